@@ -1,0 +1,167 @@
+"""Results as text or JSON on standard output, narrative and progress on standard error. The only module that styles output.
+
+Colors and bars appear only on a terminal; NO_COLOR is respected (rich does). `--json` prints the very values that the text shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.errors import ProvisionError
+from provision.model import BuildResult, MeterContext, SmokeResult
+
+if TYPE_CHECKING:
+    import rich.console
+    import rich.progress
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+class Bar:
+    """A progress bar, or nothing where nobody watches."""
+
+    def __init__(self, title: str, total: int, console: rich.console.Console | None) -> None:
+        self._title, self._total, self._console = title, total, console
+        self._progress: rich.progress.Progress | None = None
+
+    def __enter__(self) -> Bar:
+        if self._console is not None:
+            import rich.progress as bars
+
+            self._progress = bars.Progress(
+                bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TaskProgressColumn(), bars.TimeElapsedColumn(),
+                console=self._console, transient=True,
+            )  # fmt: skip
+            self._progress.start()
+            self._task = self._progress.add_task(self._title, total=self._total)
+        return self
+
+    def advance(self, amount: int) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._task, amount)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+class Console:
+    """One run's output. quiet: results and errors only (`--json` is quiet unless -v)."""
+
+    def __init__(self, *, as_json: bool = False, verbose: bool = False) -> None:
+        self.as_json, self.verbose = as_json, verbose
+
+    def _rich(self) -> rich.console.Console:
+        from rich.console import Console as RichConsole
+
+        return RichConsole(stderr=True, highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        if not self.as_json or self.verbose:
+            print(f"  {text}", file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        self._rich().print(f"[yellow]warning:[/yellow] {_escape(text)}")
+
+    def meter(self, title: str, total: int) -> MeterContext:
+        watched = sys.stderr.isatty() and not self.as_json
+        return Bar(title, total, self._rich() if watched else None)
+
+    def error(self, error: ProvisionError) -> None:
+        """One line; a solver's or tool's own words only when asked for."""
+        if self.as_json:
+            print(json.dumps({"error": type(error).__name__, "message": error.message, "advice": error.advice}))
+        one_line = " ".join(str(error).split())
+        self._rich().print(f"[red]error:[/red] {_escape(one_line)}")
+        if self.verbose and error.details:
+            print(error.details, file=sys.stderr)
+
+    def result(self, value: Any, text: str | Iterable[str]) -> None:
+        """Show a result: its values as JSON, or the text made of them."""
+        if self.as_json:
+            print(json.dumps(plain(value), indent=1))
+        else:
+            shown = text if isinstance(text, str) else "\n".join(text)
+            if shown:
+                print(shown)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    """Columns of plain text, aligned."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in [head, *rows])
+    return "\n".join(lines)
+
+
+def build_summary(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
+    """What was made, where, in how many seconds, and what to do with it."""
+    resolution = result.resolution
+    carries = [f"NCCL {resolution.nccl}"] if resolution.nccl else []
+    carries += [f"driver >= {resolution.driver_floor}"] if resolution.driver_floor else []
+    head = f"{result.name}: torch {resolution.local_version}, Python {resolution.python}"
+    rows = [(record.stage, record.status, f"{record.seconds:.1f} s", record.detail) for record in result.stages]
+    lines = [", ".join([head, *carries]), "", table(rows, ("stage", "status", "time", "what")), ""]
+    lines += [f"{smoke_line(found)}" for found in result.smoke]
+    return [*lines, *([""] if result.smoke else []), *next_commands(result, docker_run)]
+
+
+def smoke_line(result: SmokeResult) -> str:
+    """One line of a smoke test: verdict, what it ran on, the best bandwidth and the barrier."""
+    report = result.report
+    where = f"smoke test in the {result.where}: {result.verdict} ({report.get('world_size')} ranks, {report.get('backend')} on {report.get('device')})"
+    bad = [phase["name"] for phase in report.get("phases", []) if phase.get("verdict") not in ("pass", "warn")]
+    return where + (f"; not passed: {', '.join(bad)}" if bad else "")
+
+
+def next_commands(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
+    """Commands to copy."""
+    prefix = shlex.quote(str(result.prefix.path))
+    lines = [
+        "next:",
+        f"  shell     export PATH={prefix}/bin:$PATH CONDA_PREFIX={prefix} PYTHONNOUSERSITE=1",
+        f"  job       {prefix}/bin/torchrun --standalone --nproc-per-node={'gpu' if result.resolution.cuda else '2'} train.py",
+    ]
+    if result.kernel:
+        lines.append(f"  notebook  jupyter lab, then choose the kernel \"{result.kernel.display_name}\"")
+    if result.image:
+        lines.append(f"  image     {shlex.join(docker_run)}")
+    return [*lines, f"  evidence  provision passport show {result.name}"]
+
+
+def passport_lines(passport: Mapping[str, Any]) -> list[str]:
+    """A passport for people: what was asked, what came of it and why, and what was measured."""
+    asked = ", ".join(f"{key} {value}" for key, value in passport["request"].items())
+    lines = [f"{passport['name']} ({passport['made_by']}, {passport['written_at']})", f"asked for: {asked}", ""]
+    lines += [table([(r["what"], str(r["value"]), r["reason"], r["source"]) for r in passport["reasons"]], ("choice", "value", "reason", "source")), ""]
+    locked = passport["lock"]
+    lines.append(f"lock    {locked['sha256'][:16]}: {locked['packages']} packages{'' if locked['portable'] else ', not portable'}")
+    lines.append(f"prefix  {passport['prefix']['path']}")
+    if passport["image"]:
+        lines.append(f"image   {passport['image']['reference']} ({passport['image']['manifest_digest']})")
+    if passport["kernel"]:
+        lines.append(f"kernel  {passport['kernel']['name']}")
+    for place, found in passport["smoke"].items():
+        lines.append(f"smoke   {place}: {found['verdict']} on {found['measured_on']['host']}")
+        lines += [f"        {phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}" for phase in found["report"].get("phases", [])]
+    return lines

@@ -1,0 +1,105 @@
+"""Every way provision can fail on purpose, each with its exit code.
+
+An error says what happened, to which file or value, and what to do next. Only cli.py catches them. Exit codes 0 (fine),
+1 (a check failed) and 2 (usage) are click's and the workflows'; the rest are listed here and in docs/errors.md, and a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ProvisionError(Exception):
+    """Base of all errors we raise on purpose: one line for the user, and what to do next."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, advice: str = "", details: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+        self.details = details  # shown with -v only: a solver's or tool's own words
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.advice}".strip()
+
+
+class CheckFailed(ProvisionError):
+    """A check ran and said no: smoke test, guard, drift."""
+
+    exit_code = 1
+
+
+class InvalidSpec(ProvisionError):
+    """A spec, option or name is not what it must be. All mistakes are reported at once."""
+
+    exit_code = 3
+
+
+class NoSuchBuild(ProvisionError):
+    """The combination asked for does not exist as a published build; the nearest that do are listed."""
+
+    exit_code = 4
+
+
+class Unsolvable(ProvisionError):
+    """The builds exist but the solver found no set of packages that satisfies all pins."""
+
+    exit_code = 5
+
+
+class StaleLock(ProvisionError):
+    """A generated file and what it was made from no longer agree, and we do not overwrite it unasked."""
+
+    exit_code = 6
+
+
+class IntegrityError(ProvisionError):
+    """Bytes are not what the lock says they are."""
+
+    exit_code = 7
+
+
+class Unreachable(ProvisionError):
+    """An index, channel, registry or package did not answer or is gone."""
+
+    exit_code = 8
+
+
+class ToolMissing(ProvisionError):
+    """Something outside of us that this verb needs is not there (Docker engine, interpreter, base image)."""
+
+    exit_code = 9
+
+
+class ToolFailed(ProvisionError):
+    """A tool ran and failed: carries the command, its status and its last lines."""
+
+    exit_code = 10
+
+    def __init__(self, command: list[str], status: int, tail: str, *, advice: str = "") -> None:
+        shown = " ".join(command[:4]) + (" ..." if len(command) > 4 else "")
+        reason = next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), "it printed nothing")
+        super().__init__(f"`{shown}` ended with status {status}: {reason}", advice=advice, details=tail)
+        self.command = command
+        self.status = status
+        self.tail = tail
+
+
+class NoSpace(ProvisionError):
+    """The disk is full or a quota is used up."""
+
+    exit_code = 11
+
+
+class Taken(ProvisionError):
+    """A name, prefix or kernel is held by another process or belongs to something that is not ours."""
+
+    exit_code = 12
+
+
+class TimedOut(ProvisionError):
+    """A deadline passed; what was running has been ended."""
+
+    exit_code = 13

@@ -1,0 +1,113 @@
+"""The JSON report that `inside` writes and the host reads: its fields, its verdicts and how it reaches the disk.
+
+Owns the contract (schema 1) only. What a phase measures is the phase's own business and lives in its `data`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import fs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+SCHEMA = 1
+KIND = "smoke"
+
+PASS = "pass"
+WARN = "warn"
+FAIL = "fail"
+UNKNOWN = "unknown"
+# From the worst to the best. Unknown outranks warn: what could not be asked is never a success.
+WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
+
+
+class ReportUnreadable(ValueError):
+    """The text is not a report of the schema this code knows."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    verdict: str
+    duration_s: float
+    message: str
+    advice: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    started_at: str
+    duration_s: float
+    backend: str
+    device: str
+    world_size: int
+    hosts: list[str]
+    profile: str
+    facts: dict[str, Any]
+    phases: list[Phase]
+
+    @property
+    def verdict(self) -> str:
+        return overall(phase.verdict for phase in self.phases)
+
+
+def overall(verdicts: Iterable[str]) -> str:
+    """The worst of them; no verdict at all is unknown."""
+    found = list(verdicts)
+    _refuse_foreign(found)
+    return next((verdict for verdict in WORST_FIRST if verdict in found), UNKNOWN)
+
+
+def succeeded(verdict: str) -> bool:
+    return verdict in (PASS, WARN)
+
+
+def dumps(report: Report) -> str:
+    document = {"schema": SCHEMA, "kind": KIND, "verdict": report.verdict, **asdict(report)}
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def loads(text: str) -> Report:
+    try:
+        document = json.loads(text)
+        _refuse_other_schema(document)
+        report = _report(document)
+        stated = document["verdict"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReportUnreadable(f"not a smoke report of schema {SCHEMA}: {type(error).__name__}: {error}") from error
+    if stated != report.verdict:
+        raise ReportUnreadable(f"the report says {stated!r}, but its phases say {report.verdict!r}")
+    return report
+
+
+def line(phase: Phase) -> str:
+    """One phase for a person."""
+    return f"{phase.verdict:<7} {phase.name:<10} {phase.message}"
+
+
+def write(report: Report, path: Path) -> None:
+    fs.atomic_write(path, dumps(report).encode())
+
+
+def _report(document: dict[str, Any]) -> Report:
+    fields = {name: document[name] for name in Report.__dataclass_fields__ if name != "phases"}
+    return Report(phases=[Phase(**phase) for phase in document["phases"]], **fields)
+
+
+def _refuse_other_schema(document: Any) -> None:
+    if not isinstance(document, dict):
+        raise TypeError("the document is not an object")
+    if (document["schema"], document["kind"]) != (SCHEMA, KIND):
+        raise ValueError(f"schema {document['schema']!r} of kind {document['kind']!r}")
+
+
+def _refuse_foreign(verdicts: list[str]) -> None:
+    foreign = sorted(set(verdicts) - set(WORST_FIRST))
+    if foreign:
+        raise ValueError(f"no such verdict: {', '.join(foreign)}; there are {', '.join(WORST_FIRST)}")

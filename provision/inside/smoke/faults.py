@@ -1,0 +1,19 @@
+"""Faults that a user may inject to see the smoke test fail; those of a single phase are in that phase."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .options import Options
+
+
+def strike(options: Options, rank: int, phase: str) -> None:
+    """Die or hang at the beginning of a phase, as a rank does that ran out of memory or waits for a dead disk."""
+    if options.fault("die", rank, phase):
+        os.kill(os.getpid(), signal.SIGKILL)
+    while options.fault("hang", rank, phase):
+        time.sleep(60)

@@ -1,0 +1,249 @@
+"""Starts the ranks of one host without torchrun, and sees to it that none outlives the run.
+
+Owns processes. Imports no torch: it must be able to report that torch is broken. The ranks report; the launcher does so
+only where rank 0 could not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import facts, libraries, report
+from . import options as choices
+from . import place, progress, worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LOOPBACK = "127.0.0.1"
+RANKS_WITHOUT_GPU = 2
+PORT_TRIES = 5
+POLL_S = 0.05
+# After the first rank ended badly, the others may still find out and report, then end by themselves.
+GRACE_S = 5.0
+# After SIGTERM rank 0 still collects where the others stood (ending.GRACE_S) and writes the report.
+TERM_S = 5.0
+PR_SET_PDEATHSIG = 1
+LOG_LINES = 20
+
+
+def launch(options: choices.Options, arguments: Sequence[str], choose_port: Callable[[], int] | None = None) -> int:
+    """Run all ranks here; 0 when the report says success and every rank ended well, else 1."""
+    ranks = options.ranks or default_ranks(options.backend)
+    choices.check_faults(options, ranks)
+    _prepare(options.out)
+    for _ in range(PORT_TRIES):
+        run = Run(options, arguments, ranks, (choose_port or free_port)())
+        reason = run.wait()
+        if run.codes[0] != worker.PORT_BUSY:
+            break
+    return _conclude(options, run, reason)
+
+
+def default_ranks(backend: str) -> int:
+    """One per visible GPU, unless Gloo was asked for."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = len(libraries.device_nodes())
+    if visible is not None:
+        gpus = min(gpus, len([name for name in visible.split(",") if name not in ("", "-1")]))
+    return gpus if gpus and backend != "gloo" else RANKS_WITHOUT_GPU
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+class Run:
+    """The ranks as processes, from the first start to the last end."""
+
+    def __init__(self, options: choices.Options, arguments: Sequence[str], ranks: int, port: int) -> None:
+        self._out = options.out
+        self._ends_at = time.monotonic() + options.timeout_s
+        self._received: int | None = None
+        self.started = time.time()
+        self.children: list[subprocess.Popen[bytes]] = []
+        previous = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._previous = previous
+        for rank in range(ranks):
+            self.children.append(self._start(arguments, rank, ranks, port))
+
+    @property
+    def codes(self) -> list[int | None]:
+        return [child.poll() for child in self.children]
+
+    def wait(self) -> str:
+        """Until no rank is left. Says why it had to end them, or nothing."""
+        try:
+            reason = self._watch()
+            self._stop()
+            return reason
+        finally:
+            for number, handler in self._previous.items():
+                signal.signal(number, handler)
+
+    def _start(self, arguments: Sequence[str], rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, *_interpreter_flags(), str(Path(__file__).resolve().parent.parent), *arguments]
+        with log_path(self._out, rank).open("wb") as log:
+            return subprocess.Popen(
+                command,
+                env={**os.environ, **_environment(rank, ranks, port, self._ends_at)},
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                preexec_fn=_dying_with(os.getpid()),
+            )
+
+    def _watch(self) -> str:
+        """Until all ended, or there is a reason not to wait any longer."""
+        bad_since: float | None = None
+        while None in self.codes:
+            time.sleep(POLL_S)
+            now = time.monotonic()
+            bad = [rank for rank, code in enumerate(self.codes) if code not in (None, 0)]
+            bad_since = now if bad and bad_since is None else bad_since
+            if self.codes[0] == worker.PORT_BUSY:
+                self._kill()
+            elif self._received is not None:
+                return f"ended by {signal.Signals(self._received).name}"
+            elif bad_since is not None and now > bad_since + GRACE_S:
+                return f"rank {bad[0]} {in_words(self.codes[bad[0]])}"
+            elif now > self._ends_at + GRACE_S:
+                return "the time of the whole run is over"
+        return ""
+
+    def _stop(self) -> None:
+        """Politely, then not."""
+        for child in self._living():
+            child.terminate()
+        end = time.monotonic() + TERM_S
+        while self._living() and time.monotonic() < end:
+            time.sleep(POLL_S)
+        self._kill()
+
+    def _kill(self) -> None:
+        for child in self._living():
+            child.kill()
+        for child in self.children:
+            child.wait()
+
+    def _living(self) -> list[subprocess.Popen[bytes]]:
+        return [child for child in self.children if child.poll() is None]
+
+    def _receive(self, number: int, _: object) -> None:
+        self._received = number
+
+
+def _interpreter_flags() -> list[str]:
+    """The ranks must see the same modules as we do."""
+    given = (("-s", sys.flags.no_user_site), ("-E", sys.flags.ignore_environment), ("-I", sys.flags.isolated))
+    return [flag for flag, is_set in given if is_set]
+
+
+def _environment(rank: int, ranks: int, port: int, ends_at: float) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+        place.ENDS_AT: repr(ends_at),
+        # What torchrun does: ranks that each take all cores slow one another down.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+def _dying_with(parent: int) -> Callable[[], None]:
+    """For the child between fork and exec: the kernel kills it when we end, however we end."""
+    libc = ctypes.CDLL(None)
+
+    def bind() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return bind
+
+
+def log_path(out: Path, rank: int) -> Path:
+    return out / f"rank{rank}.log"
+
+
+def _prepare(out: Path) -> None:
+    """What an earlier run left must not be taken for this one's."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for pattern in (worker.REPORT_NAME, "rank*.log", "rank*.stuck.json"):
+            for path in out.glob(pattern):
+                path.unlink()
+    except OSError as error:
+        raise choices.UsageError(f"--out {out} cannot be written: {error}") from error
+
+
+def _conclude(options: choices.Options, run: Run, reason: str) -> int:
+    found = _read(options.out / worker.REPORT_NAME) or _empty(options, run)
+    ended_badly = {rank: in_words(code) for rank, code in enumerate(run.codes) if code != 0}
+    pending = progress.first_pending(found)
+    if pending is None and not ended_badly:
+        return 0 if report.succeeded(found.verdict) else 1
+    for rank, words in ended_badly.items():
+        print(f"rank {rank} {words}; see {log_path(options.out, rank)}", file=sys.stderr)
+    if found.verdict != report.FAIL:
+        _report_failure(options, run, found, pending or "teardown", reason, ended_badly)
+    return 1
+
+
+def _report_failure(
+    options: choices.Options, run: Run, found: report.Report, name: str, reason: str, ended: dict[int, str]
+) -> None:
+    """In place of rank 0, which could not."""
+    told = [reason, *(f"rank {rank} {words}" for rank, words in ended.items())]
+    message = "; ".join(dict.fromkeys(text for text in told if text)) or "the ranks ended without a report"
+    data: dict[str, Any] = {"logs": {str(rank): _tail(log_path(options.out, rank)) for rank in ended}}
+    failing = progress.with_failure(found, name, message, data, round(time.time() - run.started, 3))
+    report.write(failing, options.out / worker.REPORT_NAME)
+    print(report.line(next(phase for phase in failing.phases if phase.name == name)), flush=True)
+
+
+def _read(path: Path) -> report.Report | None:
+    try:
+        return report.loads(path.read_text())
+    except (OSError, report.ReportUnreadable):
+        return None
+
+
+def _empty(options: choices.Options, run: Run) -> report.Report:
+    """The report of a run in which no rank came as far as writing one."""
+    return report.Report(
+        started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.started)),
+        duration_s=round(time.time() - run.started, 3),
+        backend="unknown",
+        device="unknown",
+        world_size=len(run.children),
+        hosts=[socket.gethostname()],
+        profile=options.profile,
+        facts=facts.about_host(),
+        phases=progress.with_pending([]),
+    )
+
+
+def in_words(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with status {code}"
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+    except OSError:
+        return []

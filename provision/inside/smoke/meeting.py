@@ -1,0 +1,132 @@
+"""How ranks agree on something without a collective: through the store of the rendezvous.
+
+Owns the store's connection and keys. It is polled, never waited on: a blocking wait that times out leaves the
+connection of older releases (seen in the source of 1.13) with an answer still to come, and cannot look at two keys.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from .outcome import name_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ABSENT = "provision/absent"
+FIRST_PAUSE_S = 0.0005
+LONGEST_PAUSE_S = 0.02
+# How long after the first bad news the other ranks may still say theirs, when a deadline is far away.
+GRACE_S = 2.0
+
+
+class RanksMissing(Exception):
+    """Ranks that did not answer; `payloads` holds what the others said, by rank."""
+
+    def __init__(self, name: str, ranks: Sequence[int], payloads: dict[int, Any]) -> None:
+        super().__init__(f"{name_ranks(ranks)} did not answer at {name}")
+        self.ranks = list(ranks)
+        self.payloads = payloads
+
+
+class StoreLost(Exception):
+    """The process that hosts the store (rank 0, or torchrun's agent) is gone."""
+
+
+class Mailbox:
+    """JSON under keys of the store, read without waiting."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def post(self, key: str, payload: Any) -> None:
+        try:
+            self._store.set(key, json.dumps(payload))
+        except RuntimeError as error:
+            raise StoreLost(f"the store cannot be reached: {error}") from error
+
+    def peek(self, key: str) -> Any:
+        """The payload, or None when nothing was posted yet."""
+        # With an expected value that no key has, compare_set is a read that never waits, in every release.
+        try:
+            text = self._store.compare_set(key, ABSENT, ABSENT)
+        except RuntimeError as error:
+            raise StoreLost(f"the store cannot be reached: {error}") from error
+        return None if text == ABSENT.encode() else json.loads(text)
+
+
+class Meeting:
+    """Every rank says something and learns what all said. All ranks must meet in the same order."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        rank: int,
+        world_size: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._mailbox = mailbox
+        self._rank = rank
+        self._world_size = world_size
+        self._clock = clock
+        self._sleep = sleep
+        self._count = 0
+
+    def exchange(
+        self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False
+    ) -> list[Any]:
+        """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in time.
+
+        After bad news from one rank the others have GRACE_S left to answer.
+        """
+        self._count += 1
+        topic = f"meeting/{self._count}/{name}"
+        self._mailbox.post(f"{topic}/{self._rank}", {"said": payload})
+        if self._rank == 0:
+            self._mailbox.post(f"{topic}/all", self._gather(topic, timeout_s, is_bad_news))
+        minutes = self._await(f"{topic}/all", timeout_s + GRACE_S)
+        if minutes is None:
+            raise RanksMissing(name, [0], {self._rank: payload})
+        said = {int(rank): what for rank, what in minutes.items()}
+        missing = [rank for rank in range(self._world_size) if rank not in said]
+        if missing:
+            raise RanksMissing(name, missing, said)
+        return [said[rank] for rank in range(self._world_size)]
+
+    def leave(self, timeout_s: float) -> None:
+        """Rank 0 stays until the others have left, since its process may host the store; nobody else waits."""
+        self._mailbox.post(f"left/{self._rank}", True)
+        if self._rank == 0:
+            end = self._clock() + timeout_s
+            for rank in range(self._world_size):
+                self._await(f"left/{rank}", end - self._clock())
+
+    def _gather(self, topic: str, timeout_s: float, is_bad_news: Callable[[Any], bool]) -> dict[int, Any]:
+        said: dict[int, Any] = {}
+        end = self._clock() + timeout_s
+        pause = FIRST_PAUSE_S
+        while True:
+            for rank in range(self._world_size):
+                heard = None if rank in said else self._mailbox.peek(f"{topic}/{rank}")
+                if heard is not None:
+                    said[rank] = heard["said"]
+                    end = min(end, self._clock() + GRACE_S) if is_bad_news(said[rank]) else end
+            if len(said) == self._world_size or self._clock() >= end:
+                return said
+            pause = self._rest(pause)
+
+    def _await(self, key: str, timeout_s: float) -> Any:
+        end = self._clock() + timeout_s
+        pause = FIRST_PAUSE_S
+        while True:
+            heard = self._mailbox.peek(key)
+            if heard is not None or self._clock() >= end:
+                return heard
+            pause = self._rest(pause)
+
+    def _rest(self, pause: float) -> float:
+        self._sleep(pause)
+        return min(pause * 2, LONGEST_PAUSE_S)

@@ -1,0 +1,150 @@
+"""What the user asks of a smoke test: options, their defaults, and the faults to inject."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PHASES = ("facts", "rendezvous", "barrier", "all_reduce", "ddp_step", "checkpoint")
+PROFILES = ("quick", "default")
+BACKENDS = ("auto", "gloo", "nccl")
+# kind: what follows it.
+FAULTS = {
+    "wrong-value": ("RANK",),
+    "skip-barrier": ("RANK",),
+    "die": ("RANK", "PHASE"),
+    "hang": ("RANK", "PHASE"),
+    "flip-bit": (),
+}
+TIMEOUT_S = 600.0
+EVERY_PHASE = ""
+
+
+class UsageError(ValueError):
+    """An option that makes no sense; the text lists what would."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: str
+    rank: int | None = None
+    phase: str | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    out: Path
+    checkpoint_dir: Path
+    ranks: int | None
+    profile: str
+    backend: str
+    timeout_s: float
+    deadlines_s: tuple[tuple[str, float], ...]
+    seed: int
+    expect_torch: str | None
+    expect_cuda: str | None
+    expect_nccl: str | None
+    require_gpu: bool
+    faults: tuple[Fault, ...]
+
+    @property
+    def quick(self) -> bool:
+        return self.profile == "quick"
+
+    def deadline_s(self, phase: str, default: float) -> float:
+        """The phase's own where it was given one, else the one for all, else the default."""
+        given = dict(self.deadlines_s)
+        return given.get(phase, given.get(EVERY_PHASE, default))
+
+    def fault(self, kind: str, rank: int | None = None, phase: str | None = None) -> bool:
+        """Whether this fault is to be injected here."""
+        return Fault(kind, rank, phase) in self.faults
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for report.json and the logs")
+    add("--checkpoint-dir", type=Path, metavar="DIR", help="folder to test checkpoints in, shared by all ranks (OUT)")
+    add("--ranks", type=_positive, metavar="N", help="ranks to start here (default: one per GPU, or 2 without GPUs)")
+    add("--profile", choices=PROFILES, default="default", help="how much is measured (%(default)s)")
+    add("--backend", choices=BACKENDS, default="auto", help="auto is nccl where torch sees a GPU, else gloo")
+    add("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="seconds for everything (%(default)g)")
+    add("--deadline", action="append", default=[], metavar="[PHASE=]S", help="seconds for a phase, or for every phase")
+    add("--seed", type=int, default=1, metavar="N", help="seed of every value that is sent (%(default)s)")
+    _add_expectations(parser)
+    add("--inject", action="append", default=[], metavar="FAULT", help=f"rehearse a fault: {fault_forms()}")
+
+
+def _add_expectations(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--expect-torch", metavar="VERSION", help="fail unless torch is this release, e.g. 2.3.1 or 2.3.1+cu121")
+    add("--expect-cuda", metavar="VERSION", help="fail unless torch is built for this CUDA, e.g. 12.1, or none")
+    add("--expect-nccl", metavar="VERSION", help="fail unless this NCCL is loaded, e.g. 2.20.5")
+    add("--require-gpu", action="store_true", help="fail where there is no GPU, instead of rehearsing on CPU")
+
+
+def from_namespace(chosen: argparse.Namespace) -> Options:
+    """Options with everything checked that can be checked before a rank exists. Raises UsageError."""
+    options = Options(
+        out=chosen.out.absolute(),
+        checkpoint_dir=(chosen.checkpoint_dir or chosen.out).absolute(),
+        ranks=chosen.ranks,
+        profile=chosen.profile,
+        backend=chosen.backend,
+        timeout_s=chosen.timeout,
+        deadlines_s=tuple(parse_deadline(text) for text in chosen.deadline),
+        seed=chosen.seed,
+        expect_torch=chosen.expect_torch,
+        expect_cuda=chosen.expect_cuda,
+        expect_nccl=chosen.expect_nccl,
+        require_gpu=chosen.require_gpu,
+        faults=tuple(parse_fault(text) for text in chosen.inject),
+    )
+    if options.timeout_s <= 0:
+        raise UsageError(f"--timeout {options.timeout_s:g}: seconds above 0 are needed")
+    return options
+
+
+def parse_deadline(text: str) -> tuple[str, float]:
+    phase, _, number = text.rpartition("=")
+    if phase not in (EVERY_PHASE, *PHASES):
+        raise UsageError(f"--deadline {text}: no such phase; there are {', '.join(PHASES)}")
+    try:
+        seconds = float(number)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise UsageError(f"--deadline {text}: seconds above 0 are needed, as in 30 or barrier=30")
+    return phase, seconds
+
+
+def parse_fault(text: str) -> Fault:
+    kind, *values = text.split(":")
+    wanted = FAULTS.get(kind)
+    if wanted is None or len(values) != len(wanted):
+        raise UsageError(f"no such fault: {text!r}; there are {fault_forms()}")
+    named: dict[str, Any] = {name: values[place] for place, name in enumerate(wanted)}
+    if "RANK" in named and not named["RANK"].isdigit():
+        raise UsageError(f"{text!r}: {named['RANK']!r} is not a rank")
+    if "PHASE" in named and named["PHASE"] not in PHASES:
+        raise UsageError(f"{text!r}: no such phase; there are {', '.join(PHASES)}")
+    return Fault(kind, int(named["RANK"]) if "RANK" in named else None, named.get("PHASE"))
+
+
+def check_faults(options: Options, world_size: int) -> None:
+    for fault in options.faults:
+        if fault.rank is not None and fault.rank >= world_size:
+            raise UsageError(f"--inject {fault.kind}: there is no rank {fault.rank} among {world_size}")
+
+
+def fault_forms() -> str:
+    return ", ".join(":".join((kind, *rest)) for kind, rest in FAULTS.items())
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a number of ranks")
+    return number

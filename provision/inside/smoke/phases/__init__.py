@@ -1,0 +1,34 @@
+"""The phases of the smoke test, one module each: run() on every rank, merge() over what the ranks said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import all_reduce, barrier, checkpoint, ddp_step, facts, rendezvous
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..outcome import Outcome
+    from ..session import Session
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    deadline_s: float
+    run: Callable[[Session], Outcome]
+    merge: Callable[[Sequence[Outcome]], Outcome]
+
+
+# Deadlines are for slow, shared hardware: they end a hang, they do not judge speed. facts holds the import of torch,
+# which took minutes from a cold network file system; ddp_step imports torch's compiler in releases from 2.4 on.
+ALL = (
+    Phase("facts", 240.0, facts.run, facts.merge),
+    Phase("rendezvous", 60.0, rendezvous.run, rendezvous.merge),
+    Phase("barrier", 60.0, barrier.run, barrier.merge),
+    Phase("all_reduce", 180.0, all_reduce.run, all_reduce.merge),
+    Phase("ddp_step", 120.0, ddp_step.run, ddp_step.merge),
+    Phase("checkpoint", 90.0, checkpoint.run, checkpoint.merge),
+)

@@ -1,0 +1,48 @@
+"""Numbers from times: percentiles and bandwidths. Pure; definitions as in nccl-tests' doc/PERFORMANCE.md."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """By nearest rank: with fewer than 100 values the 99th is the largest."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(percent / 100 * len(ordered)) - 1, 0)]
+
+
+def median(values: Sequence[float]) -> float:
+    return percentile(values, 50)
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def slowest_each(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
+    """For every iteration the time of the rank that took longest: the iteration's own time."""
+    return [max(times[turn] for times in times_by_rank) for turn in range(len(times_by_rank[0]))]
+
+
+def algbw_gb_s(size_bytes: int, seconds: float) -> float:
+    return size_bytes / seconds / 1e9
+
+
+def all_reduce_busbw_gb_s(size_bytes: int, seconds: float, ranks: int) -> float | None:
+    """What one link carries: each element crosses 2(n-1) times over n links. One rank has no link: None."""
+    return algbw_gb_s(size_bytes, seconds) * 2 * (ranks - 1) / ranks if ranks > 1 else None
+
+
+def in_words(size_bytes: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size_bytes >= unit and size_bytes % unit == 0:
+            return f"{size_bytes // unit} {name}"
+    return f"{size_bytes} B"
+
+
+def time_in_words(microseconds: float) -> str:
+    return f"{microseconds / 1000:.1f} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"

@@ -1,0 +1,216 @@
+"""The products that stages hand to each other, as frozen dataclasses, and the statuses they share.
+
+This module owns shapes only: no file is read, nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+Source = Literal["auto", "wheels", "pytorch", "conda-forge"]
+PythonFrom = Literal["auto", "channel", "host"]
+Manager = Literal["conda", "pip"]
+Verdict = Literal["pass", "warn", "fail", "unknown"]
+
+PLATFORM = "linux-64"  # the one platform of this release; several platforms come with the matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What a user asked for: the content of spec.yml after options were laid over it."""
+
+    name: str
+    torch: str
+    cuda: str | None  # None: a CPU build, asked for as such
+    python: str | None = None
+    nccl: str | None = None
+    source: Source = "auto"
+    channels: tuple[str, ...] = ()
+    conda: tuple[str, ...] = ()
+    pip: tuple[str, ...] = ()
+    base: str | None = None
+    python_from: PythonFrom = "auto"
+    companions: bool = True  # torchvision and torchaudio along with torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """One requirement of the environment, with why it is there and where that is known from."""
+
+    manager: Manager
+    requirement: str
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One decision of the matrix in words, for `explain`, the passport and comments."""
+
+    what: str
+    value: str
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """A spec matched with the facts: exact versions, pins with reasons, and what the machine must offer."""
+
+    spec: Spec
+    torch: str
+    local_version: str  # what torch.__version__ must say, e.g. 2.3.1+cu121
+    source: Literal["wheels", "pytorch", "conda-forge"]
+    cuda: str | None
+    python: str  # minor version, e.g. 3.11
+    nccl: str | None
+    cudnn: str | None
+    architectures: tuple[str, ...]
+    glibc: str
+    driver_floor: str | None
+    needs_local_build: bool  # torch must be pinned with its local version: the index's default build is another one
+    channels: tuple[str, ...]
+    pins: tuple[Pin, ...]
+    virtual_packages: tuple[tuple[str, str], ...]
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedPackage:
+    """One line of the lock: exactly one file, by URL and hash."""
+
+    manager: Manager
+    name: str
+    version: str
+    url: str
+    sha256: str
+    md5: str | None = None
+    build: str = ""
+    depends: tuple[str, ...] = ()
+
+    @property
+    def filename(self) -> str:
+        return self.url.rsplit("/", 1)[-1].split("#", 1)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """A parsed conda-lock.yml."""
+
+    path: Path
+    sha256: str  # of the file's bytes: the identity that prefix, image and passport carry
+    inputs_sha256: str  # of environment.yml and virtual-packages.yml as they were locked
+    content_hash: str
+    packages: tuple[LockedPackage, ...]
+    python_from: Literal["channel", "host"]
+    portable: bool
+
+    def find(self, name: str) -> LockedPackage | None:
+        return next((package for package in self.packages if package.name == name), None)
+
+    def by(self, manager: Manager) -> tuple[LockedPackage, ...]:
+        return tuple(package for package in self.packages if package.manager == manager)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """A realized environment on this host."""
+
+    name: str
+    path: Path
+    lock_sha256: str
+
+    @property
+    def python(self) -> Path:
+        return self.path / "bin" / "python"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer of an image: an uncompressed tar, so its blob digest is its diff id."""
+
+    group: str
+    digest: str  # sha256:...
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An OCI image layout on disk, and its name in the Docker engine once loaded."""
+
+    reference: str  # name:tag
+    layout: Path
+    manifest_digest: str
+    image_id: str  # digest of the config: what the engine calls the image id
+    base: str
+    base_digest: str
+    lock_sha256: str
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """An installed Jupyter kernelspec."""
+
+    name: str
+    display_name: str
+    path: Path
+    prefix: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeResult:
+    """A smoke report that was read back, and where it stands."""
+
+    where: Literal["prefix", "image"]
+    verdict: Verdict
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRecord:
+    """What one stage of a build did: for the summary and the passport."""
+
+    stage: str
+    status: Literal["made", "kept", "skipped"]
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """What `provision build` made; products that were skipped are None."""
+
+    name: str
+    folder: Path
+    resolution: Resolution
+    lock: Lock
+    prefix: Prefix
+    image: Image | None
+    kernel: Kernel | None
+    smoke: tuple[SmokeResult, ...]
+    stages: tuple[StageRecord, ...] = field(default=())
+
+
+class Meter(Protocol):
+    """A running progress display of one piece of work."""
+
+    def advance(self, amount: int) -> None: ...
+
+
+class Progress(Protocol):
+    """How a stage tells the person watching what it does. console.py implements it; stages never print."""
+
+    def say(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def meter(self, title: str, total: int) -> "MeterContext": ...
+
+
+class MeterContext(Protocol):
+    def __enter__(self) -> Meter: ...
+
+    def __exit__(self, *exc: object) -> None: ...

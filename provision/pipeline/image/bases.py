@@ -1,0 +1,79 @@
+"""Base images: the facts we ship, references that users give, and what a build needs to know of one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Literal
+
+from provision.errors import InvalidSpec
+
+Use = Literal["base", "builder"]
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# host[:port]/path:tag@digest as the distribution specification has it; an image id may stand alone.
+_REFERENCE = re.compile(
+    r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of data/base_images.yml."""
+
+    use: Use
+    reference: str
+    digest: str
+    source: str
+
+    @property
+    def pinned(self) -> str:
+        return f"{self.reference}@{self.digest}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseImage:
+    """An image to build on: its identity, and a way to its layers that is taken only when they are needed."""
+
+    reference: str
+    digest: str  # of its config: what the engine calls the image id
+    size: int
+    diff_ids: tuple[str, ...]
+    environment: tuple[str, ...]
+    archive: Callable[[], Iterable[bytes]]  # a docker or OCI archive as a stream
+
+
+def rows() -> tuple[Row, ...]:
+    """The images we ship a digest of, checked."""
+    import yaml
+
+    text = files("provision").joinpath("data/base_images.yml").read_text(encoding="utf-8")
+    return tuple(_row(entry) for entry in yaml.safe_load(text)["images"])
+
+
+def _row(entry: dict[str, Any]) -> Row:
+    row = Row(**entry)
+    pinned = _DIGEST.fullmatch(row.digest) and "@" not in row.reference
+    if row.use not in ("base", "builder") or not pinned or not row.source:
+        raise ValueError(f"data/base_images.yml: {row.reference} needs a use, a name and tag, a digest and a source")
+    return row
+
+
+def pinned(use: Use) -> str:
+    """The reference that we ship for a use, with its digest."""
+    return next(row.pinned for row in rows() if row.use == use)
+
+
+def chosen(reference: str | None) -> str:
+    """The base a user named, or ours."""
+    if reference is None:
+        return pinned("base")
+    if not _REFERENCE.fullmatch(reference):
+        raise InvalidSpec(
+            f"{reference!r} is not an image reference.",
+            advice="Write it as name:tag or name@sha256:..., as `docker images` shows it.",
+        )
+    return reference

@@ -1,0 +1,174 @@
+"""What an image says about itself: environment, user, labels, annotations, and how to run it. All of it is pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from provision import __version__
+from provision.errors import InvalidSpec
+from provision.model import Image, Layer, Lock, Resolution
+from provision.pipeline.image.contents import GROUPS, PREFIX, PYTHON, WORKSPACE
+
+USER = "1000:1000"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The time of every file when SOURCE_DATE_EPOCH is not set: 1980-01-01, the oldest that a zip archive can hold.
+EPOCH = 315532800
+
+LOCK_LABEL = "org.provision.lock"
+ULIMITS = {"memlock": -1, "stack": 64 << 20}
+
+# The rules of the distribution specification for a repository name; tags are wider.
+_REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
+
+# Variables of a base that would lead the loader or Python out of the environment (CUDA bases set LD_LIBRARY_PATH).
+_FOREIGN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlag:
+    """One flag of `docker run`, and why the environment needs it."""
+
+    arguments: tuple[str, ...]
+    reason: str
+
+
+def source_date_epoch(environment: Mapping[str, str]) -> int:
+    """The time that files in the image bear: SOURCE_DATE_EPOCH, or ours."""
+    text = environment.get("SOURCE_DATE_EPOCH", "")
+    if not text:
+        return EPOCH
+    if not text.isdigit() or int(text) >= 8**11:
+        raise InvalidSpec(
+            f"SOURCE_DATE_EPOCH is {text!r}, but must be seconds since 1970.", advice="Unset it or give a whole number."
+        )
+    return int(text)
+
+
+def repository(name: str) -> str:
+    """The repository of an environment's images, e.g. provision/torch2.3-cuda12.1-py311."""
+    if not _REPOSITORY.fullmatch(name):
+        raise InvalidSpec(
+            f"An image cannot be named {name!r}: engines and registries take lower-case letters and digits "
+            "with single . _ - between them.",
+            advice="Choose such a name, or build without --image.",
+        )
+    return f"provision/{name}"
+
+
+def reference(name: str, lock: Lock) -> str:
+    return f"{repository(name)}:{lock.sha256[:12]}"
+
+
+def environment(resolution: Resolution, lock: Lock, inherited: Sequence[str] = ()) -> dict[str, str]:
+    """The variables of the image, laid over those of its base."""
+    pairs = (pair.partition("=") for pair in inherited)
+    base = {key: value for key, _, value in pairs if key not in _FOREIGN}
+    return {**base, **_own_variables(resolution, lock, base.get("PATH") or PATH)}
+
+
+def _own_variables(resolution: Resolution, lock: Lock, path: str) -> dict[str, str]:
+    own = {
+        "PATH": f"{PREFIX}/bin:{path}",
+        "CONDA_PREFIX": PREFIX,
+        "PYTHONNOUSERSITE": "1",  # a mounted home's ~/.local must not shadow the lock
+        "HOME": "/tmp",  # an arbitrary --user has no home; docker would say /, which it cannot write to
+        "USER": "provision",  # getpass.getuser(), which torch.compile calls, fails for an id without a passwd line
+        "PROVISION_LOCK_HASH": lock.sha256,
+    }
+    if resolution.cuda is not None:
+        own["NVIDIA_VISIBLE_DEVICES"] = "all"
+        own["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+        own["NVIDIA_REQUIRE_CUDA"] = _require_cuda(resolution)
+    return own
+
+
+def _require_cuda(resolution: Resolution) -> str:
+    """What NVIDIA's runtime checks before a container starts.
+
+    A space is "or" (libnvidia-container, src/cli/dsl.c): a driver that is older than the toolkit's own, but meets its floor
+    (minor-version compatibility), will do.
+    """
+    floor = f" driver>={resolution.driver_floor}" if resolution.driver_floor else ""
+    return f"cuda>={resolution.cuda}{floor}"
+
+
+def labels(resolution: Resolution, lock: Lock, base: str, base_digest: str | None) -> dict[str, str]:
+    """Labels of the config, which are the annotations of the manifest too. A value that is not known has no key."""
+    known = {
+        "org.opencontainers.image.title": resolution.spec.name,
+        "org.opencontainers.image.version": lock.sha256[:12],
+        "org.opencontainers.image.base.name": base,
+        "org.opencontainers.image.base.digest": _pinned(base),
+        "org.provision.base.id": base_digest,
+        "org.provision.cuda": resolution.cuda or "none",
+        "org.provision.driver-floor": resolution.driver_floor,
+        LOCK_LABEL: lock.sha256,
+        "org.provision.nccl": resolution.nccl,
+        "org.provision.python": resolution.python,
+        "org.provision.tool": __version__,
+        "org.provision.torch": resolution.local_version,
+    }
+    return {key: value for key, value in sorted(known.items()) if value}
+
+
+def _pinned(base: str) -> str | None:
+    """The digest in a reference: the manifest's, which the annotation means. An engine need not know it."""
+    return base.partition("@")[2] or None
+
+
+def image_config(
+    variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int
+) -> dict[str, Any]:
+    """The OCI image config. Its digest is what an engine calls the image id."""
+    created = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "architecture": "amd64",
+        "config": {
+            "Cmd": [PYTHON],
+            "Env": [f"{key}={value}" for key, value in variables.items()],
+            "Labels": dict(label),
+            "User": USER,
+            "WorkingDir": WORKSPACE,
+        },
+        "created": created,
+        "history": [{"created": created, "created_by": f"provision: {_layer_title(layer.group)}"} for layer in layers],
+        "os": "linux",
+        "rootfs": {"diff_ids": [layer.digest for layer in layers], "type": "layers"},
+    }
+
+
+def _layer_title(group: str) -> str:
+    reasons = {row.name: row.reason for row in GROUPS}
+    return f"{group} ({reasons[group]})" if group in reasons else group
+
+
+def contract(resolution: Resolution, image: Image, *, shm_size: str = "8g") -> tuple[RunFlag, ...]:
+    """The flags that this image wants from whoever runs it, each with its reason."""
+    del image  # every image of this release wants the same; hardware asked for in a spec will change that
+    flags = [
+        RunFlag(arguments=("--init",), reason="reaps DataLoader workers and passes signals on"),
+        RunFlag(
+            arguments=(f"--shm-size={shm_size}",),
+            reason="DataLoader and NCCL share memory there; docker's default is 64 MB",
+        ),
+        RunFlag(
+            arguments=("--ulimit", f"memlock={ULIMITS['memlock']}"),
+            reason="pinned memory for GPU and InfiniBand transfers",
+        ),
+        RunFlag(
+            arguments=("--ulimit", f"stack={ULIMITS['stack']}"), reason="64 MiB of stack for threads of compiled code"
+        ),
+    ]
+    if resolution.cuda is not None:
+        flags.insert(0, RunFlag(arguments=("--gpus", "all"), reason="the environment is built for CUDA"))
+    return tuple(flags)
+
+
+def run_command(resolution: Resolution, image: Image, command: Sequence[str] = ()) -> list[str]:
+    """The whole `docker run` for a person to copy."""
+    arguments = [argument for flag in contract(resolution, image) for argument in flag.arguments]
+    return ["docker", "run", "--rm", "-it", *arguments, image.reference, *command]

@@ -1,0 +1,176 @@
+"""Layers as uncompressed tar files: each file is read once, and hashed while it is written.
+
+Uncompressed, a layer's blob digest is its diff id, so one hash serves manifest, config and engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import IO, cast
+
+from provision.errors import IntegrityError, ToolFailed
+from provision.model import Layer
+from provision.pipeline.image import tar
+from provision.pipeline.image.contents import VERIFIED_SIZE, Entry, verify
+
+PIECE = 1 << 20
+
+
+class _Sink:
+    """A file that is hashed while it is written; its name is known when it is done."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("wb", buffering=PIECE)
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._digest.update(data)
+        self._file.write(data)
+        self.size += len(data)
+
+    def close(self) -> str:
+        self._file.close()
+        return self._digest.hexdigest()
+
+    def keep(self, blobs: Path) -> str:
+        name = self.close()
+        self._path.rename(blobs / name)
+        return name
+
+
+def write(group: str, entries: Sequence[Entry], blobs: Path, mtime: int, advance: Callable[[int], None]) -> Layer:
+    """Write one layer into a layout's blobs. Entries are sorted by path; folders above them are added."""
+    sink = _Sink(blobs / f".{group}")
+    buffer = memoryview(bytearray(PIECE))
+    for entry in with_folders(entries):
+        sink.write(
+            tar.header(entry.path, kind=entry.kind, mode=entry.mode, mtime=mtime, size=entry.size, target=entry.target)
+        )
+        _write_content(entry, sink, buffer)
+        sink.write(tar.padding(entry.size))
+        advance(entry.size)
+    sink.write(tar.END)
+    return Layer(group=group, digest=f"sha256:{sink.keep(blobs)}", size=sink.size)
+
+
+def with_folders(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries and every folder above them, parents first, so that a layer can be unpacked alone."""
+    given = {entry.path: entry for entry in entries}
+    for entry in entries:
+        parent = posixpath.dirname(entry.path)
+        while parent and parent not in given:
+            given[parent] = Entry(path=parent, kind="folder", mode=0o755)
+            parent = posixpath.dirname(parent)
+    return [given[path] for path in sorted(given)]
+
+
+def _write_content(entry: Entry, sink: _Sink, buffer: memoryview) -> None:
+    if entry.content is not None:
+        sink.write(entry.content)
+    elif entry.source is not None:
+        with entry.source.open("rb", buffering=0) as file:
+            _copy(entry, file, sink, buffer)
+
+
+def _copy(entry: Entry, file: FileIO, sink: _Sink, buffer: memoryview) -> None:
+    digest = hashlib.sha256() if entry.hashes and entry.size <= VERIFIED_SIZE else None
+    left = entry.size
+    while left > 0 and (count := file.readinto(buffer)):
+        piece = buffer[: min(count, left)]
+        sink.write(piece)
+        if digest:
+            digest.update(piece)
+        left -= count
+    if left != 0 or (entry.size and file.read(1)):
+        raise IntegrityError(f"{entry.source} changed while it was read.", advice="Run the same command again.")
+    if digest:
+        verify(entry, digest.hexdigest())
+
+
+def write_base(
+    archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, advance: Callable[[int], None]
+) -> list[Layer]:
+    """Write the layers of a base straight out of an image archive (docker's or OCI's: layers are told by their digest).
+
+    Raises IntegrityError unless every layer that the base's config names was there.
+    """
+    wanted = set(diff_ids)
+    sizes: dict[str, int] = {}
+    try:
+        with reading(archive) as members:
+            for member in members:
+                if member.isreg() and (file := members.extractfile(member)):
+                    digest, size = _write_blob(file, wanted, blobs)
+                    sizes[digest] = size
+                    advance(size if digest in wanted else 0)
+    except (tarfile.TarError, zlib.error) as error:
+        raise ToolFailed(["docker", "save"], 1, f"the archive of the base cannot be read: {error}") from error
+    missing = [digest for digest in diff_ids if digest not in sizes]
+    if missing:
+        raise IntegrityError(
+            f"The archive of the base image does not hold its layer {missing[0]}.",
+            advice="Load the base into the engine again (docker pull, docker load), or choose another with --base.",
+        )
+    return [Layer(group="base", digest=digest, size=sizes[digest]) for digest in diff_ids]
+
+
+def _write_blob(file: IO[bytes], wanted: set[str], blobs: Path) -> tuple[str, int]:
+    """One member of an archive as a blob, kept if it is a layer that is wanted; gzip is undone, as diff ids ask."""
+    scratch = blobs / ".base"
+    sink = _Sink(scratch)
+    for piece in _plain(file):
+        sink.write(piece)
+    digest = f"sha256:{sink.close()}"
+    if digest in wanted:
+        scratch.rename(blobs / digest.removeprefix("sha256:"))
+    else:
+        scratch.unlink()
+    return digest, sink.size
+
+
+def _plain(file: IO[bytes]) -> Iterator[bytes]:
+    piece = file.read(PIECE)
+    if not piece.startswith(b"\x1f\x8b"):
+        while piece:
+            yield piece
+            piece = file.read(PIECE)
+        return
+    inflate = zlib.decompressobj(wbits=31)
+    while piece:
+        yield inflate.decompress(piece, PIECE)
+        piece = inflate.unconsumed_tail or file.read(PIECE)
+    yield inflate.flush()
+
+
+def reading(archive: Iterable[bytes]) -> tarfile.TarFile:
+    """A tar archive to iterate over while it streams in."""
+    return tarfile.open(fileobj=cast(IO[bytes], _Reader(archive)), mode="r|", bufsize=PIECE)
+
+
+class _Reader:
+    """Pieces of bytes as the file that tarfile wants to read from."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._rest = memoryview(b"")
+
+    def read(self, size: int = -1) -> bytes:
+        assert size > 0
+        parts: list[memoryview] = []
+        while size:
+            if not self._rest:
+                self._rest = memoryview(next(self._pieces, b""))
+            if not self._rest:
+                break
+            part, self._rest = self._rest[:size], self._rest[size:]
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)

@@ -1,0 +1,105 @@
+"""An image layout into the Docker engine, and out of it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from provision.errors import ToolFailed
+from provision.model import Image, Progress
+from provision.pipeline.image import oci, tar
+from provision.pipeline.image.config import LOCK_LABEL, repository
+from provision.pipeline.image.engine import Client, get, speaking
+from provision.pipeline.image.layers import PIECE
+
+
+def load(image: Image, client: Client, progress: Progress) -> bool:
+    """Bring an image into the engine and tag it; whether anything had to be sent.
+
+    Layers that the engine has, with all below them, are not sent: it takes a docker archive without them (seen with 20.10).
+    An engine that does not (an error, or no image afterwards) is sent all of it.
+    """
+    send = get(client, image.image_id) is None
+    if send:
+        known = _known_layers(image, client)
+        if not (known and _sent_thin(image, client, progress, known)):
+            _send(image, client, progress, 0)
+    name, _, tag = image.reference.rpartition(":")
+    with speaking(f"tag {image.reference}"):
+        for each in (tag, "latest"):
+            client.api.tag(image.image_id, name, each)
+    return send
+
+
+def _known_layers(image: Image, client: Client) -> int:
+    """How many layers, from the bottom, the engine has already: those of the base or of another image of ours."""
+    wanted = [layer.digest for layer in image.layers]
+    with speaking("list images"):
+        ours = client.api.images(filters={"label": LOCK_LABEL}, quiet=True)
+    candidates = (get(client, identity) for identity in {image.base_digest, *ours})
+    chains = (candidate.attrs["RootFS"]["Layers"] for candidate in candidates if candidate is not None)
+    return max((_common(wanted, chain) for chain in chains), default=0)
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many leading items are the same."""
+    pairs = zip(one, other, strict=False)
+    return next((index for index, (mine, its) in enumerate(pairs) if mine != its), min(len(one), len(other)))
+
+
+def _sent_thin(image: Image, client: Client, progress: Progress, known: int) -> bool:
+    """Send all but the first `known` layers; False where the engine did not make an image of that."""
+    try:
+        _send(image, client, progress, known)
+    except ToolFailed:
+        return False
+    return True
+
+
+def _send(image: Image, client: Client, progress: Progress, known: int) -> None:
+    size = sum(layer.size for layer in image.layers[known:])
+    with speaking(f"load {image.reference}"), progress.meter("loading the image into Docker", size) as meter:
+        client.images.load(_counted(archive(image, known), meter.advance))
+    if get(client, image.image_id) is None:
+        raise ToolFailed(["docker", "load"], 0, f"the engine took the archive but has no image {image.image_id}")
+
+
+def _counted(pieces: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece
+        advance(len(piece))
+
+
+def archive(image: Image, known: int = 0) -> Iterator[bytes]:
+    """The image as `docker load` reads it, without its first `known` layers, straight from the blobs."""
+    layers = [f"blobs/sha256/{layer.digest.removeprefix('sha256:')}" for layer in image.layers]
+    config = f"{image.image_id.removeprefix('sha256:')}.json"
+    manifest = oci.canonical([{"Config": config, "Layers": layers, "RepoTags": None}])
+    yield tar.header("manifest.json", kind="file", mode=0o644, mtime=0, size=len(manifest))
+    yield manifest + tar.padding(len(manifest))
+    yield from _member(config, oci.blob(image.layout, image.image_id))
+    for layer, name in list(zip(image.layers, layers, strict=True))[known:]:
+        yield from _member(name, oci.blob(image.layout, layer.digest))
+    yield tar.END
+
+
+def _member(name: str, path: Path) -> Iterator[bytes]:
+    size = path.stat().st_size
+    yield tar.header(name, kind="file", mode=0o644, mtime=0, size=size)
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(PIECE):
+            yield piece
+    if rest := tar.padding(size):  # an empty piece would end the chunked request
+        yield rest
+
+
+def remove(name: str, client: Client) -> tuple[str, ...]:
+    """Take an environment's images out of the engine; the references that were there. Taken if a container uses one."""
+    repo = repository(name)
+    with speaking(f"list images of {repo}"):
+        tags = [tag for image in client.images.list(name=repo) for tag in image.tags]
+    ours = sorted(tag for tag in tags if tag.rpartition(":")[0] == repo)
+    for tag in ours:
+        with speaking(f"remove {tag}"):
+            client.images.remove(tag)
+    return tuple(ours)

@@ -1,0 +1,159 @@
+"""OCI image layouts on disk: written beside their final name and renamed in, read back and checked.
+
+A layout is oci-layout, index.json and blobs/sha256/*, as image-layout.md of the OCI image specification 1.1 has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provision.model import Layer
+
+INDEX = "application/vnd.oci.image.index.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
+GROUP = "org.provision.group"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A whole layout: what its manifest says."""
+
+    manifest_digest: str
+    config_digest: str
+    layers: tuple[Layer, ...]
+    annotations: Mapping[str, str]
+
+
+def blobs(layout: Path) -> Path:
+    return layout / "blobs" / "sha256"
+
+
+def blob(layout: Path, digest: str) -> Path:
+    return blobs(layout) / digest.removeprefix("sha256:")
+
+
+@contextmanager
+def building(layout: Path) -> Iterator[Path]:
+    """A folder beside `layout` to write into; it takes the name when the block ends well, and is gone when it does not.
+
+    The caller holds the environment's lock: left-overs of an earlier run that was killed are removed here.
+    """
+    new, old = _beside(layout)
+    clear(layout)
+    try:
+        blobs(new).mkdir(parents=True)
+        yield new
+        if layout.exists():
+            layout.rename(old)
+        new.rename(layout)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        _restore(layout, old)
+
+
+def clear(layout: Path) -> None:
+    """Remove what a killed build left beside a layout; killed between its two renames, the old layout comes back."""
+    new, old = _beside(layout)
+    shutil.rmtree(new, ignore_errors=True)
+    _restore(layout, old)
+
+
+def _restore(layout: Path, old: Path) -> None:
+    if old.exists() and not layout.exists():
+        old.rename(layout)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(layout: Path) -> tuple[Path, Path]:
+    return layout.with_name(f".{layout.name}.new"), layout.with_name(f".{layout.name}.old")
+
+
+def write(
+    layout: Path, config: Mapping[str, Any], layers: Sequence[Layer], annotations: Mapping[str, str], name: str
+) -> Written:
+    """Complete a folder that already holds the layers: config, manifest, index."""
+    config_digest, config_size = _put(layout, config)
+    manifest = {
+        "annotations": dict(annotations),
+        "config": {"digest": config_digest, "mediaType": CONFIG, "size": config_size},
+        "layers": [
+            {"annotations": {GROUP: layer.group}, "digest": layer.digest, "mediaType": LAYER, "size": layer.size}
+            for layer in layers
+        ],
+        "mediaType": MANIFEST,
+        "schemaVersion": 2,
+    }
+    digest, size = _put(layout, manifest)
+    entry = {
+        "annotations": {"org.opencontainers.image.ref.name": name},
+        "digest": digest,
+        "mediaType": MANIFEST,
+        "platform": {"architecture": "amd64", "os": "linux"},
+        "size": size,
+    }
+    (layout / "index.json").write_bytes(canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2}))
+    (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
+    return Written(
+        manifest_digest=digest, config_digest=config_digest, layers=tuple(layers), annotations=dict(annotations)
+    )
+
+
+def read(layout: Path) -> Written | None:
+    """A layout that is whole: documents true to their digests, every layer there in its size. None for anything else.
+
+    Layers are not hashed: each got its digest as its name once it was hashed whole, and the layout its name after that.
+    """
+    try:
+        index = json.loads((layout / "index.json").read_bytes())
+        manifest_digest = str(index["manifests"][0]["digest"])
+        manifest = json.loads(_get(layout, manifest_digest))
+        config_digest = str(manifest["config"]["digest"])
+        _get(layout, config_digest)
+        layers = tuple(_layer(layout, row) for row in manifest["layers"])
+        return Written(
+            manifest_digest=manifest_digest,
+            config_digest=config_digest,
+            layers=layers,
+            annotations=manifest["annotations"],
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _layer(layout: Path, row: Mapping[str, Any]) -> Layer:
+    layer = Layer(group=row["annotations"][GROUP], digest=row["digest"], size=row["size"])
+    if blob(layout, layer.digest).stat().st_size != layer.size:
+        raise ValueError(f"{layer.digest} is not whole")
+    return layer
+
+
+def _get(layout: Path, digest: str) -> bytes:
+    content = blob(layout, digest).read_bytes()
+    if _digest(content) != digest:
+        raise ValueError(f"{digest} is another file")
+    return content
+
+
+def _put(layout: Path, document: Mapping[str, Any]) -> tuple[str, int]:
+    content = canonical(document)
+    digest = _digest(content)
+    blob(layout, digest).write_bytes(content)
+    return digest, len(content)
+
+
+def canonical(document: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """The one way to write a document, so that its digest depends on its content only."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"

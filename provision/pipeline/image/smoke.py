@@ -1,0 +1,105 @@
+"""The smoke test in a container of an image: run by the contract, its report copied out, the container removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from provision.errors import TimedOut
+from provision.model import Image
+from provision.pipeline.image.config import ULIMITS
+from provision.pipeline.image.engine import Client, found, speaking, wait
+from provision.pipeline.image.layers import PIECE, reading
+
+FOLDER = "/tmp/provision-smoke"
+CHECKPOINTS = "/tmp/provision-checkpoints"  # not in FOLDER: they are not part of the report
+HOST = "smoke"
+LABEL = "org.provision.smoke"
+REPORT_LIMIT = 64 << 20
+
+
+def run_smoke(
+    client: Client,
+    image: Image,
+    argv: Sequence[str],
+    out: Path,
+    *,
+    timeout_s: float,
+    shm_size: str = "1g",
+    gpus: bool = False,
+    network: str = "none",
+) -> tuple[int, str]:
+    """Run `provision-smoke ARGV` in a container, copy its report to `out`; the exit status and what it printed.
+
+    gpus: give it all GPUs, where the engine has NVIDIA's runtime. Raises TimedOut after timeout_s.
+    """
+    command = ["provision-smoke", "--out", FOLDER, "--checkpoint-dir", CHECKPOINTS, *argv]
+    _remove_leftovers(client, image)
+    with speaking(f"run {image.reference}"):
+        container = client.containers.create(
+            image.image_id, command, **_options(client, image, shm_size, gpus, network)
+        )
+        try:
+            container.start()
+            status = wait(container, timeout_s)
+            printed = container.logs().decode(errors="replace")
+            _copy_out(container, out)
+        finally:
+            container.remove(force=True, v=True)
+    if status is None:
+        late = TimedOut(
+            f"The smoke test in {image.reference} did not end within {timeout_s:g} s; its container was removed."
+        )
+        late.details = printed
+        raise late
+    return status, printed
+
+
+def _options(client: Client, image: Image, shm_size: str, gpus: bool, network: str) -> dict[str, Any]:
+    apart = network == "none"  # nothing then knows the container's own name, which Gloo looks up
+    with_gpus = gpus and "nvidia" in client.info().get("Runtimes", {})
+    return {
+        "device_requests": [{"count": -1, "capabilities": [["gpu"]]}] if with_gpus else None,
+        "extra_hosts": {HOST: "127.0.0.1"} if apart else None,
+        "hostname": HOST if apart else None,
+        "init": True,
+        "labels": {LABEL: _name(image)},
+        "network_mode": network,
+        "shm_size": shm_size,
+        "ulimits": [{"name": name, "soft": limit, "hard": limit} for name, limit in ULIMITS.items()],
+    }
+
+
+def _name(image: Image) -> str:
+    return image.reference.rpartition(":")[0]
+
+
+def _remove_leftovers(client: Client, image: Image) -> None:
+    """Containers of an earlier smoke test of this environment whose provision was killed."""
+    with speaking("remove left-over containers"):
+        for container in client.containers.list(all=True, filters={"label": f"{LABEL}={_name(image)}"}):
+            container.remove(force=True, v=True)
+
+
+def _copy_out(container: Any, out: Path) -> None:
+    """Copy the report folder; nothing where the smoke test did not get as far as making one."""
+    reply = found(lambda: container.get_archive(FOLDER, chunk_size=PIECE))
+    if reply is not None:
+        unpack(reply[0], out)
+
+
+def unpack(archive: Iterable[bytes], out: Path) -> None:
+    """Write an archive's files without its top folder; not what leads elsewhere or goes beyond REPORT_LIMIT."""
+    left = REPORT_LIMIT
+    with reading(archive) as members:
+        for member in members:
+            relative = PurePosixPath(*PurePosixPath(member.name).parts[1:])
+            left -= member.size
+            if not member.isreg() or relative.is_absolute() or ".." in relative.parts or left < 0:
+                continue
+            file = members.extractfile(member)
+            assert file is not None
+            target = out / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read())

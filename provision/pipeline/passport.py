@@ -1,0 +1,112 @@
+"""The passport: request, reasons, lock, prefix, image, kernel and measured verdicts in one file. It is evidence, so unlike
+everything rendered it says when, where and on what."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from provision import __version__
+from provision.errors import IntegrityError
+from provision.model import BuildResult, Image, Layer, SmokeResult
+
+FILE = "passport.json"
+SCHEMA = 1
+
+
+def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The passport of a build. Verdicts of an earlier run on the very same lock stay when this run measured none."""
+    resolution, lock = result.resolution, result.lock
+    smoke = {found.where: _evidence(found) for found in result.smoke} or _kept(previous, lock.sha256)
+    return {
+        "schema": SCHEMA,
+        "name": result.name,
+        "made_by": f"provision {__version__}",
+        "request": dict(asked),
+        "reasons": [_fields(choice, "what", "value", "reason", "source") for choice in resolution.choices],
+        "pins": [_fields(pin, "manager", "requirement", "reason", "source") for pin in resolution.pins],
+        "lock": {
+            "sha256": lock.sha256,
+            "content_hash": lock.content_hash,
+            "packages": len(lock.packages),
+            "python_from": lock.python_from,
+            "portable": lock.portable,
+        },
+        "environment": _fields(resolution, "torch", "local_version", "source", "cuda", "nccl", "cudnn", "python", "glibc", "driver_floor"),
+        "prefix": {"path": str(result.prefix.path), "lock_sha256": result.prefix.lock_sha256},
+        "image": _image(result),
+        "kernel": {"name": result.kernel.name, "path": str(result.kernel.path)} if result.kernel else None,
+        "smoke": smoke,
+    }
+
+
+def _fields(value: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
+def _image(result: BuildResult) -> dict[str, Any] | None:
+    image = result.image
+    if image is None:
+        return None
+    return _fields(image, "reference", "manifest_digest", "image_id", "base", "base_digest", "lock_sha256") | {
+        "layout": str(image.layout),
+        "layers": [_fields(layer, "group", "digest", "size") for layer in image.layers],
+    }
+
+
+def _evidence(found: SmokeResult) -> dict[str, Any]:
+    host = {"host": platform.node(), "machine": platform.machine(), "kernel": platform.release()}
+    return {"verdict": found.verdict, "measured_on": host, "report": found.report}
+
+
+def with_smoke(passport: Mapping[str, Any], results: Sequence[SmokeResult]) -> dict[str, Any]:
+    """The passport with newer verdicts; those of places not tested now stay."""
+    verdicts = {**(passport.get("smoke") or {}), **{found.where: _evidence(found) for found in results}}
+    return {**passport, "smoke": verdicts, "written_at": _now()}
+
+
+def image_of(passport: Mapping[str, Any]) -> Image:
+    """The image that the passport names."""
+    known = dict(passport["image"])
+    layers = tuple(Layer(**layer) for layer in known.pop("layers"))
+    return Image(**{**known, "layout": Path(known["layout"]), "layers": layers})
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _kept(previous: Mapping[str, Any] | None, lock_sha256: str) -> dict[str, Any]:
+    if previous and previous.get("lock", {}).get("sha256") == lock_sha256:
+        return dict(previous.get("smoke") or {})
+    return {}
+
+
+def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The passport with the time of writing, or None if it says nothing that the previous one does not."""
+    if previous is not None and {key: value for key, value in previous.items() if key != "written_at"} == dict(passport):
+        return None
+    return {**passport, "written_at": _now()}
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """The passport of an environment, or None if there is none. Raises IntegrityError for one that is not ours to read."""
+    path = folder / FILE
+    try:
+        passport = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise IntegrityError(f"{path} is not JSON: {error}.", advice="Remove it and build again.") from error
+    if not isinstance(passport, dict) or passport.get("schema") != SCHEMA:
+        raise IntegrityError(f"{path} is not a passport of schema {SCHEMA}.", advice="Remove it and build again.")
+    return passport
+
+
+def text(passport: Mapping[str, Any]) -> str:
+    """What the file holds."""
+    return json.dumps(passport, indent=1, sort_keys=False) + "\n"

@@ -1,0 +1,166 @@
+"""Resolution -> the texts of the files that stand beside spec.yml, and writing them without losing anybody's edits.
+
+Rendering is pure: the same resolution gives the same bytes. Every generated file opens with what made it and a digest of what
+follows, so that a file edited by hand is known and is never overwritten unasked.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from provision.compat import DATA
+from provision.errors import StaleLock
+from provision.model import PLATFORM, Resolution
+
+if TYPE_CHECKING:
+    import jinja2
+
+State = Literal["missing", "ours", "edited"]
+MADE_BY = "# Made by provision from spec.yml; remake with: provision render {name}"
+DIGEST = "# sha256 of what follows: "
+
+ENVIRONMENT = "environment.yml"
+VIRTUAL_PACKAGES = "virtual-packages.yml"
+DOCKERFILE = "Dockerfile"
+SPEC = "spec.yml"
+
+
+def render_inputs(resolution: Resolution) -> dict[str, str]:
+    """What a lock is made from: environment.yml and virtual-packages.yml."""
+    name = resolution.spec.name
+    values = {
+        "name": name,
+        "platform": PLATFORM,
+        "channels": resolution.channels,
+        "conda": [pin for pin in resolution.pins if pin.manager == "conda"],
+        "pip": [pin for pin in resolution.pins if pin.manager == "pip"],
+        "needs_torch_index": resolution.needs_local_build,
+        "virtual_packages": resolution.virtual_packages,
+    }
+    return {file: sealed(name, _template(file).render(values)) for file in (ENVIRONMENT, VIRTUAL_PACKAGES)}
+
+
+def render_dockerfile(name: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """The Dockerfile; its values are the image stage's, and include the lock's hash."""
+    return {DOCKERFILE: sealed(name, _template(DOCKERFILE).render(values))}
+
+
+def render_spec(name: str, asked: Mapping[str, Any]) -> str:
+    """The text of a spec.yml that asks for this."""
+    return sealed(name, _template(SPEC).render(name=name, asked=asked))
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(os.fspath(DATA.joinpath("..", "templates"))),  # type: ignore[arg-type]
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # the targets are YAML, shell and Dockerfile: each has its own filter
+    )
+    environment.filters |= {"yaml": _yaml, "comment": _comment, "shell": shlex.quote}
+    return environment
+
+
+def _template(name: str) -> jinja2.Template:
+    return _templates().get_template(f"{name}.j2")
+
+
+def _yaml(value: object) -> str:
+    """A YAML scalar. Plain where every YAML reader agrees that it is this text, else in double quotes (JSON is YAML)."""
+    text = json.dumps(value)
+    if not isinstance(value, str):
+        return text
+    plain = value[:1].isalpha() and all(character.isalnum() or character in "=.*_+-/<>" for character in value)
+    return value if plain and value.lower() not in ("yes", "no", "true", "false", "null", "on", "off", "y", "n") else text
+
+
+def _comment(text: str) -> str:
+    """One line; square brackets would be read as a platform selector by conda-lock."""
+    return " ".join(text.split()).replace("[", "(").replace("]", ")")
+
+
+def sealed(name: str, body: str) -> str:
+    """A generated file's text: what made it, a digest of the rest, the rest."""
+    return f"{MADE_BY.format(name=name)}\n{DIGEST}{_digest(body)}\n{body}"
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def state(path: Path) -> State:
+    """Whether a file is absent, as we wrote it, or somebody's own (never ours, or edited since)."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n", 2)
+    except FileNotFoundError:
+        return "missing"
+    ours = len(lines) == 3 and lines[0].startswith("# Made by provision") and lines[1] == DIGEST + _digest(lines[2])
+    return "ours" if ours else "edited"
+
+
+def pending(folder: Path, texts: Mapping[str, str]) -> list[str]:
+    """The files that would be written: those that are not already exactly this text."""
+    return [name for name, text in texts.items() if not _same(folder / name, text)]
+
+
+def edited(folder: Path, texts: Mapping[str, str]) -> list[str]:
+    """The files among them that somebody has edited, and that we would have to overwrite."""
+    return [name for name in pending(folder, texts) if state(folder / name) == "edited"]
+
+
+def write(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> list[str]:
+    """Write what differs and return the names. Raises StaleLock, having written nothing, if that would undo a hand edit."""
+    changed = edited(folder, texts)
+    if changed and not force:
+        raise StaleLock(
+            f"{', '.join(str(folder / name) for name in changed)} was edited by hand and differs from what spec.yml renders.",
+            advice=f"`provision lock {folder.name} --relock` locks it as edited; `provision render {folder.name} --force` undoes the edit.",
+        )
+    written = pending(folder, texts)
+    for name in written:
+        replace(folder / name, texts[name])
+    return written
+
+
+def replace(path: Path, text: str) -> None:
+    """Put a whole file in place, or leave the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _same(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8") == text
+    except FileNotFoundError:
+        return False
+
+
+def inputs_sha256(environment: str, virtual_packages: str) -> str:
+    """The identity of what is locked: the two input files as parsed, so that a comment or a reason does not make a lock stale."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    parsed = [yaml.load(text, Loader=loader) for text in (environment, virtual_packages)]
+    return hashlib.sha256(json.dumps(parsed, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,148 @@
+"""spec.yml and command-line options -> Spec. Owns what may be asked for and in which words, not whether it exists."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provision.errors import InvalidSpec
+from provision.model import Spec
+
+# One rule for every place a name goes: a folder, a Docker repository (lower case, no double separators), a Jupyter kernel.
+NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
+NAME_LENGTH = 100
+VERSION = re.compile(r"\d+(\.\d+){0,2}")
+MINOR = re.compile(r"\d+\.\d+")
+# Docker's reference grammar, loosely: what must never reach a Dockerfile or an engine is white space, quotes and braces.
+REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+REQUIREMENT = re.compile(r"[A-Za-z0-9][^\n\r#{}$`\"';|&\\]*")
+CHANNEL = re.compile(r"[A-Za-z0-9][^\s#{}`\"';|&\\]*")
+
+SOURCES = ("auto", "wheels", "pytorch", "conda-forge")
+PYTHONS = ("auto", "channel", "host")
+LISTS = ("channels", "conda", "pip")
+KEYS = ("torch", "cuda", "cpu", "python", "nccl", "source", "channels", "conda", "pip", "base", "python_from", "companions")
+
+
+def check_name(name: str) -> str:
+    """A name that is safe as a folder, an image and a kernel, or InvalidSpec."""
+    if len(name) > NAME_LENGTH or not NAME.fullmatch(name):
+        raise InvalidSpec(
+            f"`{name}` cannot be an environment's name.",
+            advice=f"Use lower-case letters and digits, joined by single `.`, `_` or `-`; {NAME_LENGTH} characters at most.",
+        )
+    return name
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a spec file. All its mistakes are reported at once, each with its line."""
+    import yaml
+
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise InvalidSpec(f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}.", advice="Mend it and run again.") from error
+    if root is None or not isinstance(content, dict):
+        raise InvalidSpec(f"{path}: a spec is a mapping with keys among {', '.join(KEYS)}.")
+    lines = {key.value: key.start_mark.line + 1 for key, _ in root.value}
+    _refuse([(lines.get(str(key), 1), text) for key, text in _mistakes(content)], path)
+    return content
+
+
+def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -> Spec:
+    """Options laid over a spec file's content; an option that was not given (None, empty) leaves the file's word."""
+    given = {key: value for key, value in options.items() if value not in (None, (), [], False)}
+    if given.get("cuda") and given.get("cpu"):
+        raise InvalidSpec("--cuda and --cpu were both given.", advice="Ask for one: a CUDA version, or a build without CUDA.")
+    merged = {**file, **given}
+    if "cuda" in given:
+        merged.pop("cpu", None)
+    if "cpu" in given:
+        merged.pop("cuda", None)
+    mistakes = _mistakes(merged)
+    if "torch" not in merged:
+        mistakes.append(("torch", "torch: which PyTorch? Give --torch, e.g. 2.3 (or write it in spec.yml)."))
+    if not merged.get("cuda") and not merged.get("cpu"):
+        mistakes.append(("cuda", "cuda: which CUDA? Give --cuda, e.g. 12.1, or --cpu for machines without GPUs."))
+    if mistakes:
+        raise InvalidSpec(" ".join(text for _, text in mistakes))
+    return Spec(
+        name=check_name(name) if name else "",
+        torch=str(merged["torch"]),
+        cuda=None if merged.get("cpu") else str(merged["cuda"]),
+        companions=merged.get("companions", True),
+        **{key: tuple(merged.get(key) or ()) for key in LISTS},
+        **{key: merged[key] for key in ("python", "nccl", "source", "base", "python_from") if merged.get(key)},
+    )
+
+
+def content(spec: Spec) -> dict[str, Any]:
+    """What spec.yml holds for this spec: only what differs from the defaults, in the order of KEYS."""
+    asked: dict[str, Any] = {"torch": spec.torch}
+    asked |= {"cuda": spec.cuda} if spec.cuda else {"cpu": True}
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if field.name in KEYS and field.name not in asked and field.name != "cuda" and value != field.default:
+            asked[field.name] = list(value) if isinstance(value, tuple) else value
+    return {key: asked[key] for key in KEYS if key in asked}
+
+
+def _refuse(mistakes: Sequence[tuple[int, str]], path: Path) -> None:
+    if mistakes:
+        listed = " ".join(f"{path}:{line}: {text}" for line, text in sorted(mistakes))
+        raise InvalidSpec(listed)
+
+
+def _mistakes(content: Mapping[Any, Any]) -> list[tuple[str, str]]:
+    """Every key or value that is not what it must be, as (key, sentence)."""
+    found = []
+    for key, value in content.items():
+        if key not in KEYS:
+            found.append((str(key), f"`{key}` is not a key of a spec; the keys are {', '.join(KEYS)}."))
+        elif problem := _problem(key, value):
+            found.append((key, problem))
+    if content.get("cuda") and content.get("cpu"):
+        found.append(("cpu", "`cuda` and `cpu: true` exclude each other."))
+    return found
+
+
+def _problem(key: str, value: Any) -> str | None:
+    if key in ("cpu", "companions"):
+        return None if isinstance(value, bool) else f"`{key}` is true or false, not `{value}`."
+    if key in LISTS:
+        return _list_problem(key, value)
+    if not isinstance(value, str):
+        return f'`{key}` must be text; write it in quotes: {key}: "{value}".'
+    patterns = {"torch": VERSION, "cuda": MINOR, "python": MINOR, "nccl": VERSION, "base": REFERENCE}
+    if key in patterns:
+        examples = {"torch": "2.3 or 2.3.1", "cuda": "12.1", "python": "3.11", "nccl": "2.20.5", "base": "debian:bookworm-slim"}
+        return None if patterns[key].fullmatch(value) else f"`{key}` is like {examples[key]}, not `{value}`."
+    allowed = SOURCES if key == "source" else PYTHONS
+    return None if value in allowed else f"`{key}` is one of {', '.join(allowed)}, not `{value}`."
+
+
+def _list_problem(key: str, value: Any) -> str | None:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        return f"`{key}` is a list of texts."
+    pattern = CHANNEL if key == "channels" else REQUIREMENT
+    wrong = [item for item in value if not pattern.fullmatch(item)]
+    if wrong:
+        return f"`{key}` holds what cannot be a {'channel' if key == 'channels' else 'requirement'}: {', '.join(map(repr, wrong))}."
+    return _requirement_problem(value) if key == "pip" else None
+
+
+def _requirement_problem(requirements: Sequence[str]) -> str | None:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in requirements:
+        try:
+            Requirement(text)
+        except InvalidRequirement as error:
+            return f"`pip` holds `{text}`, which is not a requirement: {str(error).splitlines()[0]}."
+    return None

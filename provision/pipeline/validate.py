@@ -1,0 +1,89 @@
+"""Prefix (or image) -> smoke report: starts the test that lives in `inside/` with the environment's own interpreter and reads
+its report. Nothing of torch is imported here; the report is the only thing believed, and no report is not a pass."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from provision.errors import CheckFailed
+from provision.model import Prefix, Resolution, SmokeResult, Verdict
+from provision.process import clean_environment, run
+
+INSIDE = Path(str(files("provision") / "inside"))
+REPORT = "report.json"
+SCHEMA = 1
+# The host's own deadline on top of the test's: starting Python and importing torch twice on a cold disk.
+STARTING_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """How to test: number of ranks (None: one per GPU, two without), backend, profile, faults to rehearse, and the deadline for
+    the whole test in seconds."""
+
+    ranks: int | None = None
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    quick: bool = False
+    require_gpu: bool = False
+    inject: tuple[str, ...] = ()
+    timeout_s: float = 300.0
+
+
+def arguments(resolution: Resolution, request: Request) -> list[str]:
+    """The test's own options: what to do, and what the lock promised of this environment."""
+    argv = ["--backend", request.backend, "--timeout", f"{request.timeout_s:g}"]
+    argv += ["--ranks", str(request.ranks)] if request.ranks else []
+    argv += ["--expect-torch", resolution.local_version, "--expect-cuda", resolution.cuda or "none"]
+    argv += ["--expect-nccl", resolution.nccl] if resolution.nccl else []
+    argv += ["--profile", "quick"] if request.quick else []
+    argv += ["--require-gpu"] if request.require_gpu else []
+    return argv + [word for fault in request.inject for word in ("--inject", fault)]
+
+
+def in_prefix(prefix: Prefix, resolution: Resolution, request: Request, env: Mapping[str, str]) -> SmokeResult:
+    """Run the smoke test in a prefix. env: the prefix's activation."""
+    with tempfile.TemporaryDirectory(prefix="provision-smoke-") as out:
+        command = [str(prefix.python), str(INSIDE), "smoke", "--out", out, *arguments(resolution, request)]
+        environment = clean_environment({**env, "PYTHONDONTWRITEBYTECODE": "1"})
+        done = run(command, env=environment, timeout_s=request.timeout_s + STARTING_S, check=False)
+        return read_report(Path(out), "prefix", done.returncode, done.stdout + done.stderr)
+
+
+def read_report(folder: Path, where: Literal["prefix", "image"], status: int, output: str) -> SmokeResult:
+    """Read back what the test wrote. A status that contradicts the report makes the verdict unknown, never a pass."""
+    try:
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        tail = " ".join(output.split())[-600:]
+        raise CheckFailed(
+            f"The smoke test in the {where} ended with status {status} and left no report: {tail or 'it printed nothing'}.",
+            advice="Run `provision smoke` with -v for its whole output.",
+            details=output,
+        ) from error
+    return SmokeResult(where=where, verdict=_verdict(report, status), report=report)
+
+
+def _verdict(report: dict[str, Any], status: int) -> Verdict:
+    verdict = report.get("verdict")
+    if report.get("schema") != SCHEMA or verdict not in get_args(Verdict):
+        return "unknown"
+    if verdict in ("pass", "warn") and status != 0:
+        return "unknown"
+    return verdict  # type: ignore[no-any-return]
+
+
+def failures(results: Sequence[SmokeResult]) -> list[str]:
+    """One sentence for each phase that did not pass, and for each result that is not success."""
+    said = []
+    for result in results:
+        bad = [phase for phase in result.report.get("phases", []) if phase.get("verdict") in ("fail", "unknown")]
+        said += [f"{result.where}: {phase['name']}: {phase.get('message', '')} {phase.get('advice', '')}".strip() for phase in bad]
+        if not bad and result.verdict not in ("pass", "warn"):
+            said.append(f"{result.where}: the verdict is {result.verdict}")
+    return said

@@ -1,0 +1,175 @@
+"""`provision build`: every stage in order, each timed, what is already true kept, and a passport for what came of it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from provision import conda
+from provision.errors import CheckFailed, ToolMissing
+from provision.folders import held
+from provision.model import BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord
+from provision.pipeline import image as images
+from provision.pipeline import passport, register, render, validate
+from provision.workflows.plan import Context, Plan, Wish, edited_files, keep_lock, keep_prefix, lockable, plan, write_dockerfile, write_files
+
+T = TypeVar("T")
+
+
+class Stages:
+    """Times the stages of a build and remembers what each did."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.records: list[StageRecord] = []
+        self._progress = progress
+
+    def run(self, stage: str, work: Callable[[], T], describe: Callable[[T], tuple[bool, str]]) -> T:
+        """describe: whether something was made, and what to say of it."""
+        start = time.perf_counter()
+        result = work()
+        made, detail = describe(result)
+        self._add(stage, "made" if made else "kept", detail, start)
+        return result
+
+    def skip(self, stage: str, why: str) -> None:
+        self._add(stage, "skipped", why, time.perf_counter())
+
+    def _add(self, stage: str, status: Literal["made", "kept", "skipped"], detail: str, start: float) -> None:
+        record = StageRecord(stage=stage, status=status, detail=detail, seconds=time.perf_counter() - start)
+        self.records.append(record)
+        self._progress.say(f"{stage}: {status}, {detail} ({record.seconds:.1f} s)")
+
+
+def build(context: Context, wish: Wish) -> BuildResult:
+    """`provision build`: every stage in order. What is already true to the request is kept; a failed check still leaves the
+    passport that says so, and then raises CheckFailed."""
+    wanted = plan(context, wish)
+    client = engine_for(wish)
+    with held(context.where, wanted.name, context.progress, wait=context.wait):
+        return _build(context, wish, wanted, client)
+
+
+def _build(context: Context, wish: Wish, wanted: Plan, client: Any | None) -> BuildResult:
+    stages = Stages(context.progress)
+    if wanted.edited:
+        context.progress.warn(f"{edited_files(wanted)} is edited by hand and used as it is")
+    stages.run("render", lambda: write_files(lockable(wanted, wish)), lambda names: (bool(names), ", ".join(names) or str(wanted.folder)))
+    lock, _ = stages.run("lock", lambda: keep_lock(context, wanted, wish), lambda done: (done[1], f"{len(done[0].packages)} packages"))
+    write_dockerfile(wanted, lock)
+    prefix, _ = stages.run("prefix", lambda: keep_prefix(context, wanted, lock), lambda done: (done[1], str(done[0].path)))
+    image = _image_stage(context, wish, wanted, lock, prefix, client, stages)
+    smoke = _smoke_stage(context, wish, wanted, prefix, image, client, stages)
+    failed = validate.failures(smoke)
+    kernel = _kernel_stage(wish, wanted, prefix, stages, failed)
+    result = BuildResult(
+        name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, lock=lock, prefix=prefix, image=image, kernel=kernel,
+        smoke=smoke, stages=tuple(stages.records),
+    )  # fmt: skip
+    write_passport(result, wanted.asked)
+    if failed:
+        raise CheckFailed(f"The smoke test failed. {' '.join(failed)}", advice=f"Evidence: {wanted.folder / passport.FILE}.")
+    return result
+
+
+def engine_for(wish: Wish) -> Any | None:
+    """The Docker engine, if an image is wanted and one answers."""
+    if wish.image == "skip":
+        return None
+    return images.demand_engine() if wish.image == "demand" else images.engine()[0]
+
+
+def _image_stage(
+    context: Context, wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, client: Any | None, stages: Stages
+) -> Image | None:
+    if client is None:
+        stages.skip("image", "--no-image" if wish.image == "skip" else "no Docker engine answers")
+        return None
+    try:
+        return stages.run(
+            "image", lambda: make_image(context, wanted, lock, prefix, client), lambda done: (done[1], done[0].reference)
+        )[0]
+    except ToolMissing as error:
+        if wish.image == "demand":
+            raise
+        context.progress.warn(f"no image was made: {error}")
+        stages.skip("image", error.message)
+        return None
+
+
+def make_image(
+    context: Context, wanted: Plan, lock: Lock, prefix: Prefix, client: Any
+) -> tuple[Image, bool]:
+    """The image of a prefix, in the engine; whether anything was made or loaded."""
+    layout = context.where.images / wanted.name
+    base = images.find_base(client, wanted.resolution.spec.base, context.progress)
+
+    def link(staging: Path) -> None:
+        conda.link(lock.by("conda"), staging, final=Path(images.PREFIX), cache=context.where.packages, progress=context.progress)
+
+    found = images.find(wanted.resolution, lock, base, layout=layout, inside=validate.INSIDE)
+    image = found or images.build(
+        wanted.resolution, lock, prefix, base, layout=layout, inside=validate.INSIDE, link=link, progress=context.progress
+    )
+    return image, images.load(image, client, context.progress) or found is None
+
+
+def _smoke_stage(
+    context: Context, wish: Wish, wanted: Plan, prefix: Prefix, image: Image | None, client: Any | None, stages: Stages
+) -> tuple[SmokeResult, ...]:
+    if not wish.smoke:
+        stages.skip("smoke", "--no-smoke")
+        return ()
+    results = []
+    for place in ("prefix", "image") if image and client else ("prefix",):
+        context.progress.say(f"smoke test in the {place}")
+        results.append(
+            stages.run(
+                f"smoke ({place})",
+                lambda: smoke_in(place, wanted.resolution, wish.request, prefix, image, client),  # noqa: B023 - runs at once
+                lambda done: (True, done.verdict),
+            )
+        )
+    return tuple(results)
+
+
+def smoke_in(
+    place: str, resolution: Resolution, request: validate.Request, prefix: Prefix, image: Image | None, client: Any | None
+) -> SmokeResult:
+    if place == "prefix":
+        return validate.in_prefix(prefix, resolution, request, register.activation(prefix))
+    assert image is not None and client is not None
+    with tempfile.TemporaryDirectory(prefix="provision-smoke-") as out:
+        argv = validate.arguments(resolution, request)
+        deadline_s = request.timeout_s + validate.STARTING_S
+        status, output = images.run_smoke(client, image, argv, Path(out), timeout_s=deadline_s, gpus=resolution.cuda is not None)
+        return validate.read_report(Path(out), "image", status, output)
+
+
+def _kernel_stage(wish: Wish, wanted: Plan, prefix: Prefix, stages: Stages, failed: list[str]) -> Kernel | None:
+    shown = register.display_name(wanted.resolution)
+    if not wish.kernel or failed:
+        stages.skip("kernel", "the smoke test failed" if failed else "--no-kernel")
+        return None
+    return stages.run("kernel", lambda: keep_kernel(prefix, shown), lambda done: (done[1], done[0].display_name))[0]
+
+
+def keep_kernel(prefix: Prefix, shown: str) -> tuple[Kernel, bool]:
+    if register.is_current(prefix, shown):
+        return Kernel(name=prefix.name, display_name=shown, path=register.user_folder(prefix.name), prefix=prefix.path), False
+    return register.add(prefix, shown), True
+
+
+def write_passport(result: BuildResult, asked: Mapping[str, Any]) -> None:
+    """Write the passport unless the one there says the same."""
+    previous = passport.read(result.folder)
+    stamped = passport.stamp(passport.compose(result, asked, previous), previous)
+    if stamped is not None:
+        render.replace(result.folder / passport.FILE, passport.text(stamped))
+
+
+def docker_run(result: BuildResult) -> list[str]:
+    """The `docker run` line of what was built, with the flags that its contract asks for."""
+    return images.run_command(result.resolution, result.image) if result.image else []

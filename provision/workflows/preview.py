@@ -1,0 +1,72 @@
+"""What a verb would do, worked out without changing anything: for --dry-run."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from provision.model import LockedPackage
+from provision.pipeline import image as images
+from provision.pipeline import lock as locks
+from provision.pipeline import prefix as prefixes
+from provision.pipeline import register, render
+from provision.workflows.plan import Context, Plan, Wish, bootstrap, edited_files, lockable, plan
+
+
+def build_preview(context: Context, wish: Wish) -> list[dict[str, str]]:
+    """Stage by stage, what `build` would do now. Raises what `build` would raise before its first change."""
+    wanted = lockable(plan(context, wish), wish)
+    steps = [{"stage": "render", "would": _render(wanted)}, {"stage": "lock", "would": _lock(wanted, wish)}]
+    steps.append({"stage": "prefix", "would": _prefix(wanted, wish)})
+    steps.append({"stage": "image", "would": _image(wanted, wish)})
+    steps.append({"stage": "smoke", "would": "test the prefix, and the image if there is one" if wish.smoke else "skip (--no-smoke)"})
+    steps.append({"stage": "kernel", "would": f"register {register.display_name(wanted.resolution)!r}" if wish.kernel else "skip (--no-kernel)"})
+    return steps
+
+
+def _render(wanted: Plan) -> str:
+    if wanted.edited:
+        return f"use {edited_files(wanted)} as edited by hand"
+    files = render.pending(wanted.folder, wanted.texts)
+    return f"write {', '.join(files)} in {wanted.folder}" if files else "nothing: all files are as rendered"
+
+
+def _lock(wanted: Plan, wish: Wish) -> str:
+    if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
+        return f"nothing: {len(wanted.lock.packages)} packages are locked"
+    pins = ", ".join(pin.requirement for pin in wanted.resolution.pins)
+    return f"solve {pins} with Python from {'this machine' if wanted.python_from == 'host' else ', '.join(wanted.resolution.channels)}"
+
+
+def _prefix(wanted: Plan, wish: Wish) -> str:
+    found = prefixes.find(wanted.name, wanted.prefix_path)
+    if wanted.lock is not None and wanted.lock_is_current and not wish.relock and prefixes.is_current(found, wanted.lock):
+        return f"nothing: {wanted.prefix_path} is as locked"
+    return f"{'replace' if found else 'make'} {wanted.prefix_path}"
+
+
+def _image(wanted: Plan, wish: Wish) -> str:
+    if wish.image == "skip":
+        return "skip (--no-image)"
+    base = images.chosen_base(wanted.resolution.spec.base)
+    if wish.image == "demand":
+        return f"make and load an image of it on {base}"
+    return f"make and load an image of it on {base}, if a Docker engine answers and has or gets that base"
+
+
+def lock_preview(context: Context, wish: Wish) -> tuple[LockedPackage, ...]:
+    """The packages that `lock` would write now. Solves, but in a folder that goes away; a local channel may be made for it."""
+    wanted = lockable(plan(context, wish), wish)
+    if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
+        return wanted.lock.packages
+    stand_in = None
+    if wanted.python_from == "host":
+        made = bootstrap(context)
+        stand_in = locks.StandIn(channel=made.url, glibc=made.glibc)
+    with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
+        for name, text in wanted.texts.items():
+            (Path(scratch) / name).write_text(text, encoding="utf-8")
+        inputs = locks.inputs(Path(scratch), wanted.inputs_sha256)
+        packages = locks.solve(inputs, wanted.resolution, stand_in=stand_in, alias=context.alias)
+    locks.guard(packages, wanted.resolution)
+    return packages

@@ -1,0 +1,161 @@
+"""The verbs beside build: what is there, how it differs, removing it, testing it again, its kernel, its image, its passport."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from provision import folders
+from provision.errors import InvalidSpec, ToolMissing
+from provision.folders import held
+from provision.model import Image, Kernel, Lock, Prefix, SmokeResult
+from provision.pipeline import image as images
+from provision.pipeline import lock as locks
+from provision.pipeline import passport, register, render, spec
+from provision.pipeline import prefix as prefixes
+from provision.workflows.build import keep_kernel, make_image, smoke_in
+from provision.workflows.plan import Context, Plan, Wish, keep_prefix, lockable, plan
+
+Place = Literal["prefix", "image"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """One line of `provision env list`."""
+
+    name: str
+    prefix: Path | None
+    lock: Literal["current", "other", "none"]  # whether the prefix was made from the lock in envs/
+    kernel: bool
+    smoke: str
+
+
+def environments(context: Context) -> list[Environment]:
+    """Every environment of this envs folder and every prefix of this user."""
+    where = context.where
+    made = {name: prefixes.find(name, path) for name, path in folders.known_prefixes(where).items()}
+    described = {path.parent.name for path in where.envs.glob(f"*/{render.SPEC}")}
+    kernels = {kernel.name for kernel in register.installed()}
+    return [_environment(context, name, made.get(name), name in kernels) for name in sorted(described | {n for n, p in made.items() if p})]
+
+
+def _environment(context: Context, name: str, prefix: Prefix | None, kernel: bool) -> Environment:
+    folder = context.where.envs / name
+    lock = locks.read(folder / locks.FILE) if (folder / locks.FILE).exists() else None
+    known = passport.read(folder) or {}
+    verdicts = ", ".join(f"{place}: {found['verdict']}" for place, found in (known.get("smoke") or {}).items())
+    state: Literal["current", "other", "none"] = "none"
+    if lock and prefix:
+        state = "current" if prefix.lock_sha256 == lock.sha256 else "other"
+    return Environment(name=name, prefix=prefix.path if prefix else None, lock=state, kernel=kernel, smoke=verdicts)
+
+
+def require_prefix(context: Context, name: str, asked: Path | None = None) -> Prefix:
+    """The prefix of that name, or ToolMissing with the names there are."""
+    spec.check_name(name)
+    found = prefixes.find(name, folders.prefix_path(context.where, name, asked))
+    if found is None:
+        known = ", ".join(sorted(folders.known_prefixes(context.where))) or "none"
+        raise ToolMissing(f"There is no prefix `{name}` here.", advice=f"`provision env create {name}` makes it; prefixes: {known}.")
+    prefixes.check_whole(found)
+    return found
+
+
+def require_lock(context: Context, name: str) -> Lock:
+    """The lock of that name, or InvalidSpec."""
+    path = context.where.envs / spec.check_name(name) / locks.FILE
+    if not path.exists():
+        raise InvalidSpec(f"There is no {path}.", advice=f"`provision lock {name}` makes it; --envs names another folder of environments.")
+    return locks.read(path)
+
+
+def drift(context: Context, name: str, *, files: bool, asked: Path | None = None) -> list[prefixes.Drift]:
+    """`provision env diff`: how the prefix differs from the lock."""
+    return prefixes.drift(require_prefix(context, name, asked), require_lock(context, name), files=files)
+
+
+def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
+    """`provision env remove`: prefix, kernel, image and its layout; envs/NAME, which is the lab's, stays. Says what went."""
+    spec.check_name(name)
+    where = context.where
+    with held(where, name, context.progress, wait=context.wait):
+        prefix = prefixes.find(name, folders.prefix_path(where, name))
+        kernel = next((found for found in register.installed() if found.name == name), None)
+        layout = where.images / name
+        gone = [f"prefix {prefix.path}"] if prefix else []
+        gone += [f"kernel {kernel.path}"] if kernel else []
+        gone += [f"image layout {layout}"] if layout.exists() else []
+        if not gone:
+            known = ", ".join(found.name for found in environments(context)) or "none"
+            raise ToolMissing(f"There is nothing of `{name}` on this machine.", advice=f"Environments: {known}.")
+        if dry_run:
+            return gone
+        if kernel:
+            register.remove(name)
+        if prefix:
+            prefixes.remove(prefix)
+            folders.remember(where, name, None)
+        return gone + _remove_image(name, layout)
+
+
+def _remove_image(name: str, layout: Path) -> list[str]:
+    if not layout.exists():
+        return []
+    client = images.engine()[0]
+    removed = images.remove(name, client) if client is not None else ()
+    shutil.rmtree(layout)
+    return [f"image {reference}" for reference in removed]
+
+
+def build_image(context: Context, wish: Wish) -> tuple[Plan, Image, bool]:
+    """`provision image build`: the image of an environment whose lock is current; its prefix is made if it is not there."""
+    wanted = lockable(plan(context, wish), wish)
+    client = images.demand_engine()
+    if wanted.lock is None:
+        raise InvalidSpec(f"{wanted.name} has no lock.", advice=f"Run `provision lock {wanted.name}` or `provision build {wanted.name}` first.")
+    with held(context.where, wanted.name, context.progress, wait=context.wait):
+        prefix, _ = keep_prefix(context, wanted, wanted.lock)
+        return wanted, *make_image(context, wanted, wanted.lock, prefix, client)
+
+
+def smoke(context: Context, wish: Wish, places: tuple[Place, ...]) -> list[SmokeResult]:
+    """`provision smoke`: test a prefix, an image or both, now and here; the passport, where there is one, gets the verdicts."""
+    wanted = plan(context, wish)
+    prefix = require_prefix(context, wanted.name, wish.prefix)
+    known = passport.read(wanted.folder)
+    client, image = _image_of(known) if "image" in places else (None, None)
+    results = [smoke_in(place, wanted.resolution, wish.request, prefix, image, client) for place in places]
+    if known is not None and not wish.request.inject and known["lock"]["sha256"] == prefix.lock_sha256:
+        updated = passport.with_smoke(known, results)
+        render.replace(wanted.folder / passport.FILE, passport.text(updated))
+    return results
+
+
+def _image_of(known: Mapping[str, Any] | None) -> tuple[Any, Image]:
+    if not known or not known.get("image"):
+        raise ToolMissing("The environment has no image.", advice="`provision image build NAME` makes it.")
+    return images.demand_engine(), passport.image_of(known)
+
+
+def add_kernel(context: Context, wish: Wish) -> tuple[Kernel, bool]:
+    """`provision kernel add`: register a prefix with this user's Jupyter."""
+    wanted = plan(context, wish)
+    return keep_kernel(require_prefix(context, wanted.name, wish.prefix), register.display_name(wanted.resolution))
+
+
+def read_passport(context: Context, name: str) -> dict[str, Any]:
+    """`provision passport show`: the passport of an environment."""
+    folder = context.where.envs / spec.check_name(name)
+    found = passport.read(folder)
+    if found is None:
+        raise InvalidSpec(f"There is no {folder / passport.FILE}.", advice=f"`provision build {name}` writes it.")
+    return found
+
+
+def preview_kernel(context: Context, wish: Wish) -> dict[str, Any]:
+    """The kernel.json that `kernel add` would install."""
+    wanted = plan(context, wish)
+    return register.kernel_json(require_prefix(context, wanted.name, wish.prefix), register.display_name(wanted.resolution))

@@ -1,0 +1,499 @@
+"""Images with real parts: packages linked by rattler, wheels installed by uv, an image run by the Docker engine."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision import channel, conda
+from provision.errors import IntegrityError, InvalidSpec, StaleLock, Taken, TimedOut, ToolMissing
+from provision.model import PLATFORM, Image, Lock, LockedPackage, Prefix, Resolution, Spec
+from provision.pipeline import image
+from provision.pipeline.image import contents, oci
+from provision.wheels import uv
+
+pytestmark = pytest.mark.docker
+
+BASE = "provision-test-base:bookworm"
+PYTHON = channel.host_minor()
+
+
+class Watching:
+    """A progress that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.meters: dict[str, int] = {}
+        self.advanced = 0
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    warn = say
+
+    def meter(self, title: str, total: int) -> Watching:
+        self.meters[title] = total
+        return self
+
+    def advance(self, amount: int) -> None:
+        self.advanced += amount
+
+    def __enter__(self) -> Watching:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+@pytest.fixture(scope="session")
+def docker_client() -> Any:
+    client, reason = image.engine()
+    if client is None:
+        pytest.skip(f"no Docker engine: {reason}")
+    return client
+
+
+@pytest.fixture(scope="session")
+def docker_base(docker_client: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Debian base image in the engine, made without a registry."""
+    from docker.errors import ImageNotFound
+
+    try:
+        docker_client.images.get(BASE)
+    except ImageNotFound:
+        if not shutil.which("debootstrap") or os.geteuid() != 0:
+            pytest.skip(f"no {BASE} in the engine, and debootstrap as root is needed to make it")
+        root = tmp_path_factory.mktemp("base") / "root"
+        subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root], check=True, capture_output=True)
+        packed = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
+        subprocess.run(["docker", "import", "-", BASE], stdin=packed.stdout, check=True, capture_output=True)
+        assert packed.wait() == 0
+    return BASE
+
+
+class Made:
+    """Parts of an environment: a channel, wheels, a lock of both, and prefixes realized from them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.channel = channel.bootstrap(folder / "channel", Watching()).path
+        self._assemble_tool()
+        conda.index(self.channel)
+        names = ("python", "pip", "tool")
+        self.conda = conda.solve(list(names), [self.channel.as_uri()], [("__glibc", "2.36")])
+        self.wheels = [
+            wheel(folder, "greet", "1.0", {"greet/__init__.py": "def main():\n    print('hello')\n"}, script="greet"),
+            wheel(folder, "nvidia-toy-cu12", "12.1.1", {"nvidia/__init__.py": "", "nvidia/toy/lib/libtoy.so": "x" * 3000000}),
+            wheel(folder, "nvidia-other-cu12", "12.1.2", {"nvidia/__init__.py": "", "nvidia/other.py": "y = 1\n"}),
+        ]
+
+    def _assemble_tool(self) -> None:
+        """A package whose files name its prefix, with a link and a name too long for a plain tar header."""
+        from rattler_build import assemble_package
+
+        files = self.folder / "tool"
+        deep = files / "share" / ("long-" * 25) / ("name-" * 25)
+        deep.mkdir(parents=True)
+        (deep / "grüße.txt").write_text("x")
+        (files / "bin").mkdir()
+        (files / "bin" / "tool").write_text(f"#!/bin/sh\necho {files}/share\n")
+        (files / "bin" / "tool").chmod(0o700)
+        (files / "bin" / "alias").symlink_to("tool")
+        assemble_package("tool", "1.0", PLATFORM, "h_0", self.channel / PLATFORM, files_dir=files)
+
+    def lock(self, *wheels: Path) -> Lock:
+        pip = tuple(_locked(path) for path in wheels or self.wheels)
+        packages = (*self.conda, *pip)
+        digest = hashlib.sha256(repr([(package.name, package.sha256) for package in packages]).encode()).hexdigest()
+        return Lock(
+            path=self.folder / "conda-lock.yml",
+            sha256=digest,
+            inputs_sha256="0" * 64,
+            content_hash="0" * 64,
+            packages=packages,
+            python_from="host",
+            portable=False,
+        )
+
+    def link(self, final: str | Path) -> Callable[[Path], None]:
+        cache = self.folder / "cache"
+        return lambda target: conda.link(self.conda, target, final=Path(final), cache=cache, progress=Watching())
+
+    def prefix(self, path: Path, lock: Lock, *wheels: Path) -> Prefix:
+        path.mkdir(parents=True)
+        self.link(path)(path)
+        command = [uv(), "pip", "install", "--quiet", "--no-deps", "--no-index", "--offline"]
+        files = [os.fspath(file) for file in wheels or self.wheels]
+        subprocess.run([*command, "--python", path / "bin" / "python", *files], check=True)
+        subprocess.run([path / "bin" / "python", "-c", "import greet, json"], check=True)  # leaves __pycache__
+        return Prefix(name="toy", path=path, lock_sha256=lock.sha256)
+
+
+def wheel(folder: Path, name: str, version: str, files: dict[str, str], script: str | None = None) -> Path:
+    """A wheel as a build back end writes it."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    content = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"}
+    content[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    if script:
+        content[f"{info}/entry_points.txt"] = f"[console_scripts]\n{script} = {name}:main\n"
+    content[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"])
+    made = folder / "wheels" / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    made.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(made, "w") as archive:
+        for path, text in content.items():
+            archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), text)
+    return made
+
+
+def _locked(path: Path) -> LockedPackage:
+    name, version = path.name.split("-")[:2]
+    digest = conda.sha256_of(path)
+    return LockedPackage(manager="pip", name=name.replace("_", "-"), version=version, url=path.as_uri(), sha256=digest)
+
+
+def resolution(name: str = "toy", cuda: str | None = "12.1") -> Resolution:
+    return Resolution(
+        spec=Spec(name=name, torch="2.3", cuda=cuda),
+        torch="2.3.1",
+        local_version="2.3.1+cu121",
+        source="wheels",
+        cuda=cuda,
+        python=PYTHON,
+        nccl="2.20.5",
+        cudnn="8.9.2",
+        architectures=("sm_90",),
+        glibc="2.17",
+        driver_floor="525.60.13",
+        needs_local_build=False,
+        channels=(),
+        pins=(),
+        virtual_packages=(),
+        choices=(),
+    )
+
+
+INSIDE = '''"""Stands where provision/inside lies: does what its options say, and reports."""
+import getpass, json, os, pathlib, socket, sys, time
+options = dict(pair.split("=", 1) for pair in sys.argv if "=" in pair)
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+out.mkdir(parents=True)
+import greet
+report = {"argv": sys.argv[1:], "user": getpass.getuser(), "uid": os.getuid(), "pid": os.getpid(), "cwd": os.getcwd(),
+          "host": socket.gethostbyname(socket.gethostname()), "prefix": sys.prefix,
+          "shm": os.statvfs("/dev/shm").f_frsize * os.statvfs("/dev/shm").f_blocks}
+(out / "report.json").write_text(json.dumps(report))
+print("working", flush=True)
+time.sleep(float(options.get("sleep", 0)))
+sys.exit(int(options.get("status", 0)))
+'''
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inside") / "inside"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "__pycache__" / "x.cpython-311.pyc").write_text("host")
+    (folder / "__main__.py").write_text(INSIDE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(docker_client: Any, docker_base: str) -> image.BaseImage:
+    return image.find_base(docker_client, docker_base, Watching())
+
+
+@pytest.fixture(scope="module")
+def lock(made: Made) -> Lock:
+    return made.lock()
+
+
+@pytest.fixture(scope="module")
+def prefix(made: Made, lock: Lock, tmp_path_factory: pytest.TempPathFactory) -> Prefix:
+    return made.prefix(tmp_path_factory.mktemp("prefix") / "toy", lock)
+
+
+@pytest.fixture(scope="module")
+def built(
+    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Image:
+    layout = tmp_path_factory.mktemp("layouts") / "toy"
+    return build(made, lock, prefix, base, inside, layout)
+
+
+def build(made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, layout: Path, **more: Any) -> Image:
+    options: dict[str, Any] = {"link": made.link(contents.PREFIX), "progress": Watching(), **more}
+    return image.build(resolution(), lock, prefix, base, layout=layout, inside=inside, **options)
+
+
+@pytest.fixture(scope="module")
+def loaded(built: Image, docker_client: Any) -> Iterator[Image]:
+    assert image.load(built, docker_client, Watching())
+    yield built
+    image.remove("toy", docker_client)
+
+
+def members(layout: Image, group: str) -> dict[str, tarfile.TarInfo]:
+    layer = next(layer for layer in layout.layers if layer.group == group)
+    with tarfile.open(oci.blob(layout.layout, layer.digest)) as archive:
+        return {member.name: member for member in archive}
+
+
+def run(client: Any, made: Image, *command: str, **options: Any) -> str:
+    return str(client.containers.run(made.image_id, list(command), remove=True, network_mode="none", **options).decode())
+
+
+def test_layout_is_whole_and_grouped(built: Image) -> None:
+    assert [layer.group for layer in built.layers] == ["base", "python", "cuda", "rest", "provision"]
+    for layer in built.layers:
+        assert f"sha256:{conda.sha256_of(oci.blob(built.layout, layer.digest))}" == layer.digest
+    config = json.loads(oci.blob(built.layout, built.image_id).read_bytes())
+    assert config["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
+    assert sorted(path.name for path in built.layout.iterdir()) == ["blobs", "index.json", "oci-layout"]
+    assert len(list((built.layout / "blobs" / "sha256").iterdir())) == len(built.layers) + 2
+    assert list(built.layout.parent.iterdir()) == [built.layout]
+
+
+def test_nothing_of_the_host_is_inside(built: Image, prefix: Prefix, made: Made) -> None:
+    for group in ("python", "cuda", "rest", "provision"):
+        layer = next(layer for layer in built.layers if layer.group == group)
+        content = oci.blob(built.layout, layer.digest).read_bytes()
+        for path in (prefix.path, made.channel, made.folder / "cache"):
+            assert os.fsencode(path) not in content, group
+        for member in members(built, group).values():
+            assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "", "")
+            assert member.mtime == 315532800
+            assert member.mode in (0o644, 0o755, 0o777) or member.name == "workspace"
+            assert not member.name.endswith((".pyc", "direct_url.json", "uv_cache.json", "CACHEDIR.TAG"))
+            assert "__pycache__" not in member.name
+
+
+def test_same_lock_same_digest_wherever_the_prefix_lies(
+    made: Made, lock: Lock, built: Image, base: image.BaseImage, inside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "a folder with spaces" / ("long" * 40)  # makes uv write `#!/bin/sh` scripts
+    before = os.umask(0o077)
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    try:
+        prefix = made.prefix(elsewhere, lock)
+        again = build(made, lock, prefix, base, inside, tmp_path / "layout")
+    finally:
+        os.umask(before)
+    assert (elsewhere / "bin" / "greet").read_bytes().startswith(b"#!/bin/sh")
+    assert again.layers == built.layers
+    assert again.manifest_digest == built.manifest_digest
+
+
+def test_a_true_layout_is_kept(
+    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, built: Image
+) -> None:
+    def link(target: Path) -> None:
+        raise AssertionError("linked again")
+
+    before = built.layout.stat().st_mtime_ns
+    assert build(made, lock, prefix, base, inside, built.layout, link=link) == built
+    assert built.layout.stat().st_mtime_ns == before
+    assert image.find(resolution(), lock, base, layout=built.layout, inside=inside) == built
+    assert image.find(resolution(), lock, base, layout=built.layout, inside=inside, epoch=1) is None
+
+
+def test_a_failed_build_leaves_the_old_layout(
+    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, tmp_path: Path
+) -> None:
+    layout = tmp_path / "toy"
+    first = build(made, lock, prefix, base, inside, layout)
+
+    def link(target: Path) -> None:
+        (target / "half").write_text("written")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(made, lock, prefix, base, inside, layout, link=link, epoch=1)
+    assert oci.read(layout) is not None
+    assert list(tmp_path.iterdir()) == [layout]
+    second = build(made, lock, prefix, base, inside, layout, epoch=1)
+    assert second.manifest_digest != first.manifest_digest
+
+
+def test_a_truncated_layer_is_built_again(
+    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, built: Image, tmp_path: Path
+) -> None:
+    layout = tmp_path / "toy"
+    shutil.copytree(built.layout, layout)
+    os.truncate(oci.blob(layout, built.layers[1].digest), 1000)
+    assert build(made, lock, prefix, base, inside, layout).manifest_digest == built.manifest_digest
+    assert oci.blob(layout, built.layers[1].digest).stat().st_size == built.layers[1].size
+
+
+def test_an_edited_prefix_is_refused(made: Made, base: image.BaseImage, inside: Path, tmp_path: Path) -> None:
+    lock = made.lock()
+    prefix = made.prefix(tmp_path / "toy", lock)
+    code = prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / "greet" / "__init__.py"
+    text = code.read_text()
+    code.unlink()  # it is a hard link into uv's cache
+    code.write_text(text.replace("hello", "HELLO"))
+    with pytest.raises(IntegrityError, match="changed after it was installed"):
+        build(made, lock, prefix, base, inside, tmp_path / "layout")
+    code.write_text(text + "#")
+    with pytest.raises(IntegrityError, match="bytes instead of"):
+        build(made, lock, prefix, base, inside, tmp_path / "layout")
+    code.unlink()
+    with pytest.raises(IntegrityError, match="lacks greet/__init__.py"):
+        build(made, lock, prefix, base, inside, tmp_path / "layout")
+    with pytest.raises(StaleLock):
+        build(made, replace(lock, sha256="1" * 64), prefix, base, inside, tmp_path / "layout")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["toy"]
+
+
+def test_record_says_what_is_in_the_image(loaded: Image, docker_client: Any) -> None:
+    program = """
+import base64, csv, hashlib, importlib.metadata, pathlib
+for found in importlib.metadata.distributions():
+    if found.metadata["Name"] == "pip": continue
+    root = pathlib.Path(found._path).parent
+    for name, digest, size in csv.reader((found._path / "RECORD").read_text().splitlines()):
+        content = (root / name).read_bytes()
+        if digest:
+            assert len(content) == int(size), name
+            assert digest == "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("="), name
+    print(found.metadata["Name"])
+"""
+    names = run(docker_client, loaded, "/opt/env/bin/python", "-c", program).split()
+    assert sorted(names) == ["greet", "nvidia-other-cu12", "nvidia-toy-cu12"]
+
+
+@pytest.mark.parametrize("user", [None, "4321:99", "0"])
+def test_container_works_with_any_user(loaded: Image, docker_client: Any, user: str | None) -> None:
+    options = {"user": user} if user else {}
+    assert run(docker_client, loaded, "greet", **options) == "hello\n"
+    assert run(docker_client, loaded, "tool", **options) == "/opt/env/share\n"
+    assert run(docker_client, loaded, "alias", **options) == "/opt/env/share\n"
+    lines = run(docker_client, loaded, "sh", "-c", "id -u; pwd; touch $HOME/x y; command -v python; env", **options).splitlines()
+    assert lines[:3] == [(user or "1000").split(":")[0], "/workspace", "/opt/env/bin/python"]
+    assert {"HOME=/tmp", "PYTHONNOUSERSITE=1", "CONDA_PREFIX=/opt/env", "NVIDIA_VISIBLE_DEVICES=all"} <= set(lines)
+    assert "NVIDIA_REQUIRE_CUDA=cuda>=12.1 driver>=525.60.13" in lines
+    assert f"PROVISION_LOCK_HASH={loaded.lock_sha256}" in lines
+
+
+def test_loading_again_sends_nothing(loaded: Image, docker_client: Any) -> None:
+    watching = Watching()
+    assert not image.load(loaded, docker_client, watching)
+    assert watching.advanced == 0
+    tags = docker_client.images.get(loaded.image_id).tags
+    assert sorted(tags) == sorted([f"provision/toy:{loaded.lock_sha256[:12]}", "provision/toy:latest"])
+
+
+def test_a_small_change_sends_small_layers(
+    made: Made, base: image.BaseImage, inside: Path, loaded: Image, docker_client: Any, tmp_path: Path
+) -> None:
+    changed = wheel(tmp_path, "greet", "1.1", {"greet/__init__.py": "def main():\n    print('again')\n"}, script="greet")
+    wheels = [changed, *made.wheels[1:]]
+    lock = made.lock(*wheels)
+    other = build(made, lock, made.prefix(tmp_path / "toy", lock, *wheels), base, inside, tmp_path / "layout")
+    assert other.layers[:3] == loaded.layers[:3]
+    watching = Watching()
+    assert image.load(other, docker_client, watching)
+    assert watching.advanced < 0.01 * sum(layer.size for layer in other.layers)
+    assert run(docker_client, other, "greet") == "again\n"
+
+
+def test_an_engine_that_wants_all_layers_gets_them(
+    loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
+    from provision.pipeline.image import loading
+
+    image.remove("toy", docker_client)
+    monkeypatch.setattr(loading, "_known_layers", lambda image, client: len(image.layers))
+    watching = Watching()
+    assert image.load(loaded, docker_client, watching)
+    assert watching.advanced > sum(layer.size for layer in loaded.layers)
+    assert run(docker_client, loaded, "greet") == "hello\n"
+
+
+def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
+    status, printed = image.run_smoke(docker_client, loaded, ["status=1"], tmp_path, timeout_s=60, shm_size="256m", gpus=True)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (status, printed) == (1, "working\n")
+    assert report["argv"][0] == "smoke" and report["argv"][-1] == "status=1"
+    assert (report["uid"], report["user"], report["prefix"], report["cwd"]) == (1000, "provision", "/opt/env", "/workspace")
+    assert report["host"] == "127.0.0.1" and report["shm"] == 256 << 20
+    assert report["pid"] != 1  # init is
+    assert containers(docker_client) == []
+
+
+def test_smoke_that_hangs_is_ended(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(TimedOut) as caught:
+        image.run_smoke(docker_client, loaded, ["sleep=60"], tmp_path, timeout_s=3)
+    assert time.monotonic() - started < 15
+    assert "working" in caught.value.details
+    assert (tmp_path / "report.json").exists()
+    assert containers(docker_client) == []
+
+
+def test_smoke_leaves_no_container_on_ctrl_c(
+    loaded: Image, docker_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from provision.pipeline.image import smoke
+
+    def interrupted(container: Any, timeout_s: float) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(smoke, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        image.run_smoke(docker_client, loaded, ["sleep=60"], tmp_path, timeout_s=60)
+    assert containers(docker_client) == []
+
+
+def containers(client: Any) -> list[Any]:
+    return list(client.containers.list(all=True, filters={"label": "org.provision.smoke=provision/toy"}))
+
+
+def test_an_image_in_use_is_not_removed(loaded: Image, docker_client: Any) -> None:
+    container = docker_client.containers.create(loaded.reference, ["true"])
+    try:
+        with pytest.raises(Taken, match="container is in the way"):
+            image.remove("toy", docker_client)
+    finally:
+        container.remove()
+    image.load(loaded, docker_client, Watching())  # some tags may be gone
+    assert len(image.remove("toy", docker_client)) >= 2
+    assert image.load(loaded, docker_client, Watching())
+
+
+def test_a_base_that_cannot_be_had(docker_client: Any) -> None:
+    watching = Watching()
+    with pytest.raises(ToolMissing, match=r"localhost:1/no/such:tag .*--base"):
+        image.find_base(docker_client, "localhost:1/no/such:tag", watching)
+    assert watching.said == ["pulling the base image localhost:1/no/such:tag"]
+
+
+def test_a_base_of_another_architecture(docker_client: Any) -> None:
+    name = "provision-test-arm:latest"
+    empty = io.BytesIO()
+    tarfile.open(fileobj=empty, mode="w").close()
+    command = ["docker", "import", "--platform", "linux/arm64", "-", name]
+    subprocess.run(command, input=empty.getvalue(), check=True, capture_output=True)
+    try:
+        with pytest.raises(InvalidSpec, match="linux/arm64"):
+            image.find_base(docker_client, name, Watching())
+    finally:
+        docker_client.images.remove(name)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.inside import fs
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def read(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_atomic_write_makes_and_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "file with spaces"
+    fs.atomic_write(path, b"old")
+    fs.atomic_write(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_atomic_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        fs.atomic_write(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_atomic_write_syncs_the_data_before_the_rename_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def noted_sync(descriptor: int) -> None:
+        done.append("fsync " + ("folder" if Path(f"/proc/self/fd/{descriptor}").is_dir() else "file"))
+        sync(descriptor)
+
+    def noted_rename(self: Path, target: Any) -> Any:
+        done.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(Path, "replace", noted_rename)
+    fs.atomic_write(tmp_path / "file", b"content")
+    assert done == ["fsync file", "rename", "fsync folder"]
+
+
+def test_write_synced_never_overwrites(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(FileExistsError):
+        fs.write_synced(tmp_path / "file", b"new")
+
+
+def test_a_file_system_that_cannot_sync_folders_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    fs.fsync_directory(tmp_path)
+
+
+def test_a_disk_error_while_syncing_a_folder_is_not_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        fs.fsync_directory(tmp_path)
+
+
+def test_waiting_ends_when_the_path_appears(tmp_path: Path) -> None:
+    clock, path = Clock(), tmp_path / "later"
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.now > 1:
+            path.touch()
+
+    waited = fs.wait_until_visible(path, 5.0, clock.read, sleep)
+    assert 1 < waited < 1.1
+
+
+def test_waiting_ends_with_the_deadline(tmp_path: Path) -> None:
+    clock = Clock()
+    with pytest.raises(fs.NotVisible, match=r"never did not become visible here within 2 s"):
+        fs.wait_until_visible(tmp_path / "never", 2.0, clock.read, clock.sleep)
+    assert 2.0 <= clock.now < 2.1
+
+
+def test_a_stale_handle_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, asked, stat = tmp_path / "file", [0], Path.stat
+    path.touch()
+
+    def stale_once(self: Path, **options: Any) -> os.stat_result:
+        if self == path:
+            asked[0] += 1
+            if asked[0] == 1:
+                raise OSError(errno.ESTALE, "Stale file handle")
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", stale_once)
+    fs.wait_until_visible(path, 1.0, Clock().read, Clock().sleep)
+    assert asked == [1]
+
+
+def test_no_permission_is_an_error_and_not_a_reason_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, **options: Any) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(PermissionError):
+        fs.wait_until_visible(tmp_path / "file", 1.0, Clock().read, Clock().sleep)
+
+
+def test_rank_0_makes_and_the_others_only_wait(tmp_path: Path) -> None:
+    folder, met = tmp_path / "deep" / "folder", []
+    fs.make_directory_together(folder, 0, lambda: met.append(folder.is_dir()), 1.0)
+    fs.make_directory_together(folder, 1, lambda: met.append(folder.is_dir()), 1.0)
+    assert met == [True, True]
+
+
+def test_rank_0_reaches_the_barrier_also_when_it_cannot_make_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    met: list[int] = []
+    with pytest.raises(OSError, match="file"):
+        fs.make_directory_together(tmp_path / "file" / "folder", 0, lambda: met.append(0), 1.0)
+    assert met == [0]

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision.inside import report
+
+SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
+
+
+def phase(name: str, verdict: str) -> report.Phase:
+    return report.Phase(name, verdict, 0.5, "said", "", {"count": 1})
+
+
+def sample(*verdicts: str) -> report.Report:
+    return report.Report(
+        started_at="2026-01-01T00:00:00Z",
+        duration_s=1.5,
+        backend="gloo",
+        device="cpu",
+        world_size=2,
+        hosts=["node1"],
+        profile="default",
+        facts={"torch": None},
+        phases=[phase(f"phase{place}", verdict) for place, verdict in enumerate(verdicts)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (["pass", "pass"], "pass"),
+        (["pass", "warn"], "warn"),
+        (["warn", "unknown", "pass"], "unknown"),
+        (["unknown", "fail", "warn"], "fail"),
+        ([], "unknown"),
+    ],
+)
+def test_overall_is_the_worst_verdict(verdicts: list[str], expected: str) -> None:
+    assert report.overall(verdicts) == expected
+
+
+def test_unknown_is_not_success() -> None:
+    assert [verdict for verdict in report.WORST_FIRST if report.succeeded(verdict)] == ["warn", "pass"]
+
+
+def test_overall_refuses_a_verdict_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="no such verdict: ok"):
+        report.overall(["ok"])
+
+
+def test_round_trip() -> None:
+    written = sample("pass", "warn")
+    assert report.loads(report.dumps(written)) == written
+    assert json.loads(report.dumps(written))["verdict"] == "warn"
+
+
+def test_the_sample_that_both_sides_agree_on_is_read_and_written_alike() -> None:
+    text = SAMPLE.read_text()
+    read = report.loads(text)
+    assert (read.verdict, read.world_size, read.hosts) == ("pass", 2, ["node1"])
+    assert [phase.name for phase in read.phases] == [
+        "facts",
+        "rendezvous",
+        "barrier",
+        "all_reduce",
+        "ddp_step",
+        "checkpoint",
+    ]
+    assert report.dumps(read) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        json.dumps({"schema": 2, "kind": "smoke"}),
+        json.dumps({"schema": 1, "kind": "smoke", "verdict": "pass"}),
+        report.dumps(sample("pass")).replace('"pass"', '"fine"'),
+        report.dumps(sample("pass"))[:-40],
+    ],
+)
+def test_anything_else_is_unreadable(text: str) -> None:
+    with pytest.raises(report.ReportUnreadable):
+        report.loads(text)
+
+
+def test_a_report_that_contradicts_itself_is_unreadable() -> None:
+    text = report.dumps(sample("fail")).replace('"verdict": "fail"', '"verdict": "pass"', 1)
+    with pytest.raises(report.ReportUnreadable, match="'pass'.*'fail'"):
+        report.loads(text)
+
+
+def test_write_replaces_the_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    report.write(sample("pass"), path)
+    report.write(replace(sample("fail"), hosts=["node2"]), path)
+    assert report.loads(path.read_text()).hosts == ["node2"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_line_for_people() -> None:
+    assert report.line(phase("barrier", "pass")) == "pass    barrier    said"

@@ -1,0 +1,55 @@
+"""The folder starts as a package wherever it lies, and its syntax is that of the oldest Python it must run on."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import provision.inside
+
+FOLDER = Path(str(provision.inside.__file__)).parent
+OLDEST = (3, 8)
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+
+
+def test_it_runs_from_a_copy_in_any_place(tmp_path: Path) -> None:
+    copy = tmp_path / "any 'place" / "inside"
+    shutil.copytree(FOLDER, copy)
+    ran = run(copy, "--help")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "smoke" in ran.stdout
+
+
+def test_it_runs_as_a_module_of_the_package() -> None:
+    assert run("-m", "provision.inside", "smoke", "--help").returncode == 0
+
+
+def test_its_own_folder_does_not_shadow_modules(tmp_path: Path) -> None:
+    """A `torch.py` beside the code would be found first if the folder stayed on sys.path."""
+    copy = tmp_path / "inside"
+    shutil.copytree(FOLDER, copy)
+    (copy / "torch.py").write_text("raise SystemExit('shadowed')")
+    assert "shadowed" not in run("-S", copy, "facts", "--in-process").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["smoke"], ["smoke", "--out", "x", "--inject", "die:1"], ["smoke", "--out", "x", "--deadline", "never=1"]],
+)
+def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+    assert run(FOLDER, *arguments).returncode == 2
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER)))
+def test_syntax_is_of_the_oldest_python(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=OLDEST)
+    future = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    assert future or all(isinstance(node, ast.Expr) for node in tree.body)
