@@ -50,7 +50,7 @@ def check_specs(specs: Iterable[str]) -> list[str]:
         try:
             rattler.MatchSpec(spec)
         except Exception as error:
-            mistakes.append(f"`{spec}` is not a conda requirement: {error}")
+            mistakes.append(f"`{spec}` is not a conda requirement: {str(error).splitlines()[0]}.")
     return mistakes
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,35 +59,35 @@ def folders(envs: Path | None = None) -> Folders:
 def held(where: Folders, name: str, progress: Progress, *, wait: bool = True) -> Iterator[None]:
     """Hold an environment's name on this machine; waits for another holder and says who it is, or raises Taken.
 
-    The lock is the kernel's (flock), so a killed holder lets go; the file beside it only says who it was.
+    The lock is the kernel's (flock on an empty file that is never written), so a killed holder lets go, and a run that finds
+    nothing to do leaves no trace.
     """
-    import filelock
-
     folder = where.data / "held"
     folder.mkdir(parents=True, exist_ok=True)
-    note = folder / f"{name}.json"
-    lock = filelock.FileLock(folder / f"{name}.lock")
+    descriptor = os.open(folder / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        lock.acquire(blocking=False)
-    except filelock.Timeout:
-        if not wait:
-            raise Taken(f"{name} is being worked on by {_holder(note)}.", advice="Wait for it, or leave out --no-wait.") from None
-        progress.say(f"waiting for {_holder(note)}, which works on {name}")
-        lock.acquire()
-    try:
-        note.write_text(json.dumps({"pid": os.getpid(), "command": " ".join(["provision", *sys.argv[1:]])}))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(os.fstat(descriptor).st_ino)
+            if not wait:
+                raise Taken(f"{name} is being worked on by {holder}.", advice="Wait for it, or leave out --no-wait.") from None
+            progress.say(f"waiting for {holder}, which works on {name}")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        note.unlink(missing_ok=True)
-        lock.release()
+        os.close(descriptor)
 
 
-def _holder(note: Path) -> str:
+def _holder(inode: int) -> str:
+    """Who has the lock on this file, from the kernel's list: `1: FLOCK  ADVISORY  WRITE <pid> <major>:<minor>:<inode> 0 EOF`."""
     try:
-        known = json.loads(note.read_text())
-        return f"process {known['pid']} (`{known['command']}`)"
-    except (OSError, ValueError, KeyError):
+        rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        pid = next(row[4] for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5].endswith(f":{inode}"))
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (OSError, StopIteration):
         return "another process"
+    return f"process {pid} (`{' '.join(words).strip()}`)"
 
 
 def beside(path: Path) -> Path:

@@ -72,13 +72,16 @@ def run(
         raise TimedOut(f"`{' '.join(argv[:4])}` did not end within {timeout_s:.0f} s and was stopped.") from error
     finally:
         end_group(child)
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
     if check and child.returncode != 0:
         raise ToolFailed(argv, child.returncode, (err or "") + (out if not err else ""))
     return subprocess.CompletedProcess(argv, child.returncode, out, err or "")
 
 
 def end_group(child: subprocess.Popen[str]) -> None:
-    """End a child that is still running, and all that it started; a child that ended by itself is left alone."""
+    """End a child that is still running, and what it started. A child that ended by itself has waited for its own."""
     if child.poll() is not None:
         return
     for sign, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):

@@ -154,7 +154,8 @@ def _uv(command: Sequence[str | Path], *, show: bool = False) -> str:
 def explain(error: ToolFailed) -> ProvisionError:
     """uv's failure in our terms. The texts are uv 0.13's; what is not recognized stays a ToolFailed."""
     text = error.tail
-    sentence = " ".join(part.strip().removeprefix("cause: ") for part in text.splitlines() if part.strip())
+    said = text.partition("error: ")[2] or text
+    sentence = "; ".join(line.strip().removeprefix("cause: ") for line in said.splitlines() if line.strip())
     if found := re.search(r"Hash mismatch for `([^`]+)`", text):
         return IntegrityError(
             f"{found[1]} is not the file that the lock names: its hash differs from the one in conda-lock.yml.",
@@ -165,7 +166,7 @@ def explain(error: ToolFailed) -> ProvisionError:
         return NoSpace("The disk is full.", advice="Free space and run the same command again; nothing was changed.", details=text)
     if found := re.search(r"(?:HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone)[^\n]*", text):
         return Unreachable(
-            f"A package is gone from the index: {_shorten(sentence)}",
+            f"A package is gone from the index: {_shorten(sentence)}.",
             advice="Run `provision lock --relock` to choose versions that are still served.",
             details=text,
         )
@@ -173,7 +174,7 @@ def explain(error: ToolFailed) -> ProvisionError:
         return Unsolvable(f"No set of wheels satisfies the request: {_because(text)}", details=text)
     if "error sending request" in text or "client error (Connect)" in text or "dns error" in text or "timed out" in text:
         return Unreachable(
-            f"The package index did not answer: {_shorten(sentence)}",
+            f"The package index did not answer: {_shorten(sentence)}.",
             advice="Check the network, or the index settings of uv or pip.",
             details=text,
         )

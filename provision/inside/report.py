@@ -75,15 +75,9 @@ def dumps(report: Report) -> str:
 
 def loads(text: str) -> Report:
     try:
-        document = json.loads(text)
-        _refuse_other_schema(document)
-        report = _report(document)
-        stated = document["verdict"]
+        return _report(json.loads(text))
     except (KeyError, TypeError, ValueError) as error:
         raise ReportUnreadable(f"not a smoke report of schema {SCHEMA}: {type(error).__name__}: {error}") from error
-    if stated != report.verdict:
-        raise ReportUnreadable(f"the report says {stated!r}, but its phases say {report.verdict!r}")
-    return report
 
 
 def line(phase: Phase) -> str:
@@ -96,8 +90,12 @@ def write(report: Report, path: Path) -> None:
 
 
 def _report(document: dict[str, Any]) -> Report:
+    _refuse_other_schema(document)
     fields = {name: document[name] for name in Report.__dataclass_fields__ if name != "phases"}
-    return Report(phases=[Phase(**phase) for phase in document["phases"]], **fields)
+    report = Report(phases=[Phase(**phase) for phase in document["phases"]], **fields)
+    if document["verdict"] != report.verdict:
+        raise ValueError(f"it says {document['verdict']!r}, but its phases say {report.verdict!r}")
+    return report
 
 
 def _refuse_other_schema(document: Any) -> None:

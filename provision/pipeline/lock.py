@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from provision import conda, wheels
 from provision.compat import DATA
-from provision.errors import CheckFailed, IntegrityError
+from provision.errors import CheckFailed, IntegrityError, Unsolvable
 from provision.model import PLATFORM, Lock, LockedPackage, Manager, Resolution
 
 FILE = "conda-lock.yml"
@@ -107,7 +107,15 @@ def _solve_wheels(
     """Wheels for what conda does not provide. A Python package that both could provide is conda's, and binds the wheels."""
     build_path = resolution.local_version.partition("+")[2] if resolution.needs_local_build else None
     options = {"python": resolution.python, "glibc": glibc, "build_path": build_path}
-    found = wheels.resolve(requirements, **options)
+    try:
+        found = wheels.resolve(requirements, **options)
+    except Unsolvable as error:
+        if resolution.needs_local_build:
+            error.advice = (
+                f"{resolution.local_version} is on PyTorch's own wheel index: name that index (its address up to, without, the folder "
+                f"{build_path}) in the environment variable {wheels.TORCH_INDEX}. {error.advice}"
+            ).strip()
+        raise
     provided = {package.name: package for package in from_conda if package.name not in ("python", "pip")}
     both = sorted({package.name for package in found} & set(provided))
     if both:

@@ -20,6 +20,8 @@ DEFAULT_PYTHON = "3.11"
 DEFAULT_GLIBC = "2.28"
 KERNEL_LINUX = "5.10"  # from the same file
 NEAREST = 6
+# The same whether asked for or by default: the first build writes the default into spec.yml, and must render the same again.
+PYTHON_REASON = "one minor version per environment, and this build supports it"
 
 
 def resolve(spec: Spec) -> Resolution:
@@ -35,7 +37,7 @@ def resolve(spec: Spec) -> Resolution:
     choices = [
         Choice(what="torch", value=release.version, reason=_torch_reason(spec, release), source="releases.yml"),
         Choice(what="source", value=source, reason=why, source=build.source if build else "--cpu"),
-        Choice(what="python", value=python, reason=_python_reason(spec, python), source=_python_source(release, build)),
+        Choice(what="python", value=python, reason=PYTHON_REASON, source=_python_source(release, build)),
     ]
     if build:
         known = nccl or ("chosen by the solver" if source == "conda-forge" else "not known")
@@ -196,10 +198,6 @@ def _torch_reason(spec: Spec, release: Release) -> str:
     return "asked for" if spec.torch == release.version else f"newest {spec.torch} release in the table"
 
 
-def _python_reason(spec: Spec, python: str) -> str:
-    return "asked for" if spec.python == python else "default: the build supports it"
-
-
 def _nccl_reason(build: Build, source: Source) -> str:
     if source == "conda-forge":
         return "a shared package on conda-forge"
@@ -220,7 +218,7 @@ def _virtual_packages(build: Build | None, glibc: str) -> tuple[tuple[str, str],
 
 def _pins(spec: Spec, release: Release, build: Build | None, source: Source, python: str, local: str) -> Iterable[Pin]:
     yield Pin(
-        manager="conda", requirement=f"python={python}", reason=_python_reason(spec, python), source=_python_source(release, build)
+        manager="conda", requirement=f"python={python}", reason=PYTHON_REASON, source=_python_source(release, build)
     )
     if source == "wheels":
         yield Pin(manager="conda", requirement="pip", reason="conda-lock installs wheels with the prefix's own pip", source="conda-lock 4")

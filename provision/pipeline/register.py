@@ -69,7 +69,7 @@ def add(prefix: Prefix, shown: str) -> Kernel:
     if user_folder(prefix.name).exists() and OWNER not in (existing or {}).get("metadata", {}):
         raise Taken(
             f"The Jupyter kernel `{prefix.name}` ({user_folder(prefix.name)}) was not made by provision.",
-            advice="Remove it with `jupyter kernelspec remove`, or give the environment another name with --name.",
+            advice="Remove it with `jupyter kernelspec remove`, or give the environment another name (`provision build NAME ...`).",
         )
     with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
         source = Path(scratch) / prefix.name

@@ -57,7 +57,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -> Spec:
     """Options laid over a spec file's content; an option that was not given (None, empty) leaves the file's word."""
-    given = {key: value for key, value in options.items() if value not in (None, (), [], False)}
+    given = {key: value for key, value in options.items() if value not in (None, (), []) and (key, value) != ("cpu", False)}
     if given.get("cuda") and given.get("cpu"):
         raise InvalidSpec("--cuda and --cpu were both given.", advice="Ask for one: a CUDA version, or a build without CUDA.")
     merged = {**file, **given}

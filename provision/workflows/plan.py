@@ -92,6 +92,14 @@ def plan(context: Context, wish: Wish) -> Plan:
 
 
 def _spec(context: Context, wish: Wish) -> Spec:
+    """What is asked for, with the conda requirements in it checked by the solver's own parser."""
+    wanted = _combined(context, wish)
+    if mistakes := conda.check_specs(wanted.conda) if wanted.conda else []:
+        raise InvalidSpec(" ".join(mistakes))
+    return wanted
+
+
+def _combined(context: Context, wish: Wish) -> Spec:
     """Options over the environment's own spec.yml. Without a name the options must say enough to find one."""
     if wish.name:
         name = spec.check_name(wish.name)

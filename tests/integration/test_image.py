@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -101,18 +102,27 @@ class Made:
         ]
 
     def _assemble_tool(self) -> None:
-        """A package whose files name its prefix, with a link and a name too long for a plain tar header."""
-        from rattler_build import assemble_package
-
-        files = self.folder / "tool"
-        deep = files / "share" / ("long-" * 25) / ("name-" * 25)
-        deep.mkdir(parents=True)
-        (deep / "grüße.txt").write_text("x")
-        (files / "bin").mkdir()
-        (files / "bin" / "tool").write_text(f"#!/bin/sh\necho {files}/share\n")
-        (files / "bin" / "tool").chmod(0o700)
-        (files / "bin" / "alias").symlink_to("tool")
-        assemble_package("tool", "1.0", PLATFORM, "h_0", self.channel / PLATFORM, files_dir=files)
+        """A package whose files name the prefix it was built in, with a link and a name too long for a plain tar header."""
+        built_in = "/built/in_" + "placehold_" * 20
+        deep = f"share/{'long-' * 25}/{'name-' * 25}/grüße.txt"
+        files = {"bin/tool": f"#!/bin/sh\necho {built_in}/share\n".encode(), deep: b"x"}
+        paths = [
+            {"_path": path, "path_type": "hardlink", "sha256": hashlib.sha256(text).hexdigest(), "size_in_bytes": len(text)}
+            for path, text in files.items()
+        ]
+        paths[0].update(prefix_placeholder=built_in, file_mode="text")
+        paths.append({"_path": "bin/alias", "path_type": "softlink"})
+        about = {"name": "tool", "version": "1.0", "build": "h_0", "build_number": 0, "subdir": PLATFORM, "depends": []}
+        files["info/index.json"] = json.dumps(about).encode()
+        files["info/paths.json"] = json.dumps({"paths": paths, "paths_version": 1}).encode()
+        with tarfile.open(self.channel / PLATFORM / "tool-1.0-h_0.tar.bz2", "w:bz2") as package:
+            for path, text in files.items():
+                member = tarfile.TarInfo(path)
+                member.size, member.mode = len(text), 0o700 if path == "bin/tool" else 0o600
+                package.addfile(member, io.BytesIO(text))
+            link = tarfile.TarInfo("bin/alias")
+            link.type, link.linkname = tarfile.SYMTYPE, "tool"
+            package.addfile(link)
 
     def lock(self, *wheels: Path) -> Lock:
         pip = tuple(_locked(path) for path in wheels or self.wheels)
@@ -149,13 +159,18 @@ def wheel(folder: Path, name: str, version: str, files: dict[str, str], script: 
     content[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     if script:
         content[f"{info}/entry_points.txt"] = f"[console_scripts]\n{script} = {name}:main\n"
-    content[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"])
+    rows = [f"{path},sha256={_record_hash(text)},{len(text)}" for path, text in content.items()]
+    content[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
     made = folder / "wheels" / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
     made.parent.mkdir(exist_ok=True)
     with zipfile.ZipFile(made, "w") as archive:
         for path, text in content.items():
             archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), text)
     return made
+
+
+def _record_hash(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
 
 
 def _locked(path: Path) -> LockedPackage:
@@ -231,9 +246,7 @@ def prefix(made: Made, lock: Lock, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def built(
-    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Image:
+def built(made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     layout = tmp_path_factory.mktemp("layouts") / "toy"
     return build(made, lock, prefix, base, inside, layout)
 
@@ -301,9 +314,7 @@ def test_same_lock_same_digest_wherever_the_prefix_lies(
     assert again.manifest_digest == built.manifest_digest
 
 
-def test_a_true_layout_is_kept(
-    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, built: Image
-) -> None:
+def test_a_true_layout_is_kept(made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, built: Image) -> None:
     def link(target: Path) -> None:
         raise AssertionError("linked again")
 
@@ -355,7 +366,7 @@ def test_an_edited_prefix_is_refused(made: Made, base: image.BaseImage, inside: 
     with pytest.raises(IntegrityError, match="bytes instead of"):
         build(made, lock, prefix, base, inside, tmp_path / "layout")
     code.unlink()
-    with pytest.raises(IntegrityError, match="lacks greet/__init__.py"):
+    with pytest.raises(IntegrityError, match=r"lacks greet/__init__\.py"):
         build(made, lock, prefix, base, inside, tmp_path / "layout")
     with pytest.raises(StaleLock):
         build(made, replace(lock, sha256="1" * 64), prefix, base, inside, tmp_path / "layout")
@@ -414,9 +425,7 @@ def test_a_small_change_sends_small_layers(
     assert run(docker_client, other, "greet") == "again\n"
 
 
-def test_an_engine_that_wants_all_layers_gets_them(
-    loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_wants_all_layers_gets_them(loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
     from provision.pipeline.image import loading
 
@@ -449,9 +458,7 @@ def test_smoke_that_hangs_is_ended(loaded: Image, docker_client: Any, tmp_path: 
     assert containers(docker_client) == []
 
 
-def test_smoke_leaves_no_container_on_ctrl_c(
-    loaded: Image, docker_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_smoke_leaves_no_container_on_ctrl_c(loaded: Image, docker_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from provision.pipeline.image import smoke
 
     def interrupted(container: Any, timeout_s: float) -> int:
@@ -487,11 +494,16 @@ def test_a_base_that_cannot_be_had(docker_client: Any) -> None:
 
 
 def test_a_base_of_another_architecture(docker_client: Any) -> None:
+    config = json.dumps({"architecture": "arm64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": []}})
     name = "provision-test-arm:latest"
-    empty = io.BytesIO()
-    tarfile.open(fileobj=empty, mode="w").close()
-    command = ["docker", "import", "--platform", "linux/arm64", "-", name]
-    subprocess.run(command, input=empty.getvalue(), check=True, capture_output=True)
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": []}])
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as members:
+        for path, text in (("config.json", config), ("manifest.json", manifest)):
+            member = tarfile.TarInfo(path)
+            member.size = len(text)
+            members.addfile(member, io.BytesIO(text.encode()))
+    docker_client.images.load(archive.getvalue())
     try:
         with pytest.raises(InvalidSpec, match="linux/arm64"):
             image.find_base(docker_client, name, Watching())

@@ -93,7 +93,7 @@ def test_anything_else_is_unreadable(text: str) -> None:
 
 def test_a_report_that_contradicts_itself_is_unreadable() -> None:
     text = report.dumps(sample("fail")).replace('"verdict": "fail"', '"verdict": "pass"', 1)
-    with pytest.raises(report.ReportUnreadable, match="'pass'.*'fail'"):
+    with pytest.raises(report.ReportUnreadable, match=r"'pass'.*'fail'"):
         report.loads(text)
 
 

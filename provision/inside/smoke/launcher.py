@@ -27,10 +27,11 @@ LOOPBACK = "127.0.0.1"
 RANKS_WITHOUT_GPU = 2
 PORT_TRIES = 5
 POLL_S = 0.05
-# After the first rank ended badly, the others may still find out and report, then end by themselves.
+# After the first rank ended badly, rank 0 may still find out and report. After SIGTERM it still collects where the
+# others stood (ending.GRACE_S) and writes the report.
 GRACE_S = 5.0
-# After SIGTERM rank 0 still collects where the others stood (ending.GRACE_S) and writes the report.
-TERM_S = 5.0
+# Once rank 0 has ended there is only the others' own word to wait for.
+SHORT_GRACE_S = 1.5
 PR_SET_PDEATHSIG = 1
 LOG_LINES = 20
 
@@ -114,7 +115,7 @@ class Run:
                 self._kill()
             elif self._received is not None:
                 return f"ended by {signal.Signals(self._received).name}"
-            elif bad_since is not None and now > bad_since + GRACE_S:
+            elif bad_since is not None and now > bad_since + self._grace_s():
                 return f"rank {bad[0]} {in_words(self.codes[bad[0]])}"
             elif now > self._ends_at + GRACE_S:
                 return "the time of the whole run is over"
@@ -124,7 +125,7 @@ class Run:
         """Politely, then not."""
         for child in self._living():
             child.terminate()
-        end = time.monotonic() + TERM_S
+        end = time.monotonic() + self._grace_s()
         while self._living() and time.monotonic() < end:
             time.sleep(POLL_S)
         self._kill()
@@ -134,6 +135,9 @@ class Run:
             child.kill()
         for child in self.children:
             child.wait()
+
+    def _grace_s(self) -> float:
+        return GRACE_S if self.codes[0] is None else SHORT_GRACE_S
 
     def _living(self) -> list[subprocess.Popen[bytes]]:
         return [child for child in self.children if child.poll() is None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def from_namespace(chosen: argparse.Namespace) -> Options:
         require_gpu=chosen.require_gpu,
         faults=tuple(parse_fault(text) for text in chosen.inject),
     )
-    if options.timeout_s <= 0:
+    if not 0 < options.timeout_s < math.inf:
         raise UsageError(f"--timeout {options.timeout_s:g}: seconds above 0 are needed")
     return options
 
@@ -115,7 +116,7 @@ def parse_deadline(text: str) -> tuple[str, float]:
         seconds = float(number)
     except ValueError:
         seconds = 0.0
-    if seconds <= 0:
+    if not 0 < seconds < math.inf:
         raise UsageError(f"--deadline {text}: seconds above 0 are needed, as in 30 or barrier=30")
     return phase, seconds
 

@@ -1,18 +1,17 @@
 """image: an environment as a reproducible OCI image, in a layout on disk and in the Docker engine.
 
 What a workflow needs is named here. How it is done lies in contents (which files), layers and tar (their bytes), oci
-(the layout), config (what the image says of itself), bases (what it lies on), engine (the SDK's edge), loading and smoke
+(the layout), config (what the image says of itself), bases (what it lies on), sdk (the edge to Docker), loading and smoke
 (what the engine does for us) and dockerfile (the template's values).
 """
 
-from provision.pipeline.image.bases import BaseImage
-from provision.pipeline.image.bases import chosen as chosen_base
-from provision.pipeline.image.build import build, find
+from provision.pipeline.image.assemble import build, find
+from provision.pipeline.image.bases import BaseImage, chosen_base
 from provision.pipeline.image.config import RunFlag, contract, reference, repository, run_command, source_date_epoch
 from provision.pipeline.image.contents import PREFIX
 from provision.pipeline.image.dockerfile import dockerfile_context
-from provision.pipeline.image.engine import demand_engine, engine, find_base
 from provision.pipeline.image.loading import load, remove
+from provision.pipeline.image.sdk import demand_engine, engine, find_base
 from provision.pipeline.image.smoke import run_smoke
 
 __all__ = [

@@ -67,7 +67,7 @@ def pinned(use: Use) -> str:
     return next(row.pinned for row in rows() if row.use == use)
 
 
-def chosen(reference: str | None) -> str:
+def chosen_base(reference: str | None) -> str:
     """The base a user named, or ours."""
     if reference is None:
         return pinned("base")

@@ -19,7 +19,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 EPOCH = 315532800
 
 LOCK_LABEL = "org.provision.lock"
-ULIMITS = {"memlock": -1, "stack": 64 << 20}
+STACK = 64 << 20
 
 # The rules of the distribution specification for a repository name; tags are wider.
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
@@ -42,9 +42,7 @@ def source_date_epoch(environment: Mapping[str, str]) -> int:
     if not text:
         return EPOCH
     if not text.isdigit() or int(text) >= 8**11:
-        raise InvalidSpec(
-            f"SOURCE_DATE_EPOCH is {text!r}, but must be seconds since 1970.", advice="Unset it or give a whole number."
-        )
+        raise InvalidSpec(f"SOURCE_DATE_EPOCH is {text!r}, but must be seconds since 1970.", advice="Unset it or give a whole number.")
     return int(text)
 
 
@@ -52,8 +50,7 @@ def repository(name: str) -> str:
     """The repository of an environment's images, e.g. provision/torch2.3-cuda12.1-py311."""
     if not _REPOSITORY.fullmatch(name):
         raise InvalidSpec(
-            f"An image cannot be named {name!r}: engines and registries take lower-case letters and digits "
-            "with single . _ - between them.",
+            f"An image cannot be named {name!r}: engines and registries take lower-case letters and digits with single . _ - between them.",
             advice="Choose such a name, or build without --image.",
         )
     return f"provision/{name}"
@@ -120,9 +117,7 @@ def _pinned(base: str) -> str | None:
     return base.partition("@")[2] or None
 
 
-def image_config(
-    variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int
-) -> dict[str, Any]:
+def image_config(variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int) -> dict[str, Any]:
     """The OCI image config. Its digest is what an engine calls the image id."""
     created = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
@@ -149,23 +144,18 @@ def _layer_title(group: str) -> str:
 def contract(resolution: Resolution, image: Image, *, shm_size: str = "8g") -> tuple[RunFlag, ...]:
     """The flags that this image wants from whoever runs it, each with its reason."""
     del image  # every image of this release wants the same; hardware asked for in a spec will change that
-    flags = [
+    common = (
         RunFlag(arguments=("--init",), reason="reaps DataLoader workers and passes signals on"),
-        RunFlag(
-            arguments=(f"--shm-size={shm_size}",),
-            reason="DataLoader and NCCL share memory there; docker's default is 64 MB",
-        ),
-        RunFlag(
-            arguments=("--ulimit", f"memlock={ULIMITS['memlock']}"),
-            reason="pinned memory for GPU and InfiniBand transfers",
-        ),
-        RunFlag(
-            arguments=("--ulimit", f"stack={ULIMITS['stack']}"), reason="64 MiB of stack for threads of compiled code"
-        ),
-    ]
-    if resolution.cuda is not None:
-        flags.insert(0, RunFlag(arguments=("--gpus", "all"), reason="the environment is built for CUDA"))
-    return tuple(flags)
+        RunFlag(arguments=(f"--shm-size={shm_size}",), reason="DataLoader and NCCL share memory there; the default is 64 MB"),
+        RunFlag(arguments=("--ulimit", f"stack={STACK}"), reason="64 MiB of stack for threads of compiled code"),
+    )
+    if resolution.cuda is None:
+        return common
+    return (
+        RunFlag(arguments=("--gpus", "all"), reason="the environment is built for CUDA"),
+        *common,
+        RunFlag(arguments=("--ulimit", "memlock=-1"), reason="pinned memory for GPU and InfiniBand transfers"),
+    )
 
 
 def run_command(resolution: Resolution, image: Image, command: Sequence[str] = ()) -> list[str]:

@@ -29,9 +29,7 @@ INSIDE = "/opt/provision/inside"
 ENTRY = "/usr/local/bin/provision-smoke"
 WORKSPACE = "/workspace"
 
-ENTRY_SCRIPT = (
-    f'#!/bin/sh\n# The smoke test of this environment: provision-smoke --out DIR\nexec {PYTHON} {INSIDE} smoke "$@"\n'
-)
+ENTRY_SCRIPT = f'#!/bin/sh\n# The smoke test of this environment: provision-smoke --out DIR\nexec {PYTHON} {INSIDE} smoke "$@"\n'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +101,7 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def gather(
-    staging: Path, prefix: Prefix, wheels: Iterable[LockedPackage], python: str, own: Iterable[Entry]
-) -> dict[str, list[Entry]]:
+def gather(staging: Path, prefix: Prefix, wheels: Iterable[LockedPackage], python: str, own: Iterable[Entry]) -> dict[str, list[Entry]]:
     """All entries of an image by group, in the table's order, sorted by path; groups without files are left out."""
     found: dict[str, dict[str, Entry]] = {group.name: {} for group in GROUPS}
     for entry in conda_entries(staging):
@@ -124,9 +120,7 @@ def conda_entries(staging: Path) -> Iterator[Entry]:
         if path.is_symlink():
             yield Entry(path=inside, kind="link", mode=0o777, target=_checked_target(str(path.readlink()), inside))
         elif not path.is_file():
-            raise IntegrityError(
-                f"{relative} in a conda package is neither a file nor a link, so it is not put into an image."
-            )
+            raise IntegrityError(f"{relative} in a conda package is neither a file nor a link, so it is not put into an image.")
         elif relative.startswith("conda-meta/") and relative.endswith(".json"):
             yield Entry.of(inside, without_host_paths(path.read_text(encoding="utf-8")))
         else:
@@ -135,11 +129,7 @@ def conda_entries(staging: Path) -> Iterator[Entry]:
 
 def own_entries(inside: Path) -> list[Entry]:
     """What provision itself adds: the code of the smoke test, its command, and a folder that any user may write to."""
-    entries = [
-        Entry.of(f"{INSIDE}/{path.relative_to(inside).as_posix()}", path.read_bytes())
-        for path in _walk(inside)
-        if path.is_file()
-    ]
+    entries = [Entry.of(f"{INSIDE}/{path.relative_to(inside).as_posix()}", path.read_bytes()) for path in _walk(inside) if path.is_file()]
     entries.append(Entry.of(ENTRY, ENTRY_SCRIPT.encode(), executable=True))
     entries.append(Entry(path=WORKSPACE.lstrip("/"), kind="folder", mode=0o1777))
     return sorted(entries, key=lambda entry: entry.path)
@@ -160,9 +150,7 @@ def _without_folder(url: str, *, keep: int) -> str:
     return "/".join(["file:///local-channel", *parts[len(parts) - keep :]])
 
 
-def _add_wheels(
-    found: dict[str, dict[str, Entry]], prefix: Prefix, wheels: Iterable[LockedPackage], python: str
-) -> None:
+def _add_wheels(found: dict[str, dict[str, Entry]], prefix: Prefix, wheels: Iterable[LockedPackage], python: str) -> None:
     site = prefix.path / "lib" / f"python{python}" / "site-packages"
     installed = {canonical(path.name.split("-")[0]): path for path in sorted(site.glob("*.dist-info"))}
     for package in wheels:
@@ -299,9 +287,7 @@ def check_prefix(prefix: Prefix, lock_sha256: str) -> None:
 
 
 def _drifted(prefix: Prefix, what: str) -> IntegrityError:
-    return IntegrityError(
-        f"The prefix {prefix.path} {what}.", advice="Run `provision env create` again, then build the image."
-    )
+    return IntegrityError(f"The prefix {prefix.path} {what}.", advice="Run `provision env create` again, then build the image.")
 
 
 def _from_file(inside: str, path: Path) -> Entry:
@@ -311,9 +297,7 @@ def _from_file(inside: str, path: Path) -> Entry:
 
 def _checked_target(target: str, path: str) -> str:
     if target.startswith("/") and not target.startswith(f"{PREFIX}/"):
-        raise IntegrityError(
-            f"/{path} in a conda package links to {target} on the host, so it is not put into an image."
-        )
+        raise IntegrityError(f"/{path} in a conda package links to {target} on the host, so it is not put into an image.")
     return target
 
 

@@ -16,7 +16,7 @@ CONDA_LOCK = ("conda-lock=4.0.0", "python=3.12")
 
 def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
     """What the template needs: words stay there, values come from here."""
-    base = bases.chosen(resolution.spec.base)
+    base = bases.chosen_base(resolution.spec.base)
     return {
         "base": base,
         "builder": bases.pinned("builder"),

@@ -36,29 +36,34 @@ class _Sink:
         self._file.write(data)
         self.size += len(data)
 
-    def close(self) -> str:
+    def keep(self, blobs: Path) -> str:
+        """Name the file by its digest."""
         self._file.close()
+        self._path.rename(blobs / self.digest)
+        return f"sha256:{self.digest}"
+
+    @property
+    def digest(self) -> str:
         return self._digest.hexdigest()
 
-    def keep(self, blobs: Path) -> str:
-        name = self.close()
-        self._path.rename(blobs / name)
-        return name
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close the file; unless it was kept, it is gone."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
 
 
 def write(group: str, entries: Sequence[Entry], blobs: Path, mtime: int, advance: Callable[[int], None]) -> Layer:
     """Write one layer into a layout's blobs. Entries are sorted by path; folders above them are added."""
-    sink = _Sink(blobs / f".{group}")
     buffer = memoryview(bytearray(PIECE))
-    for entry in with_folders(entries):
-        sink.write(
-            tar.header(entry.path, kind=entry.kind, mode=entry.mode, mtime=mtime, size=entry.size, target=entry.target)
-        )
-        _write_content(entry, sink, buffer)
-        sink.write(tar.padding(entry.size))
-        advance(entry.size)
-    sink.write(tar.END)
-    return Layer(group=group, digest=f"sha256:{sink.keep(blobs)}", size=sink.size)
+    with _Sink(blobs / f".{group}") as sink:
+        for entry in with_folders(entries):
+            _write_member(entry, sink, mtime, buffer)
+            advance(entry.size)
+        sink.write(tar.END)
+        return Layer(group=group, digest=sink.keep(blobs), size=sink.size)
 
 
 def with_folders(entries: Sequence[Entry]) -> list[Entry]:
@@ -72,12 +77,15 @@ def with_folders(entries: Sequence[Entry]) -> list[Entry]:
     return [given[path] for path in sorted(given)]
 
 
-def _write_content(entry: Entry, sink: _Sink, buffer: memoryview) -> None:
+def _write_member(entry: Entry, sink: _Sink, mtime: int, buffer: memoryview) -> None:
+    mode, size, target = entry.mode, entry.size, entry.target
+    sink.write(tar.header(entry.path, kind=entry.kind, mode=mode, mtime=mtime, size=size, target=target))
     if entry.content is not None:
         sink.write(entry.content)
     elif entry.source is not None:
         with entry.source.open("rb", buffering=0) as file:
             _copy(entry, file, sink, buffer)
+    sink.write(tar.padding(size))
 
 
 def _copy(entry: Entry, file: FileIO, sink: _Sink, buffer: memoryview) -> None:
@@ -95,9 +103,7 @@ def _copy(entry: Entry, file: FileIO, sink: _Sink, buffer: memoryview) -> None:
         verify(entry, digest.hexdigest())
 
 
-def write_base(
-    archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, advance: Callable[[int], None]
-) -> list[Layer]:
+def write_base(archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, advance: Callable[[int], None]) -> list[Layer]:
     """Write the layers of a base straight out of an image archive (docker's or OCI's: layers are told by their digest).
 
     Raises IntegrityError unless every layer that the base's config names was there.
@@ -124,16 +130,13 @@ def write_base(
 
 def _write_blob(file: IO[bytes], wanted: set[str], blobs: Path) -> tuple[str, int]:
     """One member of an archive as a blob, kept if it is a layer that is wanted; gzip is undone, as diff ids ask."""
-    scratch = blobs / ".base"
-    sink = _Sink(scratch)
-    for piece in _plain(file):
-        sink.write(piece)
-    digest = f"sha256:{sink.close()}"
-    if digest in wanted:
-        scratch.rename(blobs / digest.removeprefix("sha256:"))
-    else:
-        scratch.unlink()
-    return digest, sink.size
+    with _Sink(blobs / ".base") as sink:
+        for piece in _plain(file):
+            sink.write(piece)
+        digest = f"sha256:{sink.digest}"
+        if digest in wanted:
+            sink.keep(blobs)
+        return digest, sink.size
 
 
 def _plain(file: IO[bytes]) -> Iterator[bytes]:

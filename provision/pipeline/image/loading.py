@@ -9,8 +9,8 @@ from provision.errors import ToolFailed
 from provision.model import Image, Progress
 from provision.pipeline.image import oci, tar
 from provision.pipeline.image.config import LOCK_LABEL, repository
-from provision.pipeline.image.engine import Client, get, speaking
 from provision.pipeline.image.layers import PIECE
+from provision.pipeline.image.sdk import Client, get, speaking
 
 
 def load(image: Image, client: Client, progress: Progress) -> bool:

@@ -77,17 +77,14 @@ def _beside(layout: Path) -> tuple[Path, Path]:
     return layout.with_name(f".{layout.name}.new"), layout.with_name(f".{layout.name}.old")
 
 
-def write(
-    layout: Path, config: Mapping[str, Any], layers: Sequence[Layer], annotations: Mapping[str, str], name: str
-) -> Written:
+def write(layout: Path, config: Mapping[str, Any], layers: Sequence[Layer], annotations: Mapping[str, str], name: str) -> Written:
     """Complete a folder that already holds the layers: config, manifest, index."""
     config_digest, config_size = _put(layout, config)
     manifest = {
         "annotations": dict(annotations),
         "config": {"digest": config_digest, "mediaType": CONFIG, "size": config_size},
         "layers": [
-            {"annotations": {GROUP: layer.group}, "digest": layer.digest, "mediaType": LAYER, "size": layer.size}
-            for layer in layers
+            {"annotations": {GROUP: layer.group}, "digest": layer.digest, "mediaType": LAYER, "size": layer.size} for layer in layers
         ],
         "mediaType": MANIFEST,
         "schemaVersion": 2,
@@ -102,9 +99,7 @@ def write(
     }
     (layout / "index.json").write_bytes(canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2}))
     (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
-    return Written(
-        manifest_digest=digest, config_digest=config_digest, layers=tuple(layers), annotations=dict(annotations)
-    )
+    return Written(manifest_digest=digest, config_digest=config_digest, layers=tuple(layers), annotations=dict(annotations))
 
 
 def read(layout: Path) -> Written | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from provision.errors import TimedOut
 from provision.model import Image
-from provision.pipeline.image.config import ULIMITS
-from provision.pipeline.image.engine import Client, found, speaking, wait
+from provision.pipeline.image.config import STACK
 from provision.pipeline.image.layers import PIECE, reading
+from provision.pipeline.image.sdk import Client, found, speaking, wait
 
 FOLDER = "/tmp/provision-smoke"
 CHECKPOINTS = "/tmp/provision-checkpoints"  # not in FOLDER: they are not part of the report
@@ -37,9 +37,7 @@ def run_smoke(
     command = ["provision-smoke", "--out", FOLDER, "--checkpoint-dir", CHECKPOINTS, *argv]
     _remove_leftovers(client, image)
     with speaking(f"run {image.reference}"):
-        container = client.containers.create(
-            image.image_id, command, **_options(client, image, shm_size, gpus, network)
-        )
+        container = client.containers.create(image.image_id, command, **_options(client, image, shm_size, gpus, network))
         try:
             container.start()
             status = wait(container, timeout_s)
@@ -48,9 +46,7 @@ def run_smoke(
         finally:
             container.remove(force=True, v=True)
     if status is None:
-        late = TimedOut(
-            f"The smoke test in {image.reference} did not end within {timeout_s:g} s; its container was removed."
-        )
+        late = TimedOut(f"The smoke test in {image.reference} did not end within {timeout_s:g} s; its container was removed.")
         late.details = printed
         raise late
     return status, printed
@@ -67,8 +63,14 @@ def _options(client: Client, image: Image, shm_size: str, gpus: bool, network: s
         "labels": {LABEL: _name(image)},
         "network_mode": network,
         "shm_size": shm_size,
-        "ulimits": [{"name": name, "soft": limit, "hard": limit} for name, limit in ULIMITS.items()],
+        "ulimits": _ulimits(with_gpus),
     }
+
+
+def _ulimits(with_gpus: bool) -> list[dict[str, Any]]:
+    """As in the contract. Without GPUs no memory is pinned, and an engine that may not raise the limit would not start."""
+    stack = {"name": "stack", "soft": STACK, "hard": STACK}
+    return [stack, {"name": "memlock", "soft": -1, "hard": -1}] if with_gpus else [stack]
 
 
 def _name(image: Image) -> str:

@@ -54,9 +54,7 @@ class Recipe:
         return hashlib.sha256(oci.canonical(known)).hexdigest()
 
 
-def find(
-    resolution: Resolution, lock: Lock, base: BaseImage, *, layout: Path, inside: Path, epoch: int = config.EPOCH
-) -> Image | None:
+def find(resolution: Resolution, lock: Lock, base: BaseImage, *, layout: Path, inside: Path, epoch: int = config.EPOCH) -> Image | None:
     """The image that already lies in `layout`, if building it now would give the same. No layer is read for it."""
     own = contents.own_entries(inside)
     return _find(Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch), layout)
@@ -120,9 +118,7 @@ def _write(recipe: Recipe, groups: Mapping[str, Sequence[Entry]], new: Path, pro
         made: list[Layer] = layers.write_base(recipe.base.archive(), recipe.base.diff_ids, blobs, meter.advance)
         made += [layers.write(group, entries, blobs, recipe.epoch, meter.advance) for group, entries in groups.items()]
     document = config.image_config(recipe.variables, recipe.labels, made, recipe.epoch)
-    return oci.write(
-        new, document, made, recipe.annotations, config.reference(recipe.resolution.spec.name, recipe.lock)
-    )
+    return oci.write(new, document, made, recipe.annotations, config.reference(recipe.resolution.spec.name, recipe.lock))
 
 
 def _check_space(folder: Path, size: int) -> None:

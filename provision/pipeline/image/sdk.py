@@ -13,16 +13,14 @@ from typing import Any, TypeVar
 
 from provision.errors import InvalidSpec, NoSpace, ProvisionError, Taken, ToolFailed, ToolMissing, Unreachable
 from provision.model import Progress
-from provision.pipeline.image.bases import BaseImage, chosen
+from provision.pipeline.image.bases import BaseImage, chosen_base
 from provision.pipeline.image.layers import PIECE
 
 T = TypeVar("T")
 Client = Any  # docker.DockerClient
 
 ANSWER_TIMEOUT_S = 1  # to find out that no engine answers
-CALL_TIMEOUT_S = (
-    900.0  # between two signs of life; an engine that unpacks gigabytes on a slow disk is silent for minutes
-)
+CALL_TIMEOUT_S = 900.0  # between two signs of life; an engine that unpacks gigabytes on a slow disk is silent for minutes
 
 
 def engine() -> tuple[Client, None] | tuple[None, str]:
@@ -43,9 +41,7 @@ def demand_engine() -> Client:
     """A client, or ToolMissing."""
     client, reason = engine()
     if client is None:
-        raise ToolMissing(
-            f"No Docker engine answers: {reason}.", advice="Start it (or set DOCKER_HOST), or build with --no-image."
-        )
+        raise ToolMissing(f"No Docker engine answers: {reason}.", advice="Start it (or set DOCKER_HOST), or build with --no-image.")
     return client
 
 
@@ -117,7 +113,7 @@ def wait(container: Any, timeout_s: float) -> int | None:
 
 def find_base(client: Client, wanted: str | None, progress: Progress) -> BaseImage:
     """The base in the engine: the one named or the one we ship; pulled if need be. ToolMissing if it cannot be had."""
-    reference = chosen(wanted)
+    reference = chosen_base(wanted)
     image = get(client, reference) or _pull(client, reference, progress)
     _check_platform(reference, image.attrs)
     identity: str = image.id

@@ -1,0 +1,72 @@
+"""Markers: a test that needs something runs where it is, is skipped with the reason where it is not, and fails where
+PROVISION_REQUIRE (a comma-separated list of markers) promised it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHARED_RECORDS = ROOT.parent / "shared" / "repodata" / "channels"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="Rewrite the golden files with what is rendered now.")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    required = {word.strip() for word in os.environ.get("PROVISION_REQUIRE", "").split(",") if word.strip()}
+    for name, absent in ABSENT.items():
+        if item.get_closest_marker(name) and (reason := absent()):
+            if name in required:
+                pytest.fail(f"PROVISION_REQUIRE demands {name}, but {reason}", pytrace=False)
+            pytest.skip(reason)
+
+
+@functools.cache
+def no_docker() -> str | None:
+    from provision.pipeline.image import engine
+
+    client, reason = engine()
+    if client is None:
+        return f"no Docker engine answers: {reason}"
+    client.close()
+    return None
+
+
+@functools.cache
+def no_index() -> str | None:
+    from provision import wheels
+    from provision.errors import ProvisionError
+
+    try:
+        wheels.resolve(["six"], python="3.11", glibc="2.28")
+    except ProvisionError as error:
+        return f"the package index does not answer: {error}"
+    return None
+
+
+@functools.cache
+def no_torch() -> str | None:
+    """torch is wanted in an interpreter: PROVISION_TEST_PYTHON or our own; the index can provide an environment that has it."""
+    python = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
+    found = subprocess.run([python, "-c", "import torch"], capture_output=True, text=True)
+    return None if found.returncode == 0 else f"{python} has no torch (name one that has in PROVISION_TEST_PYTHON)"
+
+
+@functools.cache
+def no_records() -> str | None:
+    return None if SHARED_RECORDS.exists() else f"the conda records for development are not at {SHARED_RECORDS}"
+
+
+@functools.cache
+def no_gpu() -> str | None:
+    return None if Path("/dev/nvidiactl").exists() else "this machine has no NVIDIA driver"
+
+
+ABSENT = {"docker": no_docker, "index": no_index, "torch": no_torch, "conda": no_records, "gpu": no_gpu}

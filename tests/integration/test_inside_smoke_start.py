@@ -1,0 +1,125 @@
+"""The ways a smoke test is started: alone from a copy, under torchrun, as Slurm does, without a network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import provision.inside
+from provision.inside import report
+
+pytestmark = pytest.mark.torch
+
+PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
+FOLDER = Path(str(provision.inside.__file__)).parent
+TIMEOUT_S = 180
+CPU_RUN = ("--backend", "gloo", "--profile", "quick")
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d")
+LOOPBACK = ("--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """`inside` alone, as it lies in an image, under a name with a space and a quote."""
+    folder = tmp_path / "it's here" / "inside"
+    shutil.copytree(FOLDER, folder)
+    return folder
+
+
+def start(out: Path, command: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*command, "smoke", "--out", str(out), *CPU_RUN],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def passes(out: Path, *children: subprocess.Popen[str]) -> report.Report:
+    for child in children:
+        said = child.communicate(timeout=TIMEOUT_S)
+        assert child.returncode == 0, said
+    found = report.loads((out / "report.json").read_text())
+    assert found.verdict == "pass"
+    return found
+
+
+def test_from_a_copy_in_any_place(copied: Path, tmp_path: Path) -> None:
+    child = start(tmp_path / "out", [PYTHON, str(copied)])
+    assert passes(tmp_path / "out", child).world_size == 2
+
+
+def test_under_torchrun(copied: Path, tmp_path: Path) -> None:
+    child = start(tmp_path / "out", [PYTHON, *TORCHRUN, *LOOPBACK, str(copied)])
+    assert passes(tmp_path / "out", child).world_size == 2
+
+
+def test_under_torchrun_a_rank_that_dies_leaves_no_success(copied: Path, tmp_path: Path) -> None:
+    command = [PYTHON, *TORCHRUN, *LOOPBACK, str(copied), "smoke", "--out", str(tmp_path / "out"), *CPU_RUN]
+    ran = subprocess.run([*command, "--inject", "die:1:barrier"], capture_output=True, timeout=TIMEOUT_S, check=False)
+    found = report.loads((tmp_path / "out" / "report.json").read_text())
+    assert (ran.returncode, found.verdict) == (1, "fail")
+    assert "rank 1" in next(phase.message for phase in found.phases if phase.name == "barrier")
+
+
+def test_with_the_variables_that_slurm_jobs_set(copied: Path, tmp_path: Path) -> None:
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        start(tmp_path / "out", [PYTHON, str(copied)], {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(2)
+    ]
+    assert passes(tmp_path / "out", *ranks).hosts == [os.uname().nodename]
+
+
+def test_without_a_network_and_with_a_host_name_that_does_not_resolve(copied: Path, tmp_path: Path) -> None:
+    """As in a container with `--network none`: only a loopback interface, no resolver."""
+    script = 'hostname nosuchname.invalid && ip link set lo up && exec "$@"'
+    apart = ["unshare", "--net", "--uts", "sh", "-c", script, "sh"]
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("needs root and iproute2 for a network namespace")
+    child = start(tmp_path / "out", [*apart, PYTHON, str(copied)])
+    assert passes(tmp_path / "out", child).hosts == ["nosuchname.invalid"]
+
+
+def test_a_busy_port_is_left_for_another(tmp_path: Path) -> None:
+    """The launcher in a process of its own, given a port first on which somebody listens."""
+    script = """
+import argparse, socket, sys
+from provision.inside.smoke import launcher, options
+arguments = ["smoke", *sys.argv[1:]]
+parser = argparse.ArgumentParser()
+options.add_arguments(parser)
+busy = socket.create_server(("", 0))
+ports = [launcher.free_port(), busy.getsockname()[1]]
+status = launcher.launch(options.from_namespace(parser.parse_args(arguments[1:])), arguments, ports.pop)
+sys.exit(status if not ports else "the busy port was not tried")
+"""
+    command = [PYTHON, "-c", script, "--out", str(tmp_path), "--ranks", "2", *CPU_RUN]
+    root = str(FOLDER.parent.parent)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root)
+    passes(tmp_path, child)
+
+
+def test_facts_of_a_real_torch(copied: Path) -> None:
+    import json
+
+    ran = subprocess.run([PYTHON, str(copied), "facts"], capture_output=True, text=True, check=True)
+    found = json.loads(ran.stdout)
+    assert found["error"] is None
+    assert found["torch"]["file"].startswith(found["python"]["prefix"])
+    if found["torch"]["cuda"] is not None:
+        assert found["torch"]["nccl"]["loaded"] is not None
+        assert found["torch"]["arch_list"] != []
+
+
+def free_port() -> int:
+    from provision.inside.smoke.launcher import free_port
+
+    return free_port()

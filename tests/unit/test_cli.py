@@ -1,0 +1,156 @@
+"""The command line: help without weight, one line per error, documented exit codes, the same result as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from provision import errors
+from provision.cli import cli
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("PROVISION_DATA", "PROVISION_CACHE", "PROVISION_ENVS", "JUPYTER_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+VERBS = [(path, command) for path, command in commands(cli) if not isinstance(command, click.Group)]
+
+
+@pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])
+def test_every_verb_has_help_and_json(path: tuple[str, ...], command: click.Command) -> None:
+    shown = invoke(*path, "--help")
+    assert shown.exit_code == 0
+    assert command.help and command.help.split(".")[0] in " ".join(shown.output.split())
+    if path != ("completion",):
+        assert {"as_json", "verbose", "debug"} <= {parameter.name for parameter in command.params}
+
+
+CHANGING = {"build", "render", "lock", "env create", "env remove", "image build", "kernel add", "kernel remove", "channel bootstrap"}
+
+
+@pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])
+def test_what_changes_something_can_be_previewed(path: tuple[str, ...], command: click.Command) -> None:
+    assert (" ".join(path) in CHANGING) == ("dry_run" in {parameter.name for parameter in command.params})
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = "import sys; sys.argv=['provision','--help']\nfrom provision.cli import cli\ntry: cli()\nexcept SystemExit: pass\nprint(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    for heavy in ("rattler", "docker", "jinja2", "yaml", "conda_lock", "rich", "jupyter_client", "asyncio"):
+        assert f"'{heavy}'" not in loaded
+
+
+@pytest.mark.parametrize(
+    "arguments,code,words",
+    [
+        (["build", "--torch", "9.9", "--cuda", "12.1"], 4, "not in the table"),
+        (["build", "--torch", "2.3", "--cuda", "12.6"], 4, "conda-forge: 11.8, 12.0"),
+        (["build", "--torch", "2.3", "--cuda", "12.1", "--cpu"], 3, "--cuda and --cpu"),
+        (["build", "--torch", "2.3"], 3, "which CUDA"),
+        (["build", "--torch", "2.3", "--cuda", "12.1", "--python", "3.13"], 4, "no build for Python 3.13"),
+        (["build", "--torch", "2.3", "--cuda", "12.1", "--python", "3.8", "--python-from", "host"], 9, "this machine's Python"),
+        (["build", "../evil", "--torch", "2.3", "--cuda", "12.1"], 3, "cannot be an environment's name"),
+        (["build", "{{ x }}", "--torch", "2.3", "--cuda", "12.1"], 3, "cannot be an environment's name"),
+        (["build", "nosuch"], 3, "There is no"),
+        (["build", "--torch", "2.3", "--cuda", "12.1", "--python-from", "host", "--conda", "[["], 3, "conda"),
+        (["env", "diff", "nosuch"], 9, "There is no prefix `nosuch`"),
+        (["env", "remove", "nosuch"], 9, "nothing of `nosuch`"),
+        (["passport", "show", "nosuch"], 3, "passport.json"),
+        (["kernel", "remove", "nosuch"], 12, "Kernels of provision: none"),
+        (["image", "build", "--torch", "2.3", "--cuda", "12.1", "--python-from", "host"], 9, "No Docker engine answers"),
+        (["build", "--torch", "2.3", "--cuda", "12.1", "--python-from", "host", "--image"], 9, "No Docker engine answers"),
+        (["build", "--nonsense"], 2, "No such option"),
+    ],
+)
+def test_bad_input_is_one_line_and_its_code(arguments: list[str], code: int, words: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    assert words in result.output
+    assert "Traceback" not in result.output
+    if code > 2:
+        assert len([line for line in result.output.splitlines() if line.startswith("error:")]) == 1
+
+
+def test_errors_as_json() -> None:
+    result = invoke("build", "--json", "--torch", "9.9", "--cuda", "12.1")
+    assert json.loads(result.stdout)["error"] == "NoSuchBuild"
+
+
+def test_render_writes_then_finds_nothing_to_do(tmp_path: Path) -> None:
+    asked = ["render", "--torch", "2.3", "--cuda", "12.1", "--python-from", "channel", "--envs", str(tmp_path)]
+    assert json.loads(invoke(*asked, "--json").stdout)["written"] == ["spec.yml", "environment.yml", "virtual-packages.yml"]
+    assert "nothing to write" in invoke(*asked).output
+    assert "nothing to write" in invoke("render", "torch2.3-cuda12.1-py311", "--envs", str(tmp_path)).output
+
+
+def test_dry_run_writes_nothing(tmp_path: Path) -> None:
+    asked = ["--torch", "2.3", "--cuda", "12.1", "--python-from", "host", "--python", f"{sys.version_info[0]}.{sys.version_info[1]}", "--envs", str(tmp_path / "e")]
+    for path in (["render"], ["build"], ["env", "create"]):
+        result = invoke(*path, *asked, "--dry-run")
+        assert result.exit_code == 0, result.output
+        assert "torch==2.3.1" in result.output
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_hand_edit_is_reported_and_kept(tmp_path: Path) -> None:
+    asked = ["render", "--torch", "2.3", "--cuda", "12.1", "--python-from", "channel", "--envs", str(tmp_path)]
+    invoke(*asked)
+    path = tmp_path / "torch2.3-cuda12.1-py311" / "environment.yml"
+    path.write_text(path.read_text().replace("numpy", "numpy<2"))
+    result = invoke(*asked)
+    assert result.exit_code == 6
+    assert "edited by hand" in result.output
+    assert "numpy<2" in path.read_text()
+    assert invoke(*asked, "--force").exit_code == 0
+    assert "numpy<2" not in path.read_text()
+
+
+def test_debug_shows_the_cause() -> None:
+    result = invoke("build", "--debug", "--torch", "9.9", "--cuda", "12.1")
+    assert isinstance(result.exception, errors.NoSuchBuild)
+
+
+def test_exit_codes_are_distinct_and_documented() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ProvisionError)]
+    codes = {kind.__name__: kind.exit_code for kind in kinds if kind is not errors.ProvisionError}
+    assert len(set(codes.values())) == len(codes)
+    table = (ROOT / "docs" / "errors.md").read_text()
+    documented = dict((name, int(code)) for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", table, flags=re.MULTILINE))
+    assert documented == codes
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    result = invoke("completion", shell)
+    assert result.exit_code == 0
+    assert "_PROVISION_COMPLETE" in result.output
+
+
+def test_reference_is_current() -> None:
+    """docs/cli.md is made by `nox -s docs`."""
+    made = subprocess.run([sys.executable, str(ROOT / "docs" / "make_cli.py"), "--check"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr

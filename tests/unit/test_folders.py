@@ -1,0 +1,108 @@
+"""Folders and who holds a name: real processes, real locks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision import folders
+from provision.errors import Taken
+from provision.folders import Folders
+
+HOLD = """
+import sys
+from pathlib import Path
+from provision.folders import Folders, held
+class Quiet:
+    def say(self, text): print(text, flush=True)
+where = Folders(data=Path(sys.argv[1]), cache=Path(sys.argv[1]), envs=Path(sys.argv[1]))
+with held(where, "lab", Quiet()):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Folders:
+    return Folders(data=tmp_path, cache=tmp_path, envs=tmp_path)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.heard.append(text)
+
+    warn = say
+
+    def meter(self, title: str, total: int) -> None:  # type: ignore[override]
+        raise AssertionError("nothing to measure")
+
+
+def holder(where: Folders) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", HOLD, str(where.data)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout and child.stdout.readline() == "held\n"
+    return child
+
+
+def test_a_held_name_is_refused_and_the_holder_named(where: Folders) -> None:
+    with holder(where) as child:
+        try:
+            with pytest.raises(Taken, match=f"lab is being worked on by process {child.pid} "), folders.held(where, "lab", Listener(), wait=False):  # type: ignore[arg-type]
+                pass
+            with folders.held(where, "other", Listener(), wait=False):  # type: ignore[arg-type]
+                pass
+        finally:
+            child.kill()
+
+
+def test_waits_for_the_holder_and_says_so(where: Folders) -> None:
+    listener = Listener()
+    with holder(where) as child:
+        os.set_blocking(child.stdin.fileno(), True)  # type: ignore[union-attr]
+        timer = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {child.pid}"])
+        with folders.held(where, "lab", listener):  # type: ignore[arg-type]
+            pass
+        timer.wait()
+    assert listener.heard and f"process {child.pid}" in listener.heard[0]
+
+
+def test_holding_again_writes_nothing(where: Folders) -> None:
+    with folders.held(where, "lab", Listener()):  # type: ignore[arg-type]
+        pass
+    before = {path: path.stat().st_mtime_ns for path in where.data.rglob("*")}
+    with folders.held(where, "lab", Listener()):  # type: ignore[arg-type]
+        pass
+    assert {path: path.stat().st_mtime_ns for path in where.data.rglob("*")} == before
+
+
+def test_prefixes_elsewhere_are_remembered_and_forgotten(where: Folders, tmp_path: Path) -> None:
+    (where.prefixes / "usual").mkdir(parents=True)
+    folders.remember(where, "lab", tmp_path / "scratch" / "lab")
+    assert folders.prefix_path(where, "lab") == tmp_path / "scratch" / "lab"
+    assert set(folders.known_prefixes(where)) == {"usual", "lab"}
+    folders.remember(where, "lab", None)
+    assert folders.prefix_path(where, "lab") == where.prefixes / "lab"
+
+
+def test_sweep_removes_what_a_killed_build_left(tmp_path: Path) -> None:
+    final = tmp_path / "lab"
+    folders.beside(final).mkdir()
+    (tmp_path / ".lab.old").mkdir()
+    (tmp_path / ".other.building").mkdir()
+    folders.sweep(final)
+    assert [path.name for path in tmp_path.iterdir()] == [".other.building"]
+
+
+def test_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "d"))
+    monkeypatch.setenv("PROVISION_ENVS", str(tmp_path / "e"))
+    found = folders.folders()
+    assert (found.data, found.envs) == (tmp_path / "d", tmp_path / "e")
+    assert folders.folders(tmp_path / "f").envs == tmp_path / "f"

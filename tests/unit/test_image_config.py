@@ -1,0 +1,240 @@
+"""What an image says of itself, the bases it may lie on, how it is run, and the Dockerfile beside it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import socket
+import subprocess
+import sysconfig
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jinja2
+import pytest
+
+from provision.errors import InvalidSpec, ToolMissing
+from provision.model import Image, Layer, Lock, Resolution, Spec
+from provision.pipeline import image
+from provision.pipeline.image import bases, config, contents, dockerfile, sdk, smoke
+
+LOCK = Lock(
+    path=Path("conda-lock.yml"),
+    sha256="ab" * 32,
+    inputs_sha256="cd" * 32,
+    content_hash="ef" * 32,
+    packages=(),
+    python_from="channel",
+    portable=True,
+)
+IMAGE = Image(
+    reference="provision/toy:abababababab",
+    layout=Path("layout"),
+    manifest_digest="sha256:1",
+    image_id="sha256:2",
+    base="base",
+    base_digest="sha256:3",
+    lock_sha256=LOCK.sha256,
+    layers=(),
+)
+
+
+def resolution(cuda: str | None = "12.1", base: str | None = None) -> Resolution:
+    return Resolution(
+        spec=Spec(name="toy", torch="2.3", cuda=cuda, base=base),
+        torch="2.3.1",
+        local_version="2.3.1+cu121",
+        source="wheels",
+        cuda=cuda,
+        python="3.11",
+        nccl="2.20.5" if cuda else None,
+        cudnn=None,
+        architectures=(),
+        glibc="2.17",
+        driver_floor="525.60.13" if cuda else None,
+        needs_local_build=False,
+        channels=(),
+        pins=(),
+        virtual_packages=(),
+        choices=(),
+    )
+
+
+def test_variables_are_laid_over_those_of_the_base() -> None:
+    inherited = ["PATH=/usr/local/nvidia/bin:/usr/bin", "LD_LIBRARY_PATH=/usr/local/cuda/lib64", "LANG=C.UTF-8", "PYTHONPATH=/x"]
+    variables = config.environment(resolution(), LOCK, inherited)
+    assert variables["PATH"] == "/opt/env/bin:/usr/local/nvidia/bin:/usr/bin"
+    assert variables["LANG"] == "C.UTF-8"
+    assert variables["NVIDIA_REQUIRE_CUDA"] == "cuda>=12.1 driver>=525.60.13"
+    assert not {"LD_LIBRARY_PATH", "PYTHONPATH"} & variables.keys()
+
+
+def test_a_cpu_image_asks_for_no_gpu() -> None:
+    assert not any(key.startswith("NVIDIA") for key in config.environment(resolution(cuda=None), LOCK))
+    flags = [argument for flag in image.contract(resolution(cuda=None), IMAGE) for argument in flag.arguments]
+    assert flags == ["--init", "--shm-size=8g", "--ulimit", "stack=67108864"]
+
+
+def test_run_contract_of_a_cuda_image() -> None:
+    assert shlex.join(image.run_command(resolution(), IMAGE, ["python"])) == (
+        "docker run --rm -it --gpus all --init --shm-size=8g --ulimit stack=67108864 --ulimit memlock=-1 provision/toy:abababababab python"
+    )
+    assert all(flag.reason for flag in image.contract(resolution(), IMAGE))
+
+
+def test_labels_say_what_is_known_only() -> None:
+    known = config.labels(resolution(), LOCK, f"debian:12@sha256:{'0' * 64}", "sha256:1")
+    assert known["org.opencontainers.image.base.digest"] == f"sha256:{'0' * 64}"
+    assert (known["org.provision.lock"], known["org.provision.torch"]) == (LOCK.sha256, "2.3.1+cu121")
+    local = config.labels(resolution(cuda=None), LOCK, "mine:latest", None)
+    assert not {"org.opencontainers.image.base.digest", "org.provision.nccl", "org.provision.base.id"} & local.keys()
+    assert local["org.provision.cuda"] == "none"
+
+
+def test_image_config_is_complete() -> None:
+    layers = [Layer(group="base", digest="sha256:a", size=1), Layer(group="cuda", digest="sha256:b", size=2)]
+    document = config.image_config({"A": "b"}, {"x": "y"}, layers, 0)
+    assert document["rootfs"] == {"diff_ids": ["sha256:a", "sha256:b"], "type": "layers"}
+    assert len(document["history"]) == 2
+    assert (document["created"], document["config"]["User"]) == ("1970-01-01T00:00:00Z", "1000:1000")
+    assert "Entrypoint" not in document["config"]
+
+
+@pytest.mark.parametrize(("text", "epoch"), [(None, 315532800), ("", 315532800), ("0", 0), ("1700000000", 1700000000)])
+def test_source_date_epoch(text: str | None, epoch: int) -> None:
+    assert image.source_date_epoch({} if text is None else {"SOURCE_DATE_EPOCH": text}) == epoch
+
+
+@pytest.mark.parametrize("text", ["yesterday", "-1", "1.5", "9" * 12])
+def test_source_date_epoch_that_is_none(text: str) -> None:
+    with pytest.raises(InvalidSpec, match="SOURCE_DATE_EPOCH"):
+        image.source_date_epoch({"SOURCE_DATE_EPOCH": text})
+
+
+def test_repository_names() -> None:
+    assert image.repository("torch2.3-cuda12.1-py311") == "provision/torch2.3-cuda12.1-py311"
+    for name in ("Upper", "a..b", "-a", "a-", "a b", "a/b", ""):
+        with pytest.raises(InvalidSpec, match="cannot be named"):
+            image.repository(name)
+
+
+def test_bases_we_ship_are_pinned_and_sourced() -> None:
+    rows = bases.rows()
+    assert {row.use for row in rows} == {"base", "builder"}
+    assert bases.pinned("base").startswith("docker.io/library/debian:bookworm-slim@sha256:")
+    with pytest.raises(ValueError, match="needs a use"):
+        bases._row({"use": "base", "reference": "debian", "digest": "sha256:short", "source": "x"})
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["debian", "debian:12", "localhost:5000/a/b_c:T.1-x", f"debian:12@sha256:{'a' * 64}", f"sha256:{'a' * 64}", "ghcr.io/A-b/c"[:7]],
+)
+def test_references_that_are(reference: str) -> None:
+    assert image.chosen_base(reference) == reference
+
+
+@pytest.mark.parametrize("reference", ["", "Debian", "a b", "a:b:c", "a@sha256:1", "../x", "a:$(id)", "-v", "a//b"])
+def test_references_that_are_not(reference: str) -> None:
+    with pytest.raises(InvalidSpec, match="not an image reference"):
+        image.chosen_base(reference)
+
+
+def test_no_engine_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    started = time.monotonic()
+    client, reason = image.engine()
+    assert (client, reason) == (None, "No such file or directory")
+    with pytest.raises(ToolMissing, match=r"No Docker engine answers.*--no-image"):
+        image.demand_engine()
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the SDK leaves its socket open
+def test_an_engine_that_accepts_but_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        started = time.monotonic()
+        assert image.engine()[0] is None
+        assert time.monotonic() - started < 3
+
+
+def test_an_engine_that_goes_away_is_unreachable() -> None:
+    import requests
+
+    from provision.errors import NoSpace, Unreachable
+
+    with pytest.raises(Unreachable, match=r"went away: could not load provision/x:1\."), sdk.speaking("load provision/x:1"):
+        raise requests.ConnectionError("Connection reset by peer")
+    from docker.errors import ImageLoadError
+
+    with pytest.raises(NoSpace, match="engine's disk is full"), sdk.speaking("load provision/x:1"):
+        raise ImageLoadError("write /var/lib/docker/tmp/x: no space left on device")
+
+
+def test_reports_are_unpacked_without_going_astray(tmp_path: Path) -> None:
+    import io
+    import tarfile
+
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as members:
+        for name in ("r/report.json", "r/logs/rank0.log", "r/../../evil", "/r/abs"):
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            members.addfile(member, io.BytesIO(b"{}"))
+        link = tarfile.TarInfo("r/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        members.addfile(link)
+    out = tmp_path / "a" / "out"
+    smoke.unpack([archive.getvalue()], out)
+    found = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir())
+    assert found == ["a/out/logs/rank0.log", "a/out/r/abs", "a/out/report.json"]
+
+
+def rendered(values: dict[str, object]) -> str:
+    folder = Path(image.__file__).parents[2] / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["shell"] = shlex.quote
+    return environment.get_template("Dockerfile.j2").render(values)
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+    if not found:
+        pytest.skip(f"no {name} on this machine")
+    return found
+
+
+@pytest.mark.parametrize("portable", [True, False])
+@pytest.mark.parametrize("cuda", ["12.1", None])
+def test_dockerfile_says_what_the_image_says_and_is_clean(portable: bool, cuda: str | None, tmp_path: Path) -> None:
+    lock = replace(LOCK, portable=portable)
+    text = rendered(dockerfile.dockerfile_context(resolution(cuda), lock))
+    for key, value in config.environment(resolution(cuda), lock).items():
+        assert f"    {key}={shlex.quote(value)}" in text
+    assert f"CMD {json.dumps([contents.PYTHON])}\n" in text
+    assert ("packaged on the machine that locked it" in text) is not portable
+    assert "{{" not in text and text.endswith("\n")
+    path = tmp_path / "Dockerfile"
+    path.write_text(text)
+    checked = subprocess.run([tool("hadolint"), "--no-color", path], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_dockerfile_takes_the_base_of_the_spec() -> None:
+    assert "\nFROM mine:1\n" in rendered(dockerfile.dockerfile_context(resolution(base="mine:1"), LOCK))
+
+
+def test_entry_script_is_clean(tmp_path: Path) -> None:
+    script = tmp_path / "provision-smoke"
+    script.write_text(contents.ENTRY_SCRIPT)
+    checked = subprocess.run([tool("shellcheck"), script], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "")

@@ -1,0 +1,105 @@
+"""Layers: what is written is what was given, and a base comes out of an archive whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.errors import IntegrityError, ToolFailed
+from provision.pipeline.image import layers
+from provision.pipeline.image.contents import Entry
+
+
+def ignore(amount: int) -> None:
+    pass
+
+
+def digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def archive(*members: tuple[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return made.getvalue()
+
+
+def pieces(content: bytes, size: int = 777) -> Iterator[bytes]:
+    yield from (content[start : start + size] for start in range(0, len(content), size))
+
+
+def test_a_layer_is_a_tar_under_its_own_digest(tmp_path: Path) -> None:
+    big = tmp_path / "big"
+    big.write_bytes(os.urandom(3 * layers.PIECE + 5))
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    entries = [
+        Entry(path="opt/env/big", source=big, size=big.stat().st_size, mode=0o755),
+        Entry(path="opt/env/link", kind="link", target="big", mode=0o777),
+        Entry.of("opt/env/small", b"text"),
+        Entry(path="workspace", kind="folder", mode=0o1777),
+    ]
+    counted: list[int] = []
+    layer = layers.write("rest", entries, blobs, 315532800, counted.append)
+    (blob,) = blobs.iterdir()
+    assert (f"sha256:{blob.name}", blob.stat().st_size) == (layer.digest, layer.size)
+    assert digest(blob.read_bytes()) == layer.digest
+    with tarfile.open(blob) as tar:
+        assert tar.getnames() == ["opt", "opt/env", "opt/env/big", "opt/env/link", "opt/env/small", "workspace"]
+        assert tar.extractfile("opt/env/big").read() == big.read_bytes()  # type: ignore[union-attr]
+        assert tar.extractfile("opt/env/small").read() == b"text"  # type: ignore[union-attr]
+        assert {member.mtime for member in tar} == {315532800}
+        assert tar.getmember("workspace").mode == 0o1777
+    assert sum(counted) == big.stat().st_size + 4
+
+
+@pytest.mark.parametrize("size", [9, 11])
+def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, size: int) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"0123456789")
+    with pytest.raises(IntegrityError, match="changed while it was read"):
+        layers.write("rest", [Entry(path="x", source=source, size=size)], tmp_path, 0, ignore)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_file_that_is_not_what_its_record_says_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"edited")
+    entry = Entry(path="x", source=source, size=6, hashes=frozenset({"0" * 64}))
+    with pytest.raises(IntegrityError, match="changed after it was installed"):
+        layers.write("rest", [entry], tmp_path, 0, ignore)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_base_is_found_by_digest_whatever_its_members_are_called(tmp_path: Path, pack: object) -> None:
+    one, two = b"first layer" * 200000, b"second"
+    assert callable(pack)
+    content = archive(("a/layer.tar", pack(two)), ("a/json", b"{}"), ("blobs/sha256/x", pack(one)), ("manifest.json", b"[]"))
+    made = layers.write_base(pieces(content), [digest(one), digest(two)], tmp_path, ignore)
+    assert [(layer.group, layer.digest, layer.size) for layer in made] == [
+        ("base", digest(one), len(one)),
+        ("base", digest(two), len(two)),
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(layer.digest[7:] for layer in made)
+
+
+def test_a_base_without_one_of_its_layers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=digest(b"absent")):
+        layers.write_base(pieces(archive(("x", b"other"))), [digest(b"absent")], tmp_path, ignore)
+
+
+def test_a_base_archive_that_breaks_off_is_refused(tmp_path: Path) -> None:
+    with pytest.raises((ToolFailed, IntegrityError)):
+        layers.write_base(pieces(archive(("x", b"layer" * 1000))[:2000]), [digest(b"layer" * 1000)], tmp_path, ignore)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,87 @@
+"""OCI layouts: whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from provision.model import Layer
+from provision.pipeline.image import layers, oci
+from provision.pipeline.image.contents import Entry
+
+
+def make(layout: Path, text: bytes = b"x") -> oci.Written:
+    with oci.building(layout) as new:
+        layer: Layer = layers.write("rest", [Entry.of("x", text)], oci.blobs(new), 0, lambda amount: None)
+        return oci.write(new, {"os": "linux"}, [layer], {"a": "b"}, "provision/x:1")
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    written = make(tmp_path / "x")
+    assert oci.read(tmp_path / "x") == written
+    assert json.loads((tmp_path / "x" / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_same_content_same_bytes(tmp_path: Path) -> None:
+    make(tmp_path / "x")
+    make(tmp_path / "y")
+    assert (tmp_path / "x" / "index.json").read_bytes() == (tmp_path / "y" / "index.json").read_bytes()
+
+
+def test_a_new_layout_replaces_the_old_one(tmp_path: Path) -> None:
+    make(tmp_path / "x")
+    second = make(tmp_path / "x", b"other")
+    assert oci.read(tmp_path / "x") == second
+    assert len(list(oci.blobs(tmp_path / "x").iterdir())) == 3
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_failed_build_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+    before = make(tmp_path / "x")
+    with pytest.raises(error), oci.building(tmp_path / "x") as new:
+        (new / "half").write_text("x")
+        raise error
+    assert oci.read(tmp_path / "x") == before
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_left_overs_of_a_killed_build_go(tmp_path: Path) -> None:
+    (tmp_path / ".x.new" / "blobs").mkdir(parents=True)
+    (tmp_path / ".x.old").mkdir()
+    make(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_killed_between_its_two_renames_the_old_layout_comes_back(tmp_path: Path) -> None:
+    before = make(tmp_path / "x")
+    (tmp_path / "x").rename(tmp_path / ".x.old")
+    oci.clear(tmp_path / "x")
+    assert oci.read(tmp_path / "x") == before
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert oci.read(tmp_path / "x") is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"manifests": []}', '{"manifests": [{"digest": "sha256:0"}]}'])
+def test_an_index_that_says_nothing(tmp_path: Path, text: str) -> None:
+    make(tmp_path / "x")
+    (tmp_path / "x" / "index.json").write_text(text)
+    assert oci.read(tmp_path / "x") is None
+
+
+def test_damage_is_seen(tmp_path: Path) -> None:
+    layout = tmp_path / "x"
+    written = make(layout)
+    os.truncate(oci.blob(layout, written.layers[0].digest), 10)
+    assert oci.read(layout) is None
+    written = make(layout)
+    oci.blob(layout, written.config_digest).write_text("{}")
+    assert oci.read(layout) is None
+    written = make(layout)
+    oci.blob(layout, written.manifest_digest).unlink()
+    assert oci.read(layout) is None

@@ -1,0 +1,451 @@
+"""The smoke test's pure parts: options, place, outcomes, meetings, blame, expectations, numbers and merges."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.inside import report
+from provision.inside.smoke import ending, expectation, launcher, meeting, options, outcome, place, progress, timing
+from provision.inside.smoke import phases as all_phases
+from provision.inside.smoke.phases import all_reduce, barrier, ddp_step, facts
+
+RANK_ENVIRONMENT = {
+    "RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+}
+
+
+def chosen(*arguments: str) -> options.Options:
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    return options.from_namespace(parser.parse_args(["--out", "out", *arguments]))
+
+
+# options
+
+
+def test_paths_are_made_absolute_and_checkpoints_go_to_the_out_folder() -> None:
+    given = chosen()
+    assert given.out == Path.cwd() / "out"
+    assert given.checkpoint_dir == given.out
+    assert chosen("--checkpoint-dir", "/shared").checkpoint_dir == Path("/shared")
+
+
+def test_faults_are_parsed() -> None:
+    given = chosen("--inject", "die:1:barrier", "--inject", "flip-bit", "--inject", "wrong-value:0")
+    assert given.fault("die", 1, "barrier")
+    assert given.fault("flip-bit")
+    assert given.fault("wrong-value", 0)
+    assert not given.fault("die", 0, "barrier")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("explode", "no such fault: 'explode'; there are wrong-value:RANK"),
+        ("die:1", "no such fault"),
+        ("die:one:barrier", "'one' is not a rank"),
+        ("die:-1:barrier", "'-1' is not a rank"),
+        ("hang:1:lunch", "no such phase; there are facts, rendezvous"),
+    ],
+)
+def test_a_wrong_fault_lists_the_right_ones(text: str, complaint: str) -> None:
+    with pytest.raises(options.UsageError, match=complaint):
+        options.parse_fault(text)
+
+
+def test_a_fault_for_a_rank_that_is_not_there_is_refused() -> None:
+    with pytest.raises(options.UsageError, match="no rank 2 among 2"):
+        options.check_faults(chosen("--inject", "wrong-value:2"), 2)
+
+
+def test_deadlines_for_a_phase_go_before_those_for_all() -> None:
+    given = chosen("--deadline", "20", "--deadline", "barrier=5")
+    assert [given.deadline_s(phase, 60) for phase in ("facts", "barrier")] == [20, 5]
+    assert chosen().deadline_s("facts", 60) == 60
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "lunch=3", "barrier=", "nan"])
+def test_a_wrong_deadline_is_refused(text: str) -> None:
+    with pytest.raises(options.UsageError, match="--deadline"):
+        options.parse_deadline(text)
+
+
+def test_the_phases_that_options_name_are_those_that_run() -> None:
+    assert tuple(phase.name for phase in all_phases.ALL) == options.PHASES
+
+
+# place
+
+
+def test_without_rank_nobody_started_us() -> None:
+    assert place.from_environment({"MASTER_ADDR": "node1"}) is None
+
+
+def test_place_of_a_slurm_rank() -> None:
+    found = place.from_environment(RANK_ENVIRONMENT)
+    assert found is not None
+    assert (found.rank, found.world_size, found.master_port) == (1, 4, 29500)
+    assert (found.all_local, found.launched, found.store_is_hosted) == (False, False, False)
+
+
+def test_place_of_a_torchrun_rank() -> None:
+    torchrun = {"LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"}
+    found = place.from_environment({**RANK_ENVIRONMENT, **torchrun})
+    assert found is not None
+    assert (found.all_local, found.store_is_hosted, found.attempt) == (True, True, "2")
+
+
+def test_half_an_environment_is_refused() -> None:
+    with pytest.raises(options.UsageError, match="WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not"):
+        place.from_environment({"RANK": "0"})
+    with pytest.raises(options.UsageError, match="MASTER_PORT='x'"):
+        place.from_environment({**RANK_ENVIRONMENT, "MASTER_PORT": "x"})
+
+
+# outcome
+
+
+def test_a_failure_on_any_rank_is_the_phases_and_names_the_rank() -> None:
+    folded = outcome.fold([outcome.Outcome(message="fine"), outcome.failed("too hot", "cool it")])
+    assert (folded.verdict, folded.message, folded.advice) == ("fail", "rank 1: too hot", "cool it")
+
+
+def test_ranks_that_say_the_same_are_named_together() -> None:
+    assert outcome.by_rank({0: "a", 1: "b", 2: "a"}) == "ranks 0, 2: a; rank 1: b"
+    assert outcome.name_ranks(list(range(6))) == "ranks 0, 1, 2, 3 and 2 more"
+
+
+def test_one_broken_rank_breaks_the_phase() -> None:
+    assert outcome.fold([outcome.Outcome(), outcome.broke("gone")]).broken
+
+
+def test_the_guesses_of_gloo_are_cut_from_its_errors() -> None:
+    text = (
+        "[/a/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:68.\n This is typically caused by a crash. GLHF!"
+    )
+    assert outcome.error_in_words(RuntimeError(text)) == "RuntimeError: Connection closed by peer [127.0.0.1]:68"
+
+
+# meeting
+
+
+class Store:
+    """A dictionary with the two calls of a c10d store that we use."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.held[key] = value.encode()
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        assert expected == desired == meeting.ABSENT
+        return self.held.get(key, expected.encode())
+
+
+class Gone:
+    def set(self, key: str, value: str) -> None:
+        raise RuntimeError("Broken pipe")
+
+    compare_set = set  # type: ignore[assignment]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def read(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def seat(store: Any, rank: int, clock: Clock, world_size: int = 2) -> meeting.Meeting:
+    return meeting.Meeting(meeting.Mailbox(store), rank, world_size, clock.read, clock.sleep)
+
+
+def answered(store: Store, name: str, **payloads: Any) -> None:
+    """What other ranks already said at the first meeting."""
+    for rank, payload in payloads.items():
+        store.set(f"meeting/1/{name}/{rank[1:]}", json.dumps({"said": payload}))
+
+
+def test_every_rank_learns_what_all_said_in_rank_order() -> None:
+    store, clock = Store(), Clock()
+    answered(store, "hello", _1={"host": "b"})
+    assert seat(store, 0, clock).exchange("hello", None, 5) == [None, {"host": "b"}]
+    assert seat(store, 1, clock).exchange("hello", {"host": "b"}, 5) == [None, {"host": "b"}]
+
+
+def test_a_rank_that_says_nothing_is_named_on_every_rank() -> None:
+    store, clock = Store(), Clock()
+    answered(store, "hello", _2="here")
+    for rank, said in ((0, "first"), (2, "here")):
+        with pytest.raises(meeting.RanksMissing, match="rank 1 did not answer at hello") as missing:
+            seat(store, rank, clock, 3).exchange("hello", said, 5)
+        assert missing.value.payloads == {0: "first", 2: "here"}
+    assert 5 <= clock.now < 6
+
+
+def test_after_bad_news_the_others_are_not_waited_for_long() -> None:
+    clock = Clock()
+    with pytest.raises(meeting.RanksMissing):
+        seat(Store(), 0, clock).exchange("phase", "bad", 600, lambda said: said == "bad")
+    assert clock.now < meeting.GRACE_S + 1
+
+
+def test_a_silent_rank_0_is_named() -> None:
+    with pytest.raises(meeting.RanksMissing, match="rank 0 did not answer"):
+        seat(Store(), 1, Clock()).exchange("hello", "here", 5)
+
+
+def test_meetings_of_one_name_are_kept_apart() -> None:
+    store, clock = Store(), Clock()
+    here = seat(store, 0, clock, 1)
+    assert [here.exchange("again", turn, 5) for turn in (1, 2)] == [[1], [2]]
+
+
+def test_a_store_that_is_gone_is_said_to_be() -> None:
+    with pytest.raises(meeting.StoreLost, match="Broken pipe"):
+        seat(Gone(), 0, Clock()).exchange("hello", 1, 5)
+
+
+def test_only_rank_0_waits_for_the_others_to_leave_and_not_for_ever() -> None:
+    clock = Clock()
+    seat(Store(), 1, clock).leave(5)
+    assert clock.now == 0
+    seat(Store(), 0, clock, 64).leave(5)
+    assert 5 <= clock.now < 6
+
+
+# ending
+
+
+def at(phase: str, meetings: int, collectives: int, step: str = "barrier") -> ending.Position:
+    return ending.Position(phase, meetings, collectives, step)
+
+
+def test_the_rank_behind_is_blamed() -> None:
+    said = ending.blame({0: at("barrier", 3, 7), 1: at("barrier", 3, 6, "begin barrier")}, {}, 2)
+    assert said == (
+        "rank 1 is behind, in barrier (begin barrier, collective 6); rank 0 waits in barrier (barrier, collective 7)"
+    )
+
+
+def test_the_rank_that_left_out_a_collective_is_blamed_though_it_is_ahead() -> None:
+    said = ending.blame({0: at("barrier", 3, 56), 1: at("barrier", 4, 55, "exchange phase barrier")}, {}, 2)
+    assert said.startswith("rank 1 left out a collective and is in barrier (exchange phase barrier")
+
+
+def test_a_rank_that_does_not_answer_is_named_with_the_phase_it_was_seen_in() -> None:
+    said = ending.blame({0: at("all_reduce", 3, 7)}, {0: "all_reduce", 1: "all_reduce"}, 3)
+    assert "rank 1 does not answer (last seen in all_reduce)" in said
+    assert "rank 2 does not answer (never seen)" in said
+
+
+def test_nobody_is_blamed_when_all_are_in_one_place() -> None:
+    standing = {rank: at("barrier", 3, 7) for rank in range(2)}
+    assert ending.blame(standing, {}, 2) == "all ranks are in barrier (barrier, collective 7)"
+
+
+def test_the_failing_phase_is_that_of_the_last_rank() -> None:
+    standing = {0: at("rendezvous", 0, 1), 1: at("facts", 0, 0)}
+    assert ending.failing_phase(standing, "rendezvous") == "facts"
+    assert ending.failing_phase({}, "rendezvous") == "rendezvous"
+
+
+# progress
+
+
+def empty_report() -> report.Report:
+    return report.Report("", 0.0, "gloo", "cpu", 2, ["node1"], "quick", {}, progress.with_pending([]))
+
+
+def test_an_unfinished_report_is_unknown_and_never_a_success() -> None:
+    unfinished = empty_report()
+    assert unfinished.verdict == "unknown"
+    assert progress.first_pending(unfinished) == "facts"
+    assert [phase.name for phase in unfinished.phases] == list(options.PHASES)
+
+
+def test_a_failure_takes_its_place_among_the_phases_or_their_end() -> None:
+    failing = progress.with_failure(empty_report(), "barrier", "stuck", {}, 1.0)
+    assert (failing.verdict, [phase.name for phase in failing.phases]) == ("fail", list(options.PHASES))
+    ended = progress.with_failure(empty_report(), "teardown", "stuck", {}, 1.0)
+    assert [phase.name for phase in ended.phases] == [*options.PHASES, "teardown"]
+
+
+# expectation
+
+
+def environment(**changes: Any) -> dict[str, Any]:
+    torch = {
+        "version": "2.3.1+cu121",
+        "cuda": "12.1",
+        "nccl": {"loaded": "2.20.5", "compiled": "2.20.5"},
+        "cuda_available": False,
+    }
+    found = {"torch": torch, "device_nodes": [], "driver": None, "environment": {}}
+    return {**found, **{name: value for name, value in changes.items() if name in found}, "torch": {**torch, **changes}}
+
+
+def promise(*arguments: str, **changes: Any) -> list[str]:
+    return expectation.differences(environment(**changes), chosen(*arguments))
+
+
+def test_the_promised_environment_has_no_differences() -> None:
+    promised = ("--expect-torch", "2.3.1", "--expect-cuda", "12.1", "--expect-nccl", "2.20.5")
+    assert promise(*promised) == []
+    assert promise("--expect-torch", "2.3.1+cu121") == []
+
+
+def test_each_difference_is_said_in_words() -> None:
+    promised = ("--expect-torch", "2.3.1+cu118", "--expect-cuda", "11.8", "--expect-nccl", "2.19.3", "--require-gpu")
+    assert promise(*promised) == [
+        "torch is 2.3.1+cu121, but 2.3.1+cu118 was promised",
+        "torch is built for CUDA 12.1, but CUDA 11.8 was promised",
+        "NCCL is 2.20.5, but 2.19.3 was promised",
+        "a GPU is required, but torch sees none",
+    ]
+
+
+def test_a_cpu_build_is_not_a_cuda_environment_and_the_other_way_round() -> None:
+    assert promise("--expect-cuda", "12.1", cuda=None) == ["torch is a CPU build, but CUDA 12.1 was promised"]
+    assert promise("--expect-cuda", "none") == ["torch is built for CUDA 12.1, but a CPU build was promised"]
+    assert promise("--expect-cuda", "none", cuda=None) == []
+
+
+def test_the_loaded_nccl_counts_and_not_the_compiled_one() -> None:
+    nccl = {"loaded": "2.19.3", "compiled": "2.20.5"}
+    assert promise("--expect-nccl", "2.20.5", nccl=nccl) == ["NCCL is 2.19.3, but 2.20.5 was promised"]
+
+
+def test_a_gpu_that_torch_does_not_see_is_no_rehearsal() -> None:
+    lost = promise(device_nodes=["/dev/nvidia0"], driver="470.57.02")
+    assert lost == ["there is a GPU (/dev/nvidia0, driver 470.57.02), but torch for CUDA 12.1 sees none"]
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    assert promise(device_nodes=["/dev/nvidia0"], environment=hidden) == []
+
+
+def test_a_rehearsal_is_called_one() -> None:
+    assert expectation.is_rehearsal(environment(), chosen())
+    assert expectation.is_rehearsal(environment(cuda=None), chosen("--expect-cuda", "12.1"))
+    assert not expectation.is_rehearsal(environment(cuda=None), chosen("--expect-cuda", "none"))
+    assert not expectation.is_rehearsal(environment(cuda_available=True), chosen())
+
+
+# timing
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    values = [float(value) for value in range(1, 101)]
+    assert [timing.percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
+    assert timing.percentile([3.0, 1.0], 99) == 3.0
+
+
+@pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])
+def test_busbw_is_algbw_by_the_factor_of_nccl_tests(ranks: int, factor: float) -> None:
+    assert timing.algbw_gb_s(10**9, 0.5) == 2.0
+    assert timing.all_reduce_busbw_gb_s(10**9, 0.5, ranks) == 2.0 * factor
+
+
+def test_busbw_of_one_rank_does_not_apply() -> None:
+    assert timing.all_reduce_busbw_gb_s(10**9, 0.5, 1) is None
+
+
+def test_sizes_and_times_in_words() -> None:
+    assert [timing.in_words(size) for size in (8, 1 << 10, 16 << 20, 1 << 30)] == ["8 B", "1 KiB", "16 MiB", "1 GiB"]
+    assert [timing.time_in_words(value) for value in (12.4, 15_000)] == ["12 us", "15.0 ms"]
+
+
+# merges of the phases
+
+
+def test_the_slowest_rank_at_a_barrier_is_the_one_that_does_not_wait() -> None:
+    summary = barrier.summarize([[100.0, 120.0, 110.0], [10.0, 12.0, 300.0]])
+    assert (summary["slowest_rank"], summary["p50_us"], summary["max_us"]) == (1, 120.0, 300.0)
+
+
+def reduced(times_us: list[float], **changes: Any) -> outcome.Outcome:
+    entry = {"bytes": 1 << 20, "times_us": times_us, "wrong": 0, "own_wrong": 0, "first": None, **changes}
+    if entry["wrong"]:
+        return outcome.failed("1 wrong", data={"sizes": [entry]})
+    return outcome.Outcome(data={"sizes": [entry]})
+
+
+def test_bandwidth_is_by_the_slowest_rank() -> None:
+    merged = all_reduce.merge([reduced([1000.0] * 3), reduced([2000.0] * 3)])
+    row = merged.data["sizes"][0]
+    assert (row["slowest_rank"], row["time_us_max"], row["time_us_mean"]) == (1, 2000.0, 1500.0)
+    assert row["algbw_gb_s"] == row["busbw_gb_s"] == pytest.approx(0.524288)
+
+
+def test_busbw_of_one_rank_is_null_with_a_note() -> None:
+    data = all_reduce.merge([reduced([1000.0])]).data
+    assert data["sizes"][0]["busbw_gb_s"] is None
+    assert "not applicable" in data["note"]
+
+
+def test_wrong_elements_are_counted_over_ranks_and_the_rank_that_lied_is_named() -> None:
+    merged = all_reduce.merge([reduced([1.0], wrong=1), reduced([1.0], wrong=1, own_wrong=1)])
+    assert (merged.verdict, merged.data["sizes"][0]["wrong"]) == ("fail", 2)
+    assert merged.message == "ranks 0, 1: 1 wrong; rank 1 sent other values than its own"
+
+
+def summary(**changes: Any) -> outcome.Outcome:
+    shared = {"python": "3.11.9", "torch": "2.3.1", "cuda": "12.1", "nccl": "2.20.5", "lock_hash": "a"}
+    return outcome.Outcome(data={**shared, "backend": "nccl", "gpu": None, **changes})
+
+
+def test_ranks_with_different_environments_fail_with_rank_and_value() -> None:
+    merged = facts.merge([summary(), summary(), summary(torch="2.4.0")])
+    assert (merged.verdict, merged.message) == ("fail", "torch is 2.3.1 on rank 0 and 2.4.0 on rank 2")
+
+
+def test_two_ranks_on_one_gpu_fail() -> None:
+    merged = facts.merge([summary(gpu="GPU-1"), summary(gpu="GPU-2"), summary(gpu="GPU-1")])
+    assert merged.message == "ranks 0 and 2 are on one GPU (GPU-1)"
+
+
+def test_the_first_difference_between_parameters_is_said() -> None:
+    mine = [["weight", [2, 2], "torch.float32"]]
+    assert ddp_step.first_difference([mine, mine]) is None
+    other = [["weight", [2, 3], "torch.float32"]]
+    said = ddp_step.first_difference([mine, other])
+    assert said is not None
+    assert "rank 0 has ['weight', [2, 2], 'torch.float32'], rank 1 has ['weight', [2, 3]" in said
+    missing = ddp_step.first_difference([mine, []])
+    assert missing is not None
+    assert "rank 1 has nothing more" in missing
+
+
+# launcher
+
+
+def test_ends_of_processes_in_words() -> None:
+    assert launcher.in_words(-9) == "was ended by SIGKILL"
+    assert launcher.in_words(3) == "ended with status 3"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "visible", "backend", "expected"),
+    [(0, None, "auto", 2), (8, None, "auto", 8), (8, "0,3", "auto", 2), (8, "", "auto", 2), (8, None, "gloo", 2)],
+)
+def test_default_ranks(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, visible: str | None, backend: str, expected: int
+) -> None:
+    monkeypatch.setattr(launcher.libraries, "device_nodes", lambda: [f"/dev/nvidia{n}" for n in range(nodes)])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert launcher.default_ranks(backend) == expected

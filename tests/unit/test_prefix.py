@@ -1,0 +1,127 @@
+"""Prefixes: scripts name the final place, the swap is whole, drift is seen. Realizing one is tested in tests/integration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provision.errors import Taken
+from provision.folders import Folders, beside
+from provision.model import Lock, LockedPackage, Prefix
+from provision.pipeline import prefix
+
+
+def make(folder: Path, sha: str = "lock") -> Prefix:
+    """The skeleton of a prefix with one conda package and one wheel."""
+    site = folder / "lib" / "python3.11" / "site-packages"
+    info = site / "six-1.17.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").write_text("")
+    (site / "six.py").write_text("x = 1\n")
+    content = (site / "six.py").read_bytes()
+    (info / "RECORD").write_text(f"six.py,{prefix._record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n")
+    meta = folder / "conda-meta"
+    meta.mkdir()
+    paths = {"paths": [{"_path": "bin/python", "path_type": "hardlink", "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}]}
+    (meta / "python-3.11.7-host_0.json").write_text(json.dumps({"name": "python", "version": "3.11.7", "build": "host_0", "paths_data": paths}))
+    (folder / prefix.MARKER).write_text(json.dumps({"name": "lab", "lock_sha256": sha}))
+    return Prefix(name="lab", path=folder, lock_sha256=sha)
+
+
+def lock(*wheels: tuple[str, str], sha: str = "lock") -> Lock:
+    rows = [LockedPackage(manager="conda", name="python", version="3.11.7", build="host_0", url="x", sha256="a")]
+    rows += [LockedPackage(manager="pip", name=name, version=version, url="x", sha256="a") for name, version in wheels]
+    return Lock(path=Path("x"), sha256=sha, inputs_sha256="", content_hash="", packages=tuple(rows), python_from="host", portable=False)
+
+
+def test_find_and_current(tmp_path: Path) -> None:
+    made = make(tmp_path / "lab")
+    assert prefix.find("lab", tmp_path / "lab") == made
+    assert prefix.find("lab", tmp_path / "none") is None
+    assert prefix.is_current(made, lock(("six", "1.17.0")))
+    assert not prefix.is_current(made, lock(("six", "1.17.0"), sha="other"))
+    assert not prefix.is_current(made, lock(("six", "1.16.0")))
+    assert not prefix.is_current(None, lock())
+
+
+def test_drift_of_packages(tmp_path: Path) -> None:
+    made = make(tmp_path / "lab")
+    found = {(one.kind, one.name) for one in prefix.drift(made, lock(("numpy", "1.0"),), files=False)}
+    assert found == {("missing", "numpy"), ("extra", "six")}
+    assert [one.kind for one in prefix.drift(made, lock(("six", "1.16.0")), files=False)] == ["version"]
+
+
+def test_local_versions_of_wheels_are_not_drift(tmp_path: Path) -> None:
+    assert prefix._same_version("2.3.1", "2.3.1+cu121")
+    assert not prefix._same_version("2.3.1+cpu", "2.3.1+cu121")
+    assert not prefix._same_version("2.3.1", "2.3.10")
+
+
+def test_drift_of_files(tmp_path: Path) -> None:
+    made = make(tmp_path / "lab")
+    same = lock(("six", "1.17.0"))
+    assert prefix.drift(made, same, files=True) == []
+    (made.path / "lib" / "python3.11" / "site-packages" / "six.py").write_text("x = 2\n")
+    (made.path / "bin" / "python").unlink()
+    assert {(one.kind, one.name) for one in prefix.drift(made, same, files=True)} == {("changed", "six"), ("absent", "python")}
+
+
+def test_scripts_name_the_final_place_and_record_agrees(tmp_path: Path) -> None:
+    final = tmp_path / "lab with space"
+    building = beside(final)
+    made = make(building)
+    script = building / "bin" / "tool"
+    script.write_text(f"#!{building}/bin/python\nprint(1)\n")
+    script.chmod(0o755)
+    binary = building / "bin" / "binary"
+    binary.write_bytes(b"\x7fELF" + bytes(str(building), "utf-8"))
+    record = next(made.path.rglob("RECORD"))
+    record.write_text(record.read_text() + "../../../bin/tool,sha256=x,1\n../../../bin/binary,sha256=y,1\n")
+    prefix._name_final(building, final)
+    assert script.read_text() == f"#!{final}/bin/python\nprint(1)\n"
+    assert script.stat().st_mode & 0o777 == 0o755
+    assert f"../../../bin/tool,{prefix._record_hash(script.read_bytes())},{len(script.read_bytes())}" in record.read_text()
+    assert "../../../bin/binary,sha256=y,1" in record.read_text()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_swap_leaves_the_new_one_whole(tmp_path: Path, there: bool) -> None:
+    final = tmp_path / "lab"
+    if there:
+        make(final, sha="old")
+    make(beside(final), sha="new")
+    prefix._swap(beside(final), final)
+    found = prefix.find("lab", final)
+    assert found and found.lock_sha256 == "new"
+    assert not beside(final).exists()
+
+
+def test_a_folder_that_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("x")
+    where = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
+    with pytest.raises(Taken, match="is not an environment of provision"):
+        prefix.make(lock(), "lab", mine, where, Quiet())
+    assert (mine / "thesis.tex").exists()
+
+
+class Quiet:
+    """A Progress that nobody watches."""
+
+    def say(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def meter(self, title: str, total: int) -> Quiet:
+        return self
+
+    def advance(self, amount: int) -> None: ...
+
+    def __enter__(self) -> Quiet:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...

@@ -1,0 +1,68 @@
+"""The door to subprocess: real children, and none left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from provision.errors import TimedOut, ToolFailed, ToolMissing
+from provision.process import clean_environment, run
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended (a zombie has)."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_returns_what_was_printed() -> None:
+    done = run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"])
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 0)
+
+
+def test_a_failure_carries_command_status_and_last_lines() -> None:
+    with pytest.raises(ToolFailed, match=r"ended with status 3: last words") as caught:
+        run([sys.executable, "-c", "import sys; print('first'); print('last words', file=sys.stderr); sys.exit(3)"])
+    assert caught.value.status == 3
+    assert caught.value.command[0] == sys.executable
+
+
+def test_a_missing_tool_is_named() -> None:
+    with pytest.raises(ToolMissing, match="no-such-tool"):
+        run(["no-such-tool"])
+
+
+def test_past_its_deadline_the_child_and_its_children_are_gone(tmp_path: Path) -> None:
+    script = f"import subprocess,sys,time; p=subprocess.Popen(['sleep','100']); open({str(tmp_path / 'pid')!r},'w').write(str(p.pid)); time.sleep(100)"
+    with pytest.raises(TimedOut, match="within 2 s"):
+        run([sys.executable, "-c", script], timeout_s=2)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
+    script = f"from provision.process import run; run(['sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 100'])"
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_foreign_variables_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
+    assert "PYTHONPATH" not in clean_environment()
+    assert clean_environment({"PYTHONPATH": ""})["PYTHONPATH"] == ""
+    assert clean_environment()["PATH"] == os.environ["PATH"]

@@ -1,0 +1,57 @@
+"""Kernelspecs: ours are exact, others' are never touched. Starting one is tested in tests/integration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provision.errors import Taken
+from provision.model import Prefix
+from provision.pipeline import matrix, register, spec
+
+
+@pytest.fixture(autouse=True)
+def jupyter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    return tmp_path / "jupyter" / "kernels"
+
+
+PREFIX = Prefix(name="lab", path=Path("/data/lab with space"), lock_sha256="abc")
+
+
+def test_kernel_sees_only_its_prefix() -> None:
+    made = register.kernel_json(PREFIX, "Python (lab)")
+    assert made["argv"][0] == "/data/lab with space/bin/python"
+    assert made["env"]["PYTHONNOUSERSITE"] == "1"
+    assert made["env"]["PATH"].startswith("/data/lab with space/bin:")
+    assert made["env"]["PYTHONPATH"] == made["env"]["LD_LIBRARY_PATH"] == ""
+
+
+def test_add_list_current_remove(jupyter: Path) -> None:
+    made = register.add(PREFIX, "Python (lab)")
+    assert made.path == jupyter / "lab"
+    assert register.is_current(PREFIX, "Python (lab)")
+    assert not register.is_current(PREFIX, "Python (other)")
+    assert [(kernel.name, kernel.prefix) for kernel in register.installed()] == [("lab", PREFIX.path)]
+    assert register.remove("lab") == jupyter / "lab"
+    assert register.installed() == []
+
+
+@pytest.mark.parametrize("content", [json.dumps({"argv": [], "display_name": "x", "language": "python"}), "not json", ""])
+def test_a_name_taken_by_something_else_is_refused(jupyter: Path, content: str) -> None:
+    (jupyter / "lab").mkdir(parents=True)
+    (jupyter / "lab" / "kernel.json").write_text(content)
+    with pytest.raises(Taken, match="was not made by provision"):
+        register.add(PREFIX, "Python (lab)")
+    with pytest.raises(Taken, match="There is no Jupyter kernel `lab`"):
+        register.remove("lab")
+    assert (jupyter / "lab" / "kernel.json").read_text() == content
+
+
+def test_names_shown() -> None:
+    cuda = matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
+    cpu = matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
+    assert register.display_name(cuda) == "Python (torch 2.3, CUDA 12.1)"
+    assert register.display_name(cpu) == "Python (torch 2.13, CPU)"

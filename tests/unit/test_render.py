@@ -1,0 +1,112 @@
+"""Rendered files: whole texts against golden files, valid YAML, and nobody's edits lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provision.errors import StaleLock
+from provision.pipeline import matrix, render, spec
+
+GOLDEN = Path(__file__).parent.parent / "data" / "golden"
+REQUESTS: dict[str, dict[str, Any]] = {
+    "wheels": {"torch": "2.3", "cuda": "12.1"},
+    "wheels-extras": {"torch": "2.9", "cuda": "13.0", "pip": ("einops>=0.7,<1", "x[extra]~=1.0"), "conda": ("ffmpeg=7.*",), "channels": ("lab/label/x", "conda-forge")},
+    "cpu": {"torch": "2.13", "cpu": True, "companions": False},
+    "pytorch": {"torch": "2.3", "cuda": "12.1", "source": "pytorch"},
+    "conda-forge": {"torch": "2.6", "cuda": "12.6"},
+}
+
+
+def texts(case: str) -> dict[str, str]:
+    resolution = matrix.resolve(spec.combine({}, REQUESTS[case], name=""))
+    asked = render.render_spec(resolution.spec.name, spec.content(resolution.spec))
+    return {**render.render_inputs(resolution), render.SPEC: asked}
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_golden(case: str, request: pytest.FixtureRequest) -> None:
+    for name, text in texts(case).items():
+        path = GOLDEN / case / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"no golden file {path}: run with --update-golden"
+        assert text == path.read_text()
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_rendering_then_parsing_gives_the_request_back(case: str) -> None:
+    rendered = texts(case)
+    resolution = matrix.resolve(spec.combine({}, REQUESTS[case], name=""))
+    environment = yaml.safe_load(rendered[render.ENVIRONMENT])
+    assert set(environment) == {"name", "channels", "dependencies"}  # the keys that conda env, micromamba and repo2docker know
+    plain = [item for item in environment["dependencies"] if isinstance(item, str)]
+    pip = next((item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), [])
+    assert plain == [pin.requirement for pin in resolution.pins if pin.manager == "conda"]
+    assert pip == [pin.requirement for pin in resolution.pins if pin.manager == "pip"]
+    machine = yaml.safe_load(rendered[render.VIRTUAL_PACKAGES])["subdirs"]["linux-64"]["packages"]
+    assert machine == dict(resolution.virtual_packages)
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_every_pin_has_its_reason(case: str) -> None:
+    lines = texts(case)[render.ENVIRONMENT].splitlines()
+    pins = [index for index, line in enumerate(lines) if line.strip().startswith("- ") and index > lines.index("dependencies:")]
+    for index in pins:
+        if lines[index].strip() != "- pip:":
+            assert lines[index - 1].strip().startswith("# ") and "(source: " in lines[index - 1]
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_spec_file_reads_back(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "spec.yml"
+    path.write_text(texts(case)[render.SPEC])
+    first = matrix.resolve(spec.combine({}, REQUESTS[case], name=""))
+    again = matrix.resolve(spec.combine(spec.read(path), {}, name=first.spec.name))
+    assert again.pins[1:] == first.pins[1:]
+    assert again.spec == first.spec
+
+
+@pytest.mark.parametrize("value", ["yes", "1.10", "null", "a: b", "- x", "#x", "é", "x y", "", "@a", "[x]", '"q"', "a\tb", "=1", "12.1", "off"])
+def test_yaml_scalars_survive(value: str) -> None:
+    assert yaml.safe_load(f"- {render._yaml(value)}") == [value]
+
+
+def test_states(tmp_path: Path) -> None:
+    path = tmp_path / "environment.yml"
+    assert render.state(path) == "missing"
+    path.write_text(render.sealed("lab", "a: 1\n"))
+    assert render.state(path) == "ours"
+    path.write_text(path.read_text() + "b: 2\n")
+    assert render.state(path) == "edited"
+    path.write_text("a: 1\n")
+    assert render.state(path) == "edited"
+
+
+def test_write_never_undoes_an_edit_unasked(tmp_path: Path) -> None:
+    wanted = {"a.yml": render.sealed("lab", "a: 2\n"), "b.yml": render.sealed("lab", "b: 2\n")}
+    (tmp_path / "b.yml").write_text("mine: true\n")
+    with pytest.raises(StaleLock, match=r"b\.yml was edited by hand"):
+        render.write(tmp_path, wanted)
+    assert not (tmp_path / "a.yml").exists()
+    assert (tmp_path / "b.yml").read_text() == "mine: true\n"
+    assert render.write(tmp_path, wanted, force=True) == ["a.yml", "b.yml"]
+    assert render.write(tmp_path, wanted) == []
+
+
+def test_a_comment_does_not_make_a_lock_stale() -> None:
+    machine = "subdirs: {}\n"
+    assert render.inputs_sha256("a: 1\n", machine) == render.inputs_sha256("# why\na: 1\n", machine)
+    assert render.inputs_sha256("a: 1\n", machine) != render.inputs_sha256("a: 2\n", machine)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        render.replace(tmp_path / "a", "\udc80")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "old"

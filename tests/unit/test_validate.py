@@ -1,0 +1,63 @@
+"""The host's side of the smoke test: what is asked for, and what is believed. The sample is the contract with inside/report.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.errors import CheckFailed
+from provision.pipeline import matrix, spec, validate
+
+SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
+
+
+def report(folder: Path, **changes: Any) -> Path:
+    (folder / validate.REPORT).write_text(json.dumps({**json.loads(SAMPLE.read_text()), **changes}))
+    return folder
+
+
+def test_the_sample_is_read(tmp_path: Path) -> None:
+    found = validate.read_report(report(tmp_path), "prefix", 0, "")
+    assert found.verdict == "pass"
+    assert validate.failures([found]) == []
+    assert {phase["name"] for phase in found.report["phases"]} >= {"facts", "rendezvous", "barrier", "all_reduce", "ddp_step", "checkpoint"}
+
+
+@pytest.mark.parametrize("changes,status,verdict", [
+    ({}, 1, "unknown"),
+    ({"verdict": "fail"}, 1, "fail"),
+    ({"verdict": "unknown"}, 1, "unknown"),
+    ({"verdict": "splendid"}, 0, "unknown"),
+    ({"schema": 99}, 0, "unknown"),
+    ({"verdict": "warn"}, 0, "warn"),
+])  # fmt: skip
+def test_only_a_consistent_pass_passes(tmp_path: Path, changes: dict[str, Any], status: int, verdict: str) -> None:
+    found = validate.read_report(report(tmp_path, **changes), "image", status, "")
+    assert found.verdict == verdict
+    assert bool(validate.failures([found])) == (verdict not in ("pass", "warn"))
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]x"])
+def test_no_report_is_not_a_pass(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / validate.REPORT).write_text(content)
+    with pytest.raises(CheckFailed, match=r"ended with status 139 and left no report: Segmentation fault"):
+        validate.read_report(tmp_path, "prefix", 139, "Segmentation fault\n")
+
+
+def test_a_failed_phase_is_named(tmp_path: Path) -> None:
+    phases = [{"name": "barrier", "verdict": "fail", "message": "rank 1 did not arrive", "advice": "See its log."}]
+    found = validate.read_report(report(tmp_path, verdict="fail", phases=phases), "image", 1, "")
+    assert validate.failures([found]) == ["image: barrier: rank 1 did not arrive See its log."]
+
+
+def test_arguments_hold_what_the_lock_promised() -> None:
+    cuda = matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
+    argv = " ".join(validate.arguments(cuda, validate.Request(ranks=4, quick=True, inject=("die:1:barrier",))))
+    for words in ("--expect-torch 2.3.1+cu121", "--expect-cuda 12.1", "--expect-nccl 2.20.5", "--ranks 4", "--profile quick", "--inject die:1:barrier"):
+        assert words in argv
+    cpu = matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
+    assert "--expect-cuda none" in " ".join(validate.arguments(cpu, validate.Request()))

@@ -1,0 +1,91 @@
+"""uv's words in our terms (captured from uv 0.13.9), its edges, and index settings taken over from pip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision import wheels
+from provision.errors import IntegrityError, NoSpace, ProvisionError, ToolFailed, Unreachable, Unsolvable
+from provision.model import LockedPackage
+
+CAPTURED = Path(__file__).parent.parent / "data" / "uv"
+
+
+@pytest.mark.parametrize(
+    "case,kind,words",
+    [
+        ("hash-mismatch", IntegrityError, "comm==0.2.3 is not the file that the lock names"),
+        ("disk-full", NoSpace, "The disk is full"),
+        ("gone", Unreachable, "A package is gone from the index: Failed to download `comm==0.2.3`"),
+        ("unreachable", Unreachable, "The package index did not answer: Failed to fetch: https://index.invalid/simple/torch/"),
+        ("unsolvable", Unsolvable, "torch==2.9.1 depends on nvidia-nccl-cu12"),
+    ],
+)
+def test_failures_of_uv_are_explained(case: str, kind: type[ProvisionError], words: str) -> None:
+    failed = ToolFailed(["uv", "pip"], 1, (CAPTURED / f"{case}.txt").read_text())
+    explained = wheels.explain(failed)
+    assert type(explained) is kind
+    assert words in str(explained)
+    assert "Using Python" not in str(explained)
+
+
+def test_what_is_not_recognized_stays_a_tool_failure() -> None:
+    failed = ToolFailed(["uv", "pip"], 101, "thread 'main' panicked\n")
+    assert wheels.explain(failed) is failed
+
+
+def test_edges_from_annotations() -> None:
+    annotated = (
+        "comm==0.2.3\n    # via ipykernel\nfilelock==4.2.11\n    # via\n    #   torch\n    #   triton\n"
+        "ipykernel==7.4.0\n    # via -r requirements.in\ntorch==2.3.1+cpu\n    # via\n    #   -r requirements.in\n    #   torchvision\n"
+    )
+    assert wheels._edges(annotated) == {
+        "ipykernel": ("comm",),
+        "torch": ("filelock",),
+        "triton": ("filelock",),
+        "torchvision": ("torch",),
+    }
+
+
+def test_pip_settings_become_uv_options() -> None:
+    settings = {
+        "index-url": "https://one.invalid/simple",
+        "extra-index-url": "https://two.invalid/simple file:///srv/simple",
+        "find-links": "/srv/wheels https://three.invalid/links",
+    }
+    found = wheels._from_pip(settings)
+    assert found.remote[:2] == ("--default-index", "https://one.invalid/simple")
+    assert ("--index", "https://two.invalid/simple") == found.remote[2:4]
+    assert "https://three.invalid/links" in found.remote
+    assert "file:///srv/simple" in found.local and "/srv/wheels" in found.local
+    assert not any("srv" in option for option in found.remote)
+
+
+def test_uv_own_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
+    assert wheels.indexes() == wheels.Indexes()
+
+
+def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
+    monkeypatch.setenv(wheels.TORCH_INDEX, "https://torch.invalid/whl/")
+    assert "https://torch.invalid/whl/cu126" in wheels.indexes("cu126").remote
+    assert wheels.indexes(None).remote == ()
+
+
+@pytest.mark.parametrize("glibc,expected", [("2.17", "2.17"), ("2.28", "2.28"), ("2.30", "2.28"), ("2.36", "2.36"), ("2.99", "2.40"), ("2.5", "2.17")])
+def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
+    assert wheels._uv_glibc(glibc) == expected
+
+
+def test_pylock_round_trip() -> None:
+    package = LockedPackage(manager="pip", name="six", version="1.17.0", url="https://index.invalid/six-1.17.0-py2.py3-none-any.whl", sha256="a" * 64)
+    assert wheels._read_pylock(wheels.pylock([package]), {}) == (package,)
+
+
+def test_a_package_without_a_fitting_file_is_refused() -> None:
+    text = '[[packages]]\nname = "x"\nversion = "1"\n'
+    with pytest.raises(Unsolvable, match="x 1 has no file with a sha256"):
+        wheels._read_pylock(text, {})
