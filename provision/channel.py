@@ -254,7 +254,7 @@ def _stage_pip(python: HostPython, stage: Path) -> str:
     script.parent.mkdir()
     script.write_text(
         "#!/bin/sh\n"
-        "'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/python \"$0\" \"$@\"\n"
+        '\'\'\'exec\' "$(dirname -- "$(realpath -- "$0")")"/python "$0" "$@"\n'
         "' '''\n"
         "import sys\n"
         "from pip._internal.cli.main import main\n"

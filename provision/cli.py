@@ -8,11 +8,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from provision import __version__
+
+if TYPE_CHECKING:
+    from provision.console import Console
+    from provision.workflows.plan import Context, ImageWish, Wish
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,13 +58,19 @@ request = _options(
     click.option("--cpu", is_flag=True, help="A build without CUDA, for machines without GPUs."),
     click.option("--python", metavar="X.Y", help="Python minor version.  [default: 3.11 where the build has it]"),
     click.option("--nccl", metavar="VERSION", help="Only a build that carries this NCCL."),
-    click.option("--source", type=click.Choice(["auto", "wheels", "pytorch", "conda-forge"]), help="Where the build comes from.  [default: auto]"),
-    click.option("--channel", "channels", multiple=True, metavar="NAME|URL", help="conda channel, in order of priority.  [default: conda-forge]"),
+    click.option(
+        "--source", type=click.Choice(["auto", "wheels", "pytorch", "conda-forge"]), help="Where the build comes from.  [default: auto]"
+    ),
+    click.option(
+        "--channel", "channels", multiple=True, metavar="NAME|URL", help="conda channel, in order of priority.  [default: conda-forge]"
+    ),
     click.option("--channel-alias", "alias", metavar="URL", help="Where channel names are looked up (a mirror)."),
     click.option("--conda", multiple=True, metavar="SPEC", help="Another conda package."),
     click.option("--pip", multiple=True, metavar="REQ", help="Another package from the package index."),
     click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]"),
-    click.option("--python-from", type=click.Choice(["auto", "channel", "host"]), help="A channel's Python, or this machine's.  [default: auto]"),
+    click.option(
+        "--python-from", type=click.Choice(["auto", "channel", "host"]), help="A channel's Python, or this machine's.  [default: auto]"
+    ),
     click.option("--base", metavar="REF", help="Base image."),
 )
 SPEC_OPTIONS = ("torch", "cuda", "cpu", "python", "nccl", "source", "channels", "conda", "pip", "companions", "python_from", "base")
@@ -70,12 +80,16 @@ testing = _options(
     click.option("--backend", type=click.Choice(["auto", "gloo", "nccl"]), default="auto", show_default=True, help="Collective backend."),
     click.option("--quick", is_flag=True, help="Fewer sizes and iterations."),
     click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU instead of rehearsing on CPU."),
-    click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, metavar="S", help="Seconds for the whole smoke test."),
+    click.option(
+        "--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, metavar="S", help="Seconds for the whole smoke test."
+    ),
 )
 TEST_OPTIONS = ("ranks", "backend", "quick", "require_gpu", "timeout")
 
 name_argument = click.argument("name", required=False)
-prefix_option = click.option("--prefix", type=click.Path(path_type=Path), help="Folder of the environment.  [default: in the user's data folder]")
+prefix_option = click.option(
+    "--prefix", type=click.Path(path_type=Path), help="Folder of the environment.  [default: in the user's data folder]"
+)
 relock_option = click.option("--relock", is_flag=True, help="Replace a lock that is there.")
 
 
@@ -121,14 +135,14 @@ def _of_system(error: OSError) -> Any:
     return failed
 
 
-def _context(console: Any, envs: Path | None, *, alias: str | None = None, wait: bool = True) -> Any:
+def _context(console: Console, envs: Path | None, *, alias: str | None = None, wait: bool = True) -> Context:
     from provision.folders import folders
     from provision.workflows.plan import Context
 
     return Context(where=folders(envs), progress=console, alias=alias or os.environ.get("PROVISION_CHANNEL_ALIAS"), wait=wait)
 
 
-def _wish(name: str | None, options: dict[str, Any], **more: Any) -> Any:
+def _wish(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
     from provision.pipeline.validate import Request
     from provision.workflows.plan import Wish
 
@@ -162,7 +176,7 @@ def cli() -> None:
 @no_wait
 @common
 @verb
-def build(console: Any, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
+def build(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
     """Build an environment, all of it: lock, prefix, image, smoke test, kernel, passport.
 
     NAME is an environment with a spec.yml in the envs folder; options override what it says.
@@ -170,11 +184,12 @@ def build(console: Any, name: str | None, envs: Path | None, prefix: Path | None
     from provision.workflows import build as workflow
 
     context = _context(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    images: dict[bool | None, ImageWish] = {None: "auto", True: "demand", False: "skip"}
     wish = _wish(
         name,
         options,
         prefix=prefix,
-        image={None: "auto", True: "demand", False: "skip"}[options["image"]],
+        image=images[options["image"]],
         smoke=options["smoke"],
         kernel=options["kernel"],
         relock=options["relock"],
@@ -198,7 +213,7 @@ def build(console: Any, name: str | None, envs: Path | None, prefix: Path | None
 @no_wait
 @common
 @verb
-def render(console: Any, name: str | None, envs: Path | None, force: bool, dry_run: bool, **options: Any) -> None:
+def render(console: Console, name: str | None, envs: Path | None, force: bool, dry_run: bool, **options: Any) -> None:
     """Write environment.yml, virtual-packages.yml and (for a locked environment) Dockerfile from spec.yml and options."""
     from provision.workflows import plan as workflow
 
@@ -219,7 +234,7 @@ def render(console: Any, name: str | None, envs: Path | None, force: bool, dry_r
 @no_wait
 @common
 @verb
-def lock(console: Any, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
+def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
     """Write conda-lock.yml: every package, conda and pip, by URL and hash."""
     from provision.workflows import plan as workflow
     from provision.workflows.preview import lock_preview
@@ -250,7 +265,7 @@ def env() -> None:
 @no_wait
 @common
 @verb
-def env_create(console: Any, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
+def env_create(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
     """Install an environment from its lock (which is made if there is none)."""
     from provision.workflows import plan as workflow
 
@@ -268,7 +283,7 @@ def env_create(console: Any, name: str | None, envs: Path | None, prefix: Path |
 @env.command("list")
 @common
 @verb
-def env_list(console: Any, envs: Path | None) -> None:
+def env_list(console: Console, envs: Path | None) -> None:
     """List environments: where each prefix is, whether it fits its lock, whether it has a kernel, how its smoke test went."""
     from provision.console import table
     from provision.workflows.verbs import environments
@@ -284,7 +299,7 @@ def env_list(console: Any, envs: Path | None) -> None:
 @no_wait
 @common
 @verb
-def env_remove(console: Any, name: str, envs: Path | None, dry_run: bool, no_wait: bool) -> None:
+def env_remove(console: Console, name: str, envs: Path | None, dry_run: bool, no_wait: bool) -> None:
     """Remove an environment's prefix, kernel and image from this machine. Its folder in envs stays."""
     from provision.workflows.verbs import remove
 
@@ -298,7 +313,7 @@ def env_remove(console: Any, name: str, envs: Path | None, dry_run: bool, no_wai
 @prefix_option
 @common
 @verb
-def env_diff(console: Any, name: str, envs: Path | None, files: bool, prefix: Path | None) -> int:
+def env_diff(console: Console, name: str, envs: Path | None, files: bool, prefix: Path | None) -> int:
     """Compare an environment with its lock. Exit code 1 if they differ."""
     from provision.workflows.verbs import drift
 
@@ -319,7 +334,7 @@ def image() -> None:
 @no_wait
 @common
 @verb
-def image_build(console: Any, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
+def image_build(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
     """Make the image of a locked environment and load it into the Docker engine."""
     from provision.workflows import verbs as workflow
 
@@ -335,7 +350,10 @@ def image_build(console: Any, name: str | None, envs: Path | None, dry_run: bool
 
     from provision.pipeline.image import run_command
 
-    lines = [f"{'made' if anew else 'already there'}: {made.reference} ({made.manifest_digest})", shlex.join(run_command(wanted.resolution, made))]
+    lines = [
+        f"{'made' if anew else 'already there'}: {made.reference} ({made.manifest_digest})",
+        shlex.join(run_command(wanted.resolution, made)),
+    ]
     return console.result(made, lines)
 
 
@@ -348,7 +366,7 @@ def image_build(console: Any, name: str | None, envs: Path | None, dry_run: bool
 @testing
 @common
 @verb
-def smoke(console: Any, name: str | None, envs: Path | None, prefix: Path | None, place: str, **options: Any) -> int:
+def smoke(console: Console, name: str | None, envs: Path | None, prefix: Path | None, place: str, **options: Any) -> int:
     """Run the DDP smoke test: rendezvous, barrier, all-reduce, DDP step, checkpoint. Exit code 1 unless it passes."""
     from provision.console import smoke_line
     from provision.pipeline.validate import failures
@@ -377,7 +395,7 @@ def kernel() -> None:
 @dry
 @common
 @verb
-def kernel_add(console: Any, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
+def kernel_add(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
     """Register an environment with this user's Jupyter."""
     from provision.workflows import verbs as workflow
 
@@ -394,7 +412,7 @@ def kernel_add(console: Any, name: str | None, envs: Path | None, prefix: Path |
 @kernel.command("list")
 @common
 @verb
-def kernel_list(console: Any, envs: Path | None) -> None:
+def kernel_list(console: Console, envs: Path | None) -> None:
     """List the Jupyter kernels that provision made."""
     from provision.console import table
     from provision.pipeline.register import installed
@@ -409,7 +427,7 @@ def kernel_list(console: Any, envs: Path | None) -> None:
 @dry
 @common
 @verb
-def kernel_remove(console: Any, name: str, envs: Path | None, dry_run: bool) -> None:
+def kernel_remove(console: Console, name: str, envs: Path | None, dry_run: bool) -> None:
     """Remove a Jupyter kernel that provision made."""
     from provision.pipeline import register
 
@@ -426,7 +444,7 @@ def passport() -> None:
 @click.argument("name")
 @common
 @verb
-def passport_show(console: Any, name: str, envs: Path | None) -> None:
+def passport_show(console: Console, name: str, envs: Path | None) -> None:
     """Show an environment's passport: request, reasons, lock, image, measured verdicts."""
     from provision.console import passport_lines
     from provision.workflows.verbs import read_passport
@@ -446,7 +464,7 @@ def channel() -> None:
 @no_wait
 @common
 @verb
-def channel_bootstrap(console: Any, envs: Path | None, again: bool, dry_run: bool, no_wait: bool) -> None:
+def channel_bootstrap(console: Console, envs: Path | None, again: bool, dry_run: bool, no_wait: bool) -> None:
     """Package this machine's Python and pip into a local channel, for networks where no channel answers."""
     from provision.channel import host_python
     from provision.workflows.plan import bootstrap

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from provision.model import Source
+from provision.model import BuildSource
 
-DATA = files("provision") / "data"
+DATA = Path(__file__).parent / "data"
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +57,13 @@ class Release:
         mine = self.torchaudio and (self.torchaudio_pins_torch or minor(self.torchaudio) == self.minor)
         return self.torchaudio if mine else None
 
-    def builds(self, source: Source) -> tuple[Build, ...]:
-        return {"wheels": self.wheels, "pytorch": self.pytorch, "conda-forge": self.conda_forge}[source]
+    def builds(self, source: BuildSource) -> tuple[Build, ...]:
+        by_source: dict[BuildSource, tuple[Build, ...]] = {
+            "wheels": self.wheels,
+            "pytorch": self.pytorch,
+            "conda-forge": self.conda_forge,
+        }
+        return by_source[source]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -19,6 +18,7 @@ from provision.model import PLATFORM, LockedPackage, Progress
 
 if TYPE_CHECKING:
     import rattler
+    from rattler.install import InstallerReporter
 
 T = TypeVar("T")
 
@@ -153,7 +153,6 @@ def link(packages: Sequence[LockedPackage], target: Path, *, final: Path, cache:
         _verify_local(package)
     cache.mkdir(parents=True, exist_ok=True)
     with progress.meter("linking conda packages", len(packages)) as meter:
-        reporter = _Reporter(meter.advance)
         try:
             _await(
                 rattler.install(
@@ -163,7 +162,7 @@ def link(packages: Sequence[LockedPackage], target: Path, *, final: Path, cache:
                     platform=rattler.Subdir(PLATFORM),
                     execute_link_scripts=False,
                     show_progress=False,
-                    reporter=reporter,
+                    reporter=_reporter(meter.advance),
                     alternative_target_prefix=final,
                 )
             )
@@ -183,14 +182,15 @@ def _install_error(error: Exception, target: Path) -> Exception:
     return ToolFailed(["rattler", "install"], 1, text)
 
 
-class _Reporter:
+def _reporter(advance: Callable[[int], None]) -> InstallerReporter:
     """Counts linked packages; rattler calls it from its own threads."""
+    from rattler.install import InstallerReporter
 
-    def __init__(self, advance: Any) -> None:
-        self._advance = advance
+    class Linked(InstallerReporter):
+        def on_link_complete(self, index: int) -> None:
+            advance(1)
 
-    def on_link_complete(self, index: int) -> None:
-        self._advance(1)
+    return Linked()
 
 
 def _verify_local(package: LockedPackage) -> None:
@@ -251,4 +251,4 @@ def index(folder: Path) -> None:
     from rattler.index import index_fs
 
     (folder / "noarch").mkdir(parents=True, exist_ok=True)
-    _await(index_fs(os.fspath(folder)))
+    _await(index_fs(folder))

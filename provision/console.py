@@ -127,11 +127,11 @@ def build_summary(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
 
 
 def smoke_line(result: SmokeResult) -> str:
-    """One line of a smoke test: verdict, what it ran on, the best bandwidth and the barrier."""
+    """One line of a smoke test: where it ran, its verdict, on what, and what did not pass."""
     report = result.report
-    where = f"smoke test in the {result.where}: {result.verdict} ({report.get('world_size')} ranks, {report.get('backend')} on {report.get('device')})"
+    ran = f"{report.get('world_size')} ranks, {report.get('backend')} on {report.get('device')}"
     bad = [phase["name"] for phase in report.get("phases", []) if phase.get("verdict") not in ("pass", "warn")]
-    return where + (f"; not passed: {', '.join(bad)}" if bad else "")
+    return f"smoke test in the {result.where}: {result.verdict} ({ran})" + (f"; not passed: {', '.join(bad)}" if bad else "")
 
 
 def next_commands(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
@@ -143,7 +143,7 @@ def next_commands(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
         f"  job       {prefix}/bin/torchrun --standalone --nproc-per-node={'gpu' if result.resolution.cuda else '2'} train.py",
     ]
     if result.kernel:
-        lines.append(f"  notebook  jupyter lab, then choose the kernel \"{result.kernel.display_name}\"")
+        lines.append(f'  notebook  jupyter lab, then choose the kernel "{result.kernel.display_name}"')
     if result.image:
         lines.append(f"  image     {shlex.join(docker_run)}")
     return [*lines, f"  evidence  provision passport show {result.name}"]
@@ -153,7 +153,12 @@ def passport_lines(passport: Mapping[str, Any]) -> list[str]:
     """A passport for people: what was asked, what came of it and why, and what was measured."""
     asked = ", ".join(f"{key} {value}" for key, value in passport["request"].items())
     lines = [f"{passport['name']} ({passport['made_by']}, {passport['written_at']})", f"asked for: {asked}", ""]
-    lines += [table([(r["what"], str(r["value"]), r["reason"], r["source"]) for r in passport["reasons"]], ("choice", "value", "reason", "source")), ""]
+    lines += [
+        table(
+            [(r["what"], str(r["value"]), r["reason"], r["source"]) for r in passport["reasons"]], ("choice", "value", "reason", "source")
+        ),
+        "",
+    ]
     locked = passport["lock"]
     lines.append(f"lock    {locked['sha256'][:16]}: {locked['packages']} packages{'' if locked['portable'] else ', not portable'}")
     lines.append(f"prefix  {passport['prefix']['path']}")
@@ -163,5 +168,7 @@ def passport_lines(passport: Mapping[str, Any]) -> list[str]:
         lines.append(f"kernel  {passport['kernel']['name']}")
     for place, found in passport["smoke"].items():
         lines.append(f"smoke   {place}: {found['verdict']} on {found['measured_on']['host']}")
-        lines += [f"        {phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}" for phase in found["report"].get("phases", [])]
+        lines += [
+            f"        {phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}" for phase in found["report"].get("phases", [])
+        ]
     return lines

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-Source = Literal["auto", "wheels", "pytorch", "conda-forge"]
+BuildSource = Literal["wheels", "pytorch", "conda-forge"]
+Source = Literal["auto", "wheels", "pytorch", "conda-forge"]  # as asked for; auto becomes one of the others
 PythonFrom = Literal["auto", "channel", "host"]
 Manager = Literal["conda", "pip"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]
 
-PLATFORM = "linux-64"  # the one platform of this release; several platforms come with the matrix
+PLATFORM: Literal["linux-64"] = "linux-64"  # the one platform of this release; several platforms come with the matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class Resolution:
     spec: Spec
     torch: str
     local_version: str  # what torch.__version__ must say, e.g. 2.3.1+cu121
-    source: Literal["wheels", "pytorch", "conda-forge"]
+    source: BuildSource
     cuda: str | None
     python: str  # minor version, e.g. 3.11
     nccl: str | None
@@ -207,7 +208,7 @@ class Progress(Protocol):
 
     def warn(self, text: str) -> None: ...
 
-    def meter(self, title: str, total: int) -> "MeterContext": ...
+    def meter(self, title: str, total: int) -> MeterContext: ...
 
 
 class MeterContext(Protocol):

@@ -125,7 +125,18 @@ def _resolve(
         wanted, bounds, answer = (Path(folder) / name for name in ("requirements.in", "constraints.txt", "pylock.toml"))
         wanted.write_text("".join(f"{line}\n" for line in requirements))
         bounds.write_text("".join(f"{line}\n" for line in constraints))
-        command = [uv(), "pip", "compile", wanted, "--constraints", bounds, "--quiet", "--no-header", "--python-version", python]
+        command: list[str | Path] = [
+            uv(),
+            "pip",
+            "compile",
+            wanted,
+            "--constraints",
+            bounds,
+            "--quiet",
+            "--no-header",
+            "--python-version",
+            python,
+        ]
         command += ["--python-platform", f"x86_64-manylinux_{_uv_glibc(glibc).replace('.', '_')}", *index_options]
         for name in leave_out:
             command += ["--no-emit-package", name]
@@ -229,9 +240,8 @@ def _edges(annotated: str) -> dict[str, tuple[str, ...]]:
         words = line.strip().removeprefix("#").strip()
         if line and not line[0].isspace() and not line.startswith("#"):
             current = re.split(r"[=<>!~ @\[]", line, maxsplit=1)[0]
-        elif parent := words.removeprefix("via").strip():
-            if not parent.startswith("-"):
-                needs.setdefault(parent.split()[0], set()).add(current)
+        elif (parent := words.removeprefix("via").strip()) and not parent.startswith("-"):
+            needs.setdefault(parent.split()[0], set()).add(current)
     return {name: tuple(sorted(names)) for name, names in needs.items()}
 
 
@@ -240,9 +250,9 @@ def install(packages: Sequence[LockedPackage], interpreter: Path, *, show: bool)
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
         lock = Path(folder) / "pylock.toml"
         lock.write_text(pylock(packages))
-        command = [uv(), "pip", "install", "--preview-features", "pylock", "--python", interpreter, "--no-deps"]
+        command: list[str | Path] = [uv(), "pip", "install", "--preview-features", "pylock", "--python", interpreter, "--no-deps"]
         command += ["--no-config", "--no-python-downloads", "-r", lock]
-        _uv([*command] if show else [*command, "--quiet"], show=show)
+        _uv(command if show else [*command, "--quiet"], show=show)
 
 
 def pylock(packages: Sequence[LockedPackage]) -> str:
@@ -257,7 +267,7 @@ def pylock(packages: Sequence[LockedPackage]) -> str:
 
 def unpack(requirement: str, target: Path, *, python: str) -> str:
     """Unpack one package without its dependencies into a folder, and return its version."""
-    command = [uv(), "pip", "install", "--quiet", "--no-deps", "--target", target, "--python-version", python]
+    command: list[str | Path] = [uv(), "pip", "install", "--quiet", "--no-deps", "--target", target, "--python-version", python]
     _uv([*command, "--python", sys.executable, *indexes().remote, requirement])
     info = next(target.glob("*.dist-info"))
     return info.name.removesuffix(".dist-info").rpartition("-")[2]

@@ -7,6 +7,7 @@ lock does not import conda-lock (0.8 s): a build with nothing to do must stay qu
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import os
@@ -87,9 +88,7 @@ def make(wanted: Inputs, resolution: Resolution, *, stand_in: StandIn | None, al
     return read(path)
 
 
-def solve(
-    wanted: Inputs, resolution: Resolution, *, stand_in: StandIn | None, alias: str | None = None
-) -> tuple[LockedPackage, ...]:
+def solve(wanted: Inputs, resolution: Resolution, *, stand_in: StandIn | None, alias: str | None = None) -> tuple[LockedPackage, ...]:
     """Every package of the environment: conda's by py-rattler, then wheels by uv around what conda already provides."""
     virtual = dict(wanted.virtual_packages)
     if stand_in:  # its Python runs on this machine's glibc or newer, whatever the request assumes of others
@@ -106,9 +105,9 @@ def _solve_wheels(
 ) -> tuple[LockedPackage, ...]:
     """Wheels for what conda does not provide. A Python package that both could provide is conda's, and binds the wheels."""
     build_path = resolution.local_version.partition("+")[2] if resolution.needs_local_build else None
-    options = {"python": resolution.python, "glibc": glibc, "build_path": build_path}
+    resolve = functools.partial(wheels.resolve, requirements, python=resolution.python, glibc=glibc, build_path=build_path)
     try:
-        found = wheels.resolve(requirements, **options)
+        found = resolve()
     except Unsolvable as error:
         if resolution.needs_local_build:
             error.advice = (
@@ -120,7 +119,7 @@ def _solve_wheels(
     both = sorted({package.name for package in found} & set(provided))
     if both:
         bounds = [f"{name}=={provided[name].version}" for name in both]
-        found = wheels.resolve(requirements, **options, constraints=bounds, leave_out=both)
+        found = resolve(constraints=bounds, leave_out=both)
     return tuple(package for package in found if package.name not in provided)
 
 
@@ -173,9 +172,8 @@ def _build_problem(torch: LockedPackage, resolution: Resolution) -> str | None:
 def _text(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: str) -> str:
     """The lock file's text, by conda-lock's models and writer."""
     from conda_lock.lockfile import write_conda_lock_file
-    from conda_lock.lockfile.v1.models import HashModel
+    from conda_lock.lockfile.v1.models import HashModel, LockMeta
     from conda_lock.lockfile.v2prelim.models import LockedDependency, Lockfile
-    from conda_lock.lockfile.v1.models import LockMeta
 
     spec, hashes = _lock_specification(wanted)
     entries = [
@@ -215,7 +213,7 @@ def _lock_specification(wanted: Inputs) -> tuple[Any, dict[str, str]]:
     from conda_lock.src_parser import make_lock_spec
     from conda_lock.virtual_package import virtual_package_repo_from_specification
 
-    names = Path(os.fspath(DATA / "pypi-conda-names.yml"))  # type: ignore[arg-type]
+    names = DATA / "pypi-conda-names.yml"
     with contextlib.redirect_stderr(io.StringIO()):
         spec = make_lock_spec(
             src_files=[wanted.folder / "environment.yml"], platform_overrides=[PLATFORM], mapping_url=names.absolute().as_uri()

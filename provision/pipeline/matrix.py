@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from provision import compat
 from provision.compat import Build, Release, version_key
 from provision.errors import NoSuchBuild
-from provision.model import Choice, Pin, Resolution, Source, Spec
+from provision.model import BuildSource, Choice, Manager, Pin, Resolution, Spec
 
-CONDA_SOURCES = ("pytorch", "conda-forge")
+SOURCES: tuple[BuildSource, ...] = ("wheels", "pytorch", "conda-forge")
 # Supported by every release from 1.13 on, and the newest of which that is true of wheels and both channels.
 DEFAULT_PYTHON = "3.11"
 # conda-lock's own default for Linux (its default-virtual-packages.yaml): what a 2018 distribution has.
@@ -44,7 +44,12 @@ def resolve(spec: Spec) -> Resolution:
         choices += [
             Choice(what="cuda", value=build.cuda, reason="asked for", source=build.source),
             Choice(what="nccl", value=known, reason=_nccl_reason(build, source), source=build.nccl_source or "no source says"),
-            Choice(what="driver", value=f">={driver}" if driver else "not known", reason="oldest driver that runs this CUDA", source=driver_source),
+            Choice(
+                what="driver",
+                value=f">={driver}" if driver else "not known",
+                reason="oldest driver that runs this CUDA",
+                source=driver_source,
+            ),
         ]
     return Resolution(
         spec=dataclasses.replace(spec, name=name, python=python),
@@ -66,11 +71,11 @@ def resolve(spec: Spec) -> Resolution:
     )
 
 
-def auto_source(release: Release, cuda: str | None) -> tuple[Source, str] | None:
+def auto_source(release: Release, cuda: str | None) -> tuple[BuildSource, str] | None:
     """Which source `auto` means for a build, and why: facts decide, never what the network answers."""
     if cuda is None:
         return "wheels", "CPU builds come from PyTorch's own wheels"
-    by_cuda = {name: _build(release, name, cuda) for name in ("wheels", "pytorch", "conda-forge")}
+    by_cuda = {name: _build(release, name, cuda) for name in SOURCES}
     wheel = by_cuda["wheels"]
     if wheel and wheel.on_pypi:
         return "wheels", f"the package index's default build of {release.version} has CUDA {cuda}"
@@ -83,7 +88,7 @@ def auto_source(release: Release, cuda: str | None) -> tuple[Source, str] | None
     return None
 
 
-def _choose(spec: Spec) -> tuple[Release, Build | None, Source, str]:
+def _choose(spec: Spec) -> tuple[Release, Build | None, BuildSource, str]:
     candidates = _matching_releases(spec.torch)
     if not candidates:
         known = sorted({release.minor for release in compat.releases().values()}, key=version_key)
@@ -108,21 +113,23 @@ def _matching_releases(asked: str) -> list[Release]:
     return [release for version, release in compat.releases().items() if version.split(".")[: len(parts)] == parts]
 
 
-def _build(release: Release, source: Source, cuda: str) -> Build | None:
+def _build(release: Release, source: BuildSource, cuda: str) -> Build | None:
     return next((build for build in release.builds(source) if build.cuda == cuda), None)
 
 
 def _no_such_build(spec: Spec, candidates: Sequence[Release]) -> NoSuchBuild:
     where = "any source" if spec.source == "auto" else f"source {spec.source}"
-    same_torch = [f"{name}: {_cudas(candidates, name)}" for name in ("wheels", "pytorch", "conda-forge")]
+    same_torch = [f"{name}: {_cudas(candidates, name)}" for name in SOURCES]
     return NoSuchBuild(
         f"torch {spec.torch} with CUDA {spec.cuda} does not exist in {where}.",
         advice=f"torch {spec.torch} exists with CUDA - {'; '.join(same_torch)}. CUDA {spec.cuda} exists with torch - {_torches(spec)}.",
     )
 
 
-def _cudas(candidates: Iterable[Release], source: Source) -> str:
-    found = {build.cuda + ("" if build.on_pypi or source != "wheels" else "*") for release in candidates for build in release.builds(source)}
+def _cudas(candidates: Iterable[Release], source: BuildSource) -> str:
+    found = {
+        build.cuda + ("" if build.on_pypi or source != "wheels" else "*") for release in candidates for build in release.builds(source)
+    }
     listed = ", ".join(sorted(found, key=lambda cuda: version_key(cuda.rstrip("*")))) or "none"
     return listed + (" (* from PyTorch's own wheel index)" if "*" in listed else "")
 
@@ -132,7 +139,7 @@ def _torches(spec: Spec) -> str:
     order = list(compat.releases().values())
     asked = version_key(spec.torch)
     answers = []
-    for source in ("wheels", "pytorch", "conda-forge"):
+    for source in SOURCES:
         having = {release.minor for release in order if _build(release, source, spec.cuda or "")}
         near = sorted(having, key=lambda minor: [abs(a - b) for a, b in zip(version_key(minor), asked)])[:NEAREST]
         answers.append(f"{source}: {', '.join(sorted(near, key=version_key)) or 'none'}")
@@ -157,7 +164,7 @@ def _python_source(release: Release, build: Build | None) -> str:
     return build.python_source if build else release.wheels[0].python_source
 
 
-def _check_nccl(spec: Spec, release: Release, build: Build | None, source: Source) -> None:
+def _check_nccl(spec: Spec, release: Release, build: Build | None, source: BuildSource) -> None:
     """NCCL is a result of the build, except on conda-forge, where the solver may choose."""
     if spec.nccl is None or source == "conda-forge":
         return
@@ -177,7 +184,7 @@ def _check_nccl(spec: Spec, release: Release, build: Build | None, source: Sourc
     )
 
 
-def _name(spec: Spec, python: str, source: Source) -> str:
+def _name(spec: Spec, python: str, source: BuildSource) -> str:
     """Semantic, from what was asked for; a source that `auto` would not choose is part of it."""
     flavor = f"cuda{spec.cuda}" if spec.cuda else "cpu"
     name = f"torch{spec.torch}-{flavor}-py{python.replace('.', '')}"
@@ -187,7 +194,7 @@ def _name(spec: Spec, python: str, source: Source) -> str:
     return name if chosen and chosen[0] == source else f"{name}-{source}"
 
 
-def _local_version(release: Release, build: Build | None, source: Source) -> str:
+def _local_version(release: Release, build: Build | None, source: BuildSource) -> str:
     """What torch.__version__ says. conda's builds carry no local version; PyPI wheels do at run time, though not in their name."""
     if source != "wheels":
         return release.version
@@ -198,13 +205,13 @@ def _torch_reason(spec: Spec, release: Release) -> str:
     return "asked for" if spec.torch == release.version else f"newest {spec.torch} release in the table"
 
 
-def _nccl_reason(build: Build, source: Source) -> str:
+def _nccl_reason(build: Build, source: BuildSource) -> str:
     if source == "conda-forge":
         return "a shared package on conda-forge"
     return "the exact version that torch's metadata pins" if build.nccl_is_package else "linked statically into the build; cannot be chosen"
 
 
-def _channels(spec: Spec, source: Source) -> tuple[str, ...]:
+def _channels(spec: Spec, source: BuildSource) -> tuple[str, ...]:
     """The pytorch channel must come first: channel order decides between CUDA and CPU (mamba-org/micromamba-docker#388)."""
     first = ("pytorch", "nvidia") if source == "pytorch" else ()
     asked = spec.channels or ("conda-forge",)
@@ -216,17 +223,15 @@ def _virtual_packages(build: Build | None, glibc: str) -> tuple[tuple[str, str],
     return tuple(sorted([*machine, *([("__cuda", build.cuda)] if build else [])]))
 
 
-def _pins(spec: Spec, release: Release, build: Build | None, source: Source, python: str, local: str) -> Iterable[Pin]:
-    yield Pin(
-        manager="conda", requirement=f"python={python}", reason=PYTHON_REASON, source=_python_source(release, build)
-    )
+def _pins(spec: Spec, release: Release, build: Build | None, source: BuildSource, python: str, local: str) -> Iterable[Pin]:
+    yield Pin(manager="conda", requirement=f"python={python}", reason=PYTHON_REASON, source=_python_source(release, build))
     if source == "wheels":
         yield Pin(manager="conda", requirement="pip", reason="conda-lock installs wheels with the prefix's own pip", source="conda-lock 4")
         yield from _wheel_pins(spec, release, build, local)
     else:
         assert build is not None or spec.cuda is None
         yield from _conda_pins(spec, release, build, source, python)
-    manager = "pip" if source == "wheels" else "conda"
+    manager: Manager = "pip" if source == "wheels" else "conda"
     for rule in compat.rules():
         if source in rule.sources and _applies(rule.torch, release.version):
             yield Pin(manager=manager, requirement=rule.requirement, reason=rule.reason, source=rule.source)
@@ -260,7 +265,7 @@ def _wheel_pins(spec: Spec, release: Release, build: Build | None, local: str) -
         yield Pin(manager="pip", requirement=requirement, reason=reason, source=build.nccl_source or origin)
 
 
-def _conda_pins(spec: Spec, release: Release, build: Build | None, source: Source, python: str) -> Iterable[Pin]:
+def _conda_pins(spec: Spec, release: Release, build: Build | None, source: BuildSource, python: str) -> Iterable[Pin]:
     """Build strings are pinned: without one a solver may answer with a CPU build (conda/conda#14761)."""
     origin = build.source if build else release.conda_sources[source]
     if source == "pytorch":

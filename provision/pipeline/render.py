@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from provision.compat import DATA
+from provision.compat import TEMPLATES
 from provision.errors import StaleLock
 from provision.model import PLATFORM, Resolution
 
@@ -63,7 +63,7 @@ def _templates() -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(os.fspath(DATA.joinpath("..", "templates"))),  # type: ignore[arg-type]
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
@@ -143,10 +143,10 @@ def replace(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
+            Path(file.name).chmod(0o644)
             os.replace(file.name, path)
         except BaseException:
-            os.unlink(file.name)
+            Path(file.name).unlink()
             raise
 
 

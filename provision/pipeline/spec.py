@@ -47,7 +47,9 @@ def read(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise InvalidSpec(f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}.", advice="Mend it and run again.") from error
+        raise InvalidSpec(
+            f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}.", advice="Mend it and run again."
+        ) from error
     if root is None or not isinstance(content, dict):
         raise InvalidSpec(f"{path}: a spec is a mapping with keys among {', '.join(KEYS)}.")
     lines = {key.value: key.start_mark.line + 1 for key, _ in root.value}
@@ -77,8 +79,14 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
         torch=str(merged["torch"]),
         cuda=None if merged.get("cpu") else str(merged["cuda"]),
         companions=merged.get("companions", True),
-        **{key: tuple(merged.get(key) or ()) for key in LISTS},
-        **{key: merged[key] for key in ("python", "nccl", "source", "base", "python_from") if merged.get(key)},
+        channels=tuple(merged.get("channels") or ()),
+        conda=tuple(merged.get("conda") or ()),
+        pip=tuple(merged.get("pip") or ()),
+        python=merged.get("python"),
+        nccl=merged.get("nccl"),
+        source=merged.get("source") or "auto",
+        base=merged.get("base"),
+        python_from=merged.get("python_from") or "auto",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from provision.errors import CheckFailed
 from provision.model import Prefix, Resolution, SmokeResult, Verdict
@@ -75,7 +75,7 @@ def _verdict(report: dict[str, Any], status: int) -> Verdict:
         return "unknown"
     if verdict in ("pass", "warn") and status != 0:
         return "unknown"
-    return verdict  # type: ignore[no-any-return]
+    return cast("Verdict", verdict)
 
 
 def failures(results: Sequence[SmokeResult]) -> list[str]:

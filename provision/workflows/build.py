@@ -14,7 +14,18 @@ from provision.folders import held
 from provision.model import BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord
 from provision.pipeline import image as images
 from provision.pipeline import passport, register, render, validate
-from provision.workflows.plan import Context, Plan, Wish, edited_files, keep_lock, keep_prefix, lockable, plan, write_dockerfile, write_files
+from provision.workflows.plan import (
+    Context,
+    Plan,
+    Wish,
+    edited_files,
+    keep_lock,
+    keep_prefix,
+    lockable,
+    plan,
+    write_dockerfile,
+    write_files,
+)
 
 T = TypeVar("T")
 
@@ -88,9 +99,7 @@ def _image_stage(
         stages.skip("image", "--no-image" if wish.image == "skip" else "no Docker engine answers")
         return None
     try:
-        return stages.run(
-            "image", lambda: make_image(context, wanted, lock, prefix, client), lambda done: (done[1], done[0].reference)
-        )[0]
+        return stages.run("image", lambda: make_image(context, wanted, lock, prefix, client), lambda done: (done[1], done[0].reference))[0]
     except ToolMissing as error:
         if wish.image == "demand":
             raise
@@ -99,9 +108,7 @@ def _image_stage(
         return None
 
 
-def make_image(
-    context: Context, wanted: Plan, lock: Lock, prefix: Prefix, client: Any
-) -> tuple[Image, bool]:
+def make_image(context: Context, wanted: Plan, lock: Lock, prefix: Prefix, client: Any) -> tuple[Image, bool]:
     """The image of a prefix, in the engine; whether anything was made or loaded."""
     layout = context.where.images / wanted.name
     base = images.find_base(client, wanted.resolution.spec.base, context.progress)

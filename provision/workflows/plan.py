@@ -42,7 +42,7 @@ class Wish:
     kernel: bool = True
     relock: bool = False
     force: bool = False
-    request: validate.Request = validate.Request()
+    request: validate.Request = field(default_factory=validate.Request)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,9 @@ def _combined(context: Context, wish: Wish) -> Spec:
         path = context.where.envs / name / render.SPEC
         if not path.exists() and not wish.options.get("torch"):
             known = sorted(found.parent.name for found in context.where.envs.glob(f"*/{render.SPEC}"))
-            raise InvalidSpec(f"There is no {path}.", advice=f"Environments here: {', '.join(known) or 'none'}; or give --torch and --cuda.")
+            raise InvalidSpec(
+                f"There is no {path}.", advice=f"Environments here: {', '.join(known) or 'none'}; or give --torch and --cuda."
+            )
         return spec.combine(spec.read(path) if path.exists() else {}, wish.options, name=name)
     named = matrix.resolve(_with_host_python(context, spec.combine({}, wish.options, name=""))).spec.name
     path = context.where.envs / named / render.SPEC
@@ -135,9 +137,7 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Lit
                 f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
                 advice="Name a mirror with --channel-alias, or use --source wheels.",
             )
-        context.progress.warn(
-            f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable"
-        )
+        context.progress.warn(f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable")
     return "host", _fits_host(wanted)
 
 
@@ -160,7 +160,7 @@ def render_only(context: Context, wish: Wish) -> list[str]:
         if wanted.edited:
             raise StaleLock(
                 f"{edited_files(wanted)} was edited by hand and differs from what spec.yml renders.",
-                advice=f"`provision render {wanted.name} --force` undoes the edit; `provision lock {wanted.name} --relock` locks it as edited.",
+                advice=f"`provision render {wanted.name} --force` undoes it; `provision lock {wanted.name} --relock` locks it as it is.",
             )
         written = write_files(wanted, force=wish.force)
         if wanted.lock is not None and wanted.lock_is_current:

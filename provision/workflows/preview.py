@@ -20,7 +20,9 @@ def build_preview(context: Context, wish: Wish) -> list[dict[str, str]]:
     steps.append({"stage": "prefix", "would": _prefix(wanted, wish)})
     steps.append({"stage": "image", "would": _image(wanted, wish)})
     steps.append({"stage": "smoke", "would": "test the prefix, and the image if there is one" if wish.smoke else "skip (--no-smoke)"})
-    steps.append({"stage": "kernel", "would": f"register {register.display_name(wanted.resolution)!r}" if wish.kernel else "skip (--no-kernel)"})
+    steps.append(
+        {"stage": "kernel", "would": f"register {register.display_name(wanted.resolution)!r}" if wish.kernel else "skip (--no-kernel)"}
+    )
     return steps
 
 

@@ -115,7 +115,9 @@ def build_image(context: Context, wish: Wish) -> tuple[Plan, Image, bool]:
     wanted = lockable(plan(context, wish), wish)
     client = images.demand_engine()
     if wanted.lock is None:
-        raise InvalidSpec(f"{wanted.name} has no lock.", advice=f"Run `provision lock {wanted.name}` or `provision build {wanted.name}` first.")
+        raise InvalidSpec(
+            f"{wanted.name} has no lock.", advice=f"Run `provision lock {wanted.name}` or `provision build {wanted.name}` first."
+        )
     with held(context.where, wanted.name, context.progress, wait=context.wait):
         prefix, _ = keep_prefix(context, wanted, wanted.lock)
         return wanted, *make_image(context, wanted, wanted.lock, prefix, client)

@@ -448,6 +448,11 @@ def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path:
     assert containers(docker_client) == []
 
 
+def test_smoke_of_an_image_that_is_gone(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
+    with pytest.raises(ToolMissing, match="provision image build"):
+        image.run_smoke(docker_client, replace(loaded, image_id=f"sha256:{'0' * 64}"), [], tmp_path, timeout_s=60)
+
+
 def test_smoke_that_hangs_is_ended(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(TimedOut) as caught:

@@ -71,10 +71,7 @@ def test_under_torchrun_a_rank_that_dies_leaves_no_success(copied: Path, tmp_pat
 
 def test_with_the_variables_that_slurm_jobs_set(copied: Path, tmp_path: Path) -> None:
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        start(tmp_path / "out", [PYTHON, str(copied)], {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(2)
-    ]
+    ranks = [start(tmp_path / "out", [PYTHON, str(copied)], {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
     assert passes(tmp_path / "out", *ranks).hosts == [os.uname().nodename]
 
 

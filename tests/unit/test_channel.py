@@ -10,7 +10,7 @@ from provision import channel
 
 
 @pytest.mark.parametrize("path", [
-    "test/test_os.py", "json/__pycache__/decoder.cpython-311.pyc", "site-packages/pip/__init__.py", "dist-packages/apt.py", "tkinter/ttk.py",
+    "test/test_os.py", "json/__pycache__/decoder.cpython-311.pyc", "site-packages/pip/x.py", "dist-packages/apt.py", "tkinter/ttk.py",
     "lib-dynload/_tkinter.cpython-311-x86_64-linux-gnu.so", "config-3.11-x86_64-linux-gnu/libpython3.11.a", "EXTERNALLY-MANAGED",
     "idlelib/run.py", "turtle.py", "ensurepip/_bundled/pip.whl", "ctypes/test/x.py", "unittest/tests/x.py",
 ])  # fmt: skip
@@ -18,7 +18,9 @@ def test_left_out(path: str) -> None:
     assert channel.LEFT_OUT.search(path)
 
 
-@pytest.mark.parametrize("path", ["os.py", "json/decoder.py", "lib-dynload/_ssl.cpython-311-x86_64-linux-gnu.so", "unittest/case.py", "doctest.py", "config.py"])
+@pytest.mark.parametrize(
+    "path", ["os.py", "json/decoder.py", "lib-dynload/_ssl.cpython-311-x86_64-linux-gnu.so", "unittest/case.py", "doctest.py", "config.py"]
+)
 def test_kept(path: str) -> None:
     assert not channel.LEFT_OUT.search(path)
 
@@ -28,7 +30,9 @@ def test_glibc_is_the_hosts(name: str) -> None:
     assert channel.GLIBC.match(name)
 
 
-@pytest.mark.parametrize("name", ["libcrypto.so.3", "libcrypt.so.1", "libmd.so.0", "libz.so.1", "libuuid.so.1", "libnsl.so.2", "libncursesw.so.6"])
+@pytest.mark.parametrize(
+    "name", ["libcrypto.so.3", "libcrypt.so.1", "libmd.so.0", "libz.so.1", "libuuid.so.1", "libnsl.so.2", "libncursesw.so.6"]
+)
 def test_the_rest_comes_along(name: str) -> None:
     assert not channel.GLIBC.match(name)
 
@@ -42,12 +46,20 @@ def test_sysconfig_follows_the_environment(tmp_path: Path) -> None:
     exec(table.read_text(), made)
     import sys
 
-    assert made["build_time_vars"] == {"LIBDIR": f"{sys.base_prefix}/lib", "prefix": sys.base_prefix, "CC": "gcc", "N": 3, "OTHER": "/opt/python"}
+    assert made["build_time_vars"] == {
+        "LIBDIR": f"{sys.base_prefix}/lib",
+        "prefix": sys.base_prefix,
+        "CC": "gcc",
+        "N": 3,
+        "OTHER": "/opt/python",
+    }
 
 
 def test_debian_looks_into_site_packages(tmp_path: Path) -> None:
     (tmp_path / "site.py").write_text('sitepackages.append("local/lib/dist-packages")\n')
-    (tmp_path / "sysconfig.py").write_text("'purelib': '{base}/local/lib/python{py_version_short}/dist-packages', '{base}/lib/python3/dist-packages'\n")
+    (tmp_path / "sysconfig.py").write_text(
+        "'purelib': '{base}/local/lib/python{py_version_short}/dist-packages', '{base}/lib/python3/dist-packages'\n"
+    )
     channel._use_site_packages(tmp_path)
     assert (tmp_path / "sysconfig.py").read_text().count("{base}/lib/python{py_version_short}/site-packages") == 2
     assert "site-packages" in (tmp_path / "dist-packages" / "provision.pth").read_text()

@@ -58,7 +58,7 @@ def test_what_changes_something_can_be_previewed(path: tuple[str, ...], command:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    script = "import sys; sys.argv=['provision','--help']\nfrom provision.cli import cli\ntry: cli()\nexcept SystemExit: pass\nprint(sorted(sys.modules))"
+    script = "import sys\nfrom provision.cli import cli\ntry: cli(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     for heavy in ("rattler", "docker", "jinja2", "yaml", "conda_lock", "rich", "jupyter_client", "asyncio"):
         assert f"'{heavy}'" not in loaded
@@ -108,7 +108,18 @@ def test_render_writes_then_finds_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_dry_run_writes_nothing(tmp_path: Path) -> None:
-    asked = ["--torch", "2.3", "--cuda", "12.1", "--python-from", "host", "--python", f"{sys.version_info[0]}.{sys.version_info[1]}", "--envs", str(tmp_path / "e")]
+    asked = [
+        "--torch",
+        "2.3",
+        "--cuda",
+        "12.1",
+        "--python-from",
+        "host",
+        "--python",
+        f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "--envs",
+        str(tmp_path / "e"),
+    ]
     for path in (["render"], ["build"], ["env", "create"]):
         result = invoke(*path, *asked, "--dry-run")
         assert result.exit_code == 0, result.output
@@ -139,7 +150,7 @@ def test_exit_codes_are_distinct_and_documented() -> None:
     codes = {kind.__name__: kind.exit_code for kind in kinds if kind is not errors.ProvisionError}
     assert len(set(codes.values())) == len(codes)
     table = (ROOT / "docs" / "errors.md").read_text()
-    documented = dict((name, int(code)) for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", table, flags=re.MULTILINE))
+    documented = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", table, flags=re.MULTILINE)}
     assert documented == codes
 
 

@@ -6,6 +6,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from provision import compat
+from provision.pipeline.matrix import SOURCES
 
 
 def test_covers_1_12_to_2_15_in_order() -> None:
@@ -18,8 +19,8 @@ def test_covers_1_12_to_2_15_in_order() -> None:
 @pytest.mark.parametrize("release", compat.releases().values(), ids=lambda release: release.version)
 def test_every_build_has_its_source_and_a_known_driver_floor(release: compat.Release) -> None:
     assert release.wheels
-    for source in ("wheels", "pytorch", "conda-forge"):
-        for build in release.builds(source):  # type: ignore[arg-type]
+    for source in SOURCES:
+        for build in release.builds(source):
             assert build.source and build.python and build.glibc
             assert build.cuda in compat.driver_floors(), f"{release.version} {build.cuda}"
             assert build.nccl is None or build.nccl_source

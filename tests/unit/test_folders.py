@@ -12,6 +12,7 @@ import pytest
 from provision import folders
 from provision.errors import Taken
 from provision.folders import Folders
+from provision.model import MeterContext
 
 HOLD = """
 import sys
@@ -40,7 +41,7 @@ class Listener:
 
     warn = say
 
-    def meter(self, title: str, total: int) -> None:  # type: ignore[override]
+    def meter(self, title: str, total: int) -> MeterContext:
         raise AssertionError("nothing to measure")
 
 
@@ -54,9 +55,12 @@ def holder(where: Folders) -> subprocess.Popen[str]:
 def test_a_held_name_is_refused_and_the_holder_named(where: Folders) -> None:
     with holder(where) as child:
         try:
-            with pytest.raises(Taken, match=f"lab is being worked on by process {child.pid} "), folders.held(where, "lab", Listener(), wait=False):  # type: ignore[arg-type]
+            with (
+                pytest.raises(Taken, match=f"lab is being worked on by process {child.pid} "),
+                folders.held(where, "lab", Listener(), wait=False),
+            ):
                 pass
-            with folders.held(where, "other", Listener(), wait=False):  # type: ignore[arg-type]
+            with folders.held(where, "other", Listener(), wait=False):
                 pass
         finally:
             child.kill()
@@ -67,17 +71,17 @@ def test_waits_for_the_holder_and_says_so(where: Folders) -> None:
     with holder(where) as child:
         os.set_blocking(child.stdin.fileno(), True)  # type: ignore[union-attr]
         timer = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {child.pid}"])
-        with folders.held(where, "lab", listener):  # type: ignore[arg-type]
+        with folders.held(where, "lab", listener):
             pass
         timer.wait()
     assert listener.heard and f"process {child.pid}" in listener.heard[0]
 
 
 def test_holding_again_writes_nothing(where: Folders) -> None:
-    with folders.held(where, "lab", Listener()):  # type: ignore[arg-type]
+    with folders.held(where, "lab", Listener()):
         pass
     before = {path: path.stat().st_mtime_ns for path in where.data.rglob("*")}
-    with folders.held(where, "lab", Listener()):  # type: ignore[arg-type]
+    with folders.held(where, "lab", Listener()):
         pass
     assert {path: path.stat().st_mtime_ns for path in where.data.rglob("*")} == before
 

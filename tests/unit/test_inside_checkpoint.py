@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from provision.inside import fs
 from provision.inside.checkpoint import commit, manifest, read
 
 SHARDS = {0: {"rank0.bin": b"zero" * 100}, 1: {"rank1.bin": b"one" * 100, "more.bin": b""}}
@@ -105,7 +106,7 @@ def test_a_failing_manifest_leaves_nothing_visible(tmp_path: Path, monkeypatch: 
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(commit.fs, "write_synced", full)
+    monkeypatch.setattr(fs, "write_synced", full)
     with pytest.raises(manifest.CheckpointError, match="No space left"):
         commit.save(tmp_path, 1, {}, alone())
     assert names(tmp_path) == []

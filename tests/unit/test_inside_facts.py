@@ -34,9 +34,7 @@ def test_nccl_is_its_own_library_or_linked_into_torch() -> None:
     assert libraries.nccl_file([]) is None
 
 
-@pytest.mark.parametrize(
-    ("code", "version"), [(22005, "2.20.5"), (2708, "2.7.8"), (21003, "2.10.3"), (22707, "2.27.7")]
-)
+@pytest.mark.parametrize(("code", "version"), [(22005, "2.20.5"), (2708, "2.7.8"), (21003, "2.10.3"), (22707, "2.27.7")])
 def test_nccl_version_codes(code: int, version: str) -> None:
     assert libraries.decode_nccl(code) == version
 

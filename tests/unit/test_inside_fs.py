@@ -45,9 +45,7 @@ def test_atomic_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_atomic_write_syncs_the_data_before_the_rename_and_the_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_atomic_write_syncs_the_data_before_the_rename_and_the_folder_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     sync, rename = os.fsync, Path.replace
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provision.inside import report
+from provision.inside import libraries, report
 from provision.inside.smoke import ending, expectation, launcher, meeting, options, outcome, place, progress, timing
 from provision.inside.smoke import phases as all_phases
 from provision.inside.smoke.phases import all_reduce, barrier, ddp_step, facts
@@ -129,9 +129,7 @@ def test_one_broken_rank_breaks_the_phase() -> None:
 
 
 def test_the_guesses_of_gloo_are_cut_from_its_errors() -> None:
-    text = (
-        "[/a/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:68.\n This is typically caused by a crash. GLHF!"
-    )
+    text = "[/a/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:68.\n This is typically caused by a crash. GLHF!"
     assert outcome.error_in_words(RuntimeError(text)) == "RuntimeError: Connection closed by peer [127.0.0.1]:68"
 
 
@@ -156,7 +154,7 @@ class Gone:
     def set(self, key: str, value: str) -> None:
         raise RuntimeError("Broken pipe")
 
-    compare_set = set  # type: ignore[assignment]
+    compare_set = set
 
 
 class Clock:
@@ -237,9 +235,7 @@ def at(phase: str, meetings: int, collectives: int, step: str = "barrier") -> en
 
 def test_the_rank_behind_is_blamed() -> None:
     said = ending.blame({0: at("barrier", 3, 7), 1: at("barrier", 3, 6, "begin barrier")}, {}, 2)
-    assert said == (
-        "rank 1 is behind, in barrier (begin barrier, collective 6); rank 0 waits in barrier (barrier, collective 7)"
-    )
+    assert said == ("rank 1 is behind, in barrier (begin barrier, collective 6); rank 0 waits in barrier (barrier, collective 7)")
 
 
 def test_the_rank_that_left_out_a_collective_is_blamed_though_it_is_ahead() -> None:
@@ -295,7 +291,7 @@ def environment(**changes: Any) -> dict[str, Any]:
         "nccl": {"loaded": "2.20.5", "compiled": "2.20.5"},
         "cuda_available": False,
     }
-    found = {"torch": torch, "device_nodes": [], "driver": None, "environment": {}}
+    found: dict[str, Any] = {"torch": torch, "device_nodes": [], "driver": None, "environment": {}}
     return {**found, **{name: value for name, value in changes.items() if name in found}, "torch": {**torch, **changes}}
 
 
@@ -441,10 +437,8 @@ def test_ends_of_processes_in_words() -> None:
     ("nodes", "visible", "backend", "expected"),
     [(0, None, "auto", 2), (8, None, "auto", 8), (8, "0,3", "auto", 2), (8, "", "auto", 2), (8, None, "gloo", 2)],
 )
-def test_default_ranks(
-    monkeypatch: pytest.MonkeyPatch, nodes: int, visible: str | None, backend: str, expected: int
-) -> None:
-    monkeypatch.setattr(launcher.libraries, "device_nodes", lambda: [f"/dev/nvidia{n}" for n in range(nodes)])
+def test_default_ranks(monkeypatch: pytest.MonkeyPatch, nodes: int, visible: str | None, backend: str, expected: int) -> None:
+    monkeypatch.setattr(libraries, "device_nodes", lambda: [f"/dev/nvidia{n}" for n in range(nodes)])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -53,7 +53,9 @@ def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha: str) -> None:
         lock.read(write(tmp_path, LOCK.replace("SHA", f"'{sha}'")))
 
 
-@pytest.mark.parametrize("text", ["", "version: 1\n", "[", "- a\n", "version: 2\nmetadata: {}\npackage: []\n", LOCK.replace("package:", "packages:")])
+@pytest.mark.parametrize(
+    "text", ["", "version: 1\n", "[", "- a\n", "version: 2\nmetadata: {}\npackage: []\n", LOCK.replace("package:", "packages:")]
+)
 def test_what_is_not_a_lock_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml"):
         lock.read(write(tmp_path, text))

@@ -26,7 +26,9 @@ def test_the_main_request() -> None:
     assert found.spec.name == "torch2.3-cuda12.1-py311"
     assert (found.torch, found.local_version, found.source) == ("2.3.1", "2.3.1+cu121", "wheels")
     assert (found.nccl, found.cudnn, found.python, found.driver_floor) == ("2.20.5", "8.9.2.26", "3.11", "525.60.13")
-    assert {"torch==2.3.1", "torchvision==0.18.1", "torchaudio==2.3.1", "nvidia-nccl-cu12==2.20.5", "python=3.11"} <= set(requirements(found))
+    assert {"torch==2.3.1", "torchvision==0.18.1", "torchaudio==2.3.1", "nvidia-nccl-cu12==2.20.5", "python=3.11"} <= set(
+        requirements(found)
+    )
     assert dict(found.virtual_packages)["__cuda"] == "12.1"
 
 

@@ -25,8 +25,14 @@ def make(folder: Path, sha: str = "lock") -> Prefix:
     (info / "RECORD").write_text(f"six.py,{prefix._record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n")
     meta = folder / "conda-meta"
     meta.mkdir()
-    paths = {"paths": [{"_path": "bin/python", "path_type": "hardlink", "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}]}
-    (meta / "python-3.11.7-host_0.json").write_text(json.dumps({"name": "python", "version": "3.11.7", "build": "host_0", "paths_data": paths}))
+    paths = {
+        "paths": [
+            {"_path": "bin/python", "path_type": "hardlink", "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
+        ]
+    }
+    (meta / "python-3.11.7-host_0.json").write_text(
+        json.dumps({"name": "python", "version": "3.11.7", "build": "host_0", "paths_data": paths})
+    )
     (folder / prefix.MARKER).write_text(json.dumps({"name": "lab", "lock_sha256": sha}))
     return Prefix(name="lab", path=folder, lock_sha256=sha)
 
@@ -49,7 +55,16 @@ def test_find_and_current(tmp_path: Path) -> None:
 
 def test_drift_of_packages(tmp_path: Path) -> None:
     made = make(tmp_path / "lab")
-    found = {(one.kind, one.name) for one in prefix.drift(made, lock(("numpy", "1.0"),), files=False)}
+    found = {
+        (one.kind, one.name)
+        for one in prefix.drift(
+            made,
+            lock(
+                ("numpy", "1.0"),
+            ),
+            files=False,
+        )
+    }
     assert found == {("missing", "numpy"), ("extra", "six")}
     assert [one.kind for one in prefix.drift(made, lock(("six", "1.16.0")), files=False)] == ["version"]
 

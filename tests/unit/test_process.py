@@ -44,10 +44,11 @@ def test_a_missing_tool_is_named() -> None:
 
 
 def test_past_its_deadline_the_child_and_its_children_are_gone(tmp_path: Path) -> None:
-    script = f"import subprocess,sys,time; p=subprocess.Popen(['sleep','100']); open({str(tmp_path / 'pid')!r},'w').write(str(p.pid)); time.sleep(100)"
+    pid = tmp_path / "pid"
+    script = f"import subprocess, time; p = subprocess.Popen(['sleep', '100']); open({str(pid)!r}, 'w').write(str(p.pid)); time.sleep(100)"
     with pytest.raises(TimedOut, match="within 2 s"):
         run([sys.executable, "-c", script], timeout_s=2)
-    assert gone(int((tmp_path / "pid").read_text()))
+    assert gone(int(pid.read_text()))
 
 
 def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:

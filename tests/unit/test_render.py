@@ -14,7 +14,13 @@ from provision.pipeline import matrix, render, spec
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 REQUESTS: dict[str, dict[str, Any]] = {
     "wheels": {"torch": "2.3", "cuda": "12.1"},
-    "wheels-extras": {"torch": "2.9", "cuda": "13.0", "pip": ("einops>=0.7,<1", "x[extra]~=1.0"), "conda": ("ffmpeg=7.*",), "channels": ("lab/label/x", "conda-forge")},
+    "wheels-extras": {
+        "torch": "2.9",
+        "cuda": "13.0",
+        "pip": ("einops>=0.7,<1", "x[extra]~=1.0"),
+        "conda": ("ffmpeg=7.*",),
+        "channels": ("lab/label/x", "conda-forge"),
+    },
     "cpu": {"torch": "2.13", "cpu": True, "companions": False},
     "pytorch": {"torch": "2.3", "cuda": "12.1", "source": "pytorch"},
     "conda-forge": {"torch": "2.6", "cuda": "12.6"},
@@ -45,7 +51,7 @@ def test_rendering_then_parsing_gives_the_request_back(case: str) -> None:
     environment = yaml.safe_load(rendered[render.ENVIRONMENT])
     assert set(environment) == {"name", "channels", "dependencies"}  # the keys that conda env, micromamba and repo2docker know
     plain = [item for item in environment["dependencies"] if isinstance(item, str)]
-    pip = next((item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), [])
+    pip: list[str] = next((item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), [])
     assert plain == [pin.requirement for pin in resolution.pins if pin.manager == "conda"]
     assert pip == [pin.requirement for pin in resolution.pins if pin.manager == "pip"]
     machine = yaml.safe_load(rendered[render.VIRTUAL_PACKAGES])["subdirs"]["linux-64"]["packages"]
@@ -71,7 +77,9 @@ def test_spec_file_reads_back(case: str, tmp_path: Path) -> None:
     assert again.spec == first.spec
 
 
-@pytest.mark.parametrize("value", ["yes", "1.10", "null", "a: b", "- x", "#x", "é", "x y", "", "@a", "[x]", '"q"', "a\tb", "=1", "12.1", "off"])
+@pytest.mark.parametrize(
+    "value", ["yes", "1.10", "null", "a: b", "- x", "#x", "é", "x y", "", "@a", "[x]", '"q"', "a\tb", "=1", "12.1", "off"]
+)
 def test_yaml_scalars_survive(value: str) -> None:
     assert yaml.safe_load(f"- {render._yaml(value)}") == [value]
 

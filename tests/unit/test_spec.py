@@ -21,7 +21,9 @@ def test_good_names(name: str) -> None:
     assert spec.check_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "{{ x }}", "$(rm)", "a;b", "A", "a..b", "-a", "a-", "x" * 101, "a\nb", "ü"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../x", "a b", "{{ x }}", "$(rm)", "a;b", "A", "a..b", "-a", "a-", "x" * 101, "a\nb", "ü"]
+)
 def test_bad_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidSpec, match="cannot be an environment's name"):
         spec.check_name(name)

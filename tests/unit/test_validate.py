@@ -57,7 +57,14 @@ def test_a_failed_phase_is_named(tmp_path: Path) -> None:
 def test_arguments_hold_what_the_lock_promised() -> None:
     cuda = matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
     argv = " ".join(validate.arguments(cuda, validate.Request(ranks=4, quick=True, inject=("die:1:barrier",))))
-    for words in ("--expect-torch 2.3.1+cu121", "--expect-cuda 12.1", "--expect-nccl 2.20.5", "--ranks 4", "--profile quick", "--inject die:1:barrier"):
+    for words in (
+        "--expect-torch 2.3.1+cu121",
+        "--expect-cuda 12.1",
+        "--expect-nccl 2.20.5",
+        "--ranks 4",
+        "--profile quick",
+        "--inject die:1:barrier",
+    ):
         assert words in argv
     cpu = matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
     assert "--expect-cuda none" in " ".join(validate.arguments(cpu, validate.Request()))

@@ -57,7 +57,7 @@ def test_pip_settings_become_uv_options() -> None:
     }
     found = wheels._from_pip(settings)
     assert found.remote[:2] == ("--default-index", "https://one.invalid/simple")
-    assert ("--index", "https://two.invalid/simple") == found.remote[2:4]
+    assert found.remote[2:4] == ("--index", "https://two.invalid/simple")
     assert "https://three.invalid/links" in found.remote
     assert "file:///srv/simple" in found.local and "/srv/wheels" in found.local
     assert not any("srv" in option for option in found.remote)
@@ -75,13 +75,17 @@ def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyP
     assert wheels.indexes(None).remote == ()
 
 
-@pytest.mark.parametrize("glibc,expected", [("2.17", "2.17"), ("2.28", "2.28"), ("2.30", "2.28"), ("2.36", "2.36"), ("2.99", "2.40"), ("2.5", "2.17")])
+@pytest.mark.parametrize(
+    "glibc,expected", [("2.17", "2.17"), ("2.28", "2.28"), ("2.30", "2.28"), ("2.36", "2.36"), ("2.99", "2.40"), ("2.5", "2.17")]
+)
 def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
     assert wheels._uv_glibc(glibc) == expected
 
 
 def test_pylock_round_trip() -> None:
-    package = LockedPackage(manager="pip", name="six", version="1.17.0", url="https://index.invalid/six-1.17.0-py2.py3-none-any.whl", sha256="a" * 64)
+    package = LockedPackage(
+        manager="pip", name="six", version="1.17.0", url="https://index.invalid/six-1.17.0-py2.py3-none-any.whl", sha256="a" * 64
+    )
     assert wheels._read_pylock(wheels.pylock([package]), {}) == (package,)
 
 

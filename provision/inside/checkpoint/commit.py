@@ -80,9 +80,7 @@ def _make_temporary(root: Path, final: Path) -> Path:
     return temporary
 
 
-def _write_shard(
-    folder: Path, files: Mapping[str, bytes], rank: int, deadline_s: float
-) -> tuple[list[dict[str, Any]], str | None]:
+def _write_shard(folder: Path, files: Mapping[str, bytes], rank: int, deadline_s: float) -> tuple[list[dict[str, Any]], str | None]:
     """The entries of what was written, or why it could not be; raising here would leave the other ranks waiting."""
     try:
         fs.wait_until_visible(folder, deadline_s)

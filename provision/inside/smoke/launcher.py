@@ -206,9 +206,7 @@ def _conclude(options: choices.Options, run: Run, reason: str) -> int:
     return 1
 
 
-def _report_failure(
-    options: choices.Options, run: Run, found: report.Report, name: str, reason: str, ended: dict[int, str]
-) -> None:
+def _report_failure(options: choices.Options, run: Run, found: report.Report, name: str, reason: str, ended: dict[int, str]) -> None:
     """In place of rank 0, which could not."""
     told = [reason, *(f"rank {rank} {words}" for rank, words in ended.items())]
     message = "; ".join(dict.fromkeys(text for text in told if text)) or "the ranks ended without a report"

@@ -75,9 +75,7 @@ class Meeting:
         self._sleep = sleep
         self._count = 0
 
-    def exchange(
-        self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False
-    ) -> list[Any]:
+    def exchange(self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False) -> list[Any]:
         """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in time.
 
         After bad news from one rank the others have GRACE_S left to answer.

@@ -25,9 +25,7 @@ def first_pending(unfinished: report.Report) -> str | None:
     return next((phase.name for phase in unfinished.phases if phase.message == NOT_FINISHED), None)
 
 
-def with_failure(
-    unfinished: report.Report, name: str, message: str, data: dict[str, Any], duration_s: float
-) -> report.Report:
+def with_failure(unfinished: report.Report, name: str, message: str, data: dict[str, Any], duration_s: float) -> report.Report:
     """The report with one phase failed, at its place among the others or, if it is none of them, at their end."""
     failure = report.Phase(name, report.FAIL, duration_s, message, "see rank*.stuck.json and rank*.log", data)
     names = [phase.name for phase in unfinished.phases]

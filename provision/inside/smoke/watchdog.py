@@ -48,9 +48,7 @@ class Watchdog:
         """The next thing, and the seconds it may take; never beyond the end of the whole run."""
         own = time.monotonic() + within_s
         text = f"{what} within its {within_s:g} s"
-        self._limit = (
-            (text, own) if own < self._ends_at else (f"{what} before the time of the whole run", self._ends_at)
-        )
+        self._limit = (text, own) if own < self._ends_at else (f"{what} before the time of the whole run", self._ends_at)
         ring_backstop(max(self.remaining_s(), 0) + BACKSTOP_S)
 
     def remaining_s(self) -> float:

@@ -129,11 +129,7 @@ class Worker:
         for taken in self._taken:
             agreed, duration_s = self._agree(taken)
             message = " ".join(agreed.message.split())
-            self._record(
-                report.Phase(
-                    taken.phase.name, agreed.verdict, round(duration_s, 3), message, agreed.advice, agreed.data
-                )
-            )
+            self._record(report.Phase(taken.phase.name, agreed.verdict, round(duration_s, 3), message, agreed.advice, agreed.data))
             if agreed.broken:
                 break
         self._taken.clear()

