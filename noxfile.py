@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nox
@@ -48,7 +49,18 @@ def tests(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """Tests with real parts; a part that is absent skips with its reason, and fails where PROVISION_REQUIRE names it."""
     session.install("-e", ".", *TEST_TOOLS)
-    session.run("pytest", "tests/integration", "--durations=15", *session.posargs)
+    session.run("pytest", "tests/integration", "--durations=15", *session.posargs, env=_interpreter_with_torch(session))
+
+
+def _interpreter_with_torch(session: nox.Session) -> dict[str, str]:
+    """Our own tool makes the environment in which the tests of inside/ run. Where it cannot, those tests say why they skip."""
+    if "PROVISION_TEST_PYTHON" in os.environ:
+        return {}
+    place = Path(session.create_tmp()).absolute()
+    made = place / "torch"
+    command = ["provision", "env", "create", "--torch", "2.3", "--cuda", "12.1", "--envs", str(place / "envs"), "--prefix", str(made)]
+    session.run(*command, env={"PROVISION_DATA": str(place / "data")}, success_codes=range(20))
+    return {"PROVISION_TEST_PYTHON": str(made / "bin" / "python")} if (made / "bin" / "python").exists() else {}
 
 
 @nox.session

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 from provision.errors import IntegrityError, InvalidSpec, NoSpace, ToolFailed, Unreachable, Unsolvable
@@ -35,7 +35,7 @@ def channel(name: str, alias: str | None = None) -> rattler.Channel:
     import rattler
 
     try:
-        config = rattler.ChannelConfig(channel_alias=alias) if alias else None
+        config = rattler.ChannelConfig(channel_alias=alias.rstrip("/") + "/") if alias else None
         return rattler.Channel(name, config)
     except Exception as error:
         raise InvalidSpec(f"`{name}` is not a channel: {error}.") from error
@@ -183,14 +183,13 @@ def _install_error(error: Exception, target: Path) -> Exception:
 
 
 def _reporter(advance: Callable[[int], None]) -> InstallerReporter:
-    """Counts linked packages; rattler calls it from its own threads."""
-    from rattler.install import InstallerReporter
+    """Counts linked packages. rattler calls it from its own threads, and only the methods that are there."""
 
-    class Linked(InstallerReporter):
+    class Linked:
         def on_link_complete(self, index: int) -> None:
             advance(1)
 
-    return Linked()
+    return cast("InstallerReporter", Linked())
 
 
 def _verify_local(package: LockedPackage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -116,9 +117,10 @@ def make_image(context: Context, wanted: Plan, lock: Lock, prefix: Prefix, clien
     def link(staging: Path) -> None:
         conda.link(lock.by("conda"), staging, final=Path(images.PREFIX), cache=context.where.packages, progress=context.progress)
 
-    found = images.find(wanted.resolution, lock, base, layout=layout, inside=validate.INSIDE)
+    epoch = images.source_date_epoch(os.environ)
+    found = images.find(wanted.resolution, lock, base, layout=layout, inside=validate.INSIDE, epoch=epoch)
     image = found or images.build(
-        wanted.resolution, lock, prefix, base, layout=layout, inside=validate.INSIDE, link=link, progress=context.progress
+        wanted.resolution, lock, prefix, base, layout=layout, inside=validate.INSIDE, link=link, progress=context.progress, epoch=epoch
     )
     return image, images.load(image, client, context.progress) or found is None
 

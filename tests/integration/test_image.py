@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
 import os
 import shutil
+import socket
 import subprocess
+import sys
 import tarfile
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,7 +24,7 @@ from typing import Any
 import pytest
 
 from provision import channel, conda
-from provision.errors import IntegrityError, InvalidSpec, StaleLock, Taken, TimedOut, ToolMissing
+from provision.errors import IntegrityError, InvalidSpec, StaleLock, Taken, TimedOut, ToolMissing, Unreachable
 from provision.model import PLATFORM, Image, Lock, LockedPackage, Prefix, Resolution, Spec
 from provision.pipeline import image
 from provision.pipeline.image import contents, oci
@@ -61,10 +65,7 @@ class Watching:
 
 @pytest.fixture(scope="session")
 def docker_client() -> Any:
-    client, reason = image.engine()
-    if client is None:
-        pytest.skip(f"no Docker engine: {reason}")
-    return client
+    return image.demand_engine()
 
 
 @pytest.fixture(scope="session")
@@ -435,6 +436,69 @@ def test_an_engine_that_wants_all_layers_gets_them(loaded: Image, docker_client:
     assert image.load(loaded, docker_client, watching)
     assert watching.advanced > sum(layer.size for layer in loaded.layers)
     assert run(docker_client, loaded, "greet") == "hello\n"
+
+
+def test_a_build_that_takes_the_tags_leaves_no_image_behind(
+    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, loaded: Image, docker_client: Any, tmp_path: Path
+) -> None:
+    newer = build(made, lock, prefix, base, inside, tmp_path / "toy", epoch=1)
+    assert newer.reference == loaded.reference
+    image.load(newer, docker_client, Watching())
+    ours = docker_client.api.images(filters={"label": "org.opencontainers.image.title=toy"}, quiet=True, all=True)
+    assert ours.count(newer.image_id) == 1
+    assert loaded.image_id not in ours
+    assert image.load(loaded, docker_client, Watching())
+
+
+class Leaky:
+    """The engine behind a connection that breaks once `limit` bytes were sent to it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                ours, _ = self._server.accept()
+                theirs = socket.socket(socket.AF_UNIX)
+                theirs.connect("/var/run/docker.sock")
+                for source, target, limit in ((ours, theirs, self._limit), (theirs, ours, sys.maxsize)):
+                    threading.Thread(target=self._pass_on, args=(source, target, limit), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, target: socket.socket, left: int) -> None:
+        with contextlib.suppress(OSError):
+            while left > 0 and (data := source.recv(65536)):
+                target.sendall(data)
+                left -= len(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@pytest.mark.skipif(not Path("/var/run/docker.sock").exists(), reason="the engine is not on the usual socket")
+def test_an_engine_that_goes_away_during_load(
+    loaded: Image, made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, docker_client: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    other = build(made, lock, prefix, base, inside, tmp_path / "toy", epoch=2)
+    leaky = Leaky(limit=2_000_000)
+    monkeypatch.setenv("DOCKER_HOST", leaky.address)
+    client = image.demand_engine()
+    with pytest.raises(Unreachable, match=r"went away: could not load provision/toy:.*docker info"):
+        image.load(other, client, Watching())
+    client.close()
+    leaky.close()
+    image.load(other, docker_client, Watching())
+    assert run(docker_client, other, "greet") == "hello\n"
+    assert image.load(loaded, docker_client, Watching())
 
 
 def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 EPOCH = 315532800
 
 LOCK_LABEL = "org.provision.lock"
+TITLE_LABEL = "org.opencontainers.image.title"
 STACK = 64 << 20
 
 # The rules of the distribution specification for a repository name; tags are wider.
@@ -96,7 +97,7 @@ def _require_cuda(resolution: Resolution) -> str:
 def labels(resolution: Resolution, lock: Lock, base: str, base_digest: str | None) -> dict[str, str]:
     """Labels of the config, which are the annotations of the manifest too. A value that is not known has no key."""
     known = {
-        "org.opencontainers.image.title": resolution.spec.name,
+        TITLE_LABEL: resolution.spec.name,
         "org.opencontainers.image.version": lock.sha256[:12],
         "org.opencontainers.image.base.name": base,
         "org.opencontainers.image.base.digest": _pinned(base),

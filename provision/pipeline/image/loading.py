@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from provision.errors import ToolFailed
+from provision.errors import Taken, ToolFailed
 from provision.model import Image, Progress
 from provision.pipeline.image import oci, tar
-from provision.pipeline.image.config import LOCK_LABEL, repository
+from provision.pipeline.image.config import LOCK_LABEL, TITLE_LABEL, repository
 from provision.pipeline.image.layers import PIECE
-from provision.pipeline.image.sdk import Client, get, speaking
+from provision.pipeline.image.sdk import Client, found, get, speaking
 
 
 def load(image: Image, client: Client, progress: Progress) -> bool:
@@ -28,6 +30,7 @@ def load(image: Image, client: Client, progress: Progress) -> bool:
     with speaking(f"tag {image.reference}"):
         for each in (tag, "latest"):
             client.api.tag(image.image_id, name, each)
+    _drop_untagged(name, client)
     return send
 
 
@@ -102,4 +105,15 @@ def remove(name: str, client: Client) -> tuple[str, ...]:
     for tag in ours:
         with speaking(f"remove {tag}"):
             client.images.remove(tag)
+    _drop_untagged(repo, client)
     return tuple(ours)
+
+
+def _drop_untagged(repo: str, client: Client) -> None:
+    """Remove the environment's images that lost their tags to a newer build, unless a container uses them."""
+    labels = [LOCK_LABEL, f"{TITLE_LABEL}={repo.partition('/')[2]}"]
+    with speaking(f"list images of {repo}"):
+        lost = client.api.images(filters={"dangling": True, "label": labels}, quiet=True)
+    for identity in lost:
+        with contextlib.suppress(Taken), speaking(f"remove {identity}"):
+            found(functools.partial(client.images.remove, identity))

@@ -1,0 +1,130 @@
+"""Real parts, made once per run: a home of its own, the `provision` command as a user runs it, a base image without a registry,
+and the main environment (torch 2.3, CUDA 12.1) that many tests look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+BASE = "provision-test-base:bookworm"
+MAIN = "torch2.3-cuda12.1-py311"
+MAIN_REQUEST = ("--torch", "2.3", "--cuda", "12.1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """A user of one test session: folders, and the command run in them."""
+
+    root: Path
+    env: Mapping[str, str]
+
+    @property
+    def envs(self) -> Path:
+        return self.root / "work" / "envs"
+
+    def run(self, *arguments: str, timeout_s: float = 900, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `provision ...` to its end."""
+        with self.start(*arguments, **variables) as child:
+            try:
+                out, err = child.communicate(timeout=timeout_s)
+            except BaseException:
+                child.kill()
+                raise
+        return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        command = [str(Path(sys.executable).parent / "provision"), *arguments]
+        env = {**self.env, **variables}
+        return subprocess.Popen(command, cwd=self.root / "work", env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def json(self, *arguments: str) -> object:
+        done = self.run(*arguments, "--json")
+        assert done.returncode in (0, 1), done.stderr
+        return json.loads(done.stdout)
+
+
+def make_home(root: Path) -> Home:
+    (root / "work").mkdir(parents=True)
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PROVISION_", "JUPYTER_")) and key != "PYTHONPATH"}
+    env |= {"PROVISION_DATA": str(root / "data"), "PROVISION_CACHE": str(root / "cache"), "JUPYTER_DATA_DIR": str(root / "jupyter")}
+    return Home(root=root, env=env)
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return make_home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session")
+def built(home: Home) -> subprocess.CompletedProcess[str]:
+    """The main environment, without its image: locked, installed, tested, registered."""
+    done = home.run("build", *MAIN_REQUEST, "--no-image")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="session")
+def main_prefix(home: Home, built: object) -> Path:
+    return home.root / "data" / "prefixes" / MAIN
+
+
+@pytest.fixture(scope="session")
+def cpu_request(home: Home) -> tuple[str, ...]:
+    """A small environment for tests that break things; needs a place that has PyTorch's CPU wheels (pip's settings)."""
+    request = ("--torch", "2.13", "--cpu", "--no-companions")
+    done = home.run("lock", *request, "--dry-run")
+    if done.returncode != 0:
+        pytest.skip(f"no CPU build of torch can be had here: {done.stderr.splitlines()[-1]}")
+    return request
+
+
+@pytest.fixture(scope="session")
+def docker_base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Debian base image in the engine, made without a registry: debootstrap and docker import."""
+    import docker
+    from docker.errors import ImageNotFound
+
+    client = docker.from_env(timeout=600)
+    try:
+        client.images.get(BASE)
+    except ImageNotFound:
+        _import_base(client, tmp_path_factory.mktemp("base"))
+    finally:
+        client.close()
+    return BASE
+
+
+def _import_base(client: object, scratch: Path) -> None:
+    if not shutil.which("debootstrap") or os.geteuid() != 0:
+        pytest.skip("making a base image needs debootstrap and root")
+    root = scratch / "root"
+    subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(root)], check=True, capture_output=True)
+    subprocess.run(["tar", "-C", str(root), "-cf", str(scratch / "base.tar"), "."], check=True)
+    name, _, tag = BASE.partition(":")
+    client.api.import_image_from_file(str(scratch / "base.tar"), repository=name, tag=tag)  # type: ignore[attr-defined]
+    shutil.rmtree(root)
+
+
+Eventually = Callable[[Callable[[], bool], float], None]
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """Wait until something is so, or fail."""
+    import time
+
+    def wait(holds: Callable[[], bool], patience_s: float) -> None:
+        end = time.monotonic() + patience_s
+        while not holds():
+            assert time.monotonic() < end, "it did not come true in time"
+            time.sleep(0.02)
+
+    return wait

@@ -1,0 +1,172 @@
+"""The main job on real input: real wheels, this machine's Python, two Gloo ranks, a Jupyter kernel, and a Docker image."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.conftest import MAIN, MAIN_REQUEST, Home
+
+pytestmark = pytest.mark.index
+
+
+def test_what_a_build_leaves(home: Home, built: subprocess.CompletedProcess[str], main_prefix: Path) -> None:
+    folder = home.envs / MAIN
+    files = {"spec.yml", "environment.yml", "virtual-packages.yml", "conda-lock.yml", "Dockerfile", "passport.json"}
+    assert {path.name for path in folder.iterdir()} == files
+    assert "next:" in built.stdout and str(main_prefix) in built.stdout
+    assert not [path for path in main_prefix.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_torch_in_the_prefix_is_the_one_asked_for(main_prefix: Path, built: object) -> None:
+    script = "import torch, sys; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version(), sys.prefix)"
+    done = subprocess.run([main_prefix / "bin" / "python", "-I", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2.3.1+cu121", "12.1", "(2,", "20,", "5)", str(main_prefix)]
+
+
+def test_the_lock_hashes_everything_and_conda_lock_reads_it(home: Home, built: object, tmp_path: Path) -> None:
+    from conda_lock.lockfile import parse_conda_lock_file
+
+    path = home.envs / MAIN / "conda-lock.yml"
+    parsed = parse_conda_lock_file(path)
+    assert {package.manager for package in parsed.package} == {"conda", "pip"}
+    assert all(package.hash.sha256 for package in parsed.package)
+    assert yaml.safe_load(path.read_text())["version"] == 1
+    tool = Path(sys.executable).parent / "conda-lock"
+    subprocess.run([tool, "render", "-k", "explicit", "-p", "linux-64", path], cwd=tmp_path, check=True, capture_output=True)
+    assert "@EXPLICIT" in (tmp_path / "conda-linux-64.lock").read_text()
+
+
+def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
+    """Its own input hash agrees. --conda names a program that would fail if a solve were tried; names.yml keeps it off the network."""
+    import provision
+
+    folder = home.envs / MAIN
+    names = (Path(provision.__file__).parent / "data" / "pypi-conda-names.yml").as_uri()
+    before = (folder / "conda-lock.yml").read_bytes()
+    command = [str(Path(sys.executable).parent / "conda-lock"), "lock", "-f", "environment.yml", "-p", "linux-64", "--check-input-hash"]
+    command += ["--virtual-package-spec", "virtual-packages.yml", "--lockfile", "conda-lock.yml"]
+    command += ["--pypi_to_conda_lookup_file", names, "--conda", "/bin/false"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Spec hash already locked" in done.stderr
+    assert (folder / "conda-lock.yml").read_bytes() == before
+
+
+def test_building_again_does_and_writes_nothing(home: Home, built: object) -> None:
+    def state() -> dict[Path, int]:
+        places = [home.envs, home.root / "data" / "held", home.root / "data" / "channels", home.root / "jupyter"]
+        return {path: path.stat().st_mtime_ns for place in places for path in place.rglob("*")}
+
+    before = state()
+    done = home.run("build", *MAIN_REQUEST, "--no-image", "--no-smoke")
+    assert done.returncode == 0, done.stderr
+    assert "made" not in done.stdout
+    assert state() == before
+
+
+def test_a_spec_without_options_builds_the_same(home: Home, built: object) -> None:
+    done = home.run("build", MAIN, "--no-image", "--no-smoke")
+    assert done.returncode == 0, done.stderr
+    assert "made" not in done.stdout
+
+
+def test_the_passport_ties_it_together(home: Home, built: object, main_prefix: Path) -> None:
+    passport = json.loads((home.envs / MAIN / "passport.json").read_text())
+    assert passport["request"] == {"torch": "2.3", "cuda": "12.1", "python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+    assert passport["prefix"]["path"] == str(main_prefix)
+    assert (passport["lock"]["python_from"], passport["lock"]["portable"]) == ("host", False)
+    assert passport["smoke"]["prefix"]["verdict"] == "pass"
+    shown = home.run("passport", "show", MAIN)
+    assert shown.returncode == 0
+    assert "smoke   prefix: pass" in shown.stdout
+
+
+def test_no_drift_and_then_drift(home: Home, built: object, main_prefix: Path) -> None:
+    assert home.run("env", "diff", MAIN, "--files").returncode == 0
+    victim = next(main_prefix.glob("lib/python*/site-packages/sympy/__init__.py"))
+    content = victim.read_bytes()
+    victim.unlink()
+    victim.write_bytes(content + b"\n# edited\n")
+    try:
+        done = home.run("env", "diff", MAIN, "--files")
+        assert (done.returncode, done.stdout.split()[:2]) == (1, ["changed", "sympy:"])
+    finally:
+        victim.write_bytes(content)
+
+
+def test_kernel_starts_and_sees_exactly_this_prefix(home: Home, built: object, main_prefix: Path, tmp_path: Path) -> None:
+    from jupyter_client.manager import start_new_kernel
+
+    before = dict(os.environ)
+    os.environ.update(JUPYTER_DATA_DIR=home.env["JUPYTER_DATA_DIR"], PYTHONPATH=str(tmp_path), JUPYTER_RUNTIME_DIR=str(tmp_path / "run"))
+    try:
+        manager, client = start_new_kernel(kernel_name=MAIN, startup_timeout=120)
+        try:
+            printed: list[str] = []
+            script = (
+                "import sys, torch, site; print(sys.prefix, torch.__version__, site.ENABLE_USER_SITE, [p for p in sys.path if 'site' in p])"
+            )
+            client.execute_interactive(script, timeout=120, output_hook=lambda m: printed.append(m["content"].get("text", "")))
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    site = f"{main_prefix}/lib/python{minor}/site-packages"
+    assert "".join(printed).strip() == f"{main_prefix} 2.3.1+cu121 False ['{site}']"
+
+
+@pytest.mark.parametrize(
+    "fault,phase",
+    [("wrong-value:1", "all_reduce"), ("die:1:ddp_step", "ddp_step"), ("flip-bit", "checkpoint")],
+)
+def test_the_smoke_test_can_fail_in_the_prefix(home: Home, built: object, fault: str, phase: str) -> None:
+    done = home.run("smoke", MAIN, "--quick", "--inject", fault, "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)
+    assert result["verdict"] == "fail"
+    assert phase in [found["name"] for found in result["report"]["phases"] if found["verdict"] == "fail"]
+
+
+@pytest.mark.docker
+def test_the_image_runs_the_smoke_test(home: Home, built: object, docker_base: str) -> None:
+    done = home.run("build", *MAIN_REQUEST, "--image", "--base", docker_base, "--quick", timeout_s=1500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passport = json.loads((home.envs / MAIN / "passport.json").read_text())
+    assert {place: found["verdict"] for place, found in passport["smoke"].items()} == {"prefix": "pass", "image": "pass"}
+    facts = passport["smoke"]["image"]["report"]["facts"]
+    assert "2.3.1+cu121" in json.dumps(facts)
+    assert passport["image"]["reference"].startswith(f"provision/{MAIN}:")
+    again = home.run("build", MAIN, "--image", "--no-smoke")
+    assert again.returncode == 0, again.stderr
+    assert "made" not in again.stdout
+
+
+@pytest.mark.docker
+def test_a_base_that_cannot_be_had_is_a_loud_skip_or_with_image_an_error(home: Home, built: object) -> None:
+    skipped = home.run("build", MAIN, "--no-smoke", "--base", "no-such-base:1", "--dry-run")
+    assert skipped.returncode == 0 and "no-such-base:1" in skipped.stdout
+    refused = home.run("image", "build", MAIN, "--base", "no-such-base:1")
+    assert refused.returncode == 9
+    assert "no-such-base:1" in refused.stderr
+
+
+@pytest.mark.docker
+def test_remove_takes_everything_of_the_machine_and_leaves_the_lab_its_folder(home: Home, cpu_request: tuple[str, ...]) -> None:
+    assert home.run("build", "to-remove", *cpu_request, "--no-image", "--no-smoke").returncode == 0
+    told = home.run("env", "remove", "to-remove", "--dry-run")
+    assert "would remove prefix" in told.stdout
+    assert home.run("env", "remove", "to-remove").returncode == 0
+    assert not (home.root / "data" / "prefixes" / "to-remove").exists()
+    assert not (home.root / "jupyter" / "kernels" / "to-remove").exists()
+    assert (home.envs / "to-remove" / "conda-lock.yml").exists()
+    assert home.run("env", "remove", "to-remove").returncode == 9
