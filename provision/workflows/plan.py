@@ -237,6 +237,7 @@ def create(context: Context, wish: Wish) -> tuple[Prefix, bool]:
 
 
 def keep_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
+    folders.sweep(wanted.prefix_path)  # a build killed right after the swap left the old prefix beside a current one
     found = prefixes.find(wanted.name, wanted.prefix_path)
     if found and prefixes.is_current(found, lock):
         return found, False

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,12 @@ def test_torch_in_the_prefix_is_the_one_asked_for(main_prefix: Path, built: obje
 
 
 def test_the_lock_hashes_everything_and_conda_lock_reads_it(home: Home, built: object, tmp_path: Path) -> None:
-    from conda_lock.lockfile import parse_conda_lock_file
-
     path = home.envs / MAIN / "conda-lock.yml"
-    parsed = parse_conda_lock_file(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # conda-lock's own, of its copies of other projects
+        from conda_lock.lockfile import parse_conda_lock_file
+
+        parsed = parse_conda_lock_file(path)
     assert {package.manager for package in parsed.package} == {"conda", "pip"}
     assert all(package.hash.sha256 for package in parsed.package)
     assert yaml.safe_load(path.read_text())["version"] == 1
@@ -44,7 +47,7 @@ def test_the_lock_hashes_everything_and_conda_lock_reads_it(home: Home, built: o
 
 
 def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
-    """Its own input hash agrees. --conda names a program that would fail if a solve were tried; names.yml keeps it off the network."""
+    """Its own input hash agrees. --conda names a program whose answer no solve could use; the names file keeps it off the network."""
     import provision
 
     folder = home.envs / MAIN
@@ -52,7 +55,7 @@ def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
     before = (folder / "conda-lock.yml").read_bytes()
     command = [str(Path(sys.executable).parent / "conda-lock"), "lock", "-f", "environment.yml", "-p", "linux-64", "--check-input-hash"]
     command += ["--virtual-package-spec", "virtual-packages.yml", "--lockfile", "conda-lock.yml"]
-    command += ["--pypi_to_conda_lookup_file", names, "--conda", "/bin/false"]
+    command += ["--pypi_to_conda_lookup_file", names, "--conda", "/bin/true"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Spec hash already locked" in done.stderr
@@ -170,3 +173,39 @@ def test_remove_takes_everything_of_the_machine_and_leaves_the_lab_its_folder(ho
     assert not (home.root / "jupyter" / "kernels" / "to-remove").exists()
     assert (home.envs / "to-remove" / "conda-lock.yml").exists()
     assert home.run("env", "remove", "to-remove").returncode == 9
+
+
+def test_a_channel_that_answers_gives_its_python(home: Home, built: object, cpu_request: tuple[str, ...]) -> None:
+    """The bootstrapped channel, named as any channel is: nothing is packaged, and the lock says where Python is from."""
+    from provision.pipeline import lock
+
+    (made,) = (home.root / "data" / "channels").glob("py*")
+    done = home.run("lock", "from-channel", *cpu_request, "--channel", made.as_uri(), "--json")
+    assert done.returncode == 0, done.stderr
+    assert "no conda channel answers" not in done.stderr
+    found = lock.read(home.envs / "from-channel" / "conda-lock.yml")
+    assert (found.python_from, found.portable) == ("channel", False)  # its files lie on this machine's disk
+    again = home.run("channel", "bootstrap", "--json")
+    assert json.loads(again.stdout)["path"] == str(made)
+
+
+def test_progress_on_a_terminal_only(home: Home, built: object) -> None:
+    """uv's and our bars on a terminal; plain lines elsewhere."""
+    import pty
+
+    assert home.run("env", "remove", MAIN).returncode == 0
+    reader, writer = pty.openpty()
+    command = [str(Path(sys.executable).parent / "provision"), "env", "create", MAIN]
+    child = subprocess.Popen(command, cwd=home.root / "work", env={**home.env, "TERM": "xterm"}, stdout=subprocess.DEVNULL, stderr=writer)
+    os.close(writer)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(reader, 65536)
+        except OSError:  # the terminal's other side is closed
+            break
+    os.close(reader)
+    assert child.wait() == 0
+    assert b"\x1b[" in seen and b"torch==2.3.1" in seen
+    plain = home.run("env", "create", MAIN, "--prefix", str(home.root / "second"))
+    assert plain.returncode == 0 and "\x1b[" not in plain.stderr
