@@ -30,7 +30,7 @@ TOOL_OWNERS = {
     "jinja2": {"pipeline/render.py"},
     "jupyter_client": {"pipeline/register.py"},
     "rich": {"console.py"},
-    "click": {"cli.py"},
+    "click": {"cli/"},
     "subprocess": {"process.py", "inside/"},
     "uv": {"wheels.py"},
 }

@@ -1,0 +1,55 @@
+"""Command line: options in, one workflow called, result shown, errors to exit codes. Nothing heavy is imported at the top, so
+that `provision --help` is quick; docs/cli.md is generated from here and compared by a test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+import click
+
+from provision import __version__
+from provision.cli import keeping, making
+
+
+def main() -> None:
+    """The `provision` command. Ends the process itself: py-rattler 0.28 was seen to crash in its own clean-up at interpreter exit
+    (SIGSEGV after correct results), and the exit code must not depend on that."""
+    try:
+        cli.main(standalone_mode=True)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError, ValueError):  # the reader left (`| head`), or the stream was closed
+            stream.flush()
+    if "rattler" in sys.modules:
+        os._exit(status)
+    sys.exit(status)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="provision")
+def cli() -> None:
+    """One line becomes a locked, installed, imaged, smoke-tested and registered PyTorch environment.
+
+    \b
+    provision build --torch 2.3 --cuda 12.1
+    """
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a shell's completion script, for `eval "$(provision completion bash)"` in its start-up file."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(cli, {}, "provision", "_PROVISION_COMPLETE").source())
+
+
+for command in (
+    making.build, making.render, making.lock, making.image, making.smoke, keeping.env, keeping.kernel, keeping.passport, keeping.channel,
+):  # fmt: skip
+    cli.add_command(command)

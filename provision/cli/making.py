@@ -1,0 +1,175 @@
+"""Verbs that make products: build, render, lock, image build, smoke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import (
+    common,
+    context_of,
+    dry,
+    name_argument,
+    no_wait,
+    prefix_option,
+    relock_option,
+    request,
+    testing,
+    verb,
+    wish_of,
+)
+
+if TYPE_CHECKING:
+    from provision.console import Console
+    from provision.workflows.plan import ImageWish
+
+
+@click.command()
+@name_argument
+@request
+@prefix_option
+@click.option("--image/--no-image", default=None, help="Demand or skip the image.  [default: when a Docker engine answers]")
+@click.option("--smoke/--no-smoke", default=True, show_default=True, help="Run the DDP smoke test in what was built.")
+@click.option("--kernel/--no-kernel", default=True, show_default=True, help="Register a Jupyter kernel.")
+@testing
+@relock_option
+@dry
+@no_wait
+@common
+@verb
+def build(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
+    """Build an environment, all of it: lock, prefix, image, smoke test, kernel, passport.
+
+    NAME is an environment with a spec.yml in the envs folder; options override what it says.
+    """
+    from provision.workflows import build as workflow
+
+    context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    images: dict[bool | None, ImageWish] = {None: "auto", True: "demand", False: "skip"}
+    wish = wish_of(
+        name,
+        options,
+        prefix=prefix,
+        image=images[options["image"]],
+        smoke=options["smoke"],
+        kernel=options["kernel"],
+        relock=options["relock"],
+    )
+    if dry_run:
+        from provision.workflows.preview import build_preview
+
+        steps = build_preview(context, wish)
+        return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
+    from provision.console import build_summary
+
+    result = workflow.build(context, wish)
+    return console.result(result, build_summary(result, workflow.docker_run(result)))
+
+
+@click.command()
+@name_argument
+@request
+@click.option("--force", is_flag=True, help="Undo hand edits of generated files.")
+@dry
+@no_wait
+@common
+@verb
+def render(console: Console, name: str | None, envs: Path | None, force: bool, dry_run: bool, **options: Any) -> None:
+    """Write environment.yml, virtual-packages.yml and (for a locked environment) Dockerfile from spec.yml and options."""
+    from provision.workflows import plan as workflow
+
+    context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    wish = wish_of(name, options, force=force)
+    if dry_run:
+        wanted = workflow.plan(context, wish)
+        return console.result(wanted.texts, "\n".join(wanted.texts.values()).rstrip())
+    written = workflow.render_only(context, wish)
+    return console.result({"written": written}, [f"wrote {file}" for file in written] or ["nothing to write: all files are as rendered"])
+
+
+@click.command()
+@name_argument
+@request
+@relock_option
+@dry
+@no_wait
+@common
+@verb
+def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
+    """Write conda-lock.yml: every package, conda and pip, by URL and hash."""
+    from provision.workflows import plan as workflow
+    from provision.workflows.preview import lock_preview
+
+    context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    wish = wish_of(name, options, relock=options["relock"])
+    if dry_run:
+        packages = lock_preview(context, wish)
+        lines = [f"{package.manager}  {package.name} {package.version} {package.build}".rstrip() for package in packages]
+        return console.result(packages, lines)
+    _, made, anew = workflow.lock_only(context, wish)
+    told = {"path": made.path, "sha256": made.sha256, "packages": len(made.packages), "portable": made.portable, "made": anew}
+    word = "locked" if anew else "already locked"
+    return console.result(told, f"{word}: {len(made.packages)} packages in {made.path}" + ("" if made.portable else " (not portable)"))
+
+
+@click.group()
+def image() -> None:
+    """Images of environments."""
+
+
+@image.command("build")
+@name_argument
+@request
+@dry
+@no_wait
+@common
+@verb
+def image_build(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
+    """Make the image of a locked environment and load it into the Docker engine."""
+    from provision.workflows import verbs as workflow
+
+    context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    wish = wish_of(name, options, image="demand")
+    if dry_run:
+        from provision.workflows.preview import build_preview
+
+        steps = [step for step in build_preview(context, wish) if step["stage"] == "image"]
+        return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
+    wanted, made, anew = workflow.build_image(context, wish)
+    import shlex
+
+    from provision.pipeline.image import run_command
+
+    lines = [
+        f"{'made' if anew else 'already there'}: {made.reference} ({made.manifest_digest})",
+        shlex.join(run_command(wanted.resolution, made)),
+    ]
+    return console.result(made, lines)
+
+
+@click.command()
+@name_argument
+@request
+@prefix_option
+@click.option("--in", "place", type=click.Choice(["prefix", "image", "both"]), default="prefix", show_default=True, help="Where to test.")
+@click.option("--inject", multiple=True, metavar="FAULT", help="Rehearse a fault, e.g. die:1:barrier; the test must then fail.")
+@testing
+@common
+@verb
+def smoke(console: Console, name: str | None, envs: Path | None, prefix: Path | None, place: str, **options: Any) -> int:
+    """Run the DDP smoke test: rendezvous, barrier, all-reduce, DDP step, checkpoint. Exit code 1 unless it passes."""
+    from provision.console import smoke_line
+    from provision.pipeline.validate import failures
+    from provision.workflows import verbs as workflow
+
+    context = context_of(console, envs, alias=options["alias"])
+    places: Any = {"prefix": ("prefix",), "image": ("image",), "both": ("prefix", "image")}[place]
+    results = workflow.smoke(context, wish_of(name, options, prefix=prefix), places)
+    lines = []
+    for found in results:
+        lines.append(smoke_line(found))
+        lines += [f"  {phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}" for phase in found.report.get("phases", [])]
+    console.result(results, lines)
+    return 1 if failures(results) else 0

@@ -1,0 +1,137 @@
+"""What verbs share: groups of options, and the wrapper that turns what a command raises into one line and an exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from provision.console import Console
+    from provision.errors import ProvisionError
+    from provision.workflows.plan import Context, Wish
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    return lambda command: functools.reduce(lambda made, decorate: decorate(made), reversed(decorators), command)
+
+
+# What every verb takes.
+common = options(
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    click.option("-v", "--verbose", is_flag=True, help="Also show a solver's or tool's own words."),
+    click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+    click.option("--envs", type=click.Path(path_type=Path), help="Folder of environments.  [default: envs]"),
+)
+dry = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+no_wait = click.option("--no-wait", is_flag=True, help="Fail if another process works on this environment.")
+
+# What an environment is asked to be; the keys of spec.yml.
+request = options(
+    click.option("--torch", metavar="VERSION", help="PyTorch release: 2.3 (newest 2.3.x) or 2.3.1."),
+    click.option("--cuda", metavar="X.Y", help="CUDA version of the build, e.g. 12.1."),
+    click.option("--cpu", is_flag=True, help="A build without CUDA, for machines without GPUs."),
+    click.option("--python", metavar="X.Y", help="Python minor version.  [default: 3.11 where the build has it]"),
+    click.option("--nccl", metavar="VERSION", help="Only a build that carries this NCCL."),
+    click.option(
+        "--source", type=click.Choice(["auto", "wheels", "pytorch", "conda-forge"]), help="Where the build comes from.  [default: auto]"
+    ),
+    click.option(
+        "--channel", "channels", multiple=True, metavar="NAME|URL", help="conda channel, in order of priority.  [default: conda-forge]"
+    ),
+    click.option("--channel-alias", "alias", metavar="URL", help="Where channel names are looked up (a mirror)."),
+    click.option("--conda", multiple=True, metavar="SPEC", help="Another conda package."),
+    click.option("--pip", multiple=True, metavar="REQ", help="Another package from the package index."),
+    click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]"),
+    click.option(
+        "--python-from", type=click.Choice(["auto", "channel", "host"]), help="A channel's Python, or this machine's.  [default: auto]"
+    ),
+    click.option("--base", metavar="REF", help="Base image."),
+)
+SPEC_OPTIONS = ("torch", "cuda", "cpu", "python", "nccl", "source", "channels", "conda", "pip", "companions", "python_from", "base")
+
+testing = options(
+    click.option("--ranks", type=click.IntRange(1), help="Ranks of the smoke test.  [default: one per GPU; 2 without GPUs]"),
+    click.option("--backend", type=click.Choice(["auto", "gloo", "nccl"]), default="auto", show_default=True, help="Collective backend."),
+    click.option("--quick", is_flag=True, help="Fewer sizes and iterations."),
+    click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU instead of rehearsing on CPU."),
+    click.option(
+        "--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, metavar="S", help="Seconds for the whole smoke test."
+    ),
+)
+TEST_OPTIONS = ("ranks", "backend", "quick", "require_gpu", "timeout")
+
+name_argument = click.argument("name", required=False)
+prefix_option = click.option(
+    "--prefix", type=click.Path(path_type=Path), help="Folder of the environment.  [default: in the user's data folder]"
+)
+relock_option = click.option("--relock", is_flag=True, help="Replace a lock that is there.")
+
+
+def verb(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Give a command its Console and turn what it raises into one line and an exit code."""
+
+    @functools.wraps(command)
+    def run(*, as_json: bool, verbose: bool, debug: bool, **options: Any) -> None:
+        from provision.console import Console
+        from provision.errors import ProvisionError
+
+        console = Console(as_json=as_json, verbose=verbose or debug)
+        try:
+            sys.exit(command(console, **options) or 0)
+        except ProvisionError as error:
+            if debug:
+                raise
+            console.error(error)
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            console.warn("interrupted; nothing half-made was left")
+            sys.exit(INTERRUPTED)
+        except OSError as error:
+            if debug:
+                raise
+            console.error(_of_system(error))
+            sys.exit(_of_system(error).exit_code)
+
+    return run
+
+
+def _of_system(error: OSError) -> ProvisionError:
+    """A system error in our terms: full disks are known; any other names the file and the system's reason."""
+    import errno
+
+    from provision.errors import NoSpace, ToolFailed
+
+    shown = f"{error.filename or 'a file'}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"The disk is full ({shown}).", advice="Free space and run the same command again.")
+    failed = ToolFailed(["provision"], error.errno or 1, shown, advice="--debug shows where.")
+    failed.message = f"The system refused: {shown}."
+    return failed
+
+
+def context_of(console: Console, envs: Path | None, *, alias: str | None = None, wait: bool = True) -> Context:
+    from provision.folders import folders
+    from provision.workflows.plan import Context
+
+    return Context(where=folders(envs), progress=console, alias=alias or os.environ.get("PROVISION_CHANNEL_ALIAS"), wait=wait)
+
+
+def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
+    from provision.pipeline.validate import Request
+    from provision.workflows.plan import Wish
+
+    asked = {key: options[key] for key in SPEC_OPTIONS if key in options}
+    test = {key: options[key] for key in TEST_OPTIONS if key in options}
+    if "timeout" in test:
+        test["timeout_s"] = test.pop("timeout")
+    return Wish(name=name, options=asked, request=Request(**test, inject=tuple(options.get("inject", ()))), **more)
