@@ -122,16 +122,25 @@ def build_summary(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
     head = f"{result.name}: torch {resolution.local_version}, Python {resolution.python}"
     rows = [(record.stage, record.status, f"{record.seconds:.1f} s", record.detail) for record in result.stages]
     lines = [", ".join([head, *carries]), "", table(rows, ("stage", "status", "time", "what")), ""]
-    lines += [f"{smoke_line(found)}" for found in result.smoke]
-    return [*lines, *([""] if result.smoke else []), *next_commands(result, docker_run)]
+    for found in result.smoke:
+        lines += [*smoke_lines(found), ""]
+    return [*lines, *next_commands(result, docker_run)]
 
 
-def smoke_line(result: SmokeResult) -> str:
-    """One line of a smoke test: where it ran, its verdict, on what, and what did not pass."""
+def smoke_lines(result: SmokeResult) -> list[str]:
+    """A smoke test: where it ran, its verdict, on what; then a line per phase, with advice where it did not pass."""
     report = result.report
     ran = f"{report.get('world_size')} ranks, {report.get('backend')} on {report.get('device')}"
-    bad = [phase["name"] for phase in report.get("phases", []) if phase.get("verdict") not in ("pass", "warn")]
-    return f"smoke test in the {result.where}: {result.verdict} ({ran})" + (f"; not passed: {', '.join(bad)}" if bad else "")
+    return [f"smoke test in the {result.where}: {result.verdict} ({ran})", *phase_lines(report, "  ")]
+
+
+def phase_lines(report: Mapping[str, Any], indent: str) -> list[str]:
+    """The phases of a smoke report, a line each."""
+    lines = []
+    for phase in report.get("phases", []):
+        advice = phase.get("advice") if phase.get("verdict") != "pass" else None
+        lines.append(f"{indent}{phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}" + (f" {advice}" if advice else ""))
+    return lines
 
 
 def next_commands(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
@@ -168,7 +177,5 @@ def passport_lines(passport: Mapping[str, Any]) -> list[str]:
         lines.append(f"kernel  {passport['kernel']['name']}")
     for place, found in passport["smoke"].items():
         lines.append(f"smoke   {place}: {found['verdict']} on {found['measured_on']['host']}")
-        lines += [
-            f"        {phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}" for phase in found["report"].get("phases", [])
-        ]
+        lines += phase_lines(found["report"], "        ")
     return lines

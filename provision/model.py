@@ -13,6 +13,7 @@ BuildSource = Literal["wheels", "pytorch", "conda-forge"]
 Source = Literal["auto", "wheels", "pytorch", "conda-forge"]  # as asked for; auto becomes one of the others
 PythonFrom = Literal["auto", "channel", "host"]
 Manager = Literal["conda", "pip"]
+StageStatus = Literal["made", "kept", "ran", "skipped"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]
 
 PLATFORM: Literal["linux-64"] = "linux-64"  # the one platform of this release; several platforms come with the matrix
@@ -175,7 +176,7 @@ class StageRecord:
     """What one stage of a build did: for the summary and the passport."""
 
     stage: str
-    status: Literal["made", "kept", "skipped"]
+    status: StageStatus
     detail: str
     seconds: float
 

@@ -160,16 +160,13 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
 @verb
 def smoke(console: Console, name: str | None, envs: Path | None, prefix: Path | None, place: str, **options: Any) -> int:
     """Run the DDP smoke test: rendezvous, barrier, all-reduce, DDP step, checkpoint. Exit code 1 unless it passes."""
-    from provision.console import smoke_line
+    from provision.console import smoke_lines
     from provision.pipeline.validate import failures
     from provision.workflows import verbs as workflow
 
     context = context_of(console, envs, alias=options["alias"])
     places: Any = {"prefix": ("prefix",), "image": ("image",), "both": ("prefix", "image")}[place]
     results = workflow.smoke(context, wish_of(name, options, prefix=prefix), places)
-    lines = []
-    for found in results:
-        lines.append(smoke_line(found))
-        lines += [f"  {phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}" for phase in found.report.get("phases", [])]
+    lines = [line for found in results for line in smoke_lines(found)]
     console.result(results, lines)
     return 1 if failures(results) else 0

@@ -7,12 +7,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from provision import conda
 from provision.errors import CheckFailed, ToolMissing
 from provision.folders import held
-from provision.model import BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord
+from provision.model import BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord, StageStatus
 from provision.pipeline import image as images
 from provision.pipeline import passport, register, render, validate
 from provision.workflows.plan import (
@@ -38,21 +38,24 @@ class Stages:
         self.records: list[StageRecord] = []
         self._progress = progress
 
-    def run(self, stage: str, work: Callable[[], T], describe: Callable[[T], tuple[bool, str]]) -> T:
-        """describe: whether something was made, and what to say of it."""
+    def run(self, stage: str, work: Callable[[], T], describe: Callable[[T], tuple[StageStatus, str]]) -> T:
+        """describe: what became of it, and what to say of it."""
         start = time.perf_counter()
         result = work()
-        made, detail = describe(result)
-        self._add(stage, "made" if made else "kept", detail, start)
+        self._add(stage, *describe(result), start)
         return result
 
     def skip(self, stage: str, why: str) -> None:
         self._add(stage, "skipped", why, time.perf_counter())
 
-    def _add(self, stage: str, status: Literal["made", "kept", "skipped"], detail: str, start: float) -> None:
+    def _add(self, stage: str, status: StageStatus, detail: str, start: float) -> None:
         record = StageRecord(stage=stage, status=status, detail=detail, seconds=time.perf_counter() - start)
         self.records.append(record)
         self._progress.say(f"{stage}: {status}, {detail} ({record.seconds:.1f} s)")
+
+
+def made_or_kept(made: bool) -> StageStatus:
+    return "made" if made else "kept"
 
 
 def build(context: Context, wish: Wish) -> BuildResult:
@@ -68,10 +71,16 @@ def _build(context: Context, wish: Wish, wanted: Plan, client: Any | None) -> Bu
     stages = Stages(context.progress)
     if wanted.edited:
         context.progress.warn(f"{edited_files(wanted)} is edited by hand and used as it is")
-    stages.run("render", lambda: write_files(lockable(wanted, wish)), lambda names: (bool(names), ", ".join(names) or str(wanted.folder)))
-    lock, _ = stages.run("lock", lambda: keep_lock(context, wanted, wish), lambda done: (done[1], f"{len(done[0].packages)} packages"))
+    stages.run(
+        "render",
+        lambda: write_files(lockable(wanted, wish)),
+        lambda names: (made_or_kept(bool(names)), ", ".join(names) or str(wanted.folder)),
+    )
+    lock, _ = stages.run(
+        "lock", lambda: keep_lock(context, wanted, wish), lambda done: (made_or_kept(done[1]), f"{len(done[0].packages)} packages")
+    )
     write_dockerfile(wanted, lock)
-    prefix, _ = stages.run("prefix", lambda: keep_prefix(context, wanted, lock), lambda done: (done[1], str(done[0].path)))
+    prefix, _ = stages.run("prefix", lambda: keep_prefix(context, wanted, lock), lambda done: (made_or_kept(done[1]), str(done[0].path)))
     image = _image_stage(context, wish, wanted, lock, prefix, client, stages)
     smoke = _smoke_stage(context, wish, wanted, prefix, image, client, stages)
     failed = validate.failures(smoke)
@@ -100,7 +109,9 @@ def _image_stage(
         stages.skip("image", "--no-image" if wish.image == "skip" else "no Docker engine answers")
         return None
     try:
-        return stages.run("image", lambda: make_image(context, wanted, lock, prefix, client), lambda done: (done[1], done[0].reference))[0]
+        return stages.run(
+            "image", lambda: make_image(context, wanted, lock, prefix, client), lambda done: (made_or_kept(done[1]), done[0].reference)
+        )[0]
     except ToolMissing as error:
         if wish.image == "demand":
             raise
@@ -138,7 +149,7 @@ def _smoke_stage(
             stages.run(
                 f"smoke ({place})",
                 lambda: smoke_in(place, wanted.resolution, wish.request, prefix, image, client),  # noqa: B023 - runs at once
-                lambda done: (True, done.verdict),
+                lambda done: ("ran", done.verdict),
             )
         )
     return tuple(results)
@@ -162,7 +173,7 @@ def _kernel_stage(wish: Wish, wanted: Plan, prefix: Prefix, stages: Stages, fail
     if not wish.kernel or failed:
         stages.skip("kernel", "the smoke test failed" if failed else "--no-kernel")
         return None
-    return stages.run("kernel", lambda: keep_kernel(prefix, shown), lambda done: (done[1], done[0].display_name))[0]
+    return stages.run("kernel", lambda: keep_kernel(prefix, shown), lambda done: (made_or_kept(done[1]), done[0].display_name))[0]
 
 
 def keep_kernel(prefix: Prefix, shown: str) -> tuple[Kernel, bool]:
