@@ -5,6 +5,7 @@ answers. The package is relocatable without prefix replacement: its libraries fi
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -17,7 +18,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from provision import conda, wheels
+from provision.compat import version_key
 from provision.errors import ToolMissing
+from provision.folders import beside, replaced, sweep
 from provision.model import PLATFORM, Progress
 from provision.process import run
 
@@ -83,42 +86,60 @@ def host_python() -> HostPython:
 
 
 def bootstrap(folder: Path, progress: Progress, *, again: bool = False) -> Bootstrapped:
-    """Make (or find) a channel with this machine's Python and pip in `folder`.
+    """Make (or find) a channel with this machine's Python and pip in `folder`. The caller holds the folder.
 
-    A channel that already holds this very version is used as it is: locks name its files by hash. Built beside and renamed in.
+    A channel that already holds this very version is used as it is. With `again` the interpreter is packaged anew; packages that
+    locks may name stay (build strings are content hashes). Built beside and swapped in.
     """
     python = host_python()
     made = folder / f"py{python.version}"
-    if again and made.exists():
-        shutil.rmtree(made)
-    if not (made / "glibc").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
-            progress.say(f"packaging this machine's Python {python.version} into a local channel")
-            _build(python, Path(scratch) / "channel", Path(scratch) / "stage")
-            shutil.rmtree(made, ignore_errors=True)
-            (Path(scratch) / "channel").rename(made)
+    sweep(made)
+    if again or not (made / "glibc").exists():
+        progress.say(f"packaging this machine's Python {python.version} into a local channel")
+        try:
+            _build(python, beside(made), made)
+            if made.exists():
+                made.rename(replaced(made))
+            beside(made).rename(made)
+        finally:
+            sweep(made)
     return Bootstrapped(path=made, python=python.version, glibc=(made / "glibc").read_text().strip())
 
 
-def _build(python: HostPython, channel: Path, stage: Path) -> None:
-    (channel / PLATFORM).mkdir(parents=True)
-    glibc = _stage_python(python, stage / "python")
-    _assemble("python", python.version, "host_0", stage / "python", channel, depends=[f"__glibc >={glibc}"])
-    pip_version = _stage_pip(python, stage / "pip")
-    tag = python.minor.replace(".", "")
-    _assemble("pip", pip_version, f"py{tag}_0", stage / "pip", channel, depends=[f"python {python.minor}.*"])
+def _build(python: HostPython, channel: Path, earlier: Path) -> None:
+    packages = channel / PLATFORM
+    packages.mkdir(parents=True)
+    for package in sorted((earlier / PLATFORM).glob("*.conda")):
+        os.link(package, packages / package.name)
+    with tempfile.TemporaryDirectory(prefix="stage-", dir=channel) as scratch:
+        stage = Path(scratch)
+        glibc = _stage_python(python, stage / "python")
+        _assemble("python", python.version, stage / "python", channel, depends=[f"__glibc >={glibc}"])
+        pip_version = _stage_pip(python, stage / "pip")
+        _assemble("pip", pip_version, stage / "pip", channel, depends=[f"python {python.minor}.*"])
     conda.index(channel)
     (channel / "glibc").write_text(glibc + "\n")
 
 
-def _assemble(name: str, version: str, build: str, files: Path, channel: Path, *, depends: list[str]) -> None:
+def _assemble(name: str, version: str, files: Path, channel: Path, *, depends: list[str]) -> None:
+    """Pack a folder. The build string is a hash of its content, so that a name never stands for two contents."""
     from rattler_build import assemble_package
 
+    build = f"h{_content_hash(files)[:8]}_0"
+    (channel / PLATFORM / f"{name}-{version}-{build}.conda").unlink(missing_ok=True)
     assemble_package(
         name, version, PLATFORM, build, channel / PLATFORM, files_dir=files, depends=depends, timestamp=TIMESTAMP,
         compression_level=1, detect_prefix=False,
     )  # fmt: skip
+
+
+def _content_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            content = path.readlink() if path.is_symlink() else conda.sha256_of(path)
+            digest.update(f"{path.relative_to(folder).as_posix()}\0{content}\0".encode())
+    return digest.hexdigest()
 
 
 def _stage_python(python: HostPython, stage: Path) -> str:
@@ -194,7 +215,7 @@ def _bundle_libraries(stage: Path) -> str:
     for binary in binaries:
         origin = os.path.relpath(lib, binary.parent)
         run([_patchelf(), "--force-rpath", "--set-rpath", "$ORIGIN" if origin == "." else f"$ORIGIN/{origin}", binary])
-    return max((version for binary in binaries for version in _glibc_versions(binary)), key=_numbers, default="2.17")
+    return max((version for binary in binaries for version in _glibc_versions(binary)), key=version_key, default="2.17")
 
 
 def _is_elf(path: Path) -> bool:
@@ -225,10 +246,6 @@ def _glibc_versions(binary: Path) -> Iterator[str]:
                 for _, versions in section.iter_versions():
                     names = (version.name for version in versions)
                     yield from (name.removeprefix("GLIBC_") for name in names if re.fullmatch(r"GLIBC_[\d.]+", name))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
 
 
 def _patchelf() -> Path:

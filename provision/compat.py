@@ -38,6 +38,7 @@ class Release:
 
     version: str
     torchvision: str | None
+    companions_python: tuple[str, ...] | None  # Python versions that torchvision (and torchaudio) have wheels for, where fewer than torch
     torchvision_source: str
     torchaudio: str | None
     torchaudio_pins_torch: bool  # false: it runs with several torch releases, and is no longer made for each
@@ -82,8 +83,22 @@ def load(name: str) -> Any:
     """A data file, parsed."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load((DATA / name).read_text(encoding="utf-8"), Loader=loader)
+    content = yaml.load((DATA / name).read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    _check_sources(content, name)
+    return content
+
+
+def _check_sources(content: Any, where: str) -> None:
+    """Every row that states a version or a requirement says where that was read; a row without is a mistake of ours."""
+    if isinstance(content, list):
+        for index, row in enumerate(content):
+            _check_sources(row, f"{where}[{index}]")
+    elif isinstance(content, dict):
+        states = content.keys() & {"version", "requirement", "driver_floor", "index_path"}
+        if any(content[key] is not None for key in states) and not content.get("source"):
+            raise ValueError(f"{where} states {', '.join(sorted(states))} without a source")
+        for key, row in content.items():
+            _check_sources(row, f"{where}: {key}")
 
 
 @functools.cache
@@ -120,6 +135,7 @@ def _release(version: str, row: dict[str, Any]) -> Release:
     return Release(
         version=version,
         torchvision=row["torchvision"]["version"],
+        companions_python=tuple(row["torchvision"]["python"]) if "python" in row["torchvision"] else None,
         torchvision_source=row["torchvision"]["source"],
         torchaudio=row["torchaudio"]["version"],
         torchaudio_pins_torch=row["torchaudio"]["pins_torch"],

@@ -88,9 +88,13 @@ def solve(
     channels: Sequence[str],
     virtual_packages: Sequence[tuple[str, str]],
     *,
+    bounds: Sequence[str] = (),
     alias: str | None = None,
 ) -> tuple[LockedPackage, ...]:
-    """Solve requirements against channels, in order of priority. Raises Unsolvable or Unreachable; never returns a part."""
+    """Solve requirements against channels, in order of priority. Raises Unsolvable or Unreachable; never returns a part.
+
+    bounds: requirements that hold for a package if it becomes part of the answer, but do not ask for it.
+    """
     import rattler
     from rattler.exceptions import GatewayError, SolverError
     from rattler.package.build_string import BuildString
@@ -104,9 +108,10 @@ def solve(
         records = _await(
             rattler.solve(
                 sources,
-                [rattler.MatchSpec(spec) for spec in specs],
+                [rattler.MatchSpec(_qualified(spec, alias)) for spec in specs],
                 platforms=[PLATFORM, "noarch"],
                 virtual_packages=virtual,
+                constraints=[rattler.MatchSpec(bound) for bound in bounds],
             )
         )
     except SolverError as error:
@@ -122,6 +127,12 @@ def solve(
             details=str(error),
         ) from error
     return tuple(sorted((_locked(record) for record in records), key=lambda package: package.name))
+
+
+def _qualified(spec: str, alias: str | None) -> str:
+    """`channel::package` means the channel under our alias; rattler would look it up under its own."""
+    name, separator, rest = spec.partition("::")
+    return f"{alias.rstrip('/')}/{name}::{rest}" if alias and separator and "://" not in name else spec
 
 
 def _locked(record: rattler.RepoDataRecord) -> LockedPackage:
@@ -192,12 +203,18 @@ def _reporter(advance: Callable[[int], None]) -> InstallerReporter:
     return cast("InstallerReporter", Linked())
 
 
+# Files whose hash this run has checked: prefix and image are linked from the same ones.
+_verified: set[tuple[str, Path, int, int]] = set()
+
+
 def _verify_local(package: LockedPackage) -> None:
     """rattler 0.28 checks the hash of what it downloads but not of `file://` packages (tried: any hash is accepted)."""
     parts = urlsplit(package.url)
     if parts.scheme != "file":
         return
     path = Path(unquote(parts.path))
+    if path.exists() and (key := (package.sha256, path, path.stat().st_mtime_ns, path.stat().st_size)) in _verified:
+        return
     if not path.exists():
         raise Unreachable(
             f"The locked package {package.filename} is gone from {path.parent}.",
@@ -208,6 +225,7 @@ def _verify_local(package: LockedPackage) -> None:
             f"{path} is not the file that the lock names: its sha256 differs from {package.name}'s in conda-lock.yml.",
             advice="Restore the lock or run `provision lock --relock`.",
         )
+    _verified.add(key)
 
 
 def sha256_of(path: Path) -> str:

@@ -61,7 +61,7 @@ class Bar:
 
 
 class Console:
-    """One run's output. quiet: results and errors only (`--json` is quiet unless -v)."""
+    """One run's output. With --json there are results and errors only, unless -v."""
 
     def __init__(self, *, as_json: bool = False, verbose: bool = False) -> None:
         self.as_json, self.verbose = as_json, verbose
@@ -82,9 +82,9 @@ class Console:
         watched = sys.stderr.isatty() and not self.as_json
         return Bar(title, total, self._rich() if watched else None)
 
-    def error(self, error: ProvisionError) -> None:
-        """One line; a solver's or tool's own words only when asked for."""
-        if self.as_json:
+    def error(self, error: ProvisionError, *, as_object: bool = True) -> None:
+        """One line; a solver's or tool's own words only when asked for. With --json an object too, unless a result was printed."""
+        if self.as_json and as_object:
             print(json.dumps({"error": type(error).__name__, "message": error.message, "advice": error.advice}))
         one_line = " ".join(str(error).split())
         self._rich().print(f"[red]error:[/red] {_escape(one_line)}")

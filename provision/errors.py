@@ -7,6 +7,7 @@ compares the two.
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 
@@ -103,3 +104,17 @@ class TimedOut(ProvisionError):
     """A deadline passed; what was running has been ended."""
 
     exit_code = 13
+
+
+class SystemRefused(ProvisionError):
+    """The operating system said no: permissions, a read-only disk, a name that is too long."""
+
+    exit_code = 14
+
+
+def from_system(error: OSError) -> ProvisionError:
+    """A system error in our terms: which file, the system's reason, and what to do."""
+    shown = f"{error.filename or 'a file'}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"The disk is full ({shown}).", advice="Free space and run the same command again; nothing was changed.")
+    return SystemRefused(f"The system refused {shown}.", advice="--debug shows where.")

@@ -39,10 +39,6 @@ class Folders:
     def packages(self) -> Path:
         return self.cache / "conda-packages"
 
-    @property
-    def reports(self) -> Path:
-        return self.data / "reports"
-
 
 def folders(envs: Path | None = None) -> Folders:
     """The user's folders by the platform's convention (XDG on Linux); PROVISION_DATA and PROVISION_CACHE move them."""
@@ -93,47 +89,78 @@ def _holder(inode: int) -> str:
 def beside(path: Path) -> Path:
     """A hidden name in the same folder, for building what will be renamed to `path`. The same for every build of that path,
     so that what a killed build left is found and removed by the next one, which holds the name."""
-    return path.with_name(f".{path.name}.building")
+    return path.with_name(f".{path.name}.provision-building")
+
+
+def replaced(path: Path) -> Path:
+    """Where the old product goes for the moment between the swap and its removal."""
+    return path.with_name(f".{path.name}.provision-replaced")
 
 
 def sweep(path: Path) -> None:
     """Remove what an earlier, killed build of `path` left beside it."""
-    for left in (beside(path), path.with_name(f".{path.name}.old")):
-        if left.is_symlink() or left.is_file():
-            left.unlink()
-        elif left.exists():
+    for left in (beside(path), replaced(path)):
+        if left.exists():
             shutil.rmtree(left)
 
 
 def prefix_path(where: Folders, name: str, asked: Path | None = None) -> Path:
-    """Where an environment's prefix is: as asked now, as asked when it was made, else the usual place."""
+    """Where an environment's prefix is: as asked now, as asked when it was last made, else the usual place."""
     if asked:
         return asked.absolute()
-    return Path(_elsewhere(where).get(name) or where.prefixes / name)
+    known = _elsewhere(where).get(name)
+    return Path(known[-1]) if known else where.prefixes / name
 
 
-def remember(where: Folders, name: str, path: Path | None) -> None:
-    """Note a prefix made outside of the usual place, or forget it (None, or the usual place)."""
-    known = _elsewhere(where)
-    wanted = {key: value for key, value in known.items() if key != name}
-    if path is not None and path != where.prefixes / name:
-        wanted[name] = str(path)
-    if wanted != known:
-        where.data.mkdir(parents=True, exist_ok=True)
-        temporary = where.data / f".elsewhere.{os.getpid()}"
-        temporary.write_text(json.dumps(wanted, indent=1) + "\n")
-        temporary.replace(where.data / "elsewhere.json")
+def prefixes_of(where: Folders, name: str) -> list[Path]:
+    """Every place where a prefix of that name was made, the usual one included."""
+    return [where.prefixes / name, *map(Path, _elsewhere(where).get(name, ()))]
+
+
+def remember(where: Folders, name: str, path: Path) -> None:
+    """Note where a prefix was made, if that is not the usual place or no longer is."""
+    known = _elsewhere(where).get(name, [])
+    wanted = [*(place for place in known if place != str(path)), str(path)]
+    if wanted != known and (known or path != where.prefixes / name):
+        _note(where, name, wanted)
+
+
+def forget(where: Folders, name: str) -> None:
+    """Forget the places of a name whose prefixes were removed."""
+    if name in _elsewhere(where):
+        _note(where, name, [])
 
 
 def known_prefixes(where: Folders) -> dict[str, Path]:
-    """Every prefix of this user by name, wherever it is."""
+    """Every prefix of this user by name, where it was last made."""
     usual = {path.name: path for path in sorted(where.prefixes.glob("*")) if path.is_dir() and not path.name.startswith(".")}
-    return usual | {name: Path(path) for name, path in _elsewhere(where).items()}
+    return usual | {name: Path(places[-1]) for name, places in _elsewhere(where).items()}
 
 
-def _elsewhere(where: Folders) -> dict[str, str]:
+def _note(where: Folders, name: str, places: list[str]) -> None:
+    where.data.mkdir(parents=True, exist_ok=True)
+    with _exclusive(where.data / "elsewhere.lock"):
+        known = {key: value for key, value in _elsewhere(where).items() if key != name}
+        temporary = where.data / ".elsewhere.new"
+        temporary.write_text(json.dumps(known | ({name: places} if places else {}), indent=1) + "\n", encoding="utf-8")
+        temporary.replace(where.data / "elsewhere.json")
+
+
+@contextlib.contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        known = json.loads((where.data / "elsewhere.json").read_text())
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _elsewhere(where: Folders) -> dict[str, list[str]]:
+    """Places by name. A file that is damaged counts as empty: it holds nothing that cannot be given again with --prefix."""
+    try:
+        known = json.loads((where.data / "elsewhere.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    rows = known.items() if isinstance(known, dict) else ()
+    return {name: [place for place in places if isinstance(place, str)] for name, places in rows if isinstance(places, list) and places}

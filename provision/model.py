@@ -188,11 +188,13 @@ class BuildResult:
     name: str
     folder: Path
     resolution: Resolution
+    pins: tuple[Pin, ...]  # as they stand in environment.yml
     lock: Lock
     prefix: Prefix
     image: Image | None
     kernel: Kernel | None
     smoke: tuple[SmokeResult, ...]
+    failed: tuple[str, ...] = ()  # one sentence for each check that said no
     stages: tuple[StageRecord, ...] = field(default=())
 
 

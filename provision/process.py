@@ -6,12 +6,18 @@ provision does not leave an installer writing into a folder that the next build 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import termios
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from provision.errors import TimedOut, ToolFailed, ToolMissing
@@ -41,43 +47,91 @@ def run(
     timeout_s: float | None = None,
     check: bool = True,
     show: bool = False,
-    input_text: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed.
 
-    show: the child's standard error is our own terminal (its progress bars), when ours is one; its text is then not captured.
+    show: where our standard error is a terminal, the child has one too and its progress bars are passed on.
     Raises ToolMissing if it cannot be started, ToolFailed on a non-zero status (unless check is False), TimedOut after
     timeout_s. On any way out, Ctrl-C included, the child and its own children are gone.
     """
     argv = [os.fspath(part) for part in command]
-    stderr = None if show and sys.stderr.isatty() else subprocess.PIPE
-    try:
-        child = subprocess.Popen(
-            argv,
-            env=dict(env) if env is not None else clean_environment(),
-            cwd=cwd,
-            stdin=subprocess.PIPE if input_text is not None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
-    except OSError as error:
-        raise ToolMissing(f"`{argv[0]}` cannot be started: {error.strerror}.") from error
-    try:
-        out, err = child.communicate(input_text, timeout=timeout_s)
-    except subprocess.TimeoutExpired as error:
-        raise TimedOut(f"`{' '.join(argv[:4])}` did not end within {timeout_s:.0f} s and was stopped.") from error
-    finally:
-        end_group(child)
-        for stream in (child.stdin, child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
+    with _watched() if show and sys.stderr.isatty() else contextlib.nullcontext() as terminal:
+        try:
+            child = subprocess.Popen(
+                argv,
+                env=dict(env) if env is not None else clean_environment(),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=terminal.child_end if terminal else subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        except OSError as error:
+            raise ToolMissing(f"`{argv[0]}` cannot be started: {error.strerror}.") from error
+        try:
+            out, err = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise TimedOut(f"`{' '.join(argv[:4])}` did not end within {timeout_s:.0f} s and was stopped.") from error
+        finally:
+            end_group(child)
+            for stream in (child.stdout, child.stderr):
+                if stream is not None:
+                    stream.close()
+    said = terminal.text() if terminal else err
     if check and child.returncode != 0:
-        raise ToolFailed(argv, child.returncode, (err or "") + (out if not err else ""))
-    return subprocess.CompletedProcess(argv, child.returncode, out, err or "")
+        raise ToolFailed(argv, child.returncode, said or out)
+    return subprocess.CompletedProcess(argv, child.returncode, out, said)
+
+
+class _Terminal:
+    """A terminal for a child: what it writes goes to ours as it is, and is kept, so that an error can still be read."""
+
+    KEPT = 64 * 1024
+
+    def __init__(self) -> None:
+        self._ours, self.child_end = pty.openpty()
+        with contextlib.suppress(OSError):  # our own may not know its size
+            fcntl.ioctl(self.child_end, termios.TIOCSWINSZ, fcntl.ioctl(2, termios.TIOCGWINSZ, b"\0" * 8))
+        self._kept = b""
+        self._reader = threading.Thread(target=self._pass_on, daemon=True)
+
+    def _pass_on(self) -> None:
+        while True:
+            try:
+                piece = os.read(self._ours, 4096)
+            except OSError:  # EIO: nobody has the other end any more
+                return
+            if not piece:
+                return
+            self._kept = (self._kept + piece)[-self.KEPT :]
+            with contextlib.suppress(OSError):
+                os.write(2, piece)
+
+    def start(self) -> None:
+        self._reader.start()
+
+    def close(self) -> None:
+        os.close(self.child_end)
+        self._reader.join(timeout=5)
+        os.close(self._ours)
+
+    def text(self) -> str:
+        """What was written, without what moves the cursor or sets colors."""
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07", "", self._kept.decode(errors="replace"))
+        return plain.replace("\r\n", "\n").replace("\r", "\n")
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[_Terminal]:
+    terminal = _Terminal()
+    terminal.start()
+    try:
+        yield terminal
+    finally:
+        terminal.close()
 
 
 def end_group(child: subprocess.Popen[str]) -> None:

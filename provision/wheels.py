@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provision.compat import version_key
 from provision.errors import IntegrityError, NoSpace, ProvisionError, ToolFailed, ToolMissing, Unreachable, Unsolvable
 from provision.model import LockedPackage
 from provision.process import clean_environment, run
@@ -68,11 +69,18 @@ def _pip_settings() -> dict[str, str]:
     listed = run([sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"], check=False, env=dict(os.environ))
     if listed.returncode != 0:  # no pip in this environment: nothing of pip's to honor
         return {}
-    settings: dict[str, str] = {}
-    for line in listed.stdout.splitlines():
+    return _read_pip_settings(listed.stdout)
+
+
+def _read_pip_settings(listed: str) -> dict[str, str]:
+    """`pip config list` names section and key, sorted by name; pip itself lets [install] win over [global] and both lose to PIP_*."""
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    for line in listed.splitlines():
         key, _, value = line.partition("=")
-        settings[key.rpartition(".")[2]] = value.strip().strip("'\"").replace("\\n", " ")
-    return settings
+        section, _, name = key.rpartition(".")
+        if section in sections:
+            sections[section][name] = value.strip().strip("'\"").replace("\\n", " ")
+    return {name: value for section in sections.values() for name, value in section.items()}
 
 
 def _from_pip(settings: Mapping[str, str]) -> Indexes:
@@ -147,10 +155,7 @@ def _resolve(
 
 
 def _uv_glibc(glibc: str) -> str:
-    def key(version: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in version.split("."))
-
-    return max((known for known in UV_GLIBC if key(known) <= key(glibc)), key=key, default=UV_GLIBC[0])
+    return max((known for known in UV_GLIBC if version_key(known) <= version_key(glibc)), key=version_key, default=UV_GLIBC[0])
 
 
 def _uv(command: Sequence[str | Path], *, show: bool = False) -> str:
@@ -245,14 +250,15 @@ def _edges(annotated: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(names)) for name, names in needs.items()}
 
 
-def install(packages: Sequence[LockedPackage], interpreter: Path, *, show: bool) -> None:
-    """Install exactly these wheels, every one checked against its hash, into the environment of `interpreter`."""
+def install(packages: Sequence[LockedPackage], interpreter: Path) -> None:
+    """Install exactly these wheels, every one checked against its hash, into the environment of `interpreter`. On a terminal
+    uv's own progress bars are shown."""
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
         lock = Path(folder) / "pylock.toml"
         lock.write_text(pylock(packages))
         command: list[str | Path] = [uv(), "pip", "install", "--preview-features", "pylock", "--python", interpreter, "--no-deps"]
         command += ["--no-config", "--no-python-downloads", "-r", lock]
-        _uv(command if show else [*command, "--quiet"], show=show)
+        _uv(command, show=True)
 
 
 def pylock(packages: Sequence[LockedPackage]) -> str:

@@ -4,28 +4,53 @@ that `provision --help` is quick; docs/cli.md is generated from here and compare
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
+import signal
 import sys
 
 import click
 
 from provision import __version__
 from provision.cli import keeping, making
+from provision.cli.options import INTERRUPTED
 
 
 def main() -> None:
     """The `provision` command. Ends the process itself: py-rattler 0.28 was seen to crash in its own clean-up at interpreter exit
     (SIGSEGV after correct results), and the exit code must not depend on that."""
-    try:
-        cli.main(standalone_mode=True)
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    for name in (signal.SIGTERM, signal.SIGHUP):  # a scheduler's cancel and a closed terminal clean up as Ctrl-C does
+        signal.signal(name, _interrupt)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BrokenPipeError, ValueError):  # the reader left (`| head`), or the stream was closed
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a path may hold what the locale cannot say
+    status = _run()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError, ValueError, AttributeError):  # the reader left, or there never was one
             stream.flush()
     if "rattler" in sys.modules:
         os._exit(status)
     sys.exit(status)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _run() -> int:
+    try:
+        result = cli.main(standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except click.ClickException as error:
+        error.show()
+        if "--json" in sys.argv:
+            print(json.dumps({"error": "UsageError", "message": error.format_message(), "advice": ""}))  # noqa: T201
+        return error.exit_code
+    except click.exceptions.Abort:
+        return INTERRUPTED
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

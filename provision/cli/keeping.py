@@ -29,7 +29,7 @@ def env() -> None:
 @verb
 def env_create(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
     """Install an environment from its lock (which is made if there is none)."""
-    from provision.workflows import plan as workflow
+    from provision.workflows import keep as workflow
 
     context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
     wish = wish_of(name, options, prefix=prefix, relock=options["relock"])
@@ -168,11 +168,11 @@ def channel() -> None:
 def channel_bootstrap(console: Console, envs: Path | None, again: bool, dry_run: bool, no_wait: bool) -> None:
     """Package this machine's Python and pip into a local channel, for networks where no channel answers."""
     from provision.channel import host_python
-    from provision.workflows.plan import bootstrap
+    from provision.workflows.keep import bootstrap
 
     context = context_of(console, envs, wait=not no_wait)
     if dry_run:
         found = host_python()
         return console.result(found, f"would package Python {found.version} ({found.executable}) into {context.where.channels}")
-    made = bootstrap(context, again=again)
+    made = bootstrap(context, context.where.channels, again=again)
     return console.result(made, f"Python {made.python} in {made.url} (needs glibc {made.glibc})")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @no_wait
 @common
 @verb
-def build(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
+def build(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> int:
     """Build an environment, all of it: lock, prefix, image, smoke test, kernel, passport.
 
     NAME is an environment with a spec.yml in the envs folder; options override what it says.
@@ -61,11 +61,17 @@ def build(console: Console, name: str | None, envs: Path | None, prefix: Path | 
         from provision.workflows.preview import build_preview
 
         steps = build_preview(context, wish)
-        return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
+        console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
+        return 0
     from provision.console import build_summary
+    from provision.errors import CheckFailed
 
     result = workflow.build(context, wish)
-    return console.result(result, build_summary(result, workflow.docker_run(result)))
+    console.result(result, build_summary(result, workflow.docker_run(result)))
+    if result.failed:
+        evidence = result.folder / "passport.json"
+        console.error(CheckFailed(f"The smoke test failed. {' '.join(result.failed)}", advice=f"Evidence: {evidence}."), as_object=False)
+    return 1 if result.failed else 0
 
 
 @click.command()
@@ -78,12 +84,14 @@ def build(console: Console, name: str | None, envs: Path | None, prefix: Path | 
 @verb
 def render(console: Console, name: str | None, envs: Path | None, force: bool, dry_run: bool, **options: Any) -> None:
     """Write environment.yml, virtual-packages.yml and (for a locked environment) Dockerfile from spec.yml and options."""
-    from provision.workflows import plan as workflow
+    from provision.workflows import keep as workflow
 
     context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
     wish = wish_of(name, options, force=force)
     if dry_run:
-        wanted = workflow.plan(context, wish)
+        from provision.workflows.plan import plan
+
+        wanted = plan(context, wish)
         return console.result(wanted.texts, "\n".join(wanted.texts.values()).rstrip())
     written = workflow.render_only(context, wish)
     return console.result({"written": written}, [f"wrote {file}" for file in written] or ["nothing to write: all files are as rendered"])
@@ -99,7 +107,7 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
 @verb
 def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
     """Write conda-lock.yml: every package, conda and pip, by URL and hash."""
-    from provision.workflows import plan as workflow
+    from provision.workflows import keep as workflow
     from provision.workflows.preview import lock_preview
 
     context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])

@@ -13,12 +13,13 @@ import click
 
 if TYPE_CHECKING:
     from provision.console import Console
-    from provision.errors import ProvisionError
     from provision.workflows.plan import Context, Wish
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+# 128 + the signal, as shells have it: SIGINT, SIGPIPE.
+INTERRUPTED = 130
+PIPE_CLOSED = 141
 
 
 def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -83,7 +84,7 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*, as_json: bool, verbose: bool, debug: bool, **options: Any) -> None:
         from provision.console import Console
-        from provision.errors import ProvisionError
+        from provision.errors import ProvisionError, from_system
 
         console = Console(as_json=as_json, verbose=verbose or debug)
         try:
@@ -96,27 +97,17 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             console.warn("interrupted; nothing half-made was left")
             sys.exit(INTERRUPTED)
+        except BrokenPipeError:  # whoever read our output has what they wanted
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(PIPE_CLOSED)
         except OSError as error:
             if debug:
                 raise
-            console.error(_of_system(error))
-            sys.exit(_of_system(error).exit_code)
+            ours = from_system(error)
+            console.error(ours)
+            sys.exit(ours.exit_code)
 
     return run
-
-
-def _of_system(error: OSError) -> ProvisionError:
-    """A system error in our terms: full disks are known; any other names the file and the system's reason."""
-    import errno
-
-    from provision.errors import NoSpace, ToolFailed
-
-    shown = f"{error.filename or 'a file'}: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(f"The disk is full ({shown}).", advice="Free space and run the same command again.")
-    failed = ToolFailed(["provision"], error.errno or 1, shown, advice="--debug shows where.")
-    failed.message = f"The system refused: {shown}."
-    return failed
 
 
 def context_of(console: Console, envs: Path | None, *, alias: str | None = None, wait: bool = True) -> Context:

@@ -10,34 +10,39 @@ import contextlib
 import functools
 import hashlib
 import io
-import os
+import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from provision import conda, wheels
-from provision.compat import DATA
-from provision.errors import CheckFailed, IntegrityError, Unsolvable
+from provision.compat import DATA, version_key
+from provision.errors import CheckFailed, IntegrityError, InvalidSpec, Unsolvable
 from provision.model import PLATFORM, Lock, LockedPackage, Manager, Resolution
 
 FILE = "conda-lock.yml"
+ENVIRONMENT = "environment.yml"
+VIRTUAL_PACKAGES = "virtual-packages.yml"
+T = TypeVar("T")
+
 # Keys of the lock's metadata.custom_metadata; conda-lock carries them along untouched.
 PYTHON_FROM, PORTABLE, INPUTS = "provision_python_from", "provision_portable", "provision_inputs_sha256"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What is locked: the two files as they are on disk, parsed."""
+    """What is locked: the two files' texts as they stand, and what they say."""
 
-    folder: Path
+    environment: str
+    virtual_packages: str
     conda: tuple[str, ...]
     pip: tuple[str, ...]
     channels: tuple[str, ...]
-    virtual_packages: tuple[tuple[str, str], ...]
-    sha256: str
+    machine: tuple[tuple[str, str], ...]
+    sha256: str  # of what they say: a comment or a reason does not make a lock stale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,79 +53,153 @@ class StandIn:
     glibc: str
 
 
-def inputs(folder: Path, sha256: str) -> Inputs:
-    """Read environment.yml and virtual-packages.yml as they are, edited by hand or not."""
-    environment = _yaml(folder / "environment.yml")
-    machine = _yaml(folder / "virtual-packages.yml")["subdirs"][PLATFORM]["packages"]
-    plain = tuple(item for item in environment["dependencies"] if isinstance(item, str))
-    pip = next((item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), ())
-    return Inputs(
-        folder=folder,
-        conda=plain,
-        pip=tuple(pip),
-        channels=tuple(name for name in environment["channels"] if name != "nodefaults"),
-        virtual_packages=tuple(sorted(machine.items())),
-        sha256=sha256,
+def inputs(environment: str, virtual_packages: str, folder: Path) -> Inputs:
+    """Read the two files' texts, edited by hand or not. Raises InvalidSpec with the file (in `folder`) and what is wrong."""
+    said = _parse(environment, folder / ENVIRONMENT)
+    machine = _parse(virtual_packages, folder / VIRTUAL_PACKAGES)
+    dependencies = _entry(said, "dependencies", list, folder / ENVIRONMENT)
+    sections = [item for item in dependencies if isinstance(item, dict)]
+    pip = _entry(sections[0], "pip", list, folder / ENVIRONMENT) if sections else []
+    subdir = _entry(_entry(machine, "subdirs", dict, folder / VIRTUAL_PACKAGES), PLATFORM, dict, folder / VIRTUAL_PACKAGES)
+    packages = _entry(subdir, "packages", dict, folder / VIRTUAL_PACKAGES)
+    found = Inputs(
+        environment=environment,
+        virtual_packages=virtual_packages,
+        conda=tuple(str(item) for item in dependencies if not isinstance(item, dict)),
+        pip=tuple(str(item) for item in pip),
+        channels=tuple(str(name) for name in _entry(said, "channels", list, folder / ENVIRONMENT) if name != "nodefaults"),
+        machine=tuple(sorted((str(name), str(version)) for name, version in packages.items())),
+        sha256=hashlib.sha256(json.dumps([said, machine], sort_keys=True, default=str).encode()).hexdigest(),
     )
+    if "__glibc" not in dict(found.machine):
+        raise InvalidSpec(f"{folder / VIRTUAL_PACKAGES} names no __glibc.", advice=_BACK.format(name=folder.name))
+    return found
 
 
-def _yaml(path: Path) -> Any:
+_BACK = "Mend it, or bring back what spec.yml says: provision render {name} --force"
+
+
+def _parse(text: str, path: Path) -> Any:
     import yaml
 
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-def make(wanted: Inputs, resolution: Resolution, *, stand_in: StandIn | None, alias: str | None = None) -> Lock:
-    """Solve, guard, write. The old lock is replaced only by a whole new one.
-
-    stand_in: a local channel with this machine's Python, used instead of the request's channels; such a lock is not portable.
-    """
-    packages = solve(wanted, resolution, stand_in=stand_in, alias=alias)
-    guard(packages, resolution)
-    text = _text(wanted, packages, python_from="host" if stand_in else "channel")
-    path = wanted.folder / FILE
-    temporary = path.with_name(f".{FILE}.new")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return read(path)
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        said = getattr(error, "problem", None) or type(error).__name__
+        raise InvalidSpec(f"{where}: this is not YAML: {said}.", advice=_BACK.format(name=path.parent.name)) from error
+
+
+def _entry(content: Any, key: str, kind: type[T], path: Path) -> T:
+    found = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(found, kind):
+        word = {"list": "list", "dict": "mapping"}[kind.__name__]
+        raise InvalidSpec(f"{path} has no {word} `{key}`.", advice=_BACK.format(name=path.parent.name))
+    return found
+
+
+def check(wanted: Inputs, folder: Path) -> None:
+    """Raise InvalidSpec for requirements that no solver would understand; only hand edits can bring such in."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    mistakes = conda.check_specs(wanted.conda)
+    for text in wanted.pip:
+        try:
+            Requirement(text)
+        except InvalidRequirement as error:
+            mistakes.append(f"`{text}` is not a requirement: {str(error).splitlines()[0]}.")
+    if mistakes:
+        raise InvalidSpec(f"{folder / ENVIRONMENT}: {' '.join(mistakes)}", advice=_BACK.format(name=folder.name))
+
+
+def text(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: Literal["channel", "host"]) -> str:
+    """The lock file of these packages, by conda-lock's models and writer."""
+    with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
+        folder = Path(scratch)
+        (folder / ENVIRONMENT).write_text(wanted.environment, encoding="utf-8")
+        (folder / VIRTUAL_PACKAGES).write_text(wanted.virtual_packages, encoding="utf-8")
+        return _text(wanted, packages, folder, python_from)
+
+
+def content_hash(wanted: Inputs) -> str:
+    """conda-lock's hash of the inputs: tells whether a lock that another tool made is theirs."""
+    with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
+        folder = Path(scratch)
+        (folder / ENVIRONMENT).write_text(wanted.environment, encoding="utf-8")
+        (folder / VIRTUAL_PACKAGES).write_text(wanted.virtual_packages, encoding="utf-8")
+        return _lock_specification(folder)[1][PLATFORM]
 
 
 def solve(wanted: Inputs, resolution: Resolution, *, stand_in: StandIn | None, alias: str | None = None) -> tuple[LockedPackage, ...]:
-    """Every package of the environment: conda's by py-rattler, then wheels by uv around what conda already provides."""
-    virtual = dict(wanted.virtual_packages)
+    """Every package of the environment, guarded: conda's by py-rattler, then wheels by uv around what conda already provides.
+
+    stand_in: a local channel with this machine's Python, used instead of the request's channels; such a lock is not portable.
+    """
+    virtual = dict(wanted.machine)
     if stand_in:  # its Python runs on this machine's glibc or newer, whatever the request assumes of others
-        virtual["__glibc"] = max(virtual["__glibc"], stand_in.glibc, key=_numbers)
+        virtual["__glibc"] = max(virtual["__glibc"], stand_in.glibc, key=version_key)
     channels = (stand_in.channel,) if stand_in else wanted.channels
-    from_conda = conda.solve(wanted.conda, channels, tuple(virtual.items()), alias=alias)
-    if not wanted.pip:
-        return from_conda
-    return from_conda + _solve_wheels(wanted.pip, from_conda, resolution, virtual["__glibc"])
+
+    def from_conda(bounds: Sequence[str]) -> tuple[LockedPackage, ...]:
+        return conda.solve(wanted.conda, channels, tuple(virtual.items()), bounds=bounds, alias=alias)
+
+    packages = _solve_both(wanted.pip, from_conda, resolution, virtual["__glibc"])
+    guard(packages, resolution)
+    return packages
 
 
-def _solve_wheels(
-    requirements: Sequence[str], from_conda: Sequence[LockedPackage], resolution: Resolution, glibc: str
+def _solve_both(
+    requirements: Sequence[str], from_conda: Callable[[Sequence[str]], tuple[LockedPackage, ...]], resolution: Resolution, glibc: str
 ) -> tuple[LockedPackage, ...]:
-    """Wheels for what conda does not provide. A Python package that both could provide is conda's, and binds the wheels."""
+    """Wheels for what conda does not provide. A Python package that both have is conda's and binds the wheels; where the wheels
+    cannot live with conda's choice (its pip brings the newest setuptools, which some torch releases refuse), conda takes theirs."""
+    bounds = _conda_bounds(requirements)
+    base = from_conda(bounds)
+    if not requirements:
+        return base
     build_path = resolution.local_version.partition("+")[2] if resolution.needs_local_build else None
     resolve = functools.partial(wheels.resolve, requirements, python=resolution.python, glibc=glibc, build_path=build_path)
+    free = {package.name: package for package in _explained(resolve, resolution, build_path)}
+    shared = sorted({package.name for package in base if package.name not in ("python", "pip")} & free.keys())
+    if not shared:
+        return base + tuple(free.values())
     try:
-        found = resolve()
+        return base + _around(resolve, base, shared)
+    except Unsolvable:
+        base = from_conda([*bounds, *(f"{name} =={free[name].version}" for name in shared)])
+        return base + _around(resolve, base, shared)
+
+
+def _around(
+    resolve: Callable[..., tuple[LockedPackage, ...]], base: Sequence[LockedPackage], shared: Sequence[str]
+) -> tuple[LockedPackage, ...]:
+    versions = {package.name: package.version for package in base}
+    found = resolve(constraints=[f"{name}=={versions[name]}" for name in shared], leave_out=shared)
+    return tuple(package for package in found if package.name not in shared)
+
+
+def _explained(
+    resolve: Callable[..., tuple[LockedPackage, ...]], resolution: Resolution, build_path: str | None
+) -> tuple[LockedPackage, ...]:
+    try:
+        return resolve()
     except Unsolvable as error:
-        if resolution.needs_local_build:
+        if build_path:
             error.advice = (
                 f"{resolution.local_version} is on PyTorch's own wheel index: name that index (its address up to, without, the folder "
                 f"{build_path}) in the environment variable {wheels.TORCH_INDEX}. {error.advice}"
             ).strip()
         raise
-    provided = {package.name: package for package in from_conda if package.name not in ("python", "pip")}
-    both = sorted({package.name for package in found} & set(provided))
-    if both:
-        bounds = [f"{name}=={provided[name].version}" for name in both]
-        found = resolve(constraints=bounds, leave_out=both)
-    return tuple(package for package in found if package.name not in provided)
+
+
+def _conda_bounds(requirements: Sequence[str]) -> tuple[str, ...]:
+    """Versions that the wheels' requirements allow, as bounds on conda: its pip brings setuptools along, which they may limit."""
+    from packaging.requirements import Requirement
+
+    parsed = (Requirement(text) for text in requirements)
+    bounded = [f"{wanted.name} {wanted.specifier}" for wanted in parsed if wanted.specifier and not wanted.marker]
+    return tuple(bound for bound in bounded if not conda.check_specs([bound]))
 
 
 def guard(packages: Sequence[LockedPackage], resolution: Resolution) -> None:
@@ -169,13 +248,12 @@ def _build_problem(torch: LockedPackage, resolution: Resolution) -> str | None:
     return None if wanted in torch.build else f"CUDA {resolution.cuda} was asked for, but the locked build is another one."
 
 
-def _text(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: str) -> str:
-    """The lock file's text, by conda-lock's models and writer."""
+def _text(wanted: Inputs, packages: Sequence[LockedPackage], folder: Path, python_from: str) -> str:
     from conda_lock.lockfile import write_conda_lock_file
     from conda_lock.lockfile.v1.models import HashModel, LockMeta
     from conda_lock.lockfile.v2prelim.models import LockedDependency, Lockfile
 
-    spec, hashes = _lock_specification(wanted)
+    spec, hashes = _lock_specification(folder)
     entries = [
         LockedDependency(
             name=package.name,
@@ -195,10 +273,8 @@ def _text(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: str
     meta = LockMeta(
         content_hash=hashes, channels=spec.channels, platforms=spec.platforms, sources=["environment.yml"], custom_metadata=custom
     )
-    with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
-        path = Path(scratch) / FILE
-        write_conda_lock_file(Lockfile(package=entries, metadata=meta), path, metadata_choices=None)
-        return path.read_text(encoding="utf-8")
+    write_conda_lock_file(Lockfile(package=entries, metadata=meta), folder / FILE, metadata_choices=None)
+    return (folder / FILE).read_text(encoding="utf-8")
 
 
 def _dependencies(package: LockedPackage) -> dict[str, str]:
@@ -207,7 +283,7 @@ def _dependencies(package: LockedPackage) -> dict[str, str]:
     return {name: (bound if package.manager == "conda" else "*") for name, _, bound in split if name}
 
 
-def _lock_specification(wanted: Inputs) -> tuple[Any, dict[str, str]]:
+def _lock_specification(folder: Path) -> tuple[Any, dict[str, str]]:
     """conda-lock's reading of our files, and its content hash: what `conda-lock lock --check-input-hash` compares."""
     from conda_lock.content_hash import compute_content_hashes
     from conda_lock.src_parser import make_lock_spec
@@ -215,10 +291,8 @@ def _lock_specification(wanted: Inputs) -> tuple[Any, dict[str, str]]:
 
     names = DATA / "pypi-conda-names.yml"
     with contextlib.redirect_stderr(io.StringIO()):
-        spec = make_lock_spec(
-            src_files=[wanted.folder / "environment.yml"], platform_overrides=[PLATFORM], mapping_url=names.absolute().as_uri()
-        )
-        machine = virtual_package_repo_from_specification(wanted.folder / "virtual-packages.yml")
+        spec = make_lock_spec(src_files=[folder / ENVIRONMENT], platform_overrides=[PLATFORM], mapping_url=names.absolute().as_uri())
+        machine = virtual_package_repo_from_specification(folder / VIRTUAL_PACKAGES)
         with machine:
             return spec, compute_content_hashes(spec, machine)
 
@@ -231,7 +305,7 @@ def read(path: Path) -> Lock:
     try:
         content = yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return _lock(path, raw, content)
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise IntegrityError(f"{path} is not a lock file: {reason}.", advice="Run `provision lock --relock`.") from error
 
@@ -278,7 +352,3 @@ def _build_of(url: str, entry: Mapping[str, Any]) -> str:
     """Locks of other tools may lack the build string; the file name holds it: name-version-build.conda."""
     stem = url.rsplit("/", 1)[-1].removesuffix(".conda").removesuffix(".tar.bz2")
     return stem.removeprefix(f"{entry['name']}-{entry['version']}-")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))

@@ -27,7 +27,7 @@ PYTHON_REASON = "one minor version per environment, and this build supports it"
 def resolve(spec: Spec) -> Resolution:
     """Match a spec with the facts. Raises NoSuchBuild with what exists instead."""
     release, build, source, why = _choose(spec)
-    python = _python(spec, release, build)
+    python = _python(spec, release, build, source)
     _check_nccl(spec, release, build, source)
     name = spec.name or _name(spec, python, source)
     local = _local_version(release, build, source)
@@ -146,16 +146,21 @@ def _torches(spec: Spec) -> str:
     return "; ".join(answers)
 
 
-def _python(spec: Spec, release: Release, build: Build | None) -> str:
+def _python(spec: Spec, release: Release, build: Build | None, source: BuildSource) -> str:
     supported = build.python if build else release.wheels[0].python
+    fewer = release.companions_python if spec.companions and source == "wheels" else None
     if spec.python is None:
-        if DEFAULT_PYTHON in supported:
-            return DEFAULT_PYTHON
-        return min(supported, key=lambda minor: abs(version_key(minor)[1] - version_key(DEFAULT_PYTHON)[1]))
+        choices = [minor for minor in supported if fewer is None or minor in fewer]
+        return min(choices, key=lambda minor: abs(version_key(minor)[1] - version_key(DEFAULT_PYTHON)[1]))
     if spec.python not in supported:
         raise NoSuchBuild(
             f"torch {release.version} has no build for Python {spec.python}.",
             advice=f"It has builds for {', '.join(supported)} ({_python_source(release, build)}).",
+        )
+    if fewer is not None and spec.python not in fewer:
+        raise NoSuchBuild(
+            f"torchvision {release.torchvision}, which goes with torch {release.version}, has no wheel for Python {spec.python}.",
+            advice=f"It has wheels for {', '.join(fewer)}; take one of these, or leave it out with --no-companions.",
         )
     return spec.python
 

@@ -19,16 +19,17 @@ SCHEMA = 1
 
 
 def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The passport of a build. Verdicts of an earlier run on the very same lock stay when this run measured none."""
+    """The passport of a build. What an earlier run on the very same lock made or measured stays where this run skipped it."""
     resolution, lock = result.resolution, result.lock
-    smoke = {found.where: _evidence(found) for found in result.smoke} or _kept(previous, lock.sha256)
+    kept = previous if previous and previous["lock"]["sha256"] == lock.sha256 else {}
+    smoke = {**kept.get("smoke", {}), **{found.where: _evidence(found) for found in result.smoke}}
     return {
         "schema": SCHEMA,
         "name": result.name,
         "made_by": f"provision {__version__}",
         "request": dict(asked),
         "reasons": [_fields(choice, "what", "value", "reason", "source") for choice in resolution.choices],
-        "pins": [_fields(pin, "manager", "requirement", "reason", "source") for pin in resolution.pins],
+        "pins": [_fields(pin, "manager", "requirement", "reason", "source") for pin in result.pins],
         "lock": {
             "sha256": lock.sha256,
             "content_hash": lock.content_hash,
@@ -38,8 +39,8 @@ def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str
         },
         "environment": _fields(resolution, "torch", "local_version", "source", "cuda", "nccl", "cudnn", "python", "glibc", "driver_floor"),
         "prefix": {"path": str(result.prefix.path), "lock_sha256": result.prefix.lock_sha256},
-        "image": _image(result),
-        "kernel": {"name": result.kernel.name, "path": str(result.kernel.path)} if result.kernel else None,
+        "image": _image(result) or kept.get("image"),
+        "kernel": {"name": result.kernel.name, "path": str(result.kernel.path)} if result.kernel else kept.get("kernel"),
         "smoke": smoke,
     }
 
@@ -80,12 +81,6 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def _kept(previous: Mapping[str, Any] | None, lock_sha256: str) -> dict[str, Any]:
-    if previous and previous.get("lock", {}).get("sha256") == lock_sha256:
-        return dict(previous.get("smoke") or {})
-    return {}
-
-
 def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The passport with the time of writing, or None if it says nothing that the previous one does not."""
     if previous is not None and {key: value for key, value in previous.items() if key != "written_at"} == dict(passport):
@@ -94,17 +89,39 @@ def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> di
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The passport of an environment, or None if there is none. Raises IntegrityError for one that is not ours to read."""
+    """The passport of an environment, or None if there is none. Raises IntegrityError for one that is not whole."""
     path = folder / FILE
     try:
         passport = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise IntegrityError(f"{path} is not JSON: {error}.", advice="Remove it and build again.") from error
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{path} is not JSON.", advice="Build again: it is written anew.") from error
+    if not _is_whole(passport):
+        raise IntegrityError(f"{path} is not a whole passport of schema {SCHEMA}.", advice="Build again: it is written anew.")
+    return passport  # type: ignore[no-any-return]
+
+
+def _is_whole(passport: Any) -> bool:
+    """Whether everything that we read of a passport is there and of its kind."""
     if not isinstance(passport, dict) or passport.get("schema") != SCHEMA:
-        raise IntegrityError(f"{path} is not a passport of schema {SCHEMA}.", advice="Remove it and build again.")
-    return passport
+        return False
+    kinds = {
+        "name": str,
+        "made_by": str,
+        "written_at": str,
+        "request": dict,
+        "reasons": list,
+        "pins": list,
+        "lock": dict,
+        "prefix": dict,
+        "smoke": dict,
+    }
+    if not all(isinstance(passport.get(key), kind) for key, kind in kinds.items()):
+        return False
+    whole_lock = {"sha256", "packages", "portable"} <= passport["lock"].keys() and "path" in passport["prefix"]
+    verdicts = all(isinstance(found, dict) and {"verdict", "measured_on", "report"} <= found.keys() for found in passport["smoke"].values())
+    return whole_lock and verdicts and {"image", "kernel"} <= passport.keys()
 
 
 def text(passport: Mapping[str, Any]) -> str:

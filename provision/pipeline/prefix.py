@@ -7,20 +7,21 @@ leaves the old environment or none.
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import ctypes
 import hashlib
 import io
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from provision import conda, wheels
-from provision.errors import IntegrityError, NoSpace, Taken
-from provision.folders import Folders, beside, sweep
+from provision.errors import IntegrityError, InvalidSpec, Taken, from_system
+from provision.folders import Folders, beside, replaced, sweep
 from provision.model import Lock, Prefix, Progress
 
 MARKER = Path("conda-meta") / "provision.json"
@@ -32,49 +33,71 @@ _AT_FDCWD = -100
 class Drift:
     """One way in which a prefix differs from its lock."""
 
-    kind: str  # missing, extra, version, changed, absent
+    kind: Literal["missing", "extra", "version", "changed", "absent", "unreadable"]
     name: str
     detail: str
 
 
 def find(name: str, path: Path) -> Prefix | None:
-    """The prefix at `path` if there is a whole one of ours."""
+    """The prefix of that name at `path`, if there is a whole one of ours."""
+    known = _marker(path)
+    return Prefix(name=name, path=path, lock_sha256=known["lock_sha256"]) if known and known["name"] == name else None
+
+
+def _marker(path: Path) -> dict[str, str] | None:
     try:
-        known = json.loads((path / MARKER).read_text())
+        known = json.loads((path / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return Prefix(name=name, path=path, lock_sha256=known.get("lock_sha256", ""))
+    whole = isinstance(known, dict) and all(isinstance(known.get(key), str) for key in ("name", "folder", "lock_sha256"))
+    return known if whole else None
+
+
+def check_place(name: str, folder: Path, path: Path) -> None:
+    """Raise Taken unless `path` is free, or the prefix of this very environment (its name, and its folder under envs)."""
+    if path == Path.cwd():
+        raise InvalidSpec("--prefix must name a folder of its own for the environment, not the one you are in.")
+    if path.exists() and not path.is_dir():
+        raise Taken(f"{path} is a file.", advice="Name a folder with --prefix.")
+    known = _marker(path)
+    if known is None:
+        if path.exists() and any(path.iterdir()):
+            raise Taken(f"{path} exists and is not an environment of provision.", advice="Name another place with --prefix.")
+        return
+    if known["name"] != name:
+        raise Taken(f"{path} is the environment `{known['name']}`, not `{name}`.", advice="Name another place with --prefix.")
+    if known["folder"] != str(folder) and Path(known["folder"]).exists():
+        raise Taken(
+            f"{path} belongs to {known['folder']}, not to {folder}.",
+            advice=f"Give one of them another name or --prefix, or remove that one: provision env remove {name}.",
+        )
 
 
 def is_current(prefix: Prefix | None, lock: Lock) -> bool:
-    """Whether nothing is to be done: made from this very lock, and every locked package recorded in it."""
-    return prefix is not None and prefix.lock_sha256 == lock.sha256 and not any(_package_drift(prefix, lock))
+    """Whether nothing is to be done: made from this very lock, with an interpreter, and every locked package recorded in it."""
+    if prefix is None or prefix.lock_sha256 != lock.sha256 or not prefix.python.exists():
+        return False
+    return not any(_package_drift(prefix, lock))
 
 
-def make(lock: Lock, name: str, path: Path, where: Folders, progress: Progress) -> Prefix:
-    """Realize a lock at `path`, replacing what was there in one step. The caller holds the name."""
-    if path.exists() and find(name, path) is None and any(path.iterdir()):
-        raise Taken(f"{path} exists and is not an environment of provision.", advice="Name another place with --prefix.")
+def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progress: Progress) -> Prefix:
+    """Realize a lock at `path`, replacing what was there in one step. The caller holds the name and has checked the place.
+
+    folder: the environment's folder under envs, by which two folders that use one name are kept apart.
+    """
     building = beside(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path)
     try:
         _fill(lock, building, path, where, progress)
-        (building / MARKER).write_text(json.dumps({"name": name, "lock_sha256": lock.sha256}, indent=1) + "\n")
+        marker = {"name": name, "folder": str(folder), "lock_sha256": lock.sha256}
+        (building / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
         _swap(building, path)
     except OSError as error:
-        raise _disk_error(error, path) from error
+        raise from_system(error) from error
     finally:
         sweep(path)
     return Prefix(name=name, path=path, lock_sha256=lock.sha256)
-
-
-def _disk_error(error: OSError, path: Path) -> Exception:
-    import errno
-
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(f"The disk of {path} is full.", advice="Free space there and run the same command again; nothing was changed.")
-    return error
 
 
 def _fill(lock: Lock, building: Path, final: Path, where: Folders, progress: Progress) -> None:
@@ -82,7 +105,7 @@ def _fill(lock: Lock, building: Path, final: Path, where: Folders, progress: Pro
     locked = lock.by("pip")
     if locked:
         progress.say(f"installing {len(locked)} wheels")
-        wheels.install(locked, building / "bin" / "python", show=True)
+        wheels.install(locked, building / "bin" / "python")
         _name_final(building, final)
 
 
@@ -126,18 +149,17 @@ def _swap(building: Path, path: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     done = libc.renameat2(_AT_FDCWD, os.fsencode(building), _AT_FDCWD, os.fsencode(path), _RENAME_EXCHANGE)
     if done == 0:
-        building.rename(path.with_name(f".{path.name}.old"))
+        building.rename(replaced(path))
         return
-    path.rename(path.with_name(f".{path.name}.old"))
+    path.rename(replaced(path))
     building.rename(path)
 
 
 def remove(prefix: Prefix) -> None:
     """Remove a prefix; it is gone for others at once."""
-    gone = prefix.path.with_name(f".{prefix.path.name}.old")
     sweep(prefix.path)
-    prefix.path.rename(gone)
-    shutil.rmtree(gone)
+    prefix.path.rename(replaced(prefix.path))
+    sweep(prefix.path)
 
 
 def drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
@@ -173,9 +195,16 @@ def _same_version(locked: str, installed: str) -> bool:
 
 
 def _installed_conda(prefix: Prefix) -> dict[str, str]:
-    records = (path for path in (prefix.path / "conda-meta").glob("*.json") if path.name != MARKER.name)
-    parsed = (json.loads(path.read_text(encoding="utf-8")) for path in records)
-    return {record["name"]: f"{record['version']} {record['build']}" for record in parsed}
+    return {record["name"]: f"{record['version']} {record['build']}" for record in _conda_records(prefix)}
+
+
+def _conda_records(prefix: Prefix) -> Iterator[dict[str, Any]]:
+    """conda-meta's records; one that cannot be read is as good as absent, so its package counts as missing."""
+    for path in sorted((prefix.path / "conda-meta").glob("*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(record, dict) and {"name", "version", "build"} <= record.keys():
+                yield record
 
 
 def _installed_wheels(prefix: Prefix) -> dict[str, str]:
@@ -189,19 +218,20 @@ def _normal(name: str) -> str:
 
 
 def _conda_file_drift(prefix: Prefix) -> Iterator[Drift]:
-    for record_path in sorted((prefix.path / "conda-meta").glob("*.json")):
-        record = json.loads(record_path.read_text(encoding="utf-8"))
+    for record in _conda_records(prefix):
         for entry in record.get("paths_data", {}).get("paths", ()):
-            if entry["path_type"] != "hardlink":
-                continue
-            expected = entry.get("sha256_in_prefix") or entry.get("sha256")
-            yield from _file_drift(record["name"], prefix.path / entry["_path"], expected, prefix)
+            if entry["path_type"] == "hardlink":
+                expected = entry.get("sha256_in_prefix") or entry.get("sha256")
+                yield from _file_drift(record["name"], prefix.path / entry["_path"], expected, prefix)
 
 
 def _wheel_file_drift(prefix: Prefix) -> Iterator[Drift]:
     for record in sorted(prefix.path.glob("lib/python*/site-packages/*.dist-info/RECORD")):
         name = record.parent.name.removesuffix(".dist-info").rpartition("-")[0]
-        for row in csv.reader(record.read_text(encoding="utf-8").splitlines()):
+        for row in csv.reader(record.read_text(encoding="utf-8", errors="replace").splitlines()):
+            if len(row) != 3:
+                yield Drift(kind="unreadable", name=name, detail=os.path.relpath(record, prefix.path))
+                break
             algorithm, _, encoded = row[1].partition("=")
             if algorithm == "sha256":
                 expected = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()

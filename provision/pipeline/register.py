@@ -63,14 +63,26 @@ def is_current(prefix: Prefix, shown: str) -> bool:
     return _read(user_folder(prefix.name)) == kernel_json(prefix, shown)
 
 
-def add(prefix: Prefix, shown: str) -> Kernel:
-    """Install (or replace our own) kernelspec for this user. Raises Taken when the name belongs to something that is not ours."""
-    existing = _read(user_folder(prefix.name))
-    if user_folder(prefix.name).exists() and OWNER not in (existing or {}).get("metadata", {}):
+def check_name(name: str) -> None:
+    """Raise Taken when a kernel of this name belongs to something that is not ours."""
+    folder = user_folder(name)
+    if folder.exists() and not _is_ours(_read(folder)):
         raise Taken(
-            f"The Jupyter kernel `{prefix.name}` ({user_folder(prefix.name)}) was not made by provision.",
+            f"The Jupyter kernel `{name}` ({folder}) was not made by provision.",
             advice="Remove it with `jupyter kernelspec remove`, or give the environment another name (`provision build NAME ...`).",
         )
+
+
+def _is_ours(spec: dict[str, Any] | None) -> bool:
+    """Whether this is a whole kernel.json of ours; anything else in Jupyter's folder is somebody's and left alone."""
+    if spec is None or not isinstance(spec.get("metadata"), dict) or not isinstance(spec["metadata"].get(OWNER), dict):
+        return False
+    return isinstance(spec.get("display_name"), str) and isinstance(spec.get("env"), dict) and "CONDA_PREFIX" in spec["env"]
+
+
+def add(prefix: Prefix, shown: str) -> Kernel:
+    """Install (or replace our own) kernelspec for this user. Raises Taken when the name belongs to something that is not ours."""
+    check_name(prefix.name)
     with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
         source = Path(scratch) / prefix.name
         source.mkdir()
@@ -86,7 +98,7 @@ def installed() -> list[Kernel]:
     return [
         Kernel(name=path.name, display_name=spec["display_name"], path=path, prefix=Path(spec["env"]["CONDA_PREFIX"]))
         for path, spec in found
-        if spec and OWNER in spec.get("metadata", {})
+        if spec is not None and _is_ours(spec)
     ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from provision.compat import TEMPLATES
-from provision.errors import StaleLock
+from provision.errors import InvalidSpec, StaleLock
 from provision.model import PLATFORM, Resolution
 
 if TYPE_CHECKING:
@@ -107,8 +107,18 @@ def state(path: Path) -> State:
         lines = path.read_text(encoding="utf-8").split("\n", 2)
     except FileNotFoundError:
         return "missing"
+    except UnicodeDecodeError:
+        return "edited"
     ours = len(lines) == 3 and lines[0].startswith("# Made by provision") and lines[1] == DIGEST + _digest(lines[2])
     return "ours" if ours else "edited"
+
+
+def read(path: Path) -> str:
+    """A file's text, or InvalidSpec for one that is not text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidSpec(f"{path} is not UTF-8 text (byte {error.start}).", advice="Save it as UTF-8.") from error
 
 
 def pending(folder: Path, texts: Mapping[str, str]) -> list[str]:
@@ -152,15 +162,6 @@ def replace(path: Path, text: str) -> None:
 
 def _same(path: Path, text: str) -> bool:
     try:
-        return path.read_text(encoding="utf-8") == text
+        return path.read_bytes() == text.encode()
     except FileNotFoundError:
         return False
-
-
-def inputs_sha256(environment: str, virtual_packages: str) -> str:
-    """The identity of what is locked: the two input files as parsed, so that a comment or a reason does not make a lock stale."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    parsed = [yaml.load(text, Loader=loader) for text in (environment, virtual_packages)]
-    return hashlib.sha256(json.dumps(parsed, sort_keys=True).encode()).hexdigest()

@@ -44,7 +44,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise InvalidSpec(
@@ -52,17 +52,23 @@ def read(path: Path) -> dict[str, Any]:
         ) from error
     if root is None or not isinstance(content, dict):
         raise InvalidSpec(f"{path}: a spec is a mapping with keys among {', '.join(KEYS)}.")
-    lines = {key.value: key.start_mark.line + 1 for key, _ in root.value}
-    _refuse([(lines.get(str(key), 1), text) for key, text in _mistakes(content)], path)
+    first = {key.value: key.start_mark.line + 1 for key, _ in reversed(root.value)}
+    repeated = [
+        (key.start_mark.line + 1, f"`{key.value}` stands here again.")
+        for key, _ in root.value
+        if key.start_mark.line + 1 != first[key.value]
+    ]
+    _refuse(repeated + [(first.get(str(key), 1), text) for key, text in _mistakes(content)], path)
     return content
 
 
 def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -> Spec:
-    """Options laid over a spec file's content; an option that was not given (None, empty) leaves the file's word."""
+    """Options laid over a spec file's content; an option that was not given (None, empty) leaves the file's word. Packages are
+    added to the file's, and replace those of the same name."""
     given = {key: value for key, value in options.items() if value not in (None, (), []) and (key, value) != ("cpu", False)}
     if given.get("cuda") and given.get("cpu"):
         raise InvalidSpec("--cuda and --cpu were both given.", advice="Ask for one: a CUDA version, or a build without CUDA.")
-    merged = {**file, **given}
+    merged = {**file, **given, **{key: _with(file.get(key, ()), given[key]) for key in ("conda", "pip") if key in given}}
     if "cuda" in given:
         merged.pop("cpu", None)
     if "cpu" in given:
@@ -88,6 +94,17 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
         base=merged.get("base"),
         python_from=merged.get("python_from") or "auto",
     )
+
+
+def _with(listed: Sequence[str], given: Sequence[str]) -> list[str]:
+    names = {_package(text) for text in given}
+    return [text for text in listed if _package(text) not in names] + list(given)
+
+
+def _package(requirement: str) -> str:
+    """The name in a requirement of either kind, as both compare it."""
+    name = re.split(r"[^A-Za-z0-9._-]", requirement.rpartition("::")[2], maxsplit=1)[0]
+    return re.sub(r"[._-]+", "-", name).lower()
 
 
 def content(spec: Spec) -> dict[str, Any]:

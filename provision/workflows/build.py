@@ -10,23 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from provision import conda
-from provision.errors import CheckFailed, ToolMissing
-from provision.folders import held
+from provision.errors import IntegrityError, ToolMissing
 from provision.model import BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord, StageStatus
 from provision.pipeline import image as images
 from provision.pipeline import passport, register, render, validate
-from provision.workflows.plan import (
-    Context,
-    Plan,
-    Wish,
-    edited_files,
-    keep_lock,
-    keep_prefix,
-    lockable,
-    plan,
-    write_dockerfile,
-    write_files,
-)
+from provision.workflows.keep import edited_files, keep_lock, keep_prefix, planned
+from provision.workflows.plan import Context, Plan, Wish
 
 T = TypeVar("T")
 
@@ -59,11 +48,12 @@ def made_or_kept(made: bool) -> StageStatus:
 
 
 def build(context: Context, wish: Wish) -> BuildResult:
-    """`provision build`: every stage in order. What is already true to the request is kept; a failed check still leaves the
-    passport that says so, and then raises CheckFailed."""
-    wanted = plan(context, wish)
+    """`provision build`: every stage in order. What is already true to the request is kept. A smoke test that fails still leaves
+    the passport that says so; see `failed` in the result."""
     client = engine_for(wish)
-    with held(context.where, wanted.name, context.progress, wait=context.wait):
+    with planned(context, wish) as wanted:
+        if wish.kernel:
+            register.check_name(wanted.name)
         return _build(context, wish, wanted, client)
 
 
@@ -71,28 +61,24 @@ def _build(context: Context, wish: Wish, wanted: Plan, client: Any | None) -> Bu
     stages = Stages(context.progress)
     if wanted.edited:
         context.progress.warn(f"{edited_files(wanted)} is edited by hand and used as it is")
-    stages.run(
-        "render",
-        lambda: write_files(lockable(wanted, wish)),
-        lambda names: (made_or_kept(bool(names)), ", ".join(names) or str(wanted.folder)),
-    )
-    lock, _ = stages.run(
-        "lock", lambda: keep_lock(context, wanted, wish), lambda done: (made_or_kept(done[1]), f"{len(done[0].packages)} packages")
-    )
-    write_dockerfile(wanted, lock)
+    lock, _, _ = stages.run("lock", lambda: keep_lock(context, wanted, wish), _told_of_lock)
     prefix, _ = stages.run("prefix", lambda: keep_prefix(context, wanted, lock), lambda done: (made_or_kept(done[1]), str(done[0].path)))
     image = _image_stage(context, wish, wanted, lock, prefix, client, stages)
     smoke = _smoke_stage(context, wish, wanted, prefix, image, client, stages)
     failed = validate.failures(smoke)
     kernel = _kernel_stage(wish, wanted, prefix, stages, failed)
     result = BuildResult(
-        name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, lock=lock, prefix=prefix, image=image, kernel=kernel,
-        smoke=smoke, stages=tuple(stages.records),
+        name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
+        image=image, kernel=kernel, smoke=smoke, failed=tuple(failed), stages=tuple(stages.records),
     )  # fmt: skip
-    write_passport(result, wanted.asked)
-    if failed:
-        raise CheckFailed(f"The smoke test failed. {' '.join(failed)}", advice=f"Evidence: {wanted.folder / passport.FILE}.")
+    write_passport(context, result, wanted.asked)
     return result
+
+
+def _told_of_lock(done: tuple[Lock, bool, list[str]]) -> tuple[StageStatus, str]:
+    lock, made, written = done
+    files = f"; wrote {', '.join(written)}" if written else ""
+    return made_or_kept(made), f"{len(lock.packages)} packages{files}"
 
 
 def engine_for(wish: Wish) -> Any | None:
@@ -182,9 +168,13 @@ def keep_kernel(prefix: Prefix, shown: str) -> tuple[Kernel, bool]:
     return register.add(prefix, shown), True
 
 
-def write_passport(result: BuildResult, asked: Mapping[str, Any]) -> None:
-    """Write the passport unless the one there says the same."""
-    previous = passport.read(result.folder)
+def write_passport(context: Context, result: BuildResult, asked: Mapping[str, Any]) -> None:
+    """Write the passport unless the one there says the same. A damaged one is replaced: it is evidence of nothing."""
+    try:
+        previous = passport.read(result.folder)
+    except IntegrityError as error:
+        context.progress.warn(f"{error.message} It is replaced.")
+        previous = None
     stamped = passport.stamp(passport.compose(result, asked, previous), previous)
     if stamped is not None:
         render.replace(result.folder / passport.FILE, passport.text(stamped))

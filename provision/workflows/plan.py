@@ -1,23 +1,24 @@
-"""What every verb does first: work the request out (`Plan`), and keep lock and prefix true to it under the environment's name."""
+"""Working a request out (`Plan`): which environment, from which facts, with whose Python, as which texts. Changes nothing."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from provision import channel, conda, folders
-from provision.errors import InvalidSpec, StaleLock, ToolMissing, Unreachable
-from provision.folders import Folders, held
-from provision.model import Lock, Prefix, Progress, Resolution, Spec
-from provision.pipeline import image as images
+from provision.errors import InvalidSpec, NoSuchBuild, StaleLock, ToolMissing, Unreachable
+from provision.folders import Folders
+from provision.model import Lock, Manager, Pin, Progress, Resolution, Spec
 from provision.pipeline import lock as locks
 from provision.pipeline import matrix, render, spec, validate
 from provision.pipeline import prefix as prefixes
 
 ImageWish = Literal["auto", "demand", "skip"]
+PythonSource = Literal["channel", "host"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,29 +48,45 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A request worked out: which environment, from which facts, with whose Python, as which texts."""
+    """A request worked out."""
 
     folder: Path
     resolution: Resolution
     asked: Mapping[str, Any]
     texts: Mapping[str, str]  # of what is locked, as it will stand: hand edits respected
     edited: tuple[str, ...]
-    inputs_sha256: str
+    inputs: locks.Inputs
     lock: Lock | None
-    python_from: Literal["channel", "host"]
+    lock_is_current: bool
+    python_from: PythonSource
     prefix_path: Path
 
     @property
     def name(self) -> str:
         return self.resolution.spec.name
 
-    @property
-    def lock_is_current(self) -> bool:
-        return self.lock is not None and self.lock.inputs_sha256 == self.inputs_sha256
+    def standing_pins(self) -> tuple[Pin, ...]:
+        """The pins that are in environment.yml as it stands: those of the resolution, and what was written in by hand."""
+        known = {(pin.manager, pin.requirement): pin for pin in self.resolution.pins}
+        conda_rows: list[tuple[Manager, str]] = [("conda", text) for text in self.inputs.conda]
+        pip_rows: list[tuple[Manager, str]] = [("pip", text) for text in self.inputs.pip]
+        return tuple(known.get(row) or _by_hand(*row) for row in conda_rows + pip_rows)
+
+
+def _by_hand(manager: Manager, requirement: str) -> Pin:
+    return Pin(manager=manager, requirement=requirement, reason="written into environment.yml by hand", source="environment.yml")
+
+
+def name_of(context: Context, wish: Wish) -> str:
+    """The environment that a request is about: what must be held before anything else is looked at."""
+    return _spec(context, wish).name
 
 
 def plan(context: Context, wish: Wish) -> Plan:
-    """Work a request out without changing anything. May ask whether a channel answers, if nothing says where Python is from."""
+    """Work a request out without changing anything. May ask whether a channel answers, if nothing says where Python is from.
+
+    The caller holds the environment's name if it means to act on the answer.
+    """
     wanted = _spec(context, wish)
     folder = context.where.envs / wanted.name
     lock = locks.read(folder / locks.FILE) if (folder / locks.FILE).exists() else None
@@ -77,18 +94,47 @@ def plan(context: Context, wish: Wish) -> Plan:
     resolution = matrix.resolve(wanted)
     texts = render.render_inputs(resolution)
     edited = [] if wish.force else render.edited(folder, texts)
-    standing = {**texts, **{name: (folder / name).read_text(encoding="utf-8") for name in edited}}
+    if edited:
+        _refuse_lost_options(folder, wish, resolution, edited)
+    standing = {**texts, **{name: render.read(folder / name) for name in edited}}
+    inputs = locks.inputs(standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES], folder)
+    if edited:
+        locks.check(inputs, folder)
+    prefix_path = folders.prefix_path(context.where, wanted.name, wish.prefix)
+    prefixes.check_place(wanted.name, folder, prefix_path)
     return Plan(
         folder=folder,
         resolution=resolution,
         asked=spec.content(resolution.spec),
         texts=standing,
         edited=tuple(edited),
-        inputs_sha256=render.inputs_sha256(standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES]),
+        inputs=inputs,
         lock=lock,
+        lock_is_current=lock is not None and lock.python_from == python_from and _fits(lock, inputs),
         python_from=python_from,
-        prefix_path=folders.prefix_path(context.where, resolution.spec.name, wish.prefix),
+        prefix_path=prefix_path,
     )
+
+
+def _fits(lock: Lock, inputs: locks.Inputs) -> bool:
+    """Whether a lock was made from these inputs; a lock of another tool says so by conda-lock's content hash alone."""
+    if lock.inputs_sha256:
+        return lock.inputs_sha256 == inputs.sha256
+    return lock.content_hash == locks.content_hash(inputs)
+
+
+def _refuse_lost_options(folder: Path, wish: Wish, resolution: Resolution, edited: list[str]) -> None:
+    """An edited file is used as it is, so options that would change it cannot be honored; say so instead of dropping them."""
+    path = folder / render.SPEC
+    given = {key: value for key, value in wish.options.items() if value not in (None, (), [], False)}
+    if not given or not path.exists():
+        return
+    before = spec.combine(spec.read(path), {}, name=folder.name)
+    if dataclasses.replace(before, base=None) != dataclasses.replace(resolution.spec, base=None):
+        raise StaleLock(
+            f"{', '.join(str(folder / name) for name in edited)} is edited by hand, so {', '.join(sorted(given))} would have no effect.",
+            advice=f"Write it into the file, or undo the edit: provision render {folder.name} --force",
+        )
 
 
 def _spec(context: Context, wish: Wish) -> Spec:
@@ -101,34 +147,30 @@ def _spec(context: Context, wish: Wish) -> Spec:
 
 def _combined(context: Context, wish: Wish) -> Spec:
     """Options over the environment's own spec.yml. Without a name the options must say enough to find one."""
-    if wish.name:
-        name = spec.check_name(wish.name)
-        path = context.where.envs / name / render.SPEC
-        if not path.exists() and not wish.options.get("torch"):
-            known = sorted(found.parent.name for found in context.where.envs.glob(f"*/{render.SPEC}"))
-            raise InvalidSpec(
-                f"There is no {path}.", advice=f"Environments here: {', '.join(known) or 'none'}; or give --torch and --cuda."
-            )
-        return spec.combine(spec.read(path) if path.exists() else {}, wish.options, name=name)
-    named = matrix.resolve(_with_host_python(context, spec.combine({}, wish.options, name=""))).spec.name
-    path = context.where.envs / named / render.SPEC
-    return spec.combine(spec.read(path) if path.exists() else {}, wish.options, name=named)
+    name = spec.check_name(wish.name) if wish.name else _named(context, wish)
+    path = context.where.envs / name / render.SPEC
+    if not path.exists() and not wish.options.get("torch"):
+        known = sorted(found.parent.name for found in context.where.envs.glob(f"*/{render.SPEC}"))
+        raise InvalidSpec(f"There is no {path}.", advice=f"Environments here: {', '.join(known) or 'none'}; or give --torch and --cuda.")
+    return spec.combine(spec.read(path) if path.exists() else {}, wish.options, name=name)
 
 
-def _with_host_python(context: Context, wanted: Spec) -> Spec:
-    """Python from this machine, asked for as such and without a version, is this machine's version."""
-    if wanted.python is None and wanted.python_from == "host":
-        return dataclasses.replace(wanted, python=channel.host_minor())
-    return wanted
+def _named(context: Context, wish: Wish) -> str:
+    """The name that options alone lead to. It holds the Python version, which may be this machine's where no channel answers."""
+    draft = spec.combine({}, wish.options, name="")
+    usual = matrix.resolve(draft).spec.name
+    if draft.python is not None or (context.where.envs / usual / render.SPEC).exists():
+        return usual
+    return matrix.resolve(_python_from(context, draft, None)[1]).spec.name
 
 
-def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Literal["channel", "host"], Spec]:
+def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[PythonSource, Spec]:
     """Decide once, and for an existing lock never again, where Python comes from; the answer is part of the lock."""
     if wanted.python_from == "channel" or (wanted.python_from == "auto" and lock and lock.python_from == "channel"):
         return "channel", wanted
     if wanted.python_from == "auto" and lock is None:
         resolution = matrix.resolve(wanted)
-        silent = conda.unanswered(resolution.channels, context.alias)
+        silent = _silent(resolution.channels, context.alias)
         if len(silent) < len(resolution.channels):
             return "channel", wanted
         reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
@@ -137,110 +179,39 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Lit
                 f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
                 advice="Name a mirror with --channel-alias, or use --source wheels.",
             )
-        context.progress.warn(f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable")
+        _warn_once(context, f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable")
     return "host", _fits_host(wanted)
 
 
+@functools.cache
+def _silent(channels: tuple[str, ...], alias: str | None) -> dict[str, str]:
+    """Asked once per run: naming and planning must not see two answers."""
+    return conda.unanswered(channels, alias)
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(context: Context, text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        context.progress.warn(text)
+
+
 def _fits_host(wanted: Spec) -> Spec:
+    """The request with this machine's Python, or ToolMissing if that is not what was asked for or has no build."""
     have = channel.host_minor()
-    python = wanted.python or have
-    if python != have:
+    if wanted.python is not None and wanted.python != have:
         raise ToolMissing(
-            f"Python {python} was asked for, but this machine's Python, which would be packaged, is {have}.",
-            advice=f"Ask for --python {have}, run provision with Python {python}, or name a channel that answers with --channel.",
+            f"Python {wanted.python} was asked for, but this machine's Python, which would be packaged, is {have}.",
+            advice=f"Ask for --python {have}, run provision with Python {wanted.python}, or name a channel that answers with --channel.",
         )
-    return dataclasses.replace(wanted, python=python)
-
-
-def render_only(context: Context, wish: Wish) -> list[str]:
-    """`provision render`: write the generated files; the names of those that changed. The Dockerfile belongs to a lock: without
-    one that is current it is left as it is."""
-    wanted = plan(context, wish)
-    with held(context.where, wanted.name, context.progress, wait=context.wait):
-        if wanted.edited:
-            raise StaleLock(
-                f"{edited_files(wanted)} was edited by hand and differs from what spec.yml renders.",
-                advice=f"`provision render {wanted.name} --force` undoes it; `provision lock {wanted.name} --relock` locks it as it is.",
-            )
-        written = write_files(wanted, force=wish.force)
-        if wanted.lock is not None and wanted.lock_is_current:
-            written += write_dockerfile(wanted, wanted.lock, force=wish.force)
-        return written
-
-
-def edited_files(wanted: Plan) -> str:
-    return ", ".join(str(wanted.folder / name) for name in wanted.edited)
-
-
-def write_files(wanted: Plan, *, force: bool = False) -> list[str]:
-    """spec.yml (unless it is the user's own writing) and the generated files."""
-    path = wanted.folder / render.SPEC
-    mine = {} if render.state(path) == "edited" else {render.SPEC: render.render_spec(wanted.name, wanted.asked)}
-    return render.write(wanted.folder, {**mine, **wanted.texts}, force=force)
-
-
-def write_dockerfile(wanted: Plan, lock: Lock, *, force: bool = False) -> list[str]:
-    """The Dockerfile of a lock; one that somebody edited is theirs."""
-    texts = render.render_dockerfile(wanted.name, images.dockerfile_context(wanted.resolution, lock))
-    if render.edited(wanted.folder, texts) and not force:
-        return []
-    return render.write(wanted.folder, texts, force=force)
-
-
-def lock_only(context: Context, wish: Wish) -> tuple[Plan, Lock, bool]:
-    """`provision lock`: the lock, and whether it was made anew."""
-    wanted = plan(context, wish)
-    with held(context.where, wanted.name, context.progress, wait=context.wait):
-        write_files(lockable(wanted, wish), force=wish.force)
-        lock, made = keep_lock(context, wanted, wish)
-        write_dockerfile(wanted, lock)
-        return wanted, lock, made
-
-
-def lockable(wanted: Plan, wish: Wish) -> Plan:
-    """Refuse, before anything is written, what would leave a lock that does not fit its inputs."""
-    if wanted.lock is not None and not wanted.lock_is_current and not wish.relock:
-        cause = f"{edited_files(wanted)} was edited by hand" if wanted.edited else "the request changed since it was locked"
-        raise StaleLock(
-            f"{wanted.lock.path} is stale: {cause}.",
-            advice=f"`provision lock {wanted.name} --relock` (or build with --relock) locks it anew.",
-        )
-    return wanted
-
-
-def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool]:
-    if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
-        return wanted.lock, False
-    stand_in = None
-    if wanted.python_from == "host":
-        made = bootstrap(context)
-        stand_in = locks.StandIn(channel=made.url, glibc=made.glibc)
-    inputs = locks.inputs(wanted.folder, wanted.inputs_sha256)
-    context.progress.say(f"solving {len(inputs.conda)} conda and {len(inputs.pip)} pip requirements")
-    return locks.make(inputs, wanted.resolution, stand_in=stand_in, alias=context.alias), True
-
-
-def bootstrap(context: Context, *, again: bool = False) -> channel.Bootstrapped:
-    """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
-    with held(context.where, "channel-bootstrap", context.progress, wait=context.wait):
-        return channel.bootstrap(context.where.channels, context.progress, again=again)
-
-
-def create(context: Context, wish: Wish) -> tuple[Prefix, bool]:
-    """`provision env create`: lock if there is no lock, then the prefix; whether it was made anew."""
-    wanted = plan(context, wish)
-    with held(context.where, wanted.name, context.progress, wait=context.wait):
-        write_files(lockable(wanted, wish))
-        lock, _ = keep_lock(context, wanted, wish)
-        write_dockerfile(wanted, lock)
-        return keep_prefix(context, wanted, lock)
-
-
-def keep_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
-    folders.sweep(wanted.prefix_path)  # a build killed right after the swap left the old prefix beside a current one
-    found = prefixes.find(wanted.name, wanted.prefix_path)
-    if found and prefixes.is_current(found, lock):
-        return found, False
-    made = prefixes.make(lock, wanted.name, wanted.prefix_path, context.where, context.progress)
-    folders.remember(context.where, wanted.name, wanted.prefix_path)
-    return made, True
+    fitting = dataclasses.replace(wanted, python=have)
+    try:
+        matrix.resolve(fitting)
+    except NoSuchBuild as error:
+        raise ToolMissing(
+            f"Python would have to come from this machine, which has {have}: {error.message}",
+            advice=f"{error.advice} Run provision with one of them, or name a channel that answers with --channel.",
+        ) from error
+    return fitting

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
 from provision.model import LockedPackage
 from provision.pipeline import image as images
-from provision.pipeline import lock as locks
 from provision.pipeline import prefix as prefixes
 from provision.pipeline import register, render
-from provision.workflows.plan import Context, Plan, Wish, bootstrap, edited_files, lockable, plan
+from provision.workflows.keep import edited_files, lockable, solve
+from provision.workflows.plan import Context, Plan, Wish, plan
 
 
 def build_preview(context: Context, wish: Wish) -> list[dict[str, str]]:
     """Stage by stage, what `build` would do now. Raises what `build` would raise before its first change."""
     wanted = lockable(plan(context, wish), wish)
+    if wish.kernel:
+        register.check_name(wanted.name)
     steps = [{"stage": "render", "would": _render(wanted)}, {"stage": "lock", "would": _lock(wanted, wish)}]
     steps.append({"stage": "prefix", "would": _prefix(wanted, wish)})
     steps.append({"stage": "image", "would": _image(wanted, wish)})
@@ -57,18 +60,11 @@ def _image(wanted: Plan, wish: Wish) -> str:
 
 
 def lock_preview(context: Context, wish: Wish) -> tuple[LockedPackage, ...]:
-    """The packages that `lock` would write now. Solves, but in a folder that goes away; a local channel may be made for it."""
+    """The packages that `lock` would write now. A local channel that it would need is made in a folder that goes away."""
     wanted = lockable(plan(context, wish), wish)
     if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
         return wanted.lock.packages
-    stand_in = None
-    if wanted.python_from == "host":
-        made = bootstrap(context)
-        stand_in = locks.StandIn(channel=made.url, glibc=made.glibc)
     with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
-        for name, text in wanted.texts.items():
-            (Path(scratch) / name).write_text(text, encoding="utf-8")
-        inputs = locks.inputs(Path(scratch), wanted.inputs_sha256)
-        packages = locks.solve(inputs, wanted.resolution, stand_in=stand_in, alias=context.alias)
-    locks.guard(packages, wanted.resolution)
-    return packages
+        elsewhere = dataclasses.replace(context, where=dataclasses.replace(context.where, data=Path(scratch)))
+        channels = context.where.channels if context.where.channels.exists() else elsewhere.where.channels
+        return solve(elsewhere, wanted, channels)

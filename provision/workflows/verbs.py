@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from provision import folders
-from provision.errors import InvalidSpec, ToolMissing
+from provision.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.folders import held
-from provision.model import Image, Kernel, Lock, Prefix, SmokeResult
+from provision.model import BuildResult, Image, Kernel, Lock, Prefix, SmokeResult
 from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import passport, register, render, spec
 from provision.pipeline import prefix as prefixes
-from provision.workflows.build import keep_kernel, make_image, smoke_in
-from provision.workflows.plan import Context, Plan, Wish, keep_prefix, lockable, plan
+from provision.workflows.build import keep_kernel, make_image, smoke_in, write_passport
+from provision.workflows.keep import keep_prefix, lockable, planned
+from provision.workflows.plan import Context, Plan, Wish, plan
 
 Place = Literal["prefix", "image"]
+LockState = Literal["current", "other", "none", "unreadable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,7 @@ class Environment:
 
     name: str
     prefix: Path | None
-    lock: Literal["current", "other", "none"]  # whether the prefix was made from the lock in envs/
+    lock: LockState  # whether the prefix was made from the lock in envs/
     kernel: bool
     smoke: str
 
@@ -43,14 +46,26 @@ def environments(context: Context) -> list[Environment]:
 
 
 def _environment(context: Context, name: str, prefix: Prefix | None, kernel: bool) -> Environment:
+    """One row; what cannot be read is said in it and does not hide the other rows."""
     folder = context.where.envs / name
-    lock = locks.read(folder / locks.FILE) if (folder / locks.FILE).exists() else None
-    known = passport.read(folder) or {}
-    verdicts = ", ".join(f"{place}: {found['verdict']}" for place, found in (known.get("smoke") or {}).items())
-    state: Literal["current", "other", "none"] = "none"
-    if lock and prefix:
-        state = "current" if prefix.lock_sha256 == lock.sha256 else "other"
+    state: LockState = "none"
+    with _unreadable(context):
+        state = "unreadable"
+        lock = locks.read(folder / locks.FILE) if (folder / locks.FILE).exists() else None
+        state = "none" if not (lock and prefix) else "current" if prefix.lock_sha256 == lock.sha256 else "other"
+    verdicts = "unreadable"
+    with _unreadable(context):
+        known = passport.read(folder) or {"smoke": {}}
+        verdicts = ", ".join(f"{place}: {found['verdict']}" for place, found in known["smoke"].items())
     return Environment(name=name, prefix=prefix.path if prefix else None, lock=state, kernel=kernel, smoke=verdicts)
+
+
+@contextlib.contextmanager
+def _unreadable(context: Context) -> Iterator[None]:
+    try:
+        yield
+    except IntegrityError as error:
+        context.progress.warn(error.message)
 
 
 def require_prefix(context: Context, name: str, asked: Path | None = None) -> Prefix:
@@ -78,27 +93,34 @@ def drift(context: Context, name: str, *, files: bool, asked: Path | None = None
 
 
 def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
-    """`provision env remove`: prefix, kernel, image and its layout; envs/NAME, which is the lab's, stays. Says what went."""
+    """`provision env remove`: prefixes, kernel, image and its layout; envs/NAME, which is the lab's, stays. Says what went."""
     spec.check_name(name)
+    if dry_run:
+        return _removable(context, name)[0]
     where = context.where
     with held(where, name, context.progress, wait=context.wait):
-        prefix = prefixes.find(name, folders.prefix_path(where, name))
-        kernel = next((found for found in register.installed() if found.name == name), None)
-        layout = where.images / name
-        gone = [f"prefix {prefix.path}"] if prefix else []
-        gone += [f"kernel {kernel.path}"] if kernel else []
-        gone += [f"image layout {layout}"] if layout.exists() else []
-        if not gone:
-            known = ", ".join(found.name for found in environments(context)) or "none"
-            raise ToolMissing(f"There is nothing of `{name}` on this machine.", advice=f"Environments: {known}.")
-        if dry_run:
-            return gone
+        gone, made, kernel, layout = _removable(context, name)
         if kernel:
             register.remove(name)
-        if prefix:
+        for prefix in made:
             prefixes.remove(prefix)
-            folders.remember(where, name, None)
+        folders.forget(where, name)
         return gone + _remove_image(name, layout)
+
+
+def _removable(context: Context, name: str) -> tuple[list[str], list[Prefix], Kernel | None, Path]:
+    """What there is of an environment on this machine, in words and as products. Raises ToolMissing if there is nothing."""
+    where = context.where
+    made = [prefix for path in dict.fromkeys(folders.prefixes_of(where, name)) if (prefix := prefixes.find(name, path))]
+    kernel = next((found for found in register.installed() if found.name == name), None)
+    layout = where.images / name
+    gone = [f"prefix {prefix.path}" for prefix in made]
+    gone += [f"kernel {kernel.path}"] if kernel else []
+    gone += [f"image layout {layout}"] if layout.exists() else []
+    if not gone:
+        known = ", ".join(found.name for found in environments(context)) or "none"
+        raise ToolMissing(f"There is nothing of `{name}` on this machine.", advice=f"Environments: {known}.")
+    return gone, made, kernel, layout
 
 
 def _remove_image(name: str, layout: Path) -> list[str]:
@@ -112,15 +134,21 @@ def _remove_image(name: str, layout: Path) -> list[str]:
 
 def build_image(context: Context, wish: Wish) -> tuple[Plan, Image, bool]:
     """`provision image build`: the image of an environment whose lock is current; its prefix is made if it is not there."""
-    wanted = lockable(plan(context, wish), wish)
     client = images.demand_engine()
-    if wanted.lock is None:
-        raise InvalidSpec(
-            f"{wanted.name} has no lock.", advice=f"Run `provision lock {wanted.name}` or `provision build {wanted.name}` first."
-        )
-    with held(context.where, wanted.name, context.progress, wait=context.wait):
-        prefix, _ = keep_prefix(context, wanted, wanted.lock)
-        return wanted, *make_image(context, wanted, wanted.lock, prefix, client)
+    with planned(context, wish) as wanted:
+        lock = lockable(wanted, wish).lock
+        if lock is None:
+            raise InvalidSpec(
+                f"{wanted.name} has no lock.", advice=f"Run `provision lock {wanted.name}` or `provision build {wanted.name}` first."
+            )
+        prefix, _ = keep_prefix(context, wanted, lock)
+        image, made = make_image(context, wanted, lock, prefix, client)
+        result = BuildResult(
+            name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
+            image=image, kernel=None, smoke=(),
+        )  # fmt: skip
+        write_passport(context, result, wanted.asked)
+        return wanted, image, made
 
 
 def smoke(context: Context, wish: Wish, places: tuple[Place, ...]) -> list[SmokeResult]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.folders import beside
 from tests.integration.conftest import Eventually, Home, make_home
 
 pytestmark = pytest.mark.index
@@ -206,7 +207,7 @@ def test_killed_at_any_moment(lab: Home, moment: float) -> None:
 def test_ctrl_c_leaves_nothing(lab: Home, eventually: Eventually) -> None:
     assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     child = lab.start("build", NAME, *QUICK)
-    building = prefix(lab).with_name(f".{NAME}.building")
+    building = beside(prefix(lab))
     eventually(building.exists, 60)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
@@ -221,7 +222,7 @@ def test_ctrl_c_leaves_nothing(lab: Home, eventually: Eventually) -> None:
 def test_two_builds_of_one_name(lab: Home, eventually: Eventually) -> None:
     assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     first = lab.start("build", NAME, *QUICK)
-    eventually(prefix(lab).with_name(f".{NAME}.building").exists, 60)
+    eventually(beside(prefix(lab)).exists, 60)
     refused = lab.run("build", NAME, "--no-wait", *QUICK)
     assert refused.returncode == 12
     assert f"process {first.pid}" in refused.stderr

@@ -18,21 +18,21 @@ pytestmark = [pytest.mark.index, pytest.mark.conda]
 RELEASES = list(compat.releases().values())
 
 
-def solve(folder: Path, **asked: object) -> tuple[Resolution, tuple[LockedPackage, ...]]:
+def solve(**asked: object) -> tuple[Resolution, tuple[LockedPackage, ...]]:
     wanted = {"channels": (SHARED_RECORDS.joinpath("conda-forge").as_uri(),), **asked}
     resolution = matrix.resolve(spec.combine({}, wanted, name=""))
+    return resolution, lock.solve(inputs(resolution), resolution, stand_in=None)
+
+
+def inputs(resolution: Resolution) -> lock.Inputs:
     texts = render.render_inputs(resolution)
-    render.write(folder, texts)
-    sha = render.inputs_sha256(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES])
-    packages = lock.solve(lock.inputs(folder, sha), resolution, stand_in=None)
-    lock.guard(packages, resolution)
-    return resolution, packages
+    return lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
-def test_every_index_build_locks(release: compat.Release, tmp_path: Path) -> None:
+def test_every_index_build_locks(release: compat.Release) -> None:
     build = next(build for build in release.wheels if build.on_pypi)
-    resolution, packages = solve(tmp_path, torch=release.version, cuda=build.cuda)
+    resolution, packages = solve(torch=release.version, cuda=build.cuda)
     locked = {package.name: package for package in packages}
     assert locked["torch"].version == release.version
     assert locked["python"].version.startswith(resolution.python + ".")
@@ -50,15 +50,13 @@ def test_every_index_build_locks(release: compat.Release, tmp_path: Path) -> Non
     ],
     ids=["pytorch", "conda-forge"],
 )
-def test_the_channels_lock_the_cuda_build(tmp_path: Path, asked: dict[str, object], build: str) -> None:
+def test_the_channels_lock_the_cuda_build(asked: dict[str, object], build: str) -> None:
     resolution = matrix.resolve(spec.combine({}, asked, name=""))
-    render.write(tmp_path, render.render_inputs(resolution))
-    packages = lock.solve(lock.inputs(tmp_path, "x"), resolution, stand_in=None, alias=SHARED_RECORDS.as_uri())
-    lock.guard(packages, resolution)
+    packages = lock.solve(inputs(resolution), resolution, stand_in=None, alias=SHARED_RECORDS.as_uri())
     assert next(package.build for package in packages if package.name == "pytorch").startswith(build)
 
 
-def test_the_guard_catches_the_trap_in_real_records(tmp_path: Path) -> None:
+def test_the_guard_catches_the_trap_in_real_records() -> None:
     """pytorch 2.1.0 beside pytorch-cuda 12.4 solves to the CPU build; the records hold that trap."""
     channels = ("pytorch", "nvidia", "conda-forge")
     packages = conda.solve(
@@ -69,22 +67,19 @@ def test_the_guard_catches_the_trap_in_real_records(tmp_path: Path) -> None:
         lock.guard(packages, resolution)
 
 
-def test_a_package_that_both_managers_have_is_condas(tmp_path: Path) -> None:
-    _, packages = solve(tmp_path, torch="2.3", cuda="12.1", conda=("numpy=1.26.*",))
+def test_a_package_that_both_managers_have_is_condas() -> None:
+    _, packages = solve(torch="2.3", cuda="12.1", conda=("numpy=1.26.*",))
     assert [package.manager for package in packages if package.name == "numpy"] == ["conda"]
 
 
-def test_what_cannot_be_solved_says_so(tmp_path: Path) -> None:
+def test_what_cannot_be_solved_says_so() -> None:
     with pytest.raises(Unsolvable, match="no-such-package"):
-        solve(tmp_path, torch="2.3", cuda="12.1", conda=("no-such-package",))
+        solve(torch="2.3", cuda="12.1", conda=("no-such-package",))
 
 
-def test_locking_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    texts = []
-    for name in ("a", "b"):
-        folder = tmp_path / name
-        resolution, _ = solve(folder, torch="2.3", cuda="12.1")
-        inputs = render.render_inputs(resolution)
-        sha = render.inputs_sha256(inputs[render.ENVIRONMENT], inputs[render.VIRTUAL_PACKAGES])
-        texts.append(lock.make(lock.inputs(folder, sha), resolution, stand_in=None).path.read_bytes())
+def test_locking_twice_gives_the_same_bytes() -> None:
+    resolution, packages = solve(torch="2.3", cuda="12.1")
+    texts = [lock.text(inputs(resolution), packages, python_from="channel")]
+    resolution, packages = solve(torch="2.3", cuda="12.1")
+    texts.append(lock.text(inputs(resolution), packages, python_from="channel"))
     assert texts[0] == texts[1]

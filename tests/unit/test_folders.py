@@ -88,20 +88,31 @@ def test_holding_again_writes_nothing(where: Folders) -> None:
 
 def test_prefixes_elsewhere_are_remembered_and_forgotten(where: Folders, tmp_path: Path) -> None:
     (where.prefixes / "usual").mkdir(parents=True)
-    folders.remember(where, "lab", tmp_path / "scratch" / "lab")
-    assert folders.prefix_path(where, "lab") == tmp_path / "scratch" / "lab"
+    first, second = tmp_path / "scratch" / "lab", tmp_path / "other" / "lab"
+    folders.remember(where, "usual", where.prefixes / "usual")
+    folders.remember(where, "lab", first)
+    folders.remember(where, "lab", second)
+    assert folders.prefix_path(where, "lab") == second
+    assert folders.prefixes_of(where, "lab") == [where.prefixes / "lab", first, second]
     assert set(folders.known_prefixes(where)) == {"usual", "lab"}
-    folders.remember(where, "lab", None)
+    folders.forget(where, "lab")
     assert folders.prefix_path(where, "lab") == where.prefixes / "lab"
 
 
-def test_sweep_removes_what_a_killed_build_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["", "[]", '{"lab": 3}', '{"lab": [3]}', "{"])
+def test_a_damaged_list_of_places_counts_as_empty(where: Folders, content: str) -> None:
+    (where.data / "elsewhere.json").write_text(content)
+    assert folders.prefix_path(where, "lab") == where.prefixes / "lab"
+
+
+def test_sweep_removes_only_what_a_killed_build_left(tmp_path: Path) -> None:
     final = tmp_path / "lab"
     folders.beside(final).mkdir()
-    (tmp_path / ".lab.old").mkdir()
-    (tmp_path / ".other.building").mkdir()
+    folders.replaced(final).mkdir()
+    folders.beside(tmp_path / "other").mkdir()
+    (tmp_path / ".lab.old").mkdir()  # somebody's own
     folders.sweep(final)
-    assert [path.name for path in tmp_path.iterdir()] == [".other.building"]
+    assert {path.name for path in tmp_path.iterdir()} == {folders.beside(tmp_path / "other").name, ".lab.old"}
 
 
 def test_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

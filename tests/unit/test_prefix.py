@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import Taken
-from provision.folders import Folders, beside
+from provision.errors import InvalidSpec, Taken
+from provision.folders import beside
 from provision.model import Lock, LockedPackage, Prefix
 from provision.pipeline import prefix
 
@@ -33,7 +33,7 @@ def make(folder: Path, sha: str = "lock") -> Prefix:
     (meta / "python-3.11.7-host_0.json").write_text(
         json.dumps({"name": "python", "version": "3.11.7", "build": "host_0", "paths_data": paths})
     )
-    (folder / prefix.MARKER).write_text(json.dumps({"name": "lab", "lock_sha256": sha}))
+    (folder / prefix.MARKER).write_text(json.dumps({"name": "lab", "folder": str(folder.parent / "envs" / "lab"), "lock_sha256": sha}))
     return Prefix(name="lab", path=folder, lock_sha256=sha)
 
 
@@ -114,29 +114,40 @@ def test_swap_leaves_the_new_one_whole(tmp_path: Path, there: bool) -> None:
     assert not beside(final).exists()
 
 
-def test_a_folder_that_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
+def test_a_place_that_is_not_this_environments_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
+    prefix.check_place("lab", tmp_path / "envs" / "lab", mine)  # empty: free
+    prefix.check_place("lab", tmp_path / "envs" / "lab", tmp_path / "new")
     (mine / "thesis.tex").write_text("x")
-    where = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
     with pytest.raises(Taken, match="is not an environment of provision"):
-        prefix.make(lock(), "lab", mine, where, Quiet())
-    assert (mine / "thesis.tex").exists()
+        prefix.check_place("lab", tmp_path / "envs" / "lab", mine)
+    with pytest.raises(Taken, match="is a file"):
+        prefix.check_place("lab", tmp_path / "envs" / "lab", mine / "thesis.tex")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidSpec, match="not the one you are in"):
+        prefix.check_place("lab", tmp_path / "envs" / "lab", tmp_path)
 
 
-class Quiet:
-    """A Progress that nobody watches."""
+def test_two_environments_never_share_a_prefix(tmp_path: Path) -> None:
+    made = make(tmp_path / "lab")
+    folder = tmp_path / "envs" / "lab"
+    folder.mkdir(parents=True)
+    prefix.check_place("lab", folder, made.path)
+    with pytest.raises(Taken, match="is the environment `lab`, not `other`"):
+        prefix.check_place("other", tmp_path / "envs" / "other", made.path)
+    with pytest.raises(Taken, match="belongs to"):
+        prefix.check_place("lab", tmp_path / "elsewhere" / "lab", made.path)
+    folder.rmdir()
+    prefix.check_place("lab", tmp_path / "elsewhere" / "lab", made.path)  # the folder moved
 
-    def say(self, text: str) -> None: ...
 
-    def warn(self, text: str) -> None: ...
-
-    def meter(self, title: str, total: int) -> Quiet:
-        return self
-
-    def advance(self, amount: int) -> None: ...
-
-    def __enter__(self) -> Quiet:
-        return self
-
-    def __exit__(self, *exc: object) -> None: ...
+@pytest.mark.parametrize("damage", ["bin/python", "conda-meta/provision.json", "conda-meta/python-3.11.7-host_0.json"])
+def test_a_damaged_prefix_is_not_current(tmp_path: Path, damage: str) -> None:
+    made = make(tmp_path / "lab")
+    same = lock(("six", "1.17.0"))
+    assert prefix.is_current(prefix.find("lab", made.path), same)
+    (made.path / damage).write_text("[]")
+    if damage == "bin/python":
+        (made.path / damage).unlink()
+    assert not prefix.is_current(prefix.find("lab", made.path), same)

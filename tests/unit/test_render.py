@@ -106,12 +106,6 @@ def test_write_never_undoes_an_edit_unasked(tmp_path: Path) -> None:
     assert render.write(tmp_path, wanted) == []
 
 
-def test_a_comment_does_not_make_a_lock_stale() -> None:
-    machine = "subdirs: {}\n"
-    assert render.inputs_sha256("a: 1\n", machine) == render.inputs_sha256("# why\na: 1\n", machine)
-    assert render.inputs_sha256("a: 1\n", machine) != render.inputs_sha256("a: 2\n", machine)
-
-
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     with pytest.raises(UnicodeEncodeError):

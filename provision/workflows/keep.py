@@ -1,0 +1,132 @@
+"""Keeping lock, files and prefix true to a plan, under the environment's name; and the verbs that are no more than that."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from provision import channel, folders
+from provision.errors import StaleLock
+from provision.folders import held
+from provision.model import Lock, LockedPackage, Prefix
+from provision.pipeline import image as images
+from provision.pipeline import lock as locks
+from provision.pipeline import prefix as prefixes
+from provision.pipeline import render
+from provision.workflows.plan import Context, Plan, Wish, name_of, plan
+
+# No environment can have this name, so holding it within an environment cannot wait for itself.
+BOOTSTRAP = "+channel"
+
+
+@contextlib.contextmanager
+def planned(context: Context, wish: Wish) -> Iterator[Plan]:
+    """Hold the environment, then work the request out: what another run did while we waited is seen."""
+    with held(context.where, name_of(context, wish), context.progress, wait=context.wait):
+        yield plan(context, wish)
+
+
+def edited_files(wanted: Plan) -> str:
+    return ", ".join(str(wanted.folder / name) for name in wanted.edited)
+
+
+def render_only(context: Context, wish: Wish) -> list[str]:
+    """`provision render`: write the generated files; the names of those that changed. The Dockerfile belongs to a lock: without
+    one that is current it is left as it is."""
+    with planned(context, wish) as wanted:
+        if wanted.edited:
+            raise StaleLock(
+                f"{edited_files(wanted)} was edited by hand and differs from what spec.yml renders.",
+                advice=f"`provision render {wanted.name} --force` undoes it; `provision lock {wanted.name} --relock` locks it as it is.",
+            )
+        written = write_inputs(wanted, force=wish.force)
+        if wanted.lock is not None and wanted.lock_is_current:
+            written += write_dockerfile(context, wanted, wanted.lock, force=wish.force)
+        return written
+
+
+def write_inputs(wanted: Plan, *, force: bool = False) -> list[str]:
+    """spec.yml (unless it is the user's own writing) and what is locked."""
+    path = wanted.folder / render.SPEC
+    mine = {} if render.state(path) == "edited" else {render.SPEC: render.render_spec(wanted.name, wanted.asked)}
+    return render.write(wanted.folder, {**mine, **wanted.texts}, force=force)
+
+
+def write_dockerfile(context: Context, wanted: Plan, lock: Lock, *, force: bool = False) -> list[str]:
+    """The Dockerfile of a lock; one that somebody edited is theirs, and is mentioned."""
+    texts = render.render_dockerfile(wanted.name, images.dockerfile_context(wanted.resolution, lock))
+    if render.edited(wanted.folder, texts) and not force:
+        context.progress.warn(f"{wanted.folder / render.DOCKERFILE} is edited by hand and was left; it may name an older lock")
+        return []
+    return render.write(wanted.folder, texts, force=force)
+
+
+def lock_only(context: Context, wish: Wish) -> tuple[Plan, Lock, bool]:
+    """`provision lock`: the lock, and whether it was made anew."""
+    with planned(context, wish) as wanted:
+        lock, made, _ = keep_lock(context, wanted, wish)
+        return wanted, lock, made
+
+
+def lockable(wanted: Plan, wish: Wish) -> Plan:
+    """Refuse, before anything is written, what would leave a lock that does not fit its inputs."""
+    if wanted.lock is not None and not wanted.lock_is_current and not wish.relock:
+        cause = "the request changed since it was locked"
+        if wanted.edited:
+            cause = f"{edited_files(wanted)} was edited by hand"
+        elif wanted.lock.python_from != wanted.python_from:
+            cause = f"its Python is from {wanted.lock.python_from}, and now {wanted.python_from} is asked for"
+        raise StaleLock(
+            f"{wanted.lock.path} is stale: {cause}.",
+            advice=f"`provision lock {wanted.name} --relock` (or build with --relock) locks it anew.",
+        )
+    return wanted
+
+
+def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, list[str]]:
+    """The lock of a plan, whether it was made anew, and the files that were written. Everything is solved before anything is."""
+    lockable(wanted, wish)
+    if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
+        written = write_inputs(wanted, force=wish.force)
+        return wanted.lock, False, written + write_dockerfile(context, wanted, wanted.lock)
+    context.progress.say(f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements")
+    packages = solve(context, wanted, context.where.channels)
+    text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
+    written = write_inputs(wanted, force=wish.force)
+    render.replace(wanted.folder / locks.FILE, text)
+    lock = locks.read(wanted.folder / locks.FILE)
+    return lock, True, written + write_dockerfile(context, wanted, lock)
+
+
+def solve(context: Context, wanted: Plan, channels: Path) -> tuple[LockedPackage, ...]:
+    """The packages of a plan. channels: where this machine's Python is packaged, if that is where Python comes from."""
+    stand_in = None
+    if wanted.python_from == "host":
+        made = bootstrap(context, channels)
+        stand_in = locks.StandIn(channel=made.url, glibc=made.glibc)
+    return locks.solve(wanted.inputs, wanted.resolution, stand_in=stand_in, alias=context.alias)
+
+
+def bootstrap(context: Context, channels: Path, *, again: bool = False) -> channel.Bootstrapped:
+    """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
+    with held(context.where, BOOTSTRAP, context.progress, wait=context.wait):
+        return channel.bootstrap(channels, context.progress, again=again)
+
+
+def create(context: Context, wish: Wish) -> tuple[Prefix, bool]:
+    """`provision env create`: lock if there is no lock, then the prefix; whether it was made anew."""
+    with planned(context, wish) as wanted:
+        lock, _, _ = keep_lock(context, wanted, wish)
+        return keep_prefix(context, wanted, lock)
+
+
+def keep_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
+    """The prefix of a lock, and whether it was made anew."""
+    folders.sweep(wanted.prefix_path)  # a build killed right after the swap left the old prefix beside a current one
+    found = prefixes.find(wanted.name, wanted.prefix_path)
+    if found and prefixes.is_current(found, lock):
+        return found, False
+    made = prefixes.make(lock, wanted.name, wanted.folder, wanted.prefix_path, context.where, context.progress)
+    folders.remember(context.where, wanted.name, wanted.prefix_path)
+    return made, True
