@@ -216,7 +216,8 @@ def _toml(text: str) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
-    return tomllib.loads(text)
+    content: dict[str, Any] = tomllib.loads(text)
+    return content
 
 
 def _package(entry: dict[str, Any], edges: Mapping[str, tuple[str, ...]]) -> LockedPackage:

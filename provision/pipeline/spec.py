@@ -53,11 +53,8 @@ def read(path: Path) -> dict[str, Any]:
     if root is None or not isinstance(content, dict):
         raise InvalidSpec(f"{path}: a spec is a mapping with keys among {', '.join(KEYS)}.")
     first = {key.value: key.start_mark.line + 1 for key, _ in reversed(root.value)}
-    repeated = [
-        (key.start_mark.line + 1, f"`{key.value}` stands here again.")
-        for key, _ in root.value
-        if key.start_mark.line + 1 != first[key.value]
-    ]
+    places = [(key.start_mark.line + 1, key.value) for key, _ in root.value]
+    repeated = [(line, f"`{key}` stands here again.") for line, key in places if line != first[key]]
     _refuse(repeated + [(first.get(str(key), 1), text) for key, text in _mistakes(content)], path)
     return content
 
@@ -68,7 +65,8 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
     given = {key: value for key, value in options.items() if value not in (None, (), []) and (key, value) != ("cpu", False)}
     if given.get("cuda") and given.get("cpu"):
         raise InvalidSpec("--cuda and --cpu were both given.", advice="Ask for one: a CUDA version, or a build without CUDA.")
-    merged = {**file, **given, **{key: _with(file.get(key, ()), given[key]) for key in ("conda", "pip") if key in given}}
+    added: dict[str, Any] = {key: _with(file.get(key, ()), given[key]) for key in ("conda", "pip") if key in given}
+    merged: dict[str, Any] = {**file, **given, **added}
     if "cuda" in given:
         merged.pop("cpu", None)
     if "cpu" in given:

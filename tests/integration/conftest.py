@@ -51,6 +51,24 @@ class Home:
         return json.loads(done.stdout)
 
 
+def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:
+    """Run `provision ...` with a terminal for standard error; its status and all that was shown."""
+    import pty
+
+    reader, writer = pty.openpty()
+    command = [str(Path(sys.executable).parent / "provision"), *arguments]
+    child = subprocess.Popen(command, cwd=home.root / "work", env={**home.env, "TERM": "xterm"}, stdout=subprocess.DEVNULL, stderr=writer)
+    os.close(writer)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(reader, 65536)
+        except OSError:  # the terminal's other side is closed
+            break
+    os.close(reader)
+    return child.wait(), seen.decode(errors="replace")
+
+
 def make_home(root: Path) -> Home:
     (root / "work").mkdir(parents=True)
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PROVISION_", "JUPYTER_")) and key != "PYTHONPATH"}

@@ -6,14 +6,13 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from provision.folders import beside
-from tests.integration.conftest import Eventually, Home, make_home
+from tests.integration.conftest import Eventually, Home, make_home, on_terminal
 
 pytestmark = pytest.mark.index
 
@@ -48,7 +47,9 @@ def works(lab: Home) -> bool:
 def leftovers(lab: Home) -> list[str]:
     """Hidden or temporary things that a build may not leave behind."""
     places = [lab.root / "data" / "prefixes", lab.envs / NAME, lab.root / "data" / "channels", lab.root / "data" / "images"]
-    return [str(path) for place in places if place.exists() for path in place.iterdir() if path.name.startswith(".")]
+    return [
+        str(path) for place in places if place.exists() for path in place.iterdir() if path.name.startswith(".") and path.name != ".tmp"
+    ]
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -74,12 +75,48 @@ def test_an_edited_environment_makes_the_lock_stale(lab: Home) -> None:
     assert works(lab)
 
 
+def contents(lab: Home) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (lab.envs / NAME).iterdir()}
+
+
+def test_a_relock_that_fails_changes_nothing(lab: Home) -> None:
+    before = contents(lab)
+    done = lab.run("lock", NAME, "--pip", "no-such-package-xyzzy", "--relock")
+    assert done.returncode == 5, done.stderr
+    assert contents(lab) == before
+    assert lab.run("lock", NAME).returncode == 0
+
+
+def test_options_are_not_lost_on_an_edited_file(lab: Home) -> None:
+    edit(lab.envs / NAME / "environment.yml", "- numpy", "- numpy<2.4")
+    before = contents(lab)
+    done = lab.run("lock", NAME, "--pip", "six", "--relock")
+    assert done.returncode == 6
+    assert "pip would have no effect" in done.stderr
+    assert contents(lab) == before
+
+
+def test_packages_given_later_are_added(lab: Home) -> None:
+    assert lab.run("lock", NAME, "--pip", "six", "--relock").returncode == 0
+    assert lab.run("lock", NAME, "--pip", "tqdm", "--relock").returncode == 0
+    written = (lab.envs / NAME / "environment.yml").read_text()
+    assert "- six" in written and "- tqdm" in written
+
+
+def test_python_from_a_channel_is_not_what_is_locked(lab: Home) -> None:
+    before = contents(lab)
+    done = lab.run("lock", NAME, "--python-from", "channel")
+    assert done.returncode == 6
+    assert "its Python is from host" in done.stderr
+    assert contents(lab) == before
+
+
 def test_a_changed_request_is_not_locked_over(lab: Home) -> None:
-    before = {path.name: path.read_bytes() for path in (lab.envs / NAME).iterdir()}
+    before = contents(lab)
     done = lab.run("build", NAME, "--pip", "six", *QUICK)
     assert done.returncode == 6
     assert "the request changed" in done.stderr
-    assert {path.name: path.read_bytes() for path in (lab.envs / NAME).iterdir()} == before
+    assert contents(lab) == before
 
 
 @pytest.mark.parametrize("package", ["python", "sympy"])
@@ -94,6 +131,18 @@ def test_a_changed_hash_is_refused_and_the_old_prefix_works(lab: Home, package: 
     assert package in done.stderr and "Traceback" not in done.stderr
     assert works(lab)
     assert not leftovers(lab)
+
+
+def test_a_changed_hash_is_refused_on_a_terminal_too(lab: Home) -> None:
+    """uv's words go to the terminal there, and must still be understood."""
+    import yaml
+
+    lock = lab.envs / NAME / "conda-lock.yml"
+    sha = next(entry["hash"]["sha256"] for entry in yaml.safe_load(lock.read_text())["package"] if entry["name"] == "sympy")
+    edit(lock, sha, ("0" if sha[0] != "0" else "1") + sha[1:])
+    status, seen = on_terminal(lab, "env", "create", NAME)
+    assert status == 7, seen
+    assert "sympy" in seen and "is not the file that the lock names" in seen
 
 
 def test_a_package_that_is_gone_is_named(lab: Home) -> None:
@@ -187,16 +236,77 @@ def test_a_prefix_elsewhere_is_found_again(lab: Home, tmp_path: Path) -> None:
     assert lab.run("env", "diff", NAME).returncode == 0
 
 
-@pytest.mark.parametrize("moment", [0.4, 0.9, 1.4, 1.9, 2.4])
-def test_killed_at_any_moment(lab: Home, moment: float) -> None:
-    """The lock gets another package, and the build that brings it in is killed; what stood before stands, and a re-run completes."""
-    assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
-    child = lab.start("build", NAME, *QUICK)
-    time.sleep(moment)
+def test_a_prefix_that_lost_its_interpreter_is_made_again(lab: Home) -> None:
+    (prefix(lab) / "bin" / "python").unlink()
+    assert lab.run("env", "create", NAME).returncode == 0
+    assert works(lab)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [", "name: lab\n", "", "name: 2024-01-01\n", "dependencies: [pip: {}]\n", "dependencies:\n- 'pip ==>>= 3'\nchannels: []\n"]
+)
+def test_an_environment_file_that_is_none(lab: Home, text: str) -> None:
+    (lab.envs / NAME / "environment.yml").write_text(text)
+    done = lab.run("build", NAME, *QUICK)
+    assert done.returncode == 3, done.stderr
+    assert "environment.yml" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_damaged_evidence_hides_nothing_and_is_written_anew(lab: Home) -> None:
+    passport = lab.envs / NAME / "passport.json"
+    for damage in ("{", '{"schema": 1}', '{"schema": 1, "lock": {}, "smoke": {"prefix": {}}}'):
+        passport.write_text(damage)
+        listed = lab.run("env", "list")
+        assert listed.returncode == 0 and "unreadable" in listed.stdout
+        assert lab.run("passport", "show", NAME).returncode == 7
+    assert lab.run("build", NAME, *QUICK).returncode == 0
+    assert lab.run("passport", "show", NAME).returncode == 0
+
+
+def test_two_folders_with_one_name_do_not_share_a_prefix(lab: Home, request_: tuple[str, ...], tmp_path: Path) -> None:
+    other = ("--envs", str(tmp_path / "other"))
+    assert lab.run("lock", *request_, *other).returncode == 12
+    assert lab.run("lock", *request_, *other, "--prefix", str(tmp_path / "apart")).returncode == 0
+    assert lab.run("env", "create", NAME, *other, "--prefix", str(prefix(lab))).returncode == 12
+    assert lab.run("env", "diff", NAME).returncode == 0
+
+
+def test_ctrl_c_while_packaging_python_keeps_the_channel(lab: Home, eventually: Eventually) -> None:
+    (channel,) = (lab.root / "data" / "channels").glob("py*")
+    before = sorted(path.name for path in channel.rglob("*.conda"))
+    child = lab.start("channel", "bootstrap", "--again")
+    eventually(beside(channel).exists, 60)
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert sorted(path.name for path in channel.rglob("*.conda")) == before
+    assert not leftovers(lab)
+    assert lab.run("env", "create", NAME, "--prefix", str(lab.root / "second")).returncode == 0
+
+
+@pytest.mark.parametrize("event", ["solving", "building", "wheels", "swapped"])
+def test_killed_at_any_moment(lab: Home, eventually: Eventually, event: str) -> None:
+    """A relock and rebuild is killed when it has come to an event; what stood before stands, and the same command completes."""
+    command = ("build", NAME, "--pip", "six", "--relock", *QUICK)
+    marker = (prefix(lab) / "conda-meta" / "provision.json").read_bytes()
+    child = lab.start(*command)
+    assert child.stderr is not None
+    if event == "solving":
+        while "solving" not in child.stderr.readline():
+            pass
+    else:
+        building = beside(prefix(lab))
+        happened = {
+            "building": building.exists,
+            "wheels": lambda: any(building.glob("lib/python*/site-packages/torch/*")),
+            "swapped": lambda: prefix(lab).exists() and (prefix(lab) / "conda-meta" / "provision.json").read_bytes() != marker,
+        }
+        eventually(happened[event], 60)
     child.send_signal(signal.SIGKILL)
     child.communicate()
+    assert child.returncode == -signal.SIGKILL
     assert works(lab)
-    done = lab.run("build", NAME, *QUICK)
+    done = lab.run(*command)
     assert done.returncode == 0, done.stderr
     assert works(lab)
     assert lab.run("env", "diff", NAME).returncode == 0
@@ -217,6 +327,18 @@ def test_ctrl_c_leaves_nothing(lab: Home, eventually: Eventually) -> None:
     assert not leftovers(lab)
     mine = subprocess.run(["pgrep", "-f", str(lab.root)], capture_output=True, text=True).stdout
     assert mine == ""
+
+
+def test_a_waiting_run_sees_what_the_first_one_did(lab: Home) -> None:
+    """Two different requests for one name: the second must not replace a lock that it would have refused to replace."""
+    first = lab.start("lock", NAME, "--pip", "six", "--relock")
+    assert first.stderr is not None
+    while "solving" not in first.stderr.readline():
+        pass
+    second = lab.run("lock", NAME, "--pip", "tqdm")
+    first.communicate(timeout=120)
+    assert (first.returncode, second.returncode) == (0, 6)
+    assert "tqdm" not in (lab.envs / NAME / "environment.yml").read_text()
 
 
 def test_two_builds_of_one_name(lab: Home, eventually: Eventually) -> None:

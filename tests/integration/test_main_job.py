@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.conftest import MAIN, MAIN_REQUEST, Home
+from tests.integration.conftest import MAIN, MAIN_REQUEST, Home, on_terminal
 
 pytestmark = pytest.mark.index
 
@@ -64,8 +65,7 @@ def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
 
 def test_building_again_does_and_writes_nothing(home: Home, built: object) -> None:
     def state() -> dict[Path, int]:
-        places = [home.envs, home.root / "data" / "held", home.root / "data" / "channels", home.root / "jupyter"]
-        return {path: path.stat().st_mtime_ns for place in places for path in place.rglob("*")}
+        return {path: path.lstat().st_mtime_ns for path in home.root.rglob("*") if "__pycache__" not in path.parts}
 
     before = state()
     done = home.run("build", *MAIN_REQUEST, "--no-image", "--no-smoke")
@@ -156,31 +156,49 @@ def test_the_image_runs_the_smoke_test(home: Home, built: object, docker_base: s
 
 @pytest.mark.docker
 def test_a_base_that_cannot_be_had_is_a_loud_skip_or_with_image_an_error(home: Home, built: object) -> None:
-    skipped = home.run("build", MAIN, "--no-smoke", "--base", "no-such-base:1", "--dry-run")
-    assert skipped.returncode == 0 and "no-such-base:1" in skipped.stdout
+    skipped = home.run("build", MAIN, "--no-smoke", "--base", "no-such-base:1")
+    assert skipped.returncode == 0, skipped.stderr
+    assert "warning: no image was made: The base image no-such-base:1" in skipped.stderr
+    assert "skipped" in skipped.stdout
     refused = home.run("image", "build", MAIN, "--base", "no-such-base:1")
     assert refused.returncode == 9
     assert "no-such-base:1" in refused.stderr
 
 
 @pytest.mark.docker
-def test_remove_takes_everything_of_the_machine_and_leaves_the_lab_its_folder(home: Home, cpu_request: tuple[str, ...]) -> None:
-    assert home.run("build", "to-remove", *cpu_request, "--no-image", "--no-smoke").returncode == 0
-    told = home.run("env", "remove", "to-remove", "--dry-run")
-    assert "would remove prefix" in told.stdout
-    assert home.run("env", "remove", "to-remove").returncode == 0
-    assert not (home.root / "data" / "prefixes" / "to-remove").exists()
-    assert not (home.root / "jupyter" / "kernels" / "to-remove").exists()
-    assert (home.envs / "to-remove" / "conda-lock.yml").exists()
-    assert home.run("env", "remove", "to-remove").returncode == 9
+def test_an_image_of_its_own_is_tested_and_removed(home: Home, cpu_request: tuple[str, ...], docker_base: str) -> None:
+    """image build alone, then smoke in it, then everything of the machine goes and the lab keeps its folder."""
+    import docker
+
+    assert home.run("build", "imaged", *cpu_request, "--no-image", "--no-smoke").returncode == 0
+    made = home.run("image", "build", "imaged", "--base", docker_base)
+    assert made.returncode == 0, made.stderr
+    tested = home.run("smoke", "imaged", "--in", "image", "--quick")
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    passport = json.loads((home.envs / "imaged" / "passport.json").read_text())
+    assert passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
+    client = docker.from_env()
+    assert client.images.list(name="provision/imaged")
+    assert home.run("env", "remove", "imaged").returncode == 0
+    assert not client.images.list(name="provision/imaged")
+    client.close()
+    assert not [path for folder in ("prefixes", "images") for path in (home.root / "data" / folder).glob("*imaged*")]
+    assert not (home.root / "jupyter" / "kernels" / "imaged").exists()
+    assert (home.envs / "imaged" / "conda-lock.yml").exists()
+    assert home.run("env", "remove", "imaged").returncode == 9
 
 
 def test_a_channel_that_answers_gives_its_python(home: Home, built: object, cpu_request: tuple[str, ...]) -> None:
-    """The bootstrapped channel, named as any channel is: nothing is packaged, and the lock says where Python is from."""
+    """The bootstrapped channel, named as any channel is: nothing is packaged, and the lock says where Python is from. Its Python
+    needs this machine's glibc, which the request must then allow."""
     from provision.pipeline import lock
 
     (made,) = (home.root / "data" / "channels").glob("py*")
-    done = home.run("lock", "from-channel", *cpu_request, "--channel", made.as_uri(), "--json")
+    asked = ("from-channel", *cpu_request, "--channel", made.as_uri())
+    assert home.run("render", *asked).returncode == 0
+    machine = home.envs / "from-channel" / "virtual-packages.yml"
+    machine.write_text(machine.read_text().replace('"2.28"', f'"{(made / "glibc").read_text().strip()}"'))
+    done = home.run("lock", "from-channel")
     assert done.returncode == 0, done.stderr
     assert "no conda channel answers" not in done.stderr
     found = lock.read(home.envs / "from-channel" / "conda-lock.yml")
@@ -191,21 +209,11 @@ def test_a_channel_that_answers_gives_its_python(home: Home, built: object, cpu_
 
 def test_progress_on_a_terminal_only(home: Home, built: object) -> None:
     """uv's and our bars on a terminal; plain lines elsewhere."""
-    import pty
-
     assert home.run("env", "remove", MAIN).returncode == 0
-    reader, writer = pty.openpty()
-    command = [str(Path(sys.executable).parent / "provision"), "env", "create", MAIN]
-    child = subprocess.Popen(command, cwd=home.root / "work", env={**home.env, "TERM": "xterm"}, stdout=subprocess.DEVNULL, stderr=writer)
-    os.close(writer)
-    seen = b""
-    while True:
-        try:
-            seen += os.read(reader, 65536)
-        except OSError:  # the terminal's other side is closed
-            break
-    os.close(reader)
-    assert child.wait() == 0
-    assert b"\x1b[" in seen and b"torch==2.3.1" in seen
-    plain = home.run("env", "create", MAIN, "--prefix", str(home.root / "second"))
+    status, seen = on_terminal(home, "env", "create", MAIN)
+    assert status == 0
+    assert "\x1b[" in seen and "linking conda packages" in seen
+    assert "torch==2.3.1" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+    assert home.run("env", "remove", MAIN).returncode == 0
+    plain = home.run("env", "create", MAIN)
     assert plain.returncode == 0 and "\x1b[" not in plain.stderr

@@ -63,6 +63,18 @@ def test_pip_settings_become_uv_options() -> None:
     assert not any("srv" in option for option in found.remote)
 
 
+def test_pip_settings_are_read_as_pip_orders_them() -> None:
+    """`pip config list` sorts by name: `:env:` comes first, though it wins; sections of other commands do not count."""
+    listed = (
+        ":env:.index-url='https://env.invalid/simple'\n"
+        "download.index-url='https://download.invalid/simple'\n"
+        "global.find-links='/srv/a\\n/srv/b'\n"
+        "global.index-url='https://global.invalid/simple'\n"
+        "install.index-url='https://install.invalid/simple'\n"
+    )
+    assert wheels._read_pip_settings(listed) == {"index-url": "https://env.invalid/simple", "find-links": "/srv/a /srv/b"}
+
+
 def test_uv_own_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
     assert wheels.indexes() == wheels.Indexes()
