@@ -167,8 +167,18 @@ def _solve_both(
     try:
         return base + _around(resolve, base, shared)
     except Unsolvable:
-        base = from_conda([*bounds, *(f"{name} =={free[name].version}" for name in shared)])
+        lower = [bound for name in shared if _can_be(from_conda, bound := f"{name} <={free[name].version}")]
+        base = from_conda([*bounds, *lower])
         return base + _around(resolve, base, shared)
+
+
+def _can_be(from_conda: Callable[[Sequence[str]], tuple[LockedPackage, ...]], bound: str) -> bool:
+    """Whether conda has an answer within this bound alone; versions of one name need not be counted alike (tzdata 2026.2, 2026b)."""
+    try:
+        from_conda([bound])
+    except Unsolvable:
+        return False
+    return True
 
 
 def _around(

@@ -82,6 +82,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 @pytest.fixture(scope="session")
+def packaged_python(home: Home) -> Path:
+    """The channels folder with this machine's Python in it: packaging it takes seconds, so it is made once and copied."""
+    assert home.run("channel", "bootstrap").returncode == 0
+    return home.root / "data" / "channels"
+
+
+@pytest.fixture(scope="session")
 def built(home: Home) -> subprocess.CompletedProcess[str]:
     """The main environment, without its image: locked, installed, tested, registered."""
     done = home.run("build", *MAIN_REQUEST, "--no-image")
@@ -95,7 +102,7 @@ def main_prefix(home: Home, built: object) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cpu_request(home: Home) -> tuple[str, ...]:
+def cpu_request(home: Home, packaged_python: Path) -> tuple[str, ...]:
     """A small environment for tests that break things; needs a place that has PyTorch's CPU wheels (pip's settings)."""
     request = ("--torch", "2.13", "--cpu", "--no-companions")
     done = home.run("lock", *request, "--dry-run")

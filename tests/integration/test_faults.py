@@ -26,10 +26,10 @@ def request_(cpu_request: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, home: Home, request_: tuple[str, ...]) -> Home:
+def lab(tmp_path: Path, packaged_python: Path, request_: tuple[str, ...]) -> Home:
     """A fresh user with the environment built; uv's cache is the machine's, so this takes seconds."""
     made = make_home(tmp_path / "lab")
-    shutil.copytree(home.root / "data" / "channels", made.root / "data" / "channels")  # packaging Python anew would take seconds each
+    shutil.copytree(packaged_python, made.root / "data" / "channels")
     done = made.run("build", *request_, *QUICK)
     assert done.returncode == 0, done.stderr
     return made
