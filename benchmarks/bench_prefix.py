@@ -35,12 +35,12 @@ def ours(env: dict[str, str]) -> float:
 
 
 def theirs(env: dict[str, str]) -> float:
-    venv, locked = box() / "venv", box() / "pylock.toml"
+    venv, locked = box() / "venv", box() / "requirements.txt"
     shutil.rmtree(venv, ignore_errors=True)
     subprocess.run([wheels.uv(), "venv", "--quiet", "--python", sys.executable, str(venv)], check=True)
-    locked.write_text(wheels.pylock(lock.read(box() / "envs" / NAME / lock.FILE).by("pip")))
+    locked.write_text(wheels.requirements(lock.read(box() / "envs" / NAME / lock.FILE).by("pip")))
     python = str(venv / "bin" / "python")
-    return timed([wheels.uv(), "pip", "sync", "--quiet", "--preview-features", "pylock", "--python", python, str(locked)], env)
+    return timed([wheels.uv(), "pip", "sync", "--quiet", "--require-hashes", "--python", python, str(locked)], env)
 
 
 def cold(which: str) -> float:

@@ -91,6 +91,7 @@ class LockedPackage:
     md5: str | None = None
     build: str = ""
     depends: tuple[str, ...] = ()
+    direct: bool = False  # a wheel that was asked for by its URL, not by name from an index
 
     @property
     def filename(self) -> str:

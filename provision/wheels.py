@@ -235,6 +235,7 @@ def _package(entry: dict[str, Any], edges: Mapping[str, tuple[str, ...]]) -> Loc
         url=url,
         sha256=archive["hashes"]["sha256"],
         depends=edges.get(entry["name"], ()),
+        direct="archive" in entry,
     )
 
 
@@ -253,23 +254,35 @@ def _edges(annotated: str) -> dict[str, tuple[str, ...]]:
 
 def install(packages: Sequence[LockedPackage], interpreter: Path) -> None:
     """Install exactly these wheels, every one checked against its hash, into the environment of `interpreter`. On a terminal
-    uv's own progress bars are shown."""
+    uv's own progress bars are shown.
+
+    Packages of an index are asked for by name, version and hash, so that uv finds what it has unpacked before, and a mirror can
+    serve them; what uv 0.13 installs from a pylock file it fetches and unpacks each time (tried).
+    """
+    builds = {package.version.partition("+")[2] for package in packages if package.name == "torch"}
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        lock = Path(folder) / "pylock.toml"
-        lock.write_text(pylock(packages))
-        command: list[str | Path] = [uv(), "pip", "install", "--preview-features", "pylock", "--python", interpreter, "--no-deps"]
-        command += ["--no-config", "--no-python-downloads", "-r", lock]
-        _uv(command, show=True)
+        wanted = Path(folder) / "requirements.txt"
+        wanted.write_text(requirements(packages))
+        command: list[str | Path] = [uv(), "pip", "install", "--python", interpreter, "--no-deps", "--require-hashes"]
+        command += ["--no-python-downloads", *indexes(next(iter(builds), None)).remote, "-r", wanted]
+        try:
+            _uv(command, show=True)
+        except Unsolvable as error:
+            raise Unreachable(
+                f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
+                advice="Run `provision lock --relock` to choose versions that are still served; nothing was changed.",
+                details=error.details,
+            ) from error
 
 
-def pylock(packages: Sequence[LockedPackage]) -> str:
-    """A PEP 751 file that holds exactly these packages."""
-    lines = ['lock-version = "1.0"', 'created-by = "provision"']
-    for package in packages:
-        hashed = f'{{ url = "{package.url}", hashes = {{ sha256 = "{package.sha256}" }} }}'
-        source = f"wheels = [{hashed}]" if package.filename.endswith(".whl") else f"sdist = {hashed}"
-        lines += ["", "[[packages]]", f'name = "{package.name}"', f'version = "{package.version}"', source]
-    return "\n".join(lines) + "\n"
+def _by_hash(package: LockedPackage) -> str:
+    local = package.direct or package.url.startswith("file:")
+    return f"{package.name}{' @ ' + package.url if local else '==' + package.version} --hash=sha256:{package.sha256}"
+
+
+def requirements(packages: Sequence[LockedPackage]) -> str:
+    """What uv is asked to install: requirements with hashes."""
+    return "".join(f"{_by_hash(package)}\n" for package in packages)
 
 
 def unpack(requirement: str, target: Path, *, python: str) -> str:

@@ -260,7 +260,7 @@ def _build_problem(torch: LockedPackage, resolution: Resolution) -> str | None:
 
 def _text(wanted: Inputs, packages: Sequence[LockedPackage], folder: Path, python_from: str) -> str:
     from conda_lock.lockfile import write_conda_lock_file
-    from conda_lock.lockfile.v1.models import HashModel, LockMeta
+    from conda_lock.lockfile.v1.models import DependencySource, HashModel, LockMeta
     from conda_lock.lockfile.v2prelim.models import LockedDependency, Lockfile
 
     spec, hashes = _lock_specification(folder)
@@ -274,6 +274,7 @@ def _text(wanted: Inputs, packages: Sequence[LockedPackage], folder: Path, pytho
             url=package.url,
             hash=HashModel(md5=package.md5, sha256=package.sha256),
             build=package.build or None,
+            source=DependencySource(type="url", url=package.url) if package.direct else None,
             categories={"main"},
         )
         for package in packages
@@ -354,6 +355,7 @@ def _read_package(path: Path, entry: Mapping[str, Any]) -> LockedPackage:
         sha256=sha256,
         md5=entry["hash"].get("md5"),
         build=entry.get("build") or _build_of(url, entry) if manager == "conda" else "",
+        direct=bool(entry.get("source")),
         depends=tuple(f"{name} {bound}".strip() for name, bound in entry.get("dependencies", {}).items()),
     )
 

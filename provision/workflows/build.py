@@ -14,7 +14,7 @@ from provision.errors import IntegrityError, ToolMissing
 from provision.model import BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord, StageStatus
 from provision.pipeline import image as images
 from provision.pipeline import passport, register, render, validate
-from provision.workflows.keep import edited_files, keep_lock, keep_prefix, planned
+from provision.workflows.keep import check_place, edited_files, keep_lock, keep_prefix, planned
 from provision.workflows.plan import Context, Plan, Wish
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ def build(context: Context, wish: Wish) -> BuildResult:
     the passport that says so; see `failed` in the result."""
     client = engine_for(wish)
     with planned(context, wish) as wanted:
+        check_place(wanted)
         if wish.kernel:
             register.check_name(wanted.name)
         return _build(context, wish, wanted, client)

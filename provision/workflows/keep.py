@@ -117,8 +117,14 @@ def bootstrap(context: Context, channels: Path, *, again: bool = False) -> chann
 def create(context: Context, wish: Wish) -> tuple[Prefix, bool]:
     """`provision env create`: lock if there is no lock, then the prefix; whether it was made anew."""
     with planned(context, wish) as wanted:
+        check_place(wanted)
         lock, _, _ = keep_lock(context, wanted, wish)
         return keep_prefix(context, wanted, lock)
+
+
+def check_place(wanted: Plan) -> None:
+    """Refuse, before the first change, a place for the prefix that is not this environment's."""
+    prefixes.check_place(wanted.name, wanted.folder, wanted.prefix_path)
 
 
 def keep_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:

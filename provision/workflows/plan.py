@@ -15,7 +15,6 @@ from provision.folders import Folders
 from provision.model import Lock, Manager, Pin, Progress, Resolution, Spec
 from provision.pipeline import lock as locks
 from provision.pipeline import matrix, render, spec, validate
-from provision.pipeline import prefix as prefixes
 
 ImageWish = Literal["auto", "demand", "skip"]
 PythonSource = Literal["channel", "host"]
@@ -100,8 +99,6 @@ def plan(context: Context, wish: Wish) -> Plan:
     inputs = locks.inputs(standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES], folder)
     if edited:
         locks.check(inputs, folder)
-    prefix_path = folders.prefix_path(context.where, wanted.name, wish.prefix)
-    prefixes.check_place(wanted.name, folder, prefix_path)
     return Plan(
         folder=folder,
         resolution=resolution,
@@ -112,7 +109,7 @@ def plan(context: Context, wish: Wish) -> Plan:
         lock=lock,
         lock_is_current=lock is not None and lock.python_from == python_from and _fits(lock, inputs),
         python_from=python_from,
-        prefix_path=prefix_path,
+        prefix_path=folders.prefix_path(context.where, wanted.name, wish.prefix),
     )
 
 

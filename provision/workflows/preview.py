@@ -10,13 +10,14 @@ from provision.model import LockedPackage
 from provision.pipeline import image as images
 from provision.pipeline import prefix as prefixes
 from provision.pipeline import register, render
-from provision.workflows.keep import edited_files, lockable, solve
+from provision.workflows.keep import check_place, edited_files, lockable, solve
 from provision.workflows.plan import Context, Plan, Wish, plan
 
 
 def build_preview(context: Context, wish: Wish) -> list[dict[str, str]]:
     """Stage by stage, what `build` would do now. Raises what `build` would raise before its first change."""
     wanted = lockable(plan(context, wish), wish)
+    check_place(wanted)
     if wish.kernel:
         register.check_name(wanted.name)
     steps = [{"stage": "render", "would": _render(wanted)}, {"stage": "lock", "would": _lock(wanted, wish)}]

@@ -18,7 +18,7 @@ from provision.pipeline import lock as locks
 from provision.pipeline import passport, register, render, spec
 from provision.pipeline import prefix as prefixes
 from provision.workflows.build import keep_kernel, make_image, smoke_in, write_passport
-from provision.workflows.keep import keep_prefix, lockable, planned
+from provision.workflows.keep import check_place, keep_prefix, lockable, planned
 from provision.workflows.plan import Context, Plan, Wish, plan
 
 Place = Literal["prefix", "image"]
@@ -141,6 +141,7 @@ def build_image(context: Context, wish: Wish) -> tuple[Plan, Image, bool]:
             raise InvalidSpec(
                 f"{wanted.name} has no lock.", advice=f"Run `provision lock {wanted.name}` or `provision build {wanted.name}` first."
             )
+        check_place(wanted)
         prefix, _ = keep_prefix(context, wanted, lock)
         image, made = make_image(context, wanted, lock, prefix, client)
         result = BuildResult(

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,8 +77,12 @@ def make_home(root: Path) -> Home:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return make_home(tmp_path_factory.mktemp("home"))
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """The user of the whole session; 10 GB with prefix and image, which go when it ends."""
+    made = make_home(tmp_path_factory.mktemp("home"))
+    yield made
+    made.run("env", "remove", MAIN)
+    shutil.rmtree(made.root, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -94,11 +94,22 @@ def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
     assert wheels._uv_glibc(glibc) == expected
 
 
-def test_pylock_round_trip() -> None:
-    package = LockedPackage(
-        manager="pip", name="six", version="1.17.0", url="https://index.invalid/six-1.17.0-py2.py3-none-any.whl", sha256="a" * 64
-    )
-    assert wheels._read_pylock(wheels.pylock([package]), {}) == (package,)
+def test_what_is_installed_is_named_by_hash() -> None:
+    def row(url: str, *, direct: bool = False) -> str:
+        package = LockedPackage(manager="pip", name="six", version="1.17.0", url=url, sha256="a" * 64, direct=direct)
+        return wheels.requirements([package])
+
+    file = "six-1.17.0-py2.py3-none-any.whl"
+    hashed = f"--hash=sha256:{'a' * 64}\n"
+    assert row(f"https://index.invalid/{file}") == f"six==1.17.0 {hashed}"
+    assert row(f"file:///srv/{file}") == f"six @ file:///srv/{file} {hashed}"
+    assert row(f"https://lab.invalid/{file}", direct=True) == f"six @ https://lab.invalid/{file} {hashed}"
+
+
+def test_a_pylock_is_read() -> None:
+    text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
+    (found,) = wheels._read_pylock(text, {"six": ("toml",)})
+    assert (found.name, found.version, found.sha256, found.depends, found.direct) == ("six", "1.17.0", "ab", ("toml",), False)
 
 
 def test_a_package_without_a_fitting_file_is_refused() -> None:
