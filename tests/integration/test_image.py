@@ -32,7 +32,6 @@ from provision.wheels import uv
 
 pytestmark = pytest.mark.docker
 
-BASE = "provision-test-base:bookworm"
 PYTHON = channel.host_minor()
 
 
@@ -66,24 +65,6 @@ class Watching:
 @pytest.fixture(scope="session")
 def docker_client() -> Any:
     return image.demand_engine()
-
-
-@pytest.fixture(scope="session")
-def docker_base(docker_client: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Debian base image in the engine, made without a registry."""
-    from docker.errors import ImageNotFound
-
-    try:
-        docker_client.images.get(BASE)
-    except ImageNotFound:
-        if not shutil.which("debootstrap") or os.geteuid() != 0:
-            pytest.skip(f"no {BASE} in the engine, and debootstrap as root is needed to make it")
-        root = tmp_path_factory.mktemp("base") / "root"
-        subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root], check=True, capture_output=True)
-        packed = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
-        subprocess.run(["docker", "import", "-", BASE], stdin=packed.stdout, check=True, capture_output=True)
-        assert packed.wait() == 0
-    return BASE
 
 
 class Made:
