@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,11 +98,20 @@ def replaced(path: Path) -> Path:
     return path.with_name(f".{path.name}.provision-replaced")
 
 
-def sweep(path: Path) -> None:
-    """Remove what an earlier, killed build of `path` left beside it."""
-    for left in (beside(path), replaced(path)):
-        if left.exists():
-            shutil.rmtree(left)
+def sweep(path: Path, *, settle_s: float = 0.0) -> None:
+    """Remove what an earlier, killed build of `path` left beside it.
+
+    settle_s: go on for that long, because a writer that cannot be stopped (rattler's own threads, after Ctrl-C) may add to it.
+    """
+    end = time.monotonic() + settle_s
+    while True:
+        last = time.monotonic() >= end
+        for left in (beside(path), replaced(path)):
+            if left.exists():
+                shutil.rmtree(left, ignore_errors=not last)
+        if last:
+            return
+        time.sleep(0.05)
 
 
 def prefix_path(where: Folders, name: str, asked: Path | None = None) -> Path:

@@ -27,6 +27,8 @@ from provision.model import Lock, Prefix, Progress
 MARKER = Path("conda-meta") / "provision.json"
 _RENAME_EXCHANGE = 2  # linux/fs.h; since Linux 3.15, not on every file system
 _AT_FDCWD = -100
+# After Ctrl-C rattler's threads may link for a moment longer; nothing may be left of what they still write.
+SETTLE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,9 @@ def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progre
         marker = {"name": name, "folder": str(folder), "lock_sha256": lock.sha256}
         (building / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
         _swap(building, path)
+    except KeyboardInterrupt:
+        sweep(path, settle_s=SETTLE_S)
+        raise
     except OSError as error:
         raise from_system(error) from error
     finally:
