@@ -111,7 +111,7 @@ def cpu_request(home: Home, packaged_python: Path) -> tuple[str, ...]:
     request = ("--torch", "2.13", "--cpu", "--no-companions")
     done = home.run("lock", *request, "--dry-run")
     if done.returncode != 0:
-        pytest.skip(f"no CPU build of torch can be had here: {done.stderr.splitlines()[-1]}")
+        _absent("cpu-torch", f"no CPU build of torch can be had here: {done.stderr.splitlines()[-1]}")
     return request
 
 
@@ -131,9 +131,16 @@ def docker_base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return BASE
 
 
+def _absent(part: str, reason: str) -> None:
+    """Skip for want of a part, or fail where PROVISION_REQUIRE promised it."""
+    if part in os.environ.get("PROVISION_REQUIRE", "").split(","):
+        pytest.fail(f"PROVISION_REQUIRE demands {part}, but {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
 def _import_base(scratch: Path) -> None:
     if not shutil.which("debootstrap") or os.geteuid() != 0:
-        pytest.skip("making a base image needs debootstrap and root")
+        _absent("docker", "making a base image needs debootstrap and root")
     root, packed = scratch / "root", scratch / "base.tar"
     subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(root)], check=True, capture_output=True)
     subprocess.run(["tar", "-C", str(root), "-cf", str(packed), "."], check=True)
