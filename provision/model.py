@@ -16,7 +16,9 @@ Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]
 
-PLATFORM: Literal["linux-64"] = "linux-64"  # the one platform of this release; several platforms come with the matrix
+Platform = Literal["linux-64", "linux-aarch64"]  # conda's subdirs
+PLATFORMS: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
+PLATFORM: Platform = "linux-64"  # what is asked for unless a spec says otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +26,17 @@ class Spec:
     """What a user asked for: the content of spec.yml after options were laid over it."""
 
     name: str
-    torch: str
-    cuda: str | None  # None: a CPU build, asked for as such
+    torch: str  # 2, 2.3, 2.3.1, a PEP 440 range such as >=2.3,<2.6, or latest
+    cuda: str | None  # 12.1, 12, or auto (the newest that `driver` and `gpu` can run); None: a CPU build, asked for as such
     python: str | None = None
     nccl: str | None = None
+    cudnn: str | None = None
+    gpu: tuple[str, ...] = ()  # GPUs it must run on: sm_90 or a product name
+    driver: str | None = None  # the oldest NVIDIA driver it must run on
+    glibc: str | None = None  # the oldest glibc it must run on
+    platforms: tuple[Platform, ...] = (PLATFORM,)
+    infiniband: bool = False  # several hosts over InfiniBand or RoCE: user-space RDMA libraries come along
+    as_of: str | None = None  # YYYY-MM-DD: records and wheels newer than the end of that day (UTC) are invisible to the solvers
     source: Source = "auto"
     channels: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
@@ -75,8 +84,10 @@ class Resolution:
     needs_local_build: bool  # torch must be pinned with its local version: the index's default build is another one
     channels: tuple[str, ...]
     pins: tuple[Pin, ...]
-    virtual_packages: tuple[tuple[str, str], ...]
+    virtual_packages: tuple[tuple[str, str], ...]  # the same on every platform
     choices: tuple[Choice, ...]
+    platforms: tuple[Platform, ...] = (PLATFORM,)
+    warnings: tuple[Choice, ...] = ()  # pitfalls that hold for this combination and that no pin can avoid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +103,7 @@ class LockedPackage:
     build: str = ""
     depends: tuple[str, ...] = ()
     direct: bool = False  # a wheel that was asked for by its URL, not by name from an index
+    platform: Platform = PLATFORM  # whose environment this package is part of; a noarch package is listed once for each
 
     @property
     def filename(self) -> str:
@@ -100,15 +112,18 @@ class LockedPackage:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """A parsed conda-lock.yml."""
+    """A parsed conda-lock.yml, seen from one of its platforms."""
 
     path: Path
     sha256: str  # of the file's bytes: the identity that prefix, image and passport carry
     inputs_sha256: str  # of environment.yml and virtual-packages.yml as they were locked
-    content_hash: str
-    packages: tuple[LockedPackage, ...]
+    content_hash: str  # of `platform`
+    packages: tuple[LockedPackage, ...]  # of `platform`
     python_from: Literal["channel", "host"]
     portable: bool
+    platform: Platform = PLATFORM
+    platforms: tuple[Platform, ...] = (PLATFORM,)  # all that the file locks
+    channels: tuple[str, ...] = ()  # as the file declares them
 
     def find(self, name: str) -> LockedPackage | None:
         return next((package for package in self.packages if package.name == name), None)
