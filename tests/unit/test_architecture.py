@@ -26,17 +26,17 @@ LAYERS = [
 ]
 # Modules of one layer that may use each other: one package's own modules, and the bootstrap, which packages with both doors.
 TOOL_OWNERS = {
-    "rattler": {"conda.py"},
+    "rattler": {"conda/"},
     "rattler_build": {"channel.py"},
     "elftools": {"channel.py"},
     "docker": {"pipeline/image/"},
-    "conda_lock": {"pipeline/lock.py"},
+    "conda_lock": {"pipeline/lock/"},
     "jinja2": {"pipeline/render.py"},
     "jupyter_client": {"pipeline/register.py"},
     "rich": {"console.py"},
     "click": {"cli/"},
     "subprocess": {"process.py", "inside/"},
-    "uv": {"wheels.py"},
+    "uv": {"wheels/"},
 }
 
 

@@ -9,6 +9,8 @@ import pytest
 from provision import wheels
 from provision.errors import IntegrityError, NoSpace, ProvisionError, ToolFailed, Unreachable, Unsolvable
 from provision.model import LockedPackage
+from provision.wheels import resolving
+from provision.wheels import settings as index_settings
 
 CAPTURED = Path(__file__).parent.parent / "data" / "uv"
 
@@ -41,7 +43,7 @@ def test_edges_from_annotations() -> None:
         "comm==0.2.3\n    # via ipykernel\nfilelock==4.2.11\n    # via\n    #   torch\n    #   triton\n"
         "ipykernel==7.4.0\n    # via -r requirements.in\ntorch==2.3.1+cpu\n    # via\n    #   -r requirements.in\n    #   torchvision\n"
     )
-    assert wheels._edges(annotated) == {
+    assert resolving._edges(annotated) == {
         "ipykernel": ("comm",),
         "torch": ("filelock",),
         "triton": ("filelock",),
@@ -55,7 +57,7 @@ def test_pip_settings_become_uv_options() -> None:
         "extra-index-url": "https://two.invalid/simple file:///srv/simple",
         "find-links": "/srv/wheels https://three.invalid/links",
     }
-    found = wheels._from_pip(settings)
+    found = index_settings._from_pip(settings)
     assert found.remote[:2] == ("--default-index", "https://one.invalid/simple")
     assert found.remote[2:4] == ("--index", "https://two.invalid/simple")
     assert "https://three.invalid/links" in found.remote
@@ -72,7 +74,7 @@ def test_pip_settings_are_read_as_pip_orders_them() -> None:
         "global.index-url='https://global.invalid/simple'\n"
         "install.index-url='https://install.invalid/simple'\n"
     )
-    assert wheels._read_pip_settings(listed) == {"index-url": "https://env.invalid/simple", "find-links": "/srv/a /srv/b"}
+    assert index_settings._read_pip_settings(listed) == {"index-url": "https://env.invalid/simple", "find-links": "/srv/a /srv/b"}
 
 
 def test_uv_own_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +93,7 @@ def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyP
     "glibc,expected", [("2.17", "2.17"), ("2.28", "2.28"), ("2.30", "2.28"), ("2.36", "2.36"), ("2.99", "2.40"), ("2.5", "2.17")]
 )
 def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
-    assert wheels._uv_glibc(glibc) == expected
+    assert resolving._uv_glibc(glibc) == expected
 
 
 def test_what_is_installed_is_named_by_hash() -> None:
@@ -108,11 +110,11 @@ def test_what_is_installed_is_named_by_hash() -> None:
 
 def test_a_pylock_is_read() -> None:
     text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
-    (found,) = wheels._read_pylock(text, {"six": ("toml",)})
+    (found,) = resolving._read_pylock(text, {"six": ("toml",)})
     assert (found.name, found.version, found.sha256, found.depends, found.direct) == ("six", "1.17.0", "ab", ("toml",), False)
 
 
 def test_a_package_without_a_fitting_file_is_refused() -> None:
     text = '[[packages]]\nname = "x"\nversion = "1"\n'
     with pytest.raises(Unsolvable, match="x 1 has no file with a sha256"):
-        wheels._read_pylock(text, {})
+        resolving._read_pylock(text, {})

@@ -1,0 +1,11 @@
+"""The one door to py-rattler: what channels serve, solving, fetching and linking packages, indexing a folder as a channel.
+
+Callers see plain values (`LockedPackage`, paths); rattler's types stay in here. Everything that rattler does in Rust threads is
+awaited to its end, so a returned function has nothing in flight.
+"""
+
+from provision.conda.channels import channel, check_specs, unanswered
+from provision.conda.linking import index, link, sha256_of
+from provision.conda.solving import solve
+
+__all__ = ["channel", "check_specs", "index", "link", "sha256_of", "solve", "unanswered"]

@@ -1,0 +1,19 @@
+"""How rattler is called: what it does in Rust threads is awaited to its end, and its errors say their innermost cause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def last_cause(error: BaseException) -> str:
+    """rattler prints a chain of causes, the innermost last: that is the one a person can act on."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].removeprefix("Caused by: ") if lines else type(error).__name__

@@ -1,0 +1,26 @@
+"""environment.yml + virtual-packages.yml -> conda-lock.yml (v1).
+
+What a workflow needs is named here: what is locked (asked), which packages answer it (solving), whether torch is the build that
+was asked for (guarding), and the file, written with conda-lock's own code (writing) and read without it (reading).
+"""
+
+from provision.pipeline.lock.asked import ENVIRONMENT, VIRTUAL_PACKAGES, Inputs, check, inputs
+from provision.pipeline.lock.guarding import guard
+from provision.pipeline.lock.reading import read
+from provision.pipeline.lock.solving import StandIn, solve
+from provision.pipeline.lock.writing import FILE, content_hash, text
+
+__all__ = [
+    "ENVIRONMENT",
+    "FILE",
+    "VIRTUAL_PACKAGES",
+    "Inputs",
+    "StandIn",
+    "check",
+    "content_hash",
+    "guard",
+    "inputs",
+    "read",
+    "solve",
+    "text",
+]

@@ -1,0 +1,13 @@
+"""The one door to uv: which wheels satisfy requirements, and installing exactly those.
+
+Where wheels come from is configuration: uv's own settings when it has any, else pip's. Addresses of this machine's own disk
+(`file:` indexes, find-links folders) are asked only when the indexes cannot satisfy the request, so that a lock names files
+that others can fetch wherever that is possible.
+"""
+
+from provision.wheels.command import explain, uv
+from provision.wheels.installing import install, requirements, unpack
+from provision.wheels.resolving import resolve
+from provision.wheels.settings import TORCH_INDEX, Indexes, indexes
+
+__all__ = ["TORCH_INDEX", "Indexes", "explain", "indexes", "install", "requirements", "resolve", "unpack", "uv"]
