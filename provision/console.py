@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import ProvisionError
-from provision.model import BuildResult, MeterContext, SmokeResult
+from provision.model import BuildResult, MeterContext, Outcome, SmokeResult
 
 if TYPE_CHECKING:
     import rich.console
@@ -156,6 +156,15 @@ def next_commands(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
     if result.image:
         lines.append(f"  image     {shlex.join(docker_run)}")
     return [*lines, f"  evidence  provision passport show {result.name}"]
+
+
+def outcome_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """What became of many environments: diffs first, then a row for each, then the sum."""
+    diffs = [outcome.diff.rstrip() for outcome in outcomes if outcome.diff]
+    rows = [(outcome.name, outcome.status, f"{outcome.seconds:.1f} s", outcome.detail) for outcome in outcomes]
+    failed = sum(outcome.exit_code != 0 for outcome in outcomes)
+    verdict = f"{failed} of {len(outcomes)} failed" if failed else f"all {len(outcomes)} are fine"
+    return [*diffs, table(rows, ("environment", "status", "time", "what")), "", verdict]
 
 
 def passport_lines(passport: Mapping[str, Any]) -> list[str]:

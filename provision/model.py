@@ -214,6 +214,18 @@ class BuildResult:
     stages: tuple[StageRecord, ...] = field(default=())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one environment of many."""
+
+    name: str
+    status: Literal["made", "kept", "true", "differs", "failed"]
+    detail: str
+    seconds: float
+    exit_code: int = 0  # what the verb would have ended with for this environment alone
+    diff: str = ""
+
+
 class Meter(Protocol):
     """A running progress display of one piece of work."""
 

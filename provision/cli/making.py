@@ -11,14 +11,17 @@ from provision.cli.options import (
     common,
     context_of,
     dry,
+    every,
     name_argument,
     no_wait,
     prefix_option,
     relock_option,
     request,
+    show_outcomes,
     testing,
     verb,
     wish_of,
+    wishes_of,
 )
 
 if TYPE_CHECKING:
@@ -78,48 +81,65 @@ def build(console: Console, name: str | None, envs: Path | None, prefix: Path | 
 @name_argument
 @request
 @click.option("--force", is_flag=True, help="Undo hand edits of generated files.")
+@click.option("--check", is_flag=True, help="Change nothing; show what differs, and end with 1 if anything does.")
+@every
 @dry
 @no_wait
 @common
 @verb
-def render(console: Console, name: str | None, envs: Path | None, force: bool, dry_run: bool, **options: Any) -> None:
+def render(console: Console, name: str | None, envs: Path | None, force: bool, dry_run: bool, **options: Any) -> int | None:
     """Write environment.yml, virtual-packages.yml and (for a locked environment) Dockerfile from spec.yml and options."""
     from provision.workflows import keep as workflow
 
     context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    if options["check"] or options["every"]:
+        from provision.workflows import bulk
+
+        wishes = wishes_of(context, name, options, force=force)
+        outcomes = bulk.check_all(context, wishes) if options["check"] or dry_run else bulk.render_all(context, wishes)
+        return show_outcomes(console, outcomes)
     wish = wish_of(name, options, force=force)
     if dry_run:
         from provision.workflows.plan import plan
 
         wanted = plan(context, wish)
-        return console.result(wanted.texts, "\n".join(wanted.texts.values()).rstrip())
+        console.result(wanted.texts, "\n".join(wanted.texts.values()).rstrip())
+        return None
     written = workflow.render_only(context, wish)
-    return console.result({"written": written}, [f"wrote {file}" for file in written] or ["nothing to write: all files are as rendered"])
+    console.result({"written": written}, [f"wrote {file}" for file in written] or ["nothing to write: all files are as rendered"])
+    return None
 
 
 @click.command()
 @name_argument
 @request
 @relock_option
+@every
 @dry
 @no_wait
 @common
 @verb
-def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
+def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> int | None:
     """Write conda-lock.yml: every package, conda and pip, by URL and hash."""
     from provision.workflows import keep as workflow
     from provision.workflows.preview import lock_preview
 
     context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    if options["every"]:
+        from provision.workflows import bulk
+
+        return show_outcomes(console, bulk.lock_all(context, wishes_of(context, name, options, relock=options["relock"]), dry_run=dry_run))
     wish = wish_of(name, options, relock=options["relock"])
     if dry_run:
         packages = lock_preview(context, wish)
         lines = [f"{package.manager}  {package.name} {package.version} {package.build}".rstrip() for package in packages]
-        return console.result(packages, lines)
+        console.result(packages, lines)
+        return None
     _, made, anew = workflow.lock_only(context, wish)
     told = {"path": made.path, "sha256": made.sha256, "packages": len(made.packages), "portable": made.portable, "made": anew}
     word = "locked" if anew else "already locked"
-    return console.result(told, f"{word}: {len(made.packages)} packages in {made.path}" + ("" if made.portable else " (not portable)"))
+    console.result(told, f"{word}: {len(made.packages)} packages in {made.path}" + ("" if made.portable else " (not portable)"))
+    return None
 
 
 @click.group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from provision.console import Console
+    from provision.model import Outcome
     from provision.workflows.plan import Context, Wish
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,6 +35,7 @@ common = options(
     click.option("--envs", type=click.Path(path_type=Path), help="Folder of environments.  [default: envs]"),
 )
 dry = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+every = click.option("--all", "every", is_flag=True, help="Every environment of the envs folder, several at a time.")
 no_wait = click.option("--no-wait", is_flag=True, help="Fail if another process works on this environment.")
 
 # What an environment is asked to be; the keys of spec.yml.
@@ -126,3 +128,26 @@ def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
     if "timeout" in test:
         test["timeout_s"] = test.pop("timeout")
     return Wish(name=name, options=asked, request=Request(**test, inject=tuple(options.get("inject", ()))), **more)
+
+
+def wishes_of(context: Context, name: str | None, options: dict[str, Any], **more: Any) -> list[Wish]:
+    """One wish for each environment that is meant: all of the envs folder with --all, else the one that was named or described."""
+    from provision.errors import InvalidSpec
+    from provision.workflows.bulk import named
+
+    if not options["every"]:
+        return [wish_of(name, options, **more)]
+    told = sorted(key for key in SPEC_OPTIONS if options.get(key) not in (None, (), [], False))
+    if name or told:
+        raise InvalidSpec(
+            f"--all takes each environment as its spec.yml says, but {', '.join([*([name] if name else []), *told])} was given."
+        )
+    return [wish_of(found, options, **more) for found in named(context)]
+
+
+def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> int:
+    """A summary table of many environments; 1 if any of them failed or differs."""
+    from provision.console import outcome_lines
+
+    console.result(outcomes, outcome_lines(outcomes))
+    return int(any(outcome.exit_code for outcome in outcomes))

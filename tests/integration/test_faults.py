@@ -37,15 +37,21 @@ def locked(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, requ
 
 
 @pytest.fixture
-def lab(tmp_path: Path, packaged_python: Path, locked: Path) -> Home:
-    """A fresh user with the environment built; uv's cache is the machine's, so this takes seconds."""
+def desk(tmp_path: Path, packaged_python: Path, locked: Path) -> Home:
+    """A fresh user who has the environment's folder, and has not built it."""
     made = make_home(tmp_path / "lab")
     (made.root / "data").mkdir()
     (made.root / "data" / "channels").symlink_to(packaged_python)
     shutil.copytree(locked, made.envs / NAME)
-    done = made.run("build", NAME, *QUICK)
-    assert done.returncode == 0, done.stderr
     return made
+
+
+@pytest.fixture
+def lab(desk: Home) -> Home:
+    """A fresh user with the environment built; uv's cache is the machine's, so this takes seconds."""
+    done = desk.run("build", NAME, *QUICK)
+    assert done.returncode == 0, done.stderr
+    return desk
 
 
 def prefix(lab: Home) -> Path:
@@ -88,48 +94,48 @@ def test_an_edited_environment_makes_the_lock_stale(lab: Home) -> None:
     assert works(lab)
 
 
-def contents(lab: Home) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (lab.envs / NAME).iterdir()}
+def contents(user: Home) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (user.envs / NAME).iterdir()}
 
 
-def test_a_relock_that_fails_changes_nothing(lab: Home) -> None:
-    before = contents(lab)
-    done = lab.run("lock", NAME, "--pip", "no-such-package-xyzzy", "--relock")
+def test_a_relock_that_fails_changes_nothing(desk: Home) -> None:
+    before = contents(desk)
+    done = desk.run("lock", NAME, "--pip", "no-such-package-xyzzy", "--relock")
     assert done.returncode == 5, done.stderr
-    assert contents(lab) == before
-    assert lab.run("lock", NAME).returncode == 0
+    assert contents(desk) == before
+    assert desk.run("lock", NAME).returncode == 0
 
 
-def test_options_are_not_lost_on_an_edited_file(lab: Home) -> None:
-    edit(lab.envs / NAME / "environment.yml", "- numpy", "- numpy<2.4")
-    before = contents(lab)
-    done = lab.run("lock", NAME, "--pip", "six", "--relock")
+def test_options_are_not_lost_on_an_edited_file(desk: Home) -> None:
+    edit(desk.envs / NAME / "environment.yml", "- numpy", "- numpy<2.4")
+    before = contents(desk)
+    done = desk.run("lock", NAME, "--pip", "six", "--relock")
     assert done.returncode == 6
     assert "pip would have no effect" in done.stderr
-    assert contents(lab) == before
+    assert contents(desk) == before
 
 
-def test_packages_given_later_are_added(lab: Home) -> None:
-    assert lab.run("lock", NAME, "--pip", "six", "--relock").returncode == 0
-    assert lab.run("lock", NAME, "--pip", "tqdm", "--relock").returncode == 0
-    written = (lab.envs / NAME / "environment.yml").read_text()
+def test_packages_given_later_are_added(desk: Home) -> None:
+    assert desk.run("lock", NAME, "--pip", "six", "--relock").returncode == 0
+    assert desk.run("lock", NAME, "--pip", "tqdm", "--relock").returncode == 0
+    written = (desk.envs / NAME / "environment.yml").read_text()
     assert "- six" in written and "- tqdm" in written
 
 
-def test_python_from_a_channel_is_not_what_is_locked(lab: Home) -> None:
-    before = contents(lab)
-    done = lab.run("lock", NAME, "--python-from", "channel")
+def test_python_from_a_channel_is_not_what_is_locked(desk: Home) -> None:
+    before = contents(desk)
+    done = desk.run("lock", NAME, "--python-from", "channel")
     assert done.returncode == 6
     assert "its Python is from host" in done.stderr
-    assert contents(lab) == before
+    assert contents(desk) == before
 
 
-def test_a_changed_request_is_not_locked_over(lab: Home) -> None:
-    before = contents(lab)
-    done = lab.run("build", NAME, "--pip", "six", *QUICK)
+def test_a_changed_request_is_not_locked_over(desk: Home) -> None:
+    before = contents(desk)
+    done = desk.run("build", NAME, "--pip", "six", *QUICK)
     assert done.returncode == 6
     assert "the request changed" in done.stderr
-    assert contents(lab) == before
+    assert contents(desk) == before
 
 
 @pytest.mark.parametrize("package", ["python", "sympy"])
@@ -192,14 +198,14 @@ class Gone:
         self._server.server_close()
 
 
-def test_an_index_that_does_not_answer(lab: Home) -> None:
-    before = (lab.envs / NAME / "conda-lock.yml").read_bytes()
-    done = lab.run(
-        "lock", NAME, "--relock", UV_DEFAULT_INDEX="http://127.0.0.1:9/simple", UV_HTTP_RETRIES="0", UV_CACHE_DIR=str(lab.root / "uv")
+def test_an_index_that_does_not_answer(desk: Home) -> None:
+    before = (desk.envs / NAME / "conda-lock.yml").read_bytes()
+    done = desk.run(
+        "lock", NAME, "--relock", UV_DEFAULT_INDEX="http://127.0.0.1:9/simple", UV_HTTP_RETRIES="0", UV_CACHE_DIR=str(desk.root / "uv")
     )
     assert done.returncode == 8, done.stderr
     assert "index did not answer" in done.stderr
-    assert (lab.envs / NAME / "conda-lock.yml").read_bytes() == before
+    assert (desk.envs / NAME / "conda-lock.yml").read_bytes() == before
 
 
 @pytest.fixture
@@ -231,8 +237,8 @@ def test_a_kernel_name_that_is_somebody_elses(lab: Home) -> None:
     assert "mine" in (kernel / "kernel.json").read_text()
 
 
-def test_no_engine_with_image(lab: Home) -> None:
-    done = lab.run("build", NAME, "--image", DOCKER_HOST="unix:///nonexistent/docker.sock")
+def test_no_engine_with_image(desk: Home) -> None:
+    done = desk.run("build", NAME, "--image", DOCKER_HOST="unix:///nonexistent/docker.sock")
     assert done.returncode == 9
     assert "No Docker engine answers" in done.stderr
 
@@ -255,9 +261,9 @@ def test_a_prefix_that_lost_its_interpreter_is_made_again(lab: Home) -> None:
 @pytest.mark.parametrize(
     "text", ["a: [", "name: lab\n", "", "name: 2024-01-01\n", "dependencies: [pip: {}]\n", "dependencies:\n- 'pip ==>>= 3'\nchannels: []\n"]
 )
-def test_an_environment_file_that_is_none(lab: Home, text: str) -> None:
-    (lab.envs / NAME / "environment.yml").write_text(text)
-    done = lab.run("build", NAME, *QUICK)
+def test_an_environment_file_that_is_none(desk: Home, text: str) -> None:
+    (desk.envs / NAME / "environment.yml").write_text(text)
+    done = desk.run("build", NAME, *QUICK)
     assert done.returncode == 3, done.stderr
     assert "environment.yml" in done.stderr and "Traceback" not in done.stderr
 
@@ -340,16 +346,16 @@ def test_ctrl_c_leaves_nothing(lab: Home, eventually: Eventually) -> None:
     assert mine == ""
 
 
-def test_a_waiting_run_sees_what_the_first_one_did(lab: Home) -> None:
+def test_a_waiting_run_sees_what_the_first_one_did(desk: Home) -> None:
     """Two different requests for one name: the second must not replace a lock that it would have refused to replace."""
-    first = lab.start("lock", NAME, "--pip", "six", "--relock")
+    first = desk.start("lock", NAME, "--pip", "six", "--relock")
     assert first.stderr is not None
     while "solving" not in first.stderr.readline():
         pass
-    second = lab.run("lock", NAME, "--pip", "tqdm")
+    second = desk.run("lock", NAME, "--pip", "tqdm")
     first.communicate(timeout=120)
     assert (first.returncode, second.returncode) == (0, 6)
-    assert "tqdm" not in (lab.envs / NAME / "environment.yml").read_text()
+    assert "tqdm" not in (desk.envs / NAME / "environment.yml").read_text()
 
 
 def test_two_builds_of_one_name(lab: Home, eventually: Eventually) -> None:
