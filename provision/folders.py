@@ -98,19 +98,23 @@ def replaced(path: Path) -> Path:
     return path.with_name(f".{path.name}.provision-replaced")
 
 
-def sweep(path: Path, *, settle_s: float = 0.0) -> None:
-    """Remove what an earlier, killed build of `path` left beside it.
+def sweep(path: Path) -> None:
+    """Remove what an earlier, killed build of `path` left beside it."""
+    for left in (beside(path), replaced(path)):
+        if left.exists():
+            shutil.rmtree(left)
 
-    settle_s: go on for that long, because a writer that cannot be stopped (rattler's own threads, after Ctrl-C) may add to it.
-    """
-    end = time.monotonic() + settle_s
-    while True:
-        last = time.monotonic() >= end
+
+def sweep_until_quiet(path: Path, *, quiet_s: float, patience_s: float) -> None:
+    """Remove what a build of `path` left, again and again until it has stayed away for quiet_s, because a writer that cannot be
+    stopped (rattler's own threads, after Ctrl-C) may add to it. Gives up after patience_s."""
+    end = time.monotonic() + patience_s
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < quiet_s and time.monotonic() < end:
         for left in (beside(path), replaced(path)):
             if left.exists():
-                shutil.rmtree(left, ignore_errors=not last)
-        if last:
-            return
+                shutil.rmtree(left, ignore_errors=True)
+                quiet_since = time.monotonic()
         time.sleep(0.05)
 
 

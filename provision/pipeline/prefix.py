@@ -21,14 +21,15 @@ from typing import Any, Literal
 
 from provision import conda, wheels
 from provision.errors import IntegrityError, InvalidSpec, Taken, from_system
-from provision.folders import Folders, beside, replaced, sweep
+from provision.folders import Folders, beside, replaced, sweep, sweep_until_quiet
 from provision.model import Lock, Prefix, Progress
 
 MARKER = Path("conda-meta") / "provision.json"
 _RENAME_EXCHANGE = 2  # linux/fs.h; since Linux 3.15, not on every file system
 _AT_FDCWD = -100
-# After Ctrl-C rattler's threads may link for a moment longer; nothing may be left of what they still write.
-SETTLE_S = 1.0
+# After Ctrl-C rattler's threads may link for a moment longer (on a busy machine, for seconds); nothing may be left of that.
+QUIET_S = 1.0
+PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progre
         (building / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
         _swap(building, path)
     except KeyboardInterrupt:
-        sweep(path, settle_s=SETTLE_S)
+        sweep_until_quiet(path, quiet_s=QUIET_S, patience_s=PATIENCE_S)
         raise
     except OSError as error:
         raise from_system(error) from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,23 @@ def test_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     found = folders.folders()
     assert (found.data, found.envs) == (tmp_path / "d", tmp_path / "e")
     assert folders.folders(tmp_path / "f").envs == tmp_path / "f"
+
+
+def test_what_comes_again_is_swept_again(tmp_path: Path) -> None:
+    """A writer that outlives the interrupt: it makes the folder anew, three times."""
+    building = folders.beside(tmp_path / "lab")
+    again = threading.Event()
+
+    def write() -> None:
+        for _ in range(3):
+            (building / "lib").mkdir(parents=True)
+            while building.exists():
+                time.sleep(0.01)
+        again.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    folders.sweep_until_quiet(tmp_path / "lab", quiet_s=0.3, patience_s=30)
+    writer.join(30)
+    assert again.is_set()
+    assert not building.exists()

@@ -1,0 +1,91 @@
+"""Many environments in one process, solved against real records."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SHARED_RECORDS
+from tests.integration.conftest import Home, make_home
+
+pytestmark = pytest.mark.conda
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A lab with three environments from the channels, and one that no channel has."""
+    made = make_home(tmp_path_factory.mktemp("shelf"))
+    home = Home(root=made.root, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()})
+    for asked in (
+        ("--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge"),
+        ("--torch", "2.3.1", "--cuda", "12.1", "--source", "pytorch", "--no-companions"),
+        ("--torch", "2.0.1", "--cuda", "11.8", "--source", "pytorch"),
+    ):
+        assert home.run("render", *asked).returncode == 0
+    return home
+
+
+def rows(home: Home, *arguments: str) -> dict[str, dict[str, object]]:
+    done = home.run(*arguments, "--json")
+    assert done.returncode in (0, 1), done.stderr
+    return {row["name"]: row for row in json.loads(done.stdout)}
+
+
+def write_spec(home: Home, name: str, text: str) -> Path:
+    path = home.envs / name / "spec.yml"
+    path.parent.mkdir()
+    path.write_text(text)
+    return path
+
+
+def test_one_that_fails_does_not_stop_the_others(shelf: Home) -> None:
+    spec = write_spec(shelf, "wrong", 'torch: "2.1"\ncuda: "12.9"\n')
+    try:
+        done = shelf.run("lock", "--all")
+        assert done.returncode == 1
+        assert "1 of 4 failed" in done.stdout and "torch 2.1 with CUDA 12.9 does not exist" in done.stdout
+        assert len(list(shelf.envs.glob("*/conda-lock.yml"))) == 3
+    finally:
+        spec.unlink()
+    again = rows(shelf, "lock", "--all")
+    assert {row["status"] for row in again.values()} == {"kept"}
+
+
+def test_a_lock_made_among_many_is_the_lock_made_alone(shelf: Home) -> None:
+    assert shelf.run("lock", "--all").returncode == 0
+    for path in shelf.envs.glob("*/conda-lock.yml"):
+        among = path.read_bytes()
+        assert shelf.run("lock", path.parent.name, "--relock").returncode == 0
+        assert path.read_bytes() == among
+
+
+def test_check_shows_what_differs(shelf: Home) -> None:
+    assert shelf.run("lock", "--all").returncode == 0
+    assert shelf.run("render", "--all", "--check").returncode == 0
+    name = next(path.parent.name for path in sorted(shelf.envs.glob("*/spec.yml")))
+    environment = shelf.envs / name / "environment.yml"
+    before = environment.read_text()
+    environment.write_text(before + "  - six\n")
+    done = shelf.run("render", "--all", "--check")
+    assert done.returncode == 1
+    assert "-  - six" in done.stdout and "1 of 3 failed" in done.stdout
+    assert environment.read_text() == before + "  - six\n"
+    assert shelf.run("render", name, "--check").returncode == 1
+    assert shelf.run("render", "--all").returncode == 1  # somebody's edit is not undone unasked
+    assert shelf.run("render", "--all", "--force").returncode == 0
+    assert environment.read_text() == before
+
+
+def test_all_takes_nothing_beside_it(shelf: Home) -> None:
+    done = shelf.run("lock", "--all", "--torch", "2.6")
+    assert done.returncode == 3
+    assert "--all" in done.stderr and "torch" in done.stderr
+
+
+def test_an_empty_folder_has_nothing_to_lock(shelf: Home, tmp_path: Path) -> None:
+    done = shelf.run("lock", "--all", "--envs", str(tmp_path))
+    assert done.returncode == 3
+    assert os.fspath(tmp_path) in done.stderr
