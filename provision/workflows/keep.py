@@ -94,7 +94,7 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
     packages = solve(context, wanted, context.where.channels)
     text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
     written = write_inputs(wanted, force=wish.force)
-    render.replace(wanted.folder / locks.FILE, text)
+    folders.write_whole(wanted.folder / locks.FILE, text)
     lock = locks.read(wanted.folder / locks.FILE)
     return lock, True, written + write_dockerfile(context, wanted, lock)
 

@@ -161,7 +161,7 @@ def smoke(context: Context, wish: Wish, places: tuple[Place, ...]) -> list[Smoke
     results = [smoke_in(place, wanted.resolution, wish.request, prefix, image, client) for place in places]
     if known is not None and not wish.request.inject and known["lock"]["sha256"] == prefix.lock_sha256:
         updated = passport.with_smoke(known, results)
-        render.replace(wanted.folder / passport.FILE, passport.text(updated))
+        folders.write_whole(wanted.folder / passport.FILE, passport.text(updated))
     return results
 
 

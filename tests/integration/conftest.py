@@ -3,6 +3,8 @@ and the main environment (torch 2.3, CUDA 12.1) that many tests look at."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -121,14 +123,20 @@ def docker_base(tmp_path_factory: pytest.TempPathFactory) -> str:
     import docker
     from docker.errors import ImageNotFound
 
-    client = docker.from_env(timeout=600)
-    try:
-        client.images.get(BASE)
-    except ImageNotFound:
-        _import_base(tmp_path_factory.mktemp("base"))
-    finally:
-        client.close()
+    with _alone(tmp_path_factory.getbasetemp().parent / "docker-base.lock"), contextlib.closing(docker.from_env(timeout=600)) as client:
+        try:
+            client.images.get(BASE)
+        except ImageNotFound:
+            _import_base(tmp_path_factory.mktemp("base"))
     return BASE
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One test process at a time: several of them share the engine."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _absent(part: str, reason: str) -> None:

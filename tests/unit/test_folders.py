@@ -143,3 +143,11 @@ def test_what_comes_again_is_swept_again(tmp_path: Path) -> None:
     writer.join(30)
     assert again.is_set()
     assert not building.exists()
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        folders.write_whole(tmp_path / "a", "\udc80")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "old"

@@ -50,6 +50,13 @@ def test_a_name_taken_by_something_else_is_refused(jupyter: Path, content: str) 
     assert (jupyter / "lab" / "kernel.json").read_text() == content
 
 
+def test_what_a_killed_add_left_is_free(jupyter: Path) -> None:
+    (jupyter / "lab").mkdir(parents=True)
+    (jupyter / "lab" / ".kernel.json.x1y2").write_text('{"argv"')
+    register.add(PREFIX, "Python (lab)")
+    assert register.is_current(PREFIX, "Python (lab)")
+
+
 def test_names_shown() -> None:
     cuda = matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
     cpu = matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))

@@ -104,11 +104,3 @@ def test_write_never_undoes_an_edit_unasked(tmp_path: Path) -> None:
     assert (tmp_path / "b.yml").read_text() == "mine: true\n"
     assert render.write(tmp_path, wanted, force=True) == ["a.yml", "b.yml"]
     assert render.write(tmp_path, wanted) == []
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        render.replace(tmp_path / "a", "\udc80")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    assert (tmp_path / "a").read_text() == "old"
