@@ -31,8 +31,9 @@ def resolve(spec: Spec) -> Resolution:
     _check_nccl(spec, release, build, source)
     name = spec.name or _name(spec, python, source)
     local = _local_version(release, build, source)
-    driver, driver_source = compat.driver_floors().get(build.cuda, (None, "")) if build else (None, "")
-    glibc = max(DEFAULT_GLIBC, build.glibc if build else DEFAULT_GLIBC, key=version_key)
+    toolkit = compat.toolkits().get(build.cuda) if build else None
+    driver, driver_source = (toolkit.driver_floor, toolkit.driver_source) if toolkit else (None, "")
+    glibc = max(DEFAULT_GLIBC, (build.glibc if build else None) or DEFAULT_GLIBC, key=version_key)
     nccl = build.nccl if build else None
     choices = [
         Choice(what="torch", value=release.version, reason=_torch_reason(spec, release), source="releases.yml"),
@@ -60,7 +61,7 @@ def resolve(spec: Spec) -> Resolution:
         python=python,
         nccl=nccl or (spec.nccl if source == "conda-forge" else None),
         cudnn=build.cudnn if build else None,
-        architectures=build.architectures if build else (),
+        architectures=(build.architectures if build else None) or (),
         glibc=glibc,
         driver_floor=driver,
         needs_local_build=source == "wheels" and not (build and build.on_pypi),
@@ -89,13 +90,7 @@ def auto_source(release: Release, cuda: str | None) -> tuple[BuildSource, str] |
 
 
 def _choose(spec: Spec) -> tuple[Release, Build | None, BuildSource, str]:
-    candidates = _matching_releases(spec.torch)
-    if not candidates:
-        known = sorted({release.minor for release in compat.releases().values()}, key=version_key)
-        raise NoSuchBuild(
-            f"torch {spec.torch} is not in the table of known releases.",
-            advice=f"Known: {', '.join(known)}; newest is {list(compat.releases())[-1]}.",
-        )
+    candidates = compat.matching_releases(spec.torch)
     for release in reversed(candidates):  # newest patch release first
         chosen = auto_source(release, spec.cuda) if spec.source == "auto" else (spec.source, "asked for with --source")
         if chosen is None:
@@ -105,12 +100,6 @@ def _choose(spec: Spec) -> tuple[Release, Build | None, BuildSource, str]:
         if build or spec.cuda is None:
             return release, build, source, why
     raise _no_such_build(spec, candidates)
-
-
-def _matching_releases(asked: str) -> list[Release]:
-    """2.3 means every 2.3.x, 2 every 2.x, 2.3.1 itself; oldest first."""
-    parts = asked.split(".")
-    return [release for version, release in compat.releases().items() if version.split(".")[: len(parts)] == parts]
 
 
 def _build(release: Release, source: BuildSource, cuda: str) -> Build | None:
@@ -147,7 +136,7 @@ def _torches(spec: Spec) -> str:
 
 
 def _python(spec: Spec, release: Release, build: Build | None, source: BuildSource) -> str:
-    supported = build.python if build else release.wheels[0].python
+    supported = (build.python if build else None) or release.python  # where no source says, what the wheels have
     fewer = release.companions_python if spec.companions and source == "wheels" else None
     if spec.python is None:
         choices = [minor for minor in supported if fewer is None or minor in fewer]
@@ -166,7 +155,7 @@ def _python(spec: Spec, release: Release, build: Build | None, source: BuildSour
 
 
 def _python_source(release: Release, build: Build | None) -> str:
-    return build.python_source if build else release.wheels[0].python_source
+    return (build.python_source if build else None) or release.python_source
 
 
 def _check_nccl(spec: Spec, release: Release, build: Build | None, source: BuildSource) -> None:
@@ -195,7 +184,7 @@ def _name(spec: Spec, python: str, source: BuildSource) -> str:
     name = f"torch{spec.torch}-{flavor}-py{python.replace('.', '')}"
     if spec.source == "auto":
         return name
-    chosen = next((found for release in reversed(_matching_releases(spec.torch)) if (found := auto_source(release, spec.cuda))), None)
+    chosen = next((found for release in reversed(compat.matching_releases(spec.torch)) if (found := auto_source(release, spec.cuda))), None)
     return name if chosen and chosen[0] == source else f"{name}-{source}"
 
 
@@ -237,8 +226,8 @@ def _pins(spec: Spec, release: Release, build: Build | None, source: BuildSource
         assert build is not None or spec.cuda is None
         yield from _conda_pins(spec, release, build, source, python)
     manager: Manager = "pip" if source == "wheels" else "conda"
-    for rule in compat.rules():
-        if source in rule.sources and _applies(rule.torch, release.version):
+    for rule in compat.applying(release, build, source, python=python):
+        if rule.requirement:
             yield Pin(manager=manager, requirement=rule.requirement, reason=rule.reason, source=rule.source)
     yield Pin(manager=manager, requirement="ipykernel", reason="Jupyter starts this environment through it", source="provision kernel")
     for extra in spec.conda:
@@ -272,7 +261,7 @@ def _wheel_pins(spec: Spec, release: Release, build: Build | None, local: str) -
 
 def _conda_pins(spec: Spec, release: Release, build: Build | None, source: BuildSource, python: str) -> Iterable[Pin]:
     """Build strings are pinned: without one a solver may answer with a CPU build (conda/conda#14761)."""
-    origin = build.source if build else release.conda_sources[source]
+    origin = build.source if build else release.sources[source]
     if source == "pytorch":
         string = build.tag.replace("py3.*", f"py{python}") if build else f"py{python}_cpu*"
         yield Pin(manager="conda", requirement=f"pytorch::pytorch={release.version}={string}", reason="build string pinned", source=origin)
@@ -294,9 +283,3 @@ def _conda_pins(spec: Spec, release: Release, build: Build | None, source: Build
     if spec.companions and source == "pytorch" and release.companion_audio:
         requirement = f"{qualifier}torchaudio={release.companion_audio}"
         yield Pin(manager="conda", requirement=requirement, reason="the release made for this torch", source=release.torchaudio_source)
-
-
-def _applies(specifier: str, version: str) -> bool:
-    from packaging.specifiers import SpecifierSet
-
-    return version in SpecifierSet(specifier)

@@ -1,4 +1,4 @@
-"""The facts: complete, sourced, and consistent with each other."""
+"""The facts: complete, sourced, and consistent with each other; the questions that are asked of them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,347 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from provision import compat
+from provision.compat.data import check_sources, load
+from provision.errors import InvalidSpec, NoSuchBuild
+from provision.model import PLATFORMS
 from provision.pipeline.matrix import SOURCES
+
+BUILDS = [
+    pytest.param(release, source, build, id=f"{release.version}-{source}-{build.cuda}")
+    for release in compat.releases().values()
+    for source in SOURCES
+    for build in release.builds(source)
+]
+
+
+def versions(expression: str) -> list[str]:
+    return [release.version for release in compat.matching_releases(expression)]
+
+
+def ids(*args: object, **options: object) -> set[str]:
+    return {rule.id for rule in compat.applying(*args, **options)}  # type: ignore[arg-type]
+
+
+def wheel(version: str, tag: str) -> compat.Build:
+    return next(build for build in compat.releases()[version].wheels if build.tag == tag)
 
 
 def test_covers_1_12_to_2_15_in_order() -> None:
-    versions = list(compat.releases())
-    assert versions[0] == "1.12.0"
-    assert versions[-1] == "2.15.0"
-    assert versions == sorted(versions, key=compat.version_key)
+    found = list(compat.releases())
+    assert found[0] == "1.12.0"
+    assert found[-1] == "2.15.0"
+    assert found == sorted(found, key=compat.version_key)
+    assert len(found) == 32
 
 
-@pytest.mark.parametrize("release", compat.releases().values(), ids=lambda release: release.version)
-def test_every_build_has_its_source_and_a_known_driver_floor(release: compat.Release) -> None:
-    assert release.wheels
-    for source in SOURCES:
-        for build in release.builds(source):
-            assert build.source and build.python and build.glibc
-            assert build.cuda in compat.driver_floors(), f"{release.version} {build.cuda}"
-            assert build.nccl is None or build.nccl_source
+@pytest.mark.parametrize(("release", "source", "build"), BUILDS)
+def test_every_fact_of_a_build_has_its_source(release: compat.Release, source: str, build: compat.Build) -> None:
+    for platform in build.platforms:
+        there = build.on(platform)
+        assert there.source
+        for fact in ("nccl", "cudnn", "triton", "architectures", "glibc", "python"):
+            assert getattr(there, fact) is None or getattr(there, f"{fact}_source"), f"{fact} on {platform}"
+        assert not there.python_seen or there.python_source
+        assert (there.architectures is None) == (there.ptx is None)
+
+
+@pytest.mark.parametrize(("release", "source", "build"), BUILDS)
+def test_the_cuda_of_every_build_has_a_driver_floor(release: compat.Release, source: str, build: compat.Build) -> None:
+    toolkit = compat.toolkits()[build.cuda]
+    assert compat.version_key(toolkit.driver_floor) <= compat.version_key(toolkit.toolkit_driver) or build.cuda == "11.0"
+
+
+@pytest.mark.parametrize(("release", "source", "build"), BUILDS)
+def test_architectures_lie_within_what_the_toolkit_compiles(release: compat.Release, source: str, build: compat.Build) -> None:
+    toolkit = compat.toolkits()[build.cuda]
+    for name in build.architectures or ():
+        capability = compat.version_key(compat.find_gpu(name).capability)
+        assert capability >= compat.version_key(toolkit.capability_min), name
+        assert toolkit.capability_max is None or capability <= compat.version_key(toolkit.capability_max), name
+        one = compat.architectures().get(name)
+        if one and one.first_cuda:
+            assert compat.version_key(build.cuda) >= compat.version_key(one.first_cuda), name
+        if one and one.last_cuda:
+            assert compat.version_key(build.cuda) <= compat.version_key(one.last_cuda), name
 
 
 @pytest.mark.parametrize("release", compat.releases().values(), ids=lambda release: release.version)
 def test_exactly_one_wheel_is_the_index_default(release: compat.Release) -> None:
-    assert sum(build.on_pypi for build in release.wheels) == 1
+    (default,) = (build for build in release.wheels if build.on_pypi)
+    assert release.index_default["linux-64"].build == default.tag
+    for platform in PLATFORMS:
+        named = release.index_default[platform].build
+        assert named == "cpu" or platform in default.platforms
+
+
+def test_the_newest_release_as_its_wheel_says() -> None:
+    newest = compat.releases()["2.15.0"]
+    assert newest.index_default["linux-64"].toolkit == "13.2.2"
+    build = wheel("2.15.0", "cu132")
+    assert (build.nccl, build.cudnn, build.triton) == ("2.30.7", "9.26.0.51", "~=3.9.0")
+    assert build.architectures is None
+
+
+def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
+    defaults = {version: release.index_default["linux-aarch64"].build for version, release in compat.releases().items()}
+    assert {version for version, build in defaults.items() if build != "cpu"} == {
+        "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0",
+    }  # fmt: skip
+    there = wheel("2.15.0", "cu132").on("linux-aarch64")
+    assert there.nccl == "2.30.7"
+    assert "3.15" in (there.python or ())
+
+
+def test_aarch64_never_inherits_what_was_compiled_for_x86_64() -> None:
+    default = wheel("2.14.1", "cu130")
+    assert default.architectures and default.on("linux-aarch64").architectures is None
+    forge = next(build for build in compat.releases()["2.6.0"].conda_forge if build.cuda == "12.6")
+    there = forge.on("linux-aarch64")
+    assert (there.python, there.python_seen, there.architectures) == (None, ("3.11",), None)
+
+
+def test_a_row_without_source_is_refused() -> None:
+    with pytest.raises(ValueError, match="x: nccl states version without a source"):
+        check_sources({"nccl": {"version": "2.20.5", "source": None}}, "x")
+    check_sources({"nccl": {"version": None, "source": None}}, "x")
+
+
+@pytest.mark.parametrize("name", ["releases.yml", "cuda.yml", "gpus.yml", "nccl.yml", "rules.yml"])
+def test_every_row_of_every_file_is_sourced(name: str) -> None:
+    assert load(name)
+
+
+def test_pythons_of_the_pytorch_channel_are_its_own() -> None:
+    """Wheels of 2.0.0 exist for Python 3.11, the channel's packages do not."""
+    (build,) = (one for one in compat.releases()["2.0.0"].pytorch if one.cuda == "11.8")
+    assert build.python == ("3.8", "3.9", "3.10")
+    assert "3.11" in compat.releases()["2.0.0"].python
+
+
+# Expressions
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("2.3", ["2.3.0", "2.3.1"]),
+        ("2.3.1", ["2.3.1"]),
+        ("1", ["1.12.0", "1.12.1", "1.13.0", "1.13.1"]),
+        (">=2.3,<2.5", ["2.3.0", "2.3.1", "2.4.0", "2.4.1"]),
+        ("==2.4.*", ["2.4.0", "2.4.1"]),
+        ("~=2.12.0", ["2.12.0", "2.12.1"]),
+        (">2.14", ["2.14.1", "2.15.0"]),
+        ("latest", ["2.15.0"]),
+        (" 2.10 ", ["2.10.0"]),
+    ],
+)
+def test_expressions(expression: str, found: list[str]) -> None:
+    assert versions(expression) == found
+
+
+@pytest.mark.parametrize("expression", ["2.3.1+cu121", "v2.3", "two", "", "2..3", ">=", "2.3.1.1"])
+def test_what_is_no_expression(expression: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a release"):
+        versions(expression)
+
+
+@pytest.mark.parametrize("expression", ["2.1.9", "1.11", "9", ">=3", "02.99"])
+def test_releases_that_the_table_does_not_have(expression: str) -> None:
+    with pytest.raises(NoSuchBuild, match=r"Known: 1\.12, .*newest is 2\.15\.0"):
+        versions(expression)
+
+
+# GPUs and drivers
+
+
+@pytest.mark.parametrize(
+    ("asked", "architecture"),
+    [
+        ("sm_90", "sm_90"),
+        ("SM90", "sm_90"),
+        ("sm_90a", "sm_90"),
+        ("compute_100", "sm_100"),
+        ("9.0", "sm_90"),
+        ("12.1", "sm_121"),
+        ("H100", "sm_90"),
+        ("h100", "sm_90"),
+        ("NVIDIA H100 80GB HBM3", "sm_90"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "sm_90"),
+        ("NVIDIA H100 NVL", "sm_90"),
+        ("NVIDIA H200", "sm_90"),
+        ("NVIDIA GH200 480GB", "sm_90"),
+        ("NVIDIA A100-SXM4-80GB", "sm_80"),
+        ("NVIDIA A100 80GB PCIe", "sm_80"),
+        ("Tesla V100-SXM2-32GB", "sm_70"),
+        ("Tesla T4", "sm_75"),
+        ("Tesla P100-PCIE-16GB", "sm_60"),
+        ("NVIDIA L40S", "sm_89"),
+        ("NVIDIA GeForce RTX 4090", "sm_89"),
+        ("NVIDIA GeForce RTX 3080 Ti Laptop GPU", "sm_86"),
+        ("rtx-4090", "sm_89"),
+        ("NVIDIA RTX 6000 Ada Generation", "sm_89"),
+        ("Quadro RTX 6000", "sm_75"),
+        ("NVIDIA RTX A6000", "sm_86"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "sm_120"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "sm_120"),
+        ("NVIDIA B200", "sm_100"),
+        ("NVIDIA GB200", "sm_100"),
+        ("NVIDIA B300 SXM6 AC", "sm_103"),
+        ("NVIDIA GB10", "sm_121"),
+        ("GTX 1080 Ti", "sm_61"),
+    ],
+)
+def test_gpus_are_found_by_what_people_and_nvidia_smi_call_them(asked: str, architecture: str) -> None:
+    assert compat.find_gpu(asked).architecture == architecture
+
+
+@pytest.mark.parametrize(
+    ("asked", "close"), [("H10", "H100"), ("RTX 4095", "RTX 4090"), ("V1000", "V100"), ("rtx 6000", "Quadro RTX 6000")]
+)
+def test_a_gpu_that_is_not_known_is_refused_with_the_close_ones(asked: str, close: str) -> None:
+    with pytest.raises(InvalidSpec, match=rf"GPU '{asked}' is not known\..*{close}"):
+        compat.find_gpu(asked)
+
+
+@pytest.mark.parametrize("asked", ["", "sm_", "sm_42", "4.2", "100", "NVIDIA", "9", "sm_9"])
+def test_nonsense_is_no_gpu(asked: str) -> None:
+    if asked == "100":  # a plain number means an architecture
+        assert compat.find_gpu(asked).architecture == "sm_100"
+    else:
+        with pytest.raises(InvalidSpec):
+            compat.find_gpu(asked)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "answer"),
+    [
+        ("12.1", "535.129.03", "yes"),
+        ("12.1", "535", "yes"),  # minor-version compatibility: 12.1's own driver is 530, but 525.60.13 is enough
+        ("12.8", "535", "yes"),
+        ("12.1", "525", "unknown"),  # which driver of that branch is not said
+        ("12.1", "525.60.13", "yes"),
+        ("12.1", "525.60.12", "no"),
+        ("12.1", "470.82", "no"),
+        ("13.0", "575.57.08", "no"),
+        ("13.2", "580.65.06", "yes"),
+        ("11.8", "450.80", "unknown"),
+        ("99.0", "600", "unknown"),
+    ],
+)
+def test_drivers(cuda: str, driver: str, answer: str) -> None:
+    assert compat.runs_on_driver(cuda, driver) == answer
+
+
+@pytest.mark.parametrize(
+    ("version", "tag", "gpu", "driver", "answer"),
+    [
+        ("2.3.1", "cu121", "H100", None, "yes"),
+        ("2.3.1", "cu121", "L40S", None, "yes"),  # sm_86 code runs on 8.9
+        ("2.3.1", "cu121", "V100", None, "yes"),
+        ("2.3.1", "cu121", "B200", None, "no"),  # no PTX in it
+        ("2.7.0", "cu128", "V100", None, "no"),  # 2.7 left sm_70 out
+        ("2.8.0", "cu128", "V100", None, "yes"),
+        ("2.11.0", "cu128", "V100", None, "no"),
+        ("2.14.1", "cu130", "GB10", None, "yes"),  # sm_120 code runs on 12.1
+        ("2.14.1", "cu130", "sm_110", None, "no"),  # its PTX is of 12.0, which is newer
+        ("2.15.0", "cu132", "H100", None, "unknown"),
+        ("2.15.0", "cu132", "V100", None, "no"),  # CUDA 13 does not compile for it
+    ],
+)
+def test_whether_a_build_has_code_for_a_gpu(version: str, tag: str, gpu: str, driver: str | None, answer: str) -> None:
+    assert compat.runs_on_gpu(wheel(version, tag), compat.find_gpu(gpu), driver) == answer
+
+
+@pytest.mark.parametrize(("driver", "answer"), [(None, "ptx"), ("525.60.13", "ptx"), ("520.61.05", "no"), ("525", "unknown")])
+def test_ptx_needs_the_toolkits_own_driver(driver: str | None, answer: str) -> None:
+    forge = next(build for build in compat.releases()["2.3.1"].conda_forge if build.cuda == "12.0")
+    assert forge.ptx and forge.architectures and forge.architectures[-1] == "sm_90"
+    assert compat.runs_on_gpu(forge, compat.find_gpu("B200"), driver) == answer
+
+
+def test_glibc() -> None:
+    build = wheel("2.15.0", "cu132")
+    assert compat.runs_on_machine(build, "2.28") == "yes"
+    assert compat.runs_on_machine(build, "2.17") == "no"
+    channel = compat.releases()["2.3.1"].pytorch[0]
+    assert compat.runs_on_machine(channel, "2.35") == "unknown"
+
+
+def test_gpu_names_are_distinct_once_decoration_is_gone() -> None:
+    for name, gpu in compat.gpus().items():
+        assert compat.find_gpu(name) == gpu
+
+
+def test_toolkits_drop_an_architecture_after_its_last() -> None:
+    for one in compat.architectures().values():
+        for toolkit in compat.toolkits().values():
+            if one.last_cuda and compat.version_key(toolkit.cuda) > compat.version_key(one.last_cuda):
+                assert compat.version_key(one.capability) < compat.version_key(toolkit.capability_min), (one.name, toolkit.cuda)
+
+
+# NCCL
+
+
+def test_nccl_on_conda_forge() -> None:
+    found = compat.nccl_on_conda_forge()
+    assert list(found) == sorted(found, key=compat.version_key)
+    assert found["2.27.7"].runs_with("12.1") and found["2.27.7"].runs_with("13.0")
+    assert not found["2.27.6"].runs_with("11.8")
+    assert "12.9" in compat.cuda_versions()
+    assert "2.30.7" in compat.nccl_wheels()["nvidia-nccl-cu13"]
+
+
+# Rules
 
 
 def test_rules_are_sourced_and_parse() -> None:
     for rule in compat.rules():
         assert rule.reason and rule.source and rule.sources
-        SpecifierSet(rule.torch)
+        for specifier in (rule.torch, rule.cuda, rule.nccl, rule.python):
+            SpecifierSet(specifier or "")
+        assert (rule.consequence == "pin") == bool(rule.requirement), rule.id
+        assert rule.consequence == "pin" or rule.advice, rule.id
+        assert rule.torch or rule.nccl or rule.package or rule.channels or rule.variables or rule.through_ptx, f"{rule.id} has no condition"
+    assert len({rule.id for rule in compat.rules()}) == len(compat.rules())
+
+
+def test_every_rule_can_hold() -> None:
+    everything: set[str] = set()
+    names = {"nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "cuda-compat-12-4"} | {
+        rule.package for rule in compat.rules() if rule.package and "*" not in rule.package
+    }
+    for release in compat.releases().values():
+        for source in SOURCES:
+            for build in release.builds(source):
+                for nccl in (None, "2.17.1", "2.25.1", "2.29.2"):
+                    everything |= ids(
+                        release, build, source, nccl=nccl, packages=names, channels=["conda-forge", "pytorch"],
+                        variables=["LD_LIBRARY_PATH"], through_ptx=True,
+                    )  # fmt: skip
+    assert everything == {rule.id for rule in compat.rules()}
+
+
+def test_rules_hold_only_where_they_should() -> None:
+    old, mid, new = (compat.releases()[version] for version in ("2.0.1", "2.3.1", "2.15.0"))
+    assert ids(old, wheel("2.0.1", "cu118"), "wheels") == {"numpy-1", "setuptools-pkg-resources", "nccl-differs-by-index"}
+    assert ids(mid, mid.pytorch[1], "pytorch") == {"numpy", "setuptools-82", "mkl-iomp", "cuda-graph-hang"}
+    assert ids(new, wheel("2.15.0", "cu132"), "wheels") == {"numpy"}
+    assert ids(new, None, "wheels") == {"numpy"}
+
+
+def test_rules_about_packages_know_the_spellings() -> None:
+    release, build = compat.releases()["2.9.1"], wheel("2.9.1", "cu128")
+    assert "nccl-family-cu13" in ids(release, build, "wheels", packages=["nvidia_nccl.CU13"])
+    assert "nccl-family-cu12-on-13" not in ids(release, build, "wheels", packages=["nvidia-nccl-cu12"])
+    assert "nccl-family-cu13" not in ids(release, None, "wheels", packages=["nvidia-nccl-cu13"])
+    assert "distributed" in ids(release, build, "wheels", packages=["Distributed"])
+
+
+def test_the_order_of_channels_matters_only_as_listed() -> None:
+    release = compat.releases()["2.3.1"]
+    assert "channel-order" in ids(release, release.pytorch[0], "pytorch", channels=["conda-forge", "pytorch"])
+    assert "channel-order" not in ids(release, release.pytorch[0], "pytorch", channels=["pytorch", "nvidia", "conda-forge"])
+    assert "channel-order" not in ids(release, release.pytorch[0], "pytorch", channels=["conda-forge"])
 
 
 def test_version_key_orders_numerically() -> None:

@@ -1,0 +1,54 @@
+"""The facts: which PyTorch builds exist, of what, on which machines they run, and what a rule says about them.
+
+Data lies in provision/data, each row with its source; it is read at first use and checked by tests. None means that no source
+says; it is never read as absent. Questions are answered here; what to choose is the matrix's.
+"""
+
+from __future__ import annotations
+
+from provision.compat.data import DATA, TEMPLATES
+from provision.compat.hardware import (
+    Architecture,
+    Gpu,
+    Toolkit,
+    architectures,
+    find_gpu,
+    gpus,
+    runs_on_driver,
+    runs_on_gpu,
+    runs_on_machine,
+    toolkits,
+)
+from provision.compat.nccl import CondaForgeNccl, cuda_versions, nccl_on_conda_forge, nccl_wheels
+from provision.compat.releases import Build, IndexDefault, Release, matching_releases, releases
+from provision.compat.rules import Rule, applying, rules
+from provision.compat.versions import minor, version_key
+
+__all__ = [
+    "DATA",
+    "TEMPLATES",
+    "Architecture",
+    "Build",
+    "CondaForgeNccl",
+    "Gpu",
+    "IndexDefault",
+    "Release",
+    "Rule",
+    "Toolkit",
+    "applying",
+    "architectures",
+    "cuda_versions",
+    "find_gpu",
+    "gpus",
+    "matching_releases",
+    "minor",
+    "nccl_on_conda_forge",
+    "nccl_wheels",
+    "releases",
+    "rules",
+    "runs_on_driver",
+    "runs_on_gpu",
+    "runs_on_machine",
+    "toolkits",
+    "version_key",
+]
