@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SHARED_RECORDS = ROOT.parent / "shared" / "repodata" / "channels"
+
+
+def pytest_sessionstart() -> None:
+    """Run in the background of a script, we were started with Ctrl-C ignored, and so would be every child that a test interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
