@@ -12,6 +12,7 @@ from provision.compat.data import load
 from provision.compat.releases import Build
 from provision.compat.versions import version_key
 from provision.errors import InvalidSpec
+from provision.model import PLATFORM, Platform
 
 Answer = Literal["yes", "no", "unknown"]
 Reach = Literal["yes", "ptx", "no", "unknown"]  # ptx: only by compiling the build's PTX when it starts
@@ -24,7 +25,7 @@ DECORATION = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Toolkit:
-    """One CUDA version. Drivers are those for Linux x86_64."""
+    """One CUDA version. Drivers are those of `driver_platforms`; for other platforms no source says."""
 
     cuda: str
     driver_floor: str  # the oldest driver that runs programs of this CUDA (minor-version compatibility)
@@ -34,6 +35,7 @@ class Toolkit:
     capability_min: str  # GPUs older than this it cannot compile for
     capability_max: str | None  # nor for newer ones; None: not known
     capability_source: str
+    driver_platforms: tuple[Platform, ...] = ("linux-64",)  # NVIDIA's tables name Linux x86_64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +112,12 @@ def find_gpu(asked: str) -> Gpu:
     raise InvalidSpec(f"GPU {asked!r} is not known.", advice=f"{_close(text)}An architecture (sm_90, 9.0) also says it.")
 
 
-def runs_on_driver(cuda: str, driver: str) -> Answer:
+def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Answer:
     """Whether a driver (535.129.03, or 535 for a driver of that branch) runs programs of a CUDA version."""
     toolkit = toolkits().get(cuda)
-    return "unknown" if toolkit is None else _not_older(driver, toolkit.driver_floor)
+    if toolkit is None or platform not in toolkit.driver_platforms:
+        return "unknown"
+    return _not_older(driver, toolkit.driver_floor)
 
 
 def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> Reach:
@@ -198,4 +202,5 @@ def _close(text: str) -> str:
     having = [words for words in products if set(_words(text).split()) <= set(words.split())] if _words(text) else []
     close = difflib.get_close_matches(_words(text), products, n=5, cutoff=0.5)
     near = [products[words] for words in dict.fromkeys([*having, *close])][:5]
-    return f"Close ones: {', '.join(near)}. " if near else f"Known ones include {', '.join(list(gpus())[:8])}. "
+    one_of_each = {gpu.architecture: name for name, gpu in reversed(gpus().items())}
+    return f"Close ones: {', '.join(near)}. " if near else f"Known ones include {', '.join(one_of_each.values())}. "

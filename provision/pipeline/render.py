@@ -30,6 +30,7 @@ ENVIRONMENT = "environment.yml"
 VIRTUAL_PACKAGES = "virtual-packages.yml"
 DOCKERFILE = "Dockerfile"
 SPEC = "spec.yml"
+TABLE = "matrix.html"
 
 
 def render_inputs(resolution: Resolution) -> dict[str, str]:
@@ -55,6 +56,11 @@ def render_dockerfile(name: str, values: Mapping[str, Any]) -> dict[str, str]:
 def render_spec(name: str, asked: Mapping[str, Any]) -> str:
     """The text of a spec.yml that asks for this."""
     return sealed(name, _template(SPEC).render(name=name, asked=asked))
+
+
+def render_table(values: Mapping[str, Any]) -> str:
+    """The table of builds as one HTML page that needs nothing else."""
+    return _template(TABLE).render(values)
 
 
 @functools.cache

@@ -1,0 +1,296 @@
+"""The table: what fits a question, against a second working-out from the raw data; and how it is shown."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision import compat
+from provision.cli import cli
+from provision.compat.data import load
+from provision.errors import InvalidSpec, NoSuchBuild
+from provision.model import PLATFORMS
+from provision.pipeline.render import render_table
+from provision.pipeline.table import Cell, Table, formats, question, table
+from provision.pipeline.table.rows import SOURCES
+
+GPUS = ("K80", "P100", "sm_61", "V100", "T4", "A100", "L40S", "H100", "B200", "B300", "RTX 5090", "GB10")
+CAPABILITIES = {name: compat.find_gpu(name).capability for name in GPUS}
+DRIVERS = ("440.33", "450.80.02", "470", "525", "525.60.13", "535", "550.54.14", "580.65.06", "610.43.02")
+
+
+def ask(**options: Any) -> Table:
+    return table(question(options))
+
+
+def names(found: Table) -> set[tuple[str, str, str, str]]:
+    return {(cell.torch, cell.source, cell.cuda, cell.platform) for cell in found.cells}
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["matrix", *arguments])
+
+
+# A second working-out, from the files themselves: True, False or None for not known.
+
+
+def rows() -> dict[tuple[str, str, str, str], dict[str, Any]]:
+    """Facts by (torch, source, CUDA, platform)."""
+    found = {}
+    for version, release in load("releases.yml").items():
+        defaults = release["index_default"]
+        for tag, build in release["wheels"].items():
+            found[version, "wheels", build["cuda"], "linux-64"] = {**build, "python": defaults["linux-64"]["python"]}
+            if defaults["linux-aarch64"]["build"] == tag:
+                blank = {"sm": None, "ptx": None}
+                there = {
+                    "nccl": build["nccl"],
+                    "architectures": blank,
+                    **{key: defaults["linux-aarch64"][key] for key in ("python", "glibc")},
+                }
+                found[version, "wheels", build["cuda"], "linux-aarch64"] = there
+        for cuda, build in release["pytorch_channel"]["cuda"].items():
+            found[version, "pytorch", cuda, "linux-64"] = build
+        for cuda, build in release["conda_forge"]["cuda"].items():
+            found[version, "conda-forge", cuda, "linux-64"] = build
+            if "linux-aarch64" in build:
+                found[version, "conda-forge", cuda, "linux-aarch64"] = build["linux-aarch64"]
+    return found
+
+
+ROWS = rows()
+TOOLKITS = load("cuda.yml")["toolkits"]
+NCCL = load("nccl.yml")["nccl"]["builds"]
+
+
+def key(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def at_least(have: str, want: str) -> bool | None:
+    for mine, theirs in zip(key(have), key(want)):
+        if mine != theirs:
+            return mine > theirs
+    return True if len(key(have)) >= len(key(want)) else None
+
+
+def gpu_fits(row: dict[str, Any], cuda: str, capability: str, driver: str | None) -> bool | None:
+    want = key(capability)
+    if row["architectures"]["sm"] is None:
+        return False if want < key(TOOLKITS[cuda]["capability"]["min"]) else None
+    have = [(int(sm[3:-1]), int(sm[-1])) for sm in row["architectures"]["sm"]]
+    if any(one[0] == want[0] and one[1] <= want[1] for one in have):
+        return True
+    if not row["architectures"]["ptx"] or want < max(have):
+        return False
+    return True if driver is None else at_least(driver, TOOLKITS[cuda]["toolkit_driver"]["version"])
+
+
+def nccl_fits(row: dict[str, Any], source: str, cuda: str, nccl: str) -> bool | None:
+    def same(version: str) -> bool:
+        return (version + ".").startswith(nccl + ".")
+
+    if source != "conda-forge":
+        return None if row["nccl"]["version"] is None else same(row["nccl"]["version"])
+    floor = row["nccl"]["floor"]
+    there = [version for version, builds in NCCL.items() if same(version) and any(key(b)[0] == key(cuda)[0] for b in builds)]
+    if not there or floor is None:
+        return None if there else False
+    return any(key(version) >= key(floor) for version in there)
+
+
+def expected(options: dict[str, Any], name: tuple[str, str, str, str]) -> bool | None:
+    (version, source, cuda, platform), row = name, ROWS[name]
+    answers: list[bool | None] = []
+    if options.get("torch"):
+        answers.append(version.startswith(options["torch"] + ".") or version == options["torch"])
+    if options.get("cuda"):
+        answers.append(cuda == options["cuda"] or cuda.split(".")[0] == options["cuda"])
+    if options.get("platform"):
+        answers.append(platform in options["platform"])
+    if options.get("source"):
+        answers.append(source in options["source"])
+    if options.get("python"):
+        have = row["python"]["versions"]
+        answers.append(options["python"] in have if have is not None else options["python"] in row["python"]["seen"] or None)
+    if options.get("driver"):
+        floor = TOOLKITS[cuda]["driver_floor"]["version"]
+        answers.append(at_least(options["driver"], floor) if platform == "linux-64" else None)
+    if options.get("glibc"):
+        minimum = row["glibc"]["minimum"]
+        answers.append(None if minimum is None else key(options["glibc"]) >= key(minimum))
+    if options.get("nccl"):
+        answers.append(nccl_fits(row, source, cuda, options["nccl"]))
+    for gpu in options.get("gpu", ()):
+        answers.append(gpu_fits(row, cuda, CAPABILITIES[gpu], options.get("driver")))
+    return False if False in answers else None if None in answers else True
+
+
+QUESTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "torch": st.sampled_from(["2", "1.12", "2.0", "2.3", "2.3.1", "2.6", "2.9", "2.15"]),
+        "cuda": st.sampled_from(["10.2", "11", "11.8", "12", "12.1", "12.6", "13.0"]),
+        "python": st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.15"]),
+        "driver": st.sampled_from(DRIVERS),
+        "glibc": st.sampled_from(["2.12", "2.17", "2.28", "2.35"]),
+        "nccl": st.sampled_from(["2", "2.20", "2.20.5", "2.27.7", "2.29"]),
+        "gpu": st.lists(st.sampled_from(GPUS), max_size=2).map(tuple),
+        "platform": st.lists(st.sampled_from(PLATFORMS), max_size=2).map(tuple),
+        "source": st.lists(st.sampled_from(SOURCES), max_size=2).map(tuple),
+        "unknown": st.booleans(),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(QUESTIONS)
+def test_the_table_agrees_with_a_second_working_out(options: dict[str, Any]) -> None:
+    wanted = {True, None} if options.get("unknown") else {True}
+    answers = {name: expected(options, name) for name in ROWS}
+    fitting = {name for name, answer in answers.items() if answer in wanted}
+    try:
+        found = ask(**options)
+    except NoSuchBuild:
+        assert not fitting
+        return
+    assert names(found) == fitting
+    assert {(cell.torch, cell.source, cell.cuda, cell.platform) for cell in found.cells if cell.not_known} == {
+        name for name in fitting if answers[name] is None
+    }
+    assert found.hidden == (0 if options.get("unknown") else sum(answer is None for answer in answers.values()))
+
+
+@settings(max_examples=10, deadline=None)
+@given(QUESTIONS)
+def test_every_format_shows_every_cell(options: dict[str, Any]) -> None:
+    try:
+        found = ask(**options)
+    except NoSuchBuild:
+        return
+    lines = formats.text(found)
+    assert max(map(len, lines[: len(found.cells) + 1])) <= 100
+    read = list(csv.DictReader(io.StringIO(formats.as_csv(found))))
+    assert [row["torch"] for row in read] == [cell.torch for cell in found.cells]
+    page = Rows()
+    page.feed(render_table(formats.page(found)))
+    assert [row[:4] for row in page.rows[1:]] == [row[:4] for row in (list(one.values()) for one in read)]
+    assert len([line for line in formats.markdown(found) if line.startswith("| ")]) == len(found.cells) + 1
+
+
+class Rows(html.parser.HTMLParser):
+    """The words of each row, as a browser reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._in_cell = False
+
+    def handle_starttag(self, tag: str, attributes: object) -> None:
+        self._in_cell = tag in ("td", "th")
+        if tag == "tr":
+            self.rows.append([])
+        if self._in_cell:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_cell = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            self.rows[-1][-1] += data
+
+
+# Questions that people ask
+
+
+def test_driver_535_with_a_v100() -> None:
+    found = names(ask(driver="535", gpu=("V100",)))
+    assert ("2.3.1", "wheels", "12.1", "linux-64") in found
+    assert ("2.8.0", "wheels", "12.8", "linux-64") in found  # minor-version compatibility, and sm_70 is back in 2.8
+    assert ("2.14.1", "wheels", "12.6", "linux-64") in found
+    assert ("2.7.0", "wheels", "12.8", "linux-64") not in found  # no sm_70
+    assert ("2.11.0", "wheels", "12.8", "linux-64") not in found
+    assert not [name for name in found if name[2].startswith("13")]
+    assert not [name for name in found if name[1] == "pytorch"]  # what these packages were compiled for is not known
+    assert not [name for name in found if name[0] == "2.15.0"]
+
+
+def test_what_is_not_known_is_counted_and_shown_only_on_request() -> None:
+    found = ask(torch="2.15", driver="580.65.06", gpu=("H100",), unknown=True)
+    assert {cell.not_known for cell in found.cells if cell.platform == "linux-64"} == {("gpu",)}
+    assert {cell.not_known for cell in found.cells if cell.platform == "linux-aarch64"} == {("driver", "gpu")}
+    with pytest.raises(NoSuchBuild, match=r"3 might \(driver, gpu not known\): show them with --unknown\."):
+        ask(torch="2.15", driver="580.65.06", gpu=("H100",))
+
+
+def test_a_gpu_that_only_ptx_reaches_is_marked_with_the_caveat_of_nccl() -> None:
+    found = ask(torch="2.3.1", gpu=("B200",))
+    assert {cell.source for cell in found.cells} == {"conda-forge"}
+    assert all(cell.through_ptx for cell in found.cells)
+    shown = "\n".join(formats.text(found))
+    assert "ptx" in shown and "NCCL holds no PTX" in shown
+
+
+def test_nothing_fits_says_what_to_give_up() -> None:
+    with pytest.raises(NoSuchBuild, match=r"Without --driver, \d+ do\.") as caught:
+        ask(driver="470", gpu=("H100",), cuda="12")
+    assert "Without --cuda" in str(caught.value)
+    with pytest.raises(NoSuchBuild, match="Nothing less does either"):
+        ask(driver="1", gpu=("K80",), cuda="13", python="3.7")
+
+
+def test_all_mistakes_of_a_question_at_once() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        question({"cuda": "new", "driver": "v535", "glibc": "2", "python": "2.7", "nccl": "x", "gpu": ("H10", "H100")})
+    for word in ("--cuda", "--driver", "--glibc", "--python", "--nccl", "'H10'", "Close ones: H100"):
+        assert word in str(caught.value)
+
+
+def test_newest_first_and_wheels_before_channels() -> None:
+    found = ask(torch="2.3", platform=("linux-64",))
+    assert [(cell.torch, cell.source, cell.cuda) for cell in found.cells][:7] == [
+        ("2.3.1", "wheels", "12.1"),
+        ("2.3.1", "wheels", "11.8"),
+        ("2.3.1", "pytorch", "12.1"),
+        ("2.3.1", "pytorch", "11.8"),
+        ("2.3.1", "conda-forge", "12.0"),
+        ("2.3.1", "conda-forge", "11.8"),
+        ("2.3.0", "wheels", "12.1"),
+    ]
+
+
+def test_html_is_escaped() -> None:
+    hostile = Cell(**{**vars(ask(torch="2.3.1").cells[0]), "tag": "x", "from_source": '"><script>', "nccl": "<b>"})
+    text = render_table(formats.page(Table(cells=(hostile,), hidden=0, hidden_by={})))
+    assert "<script>" not in text and "<b>" not in text
+    assert "&lt;b&gt;" in text
+
+
+# The command
+
+
+def test_the_command_in_every_format() -> None:
+    for format in ("table", "csv", "markdown", "html"):
+        shown = invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--format", format)
+        assert shown.exit_code == 0
+        assert "2.20.5" in shown.output
+    as_json = invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--format", "json")
+    assert [cell["nccl"] for cell in json.loads(as_json.output)["cells"]] == ["2.20.5"]
+    assert invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--json").output == as_json.output
+
+
+def test_exit_codes() -> None:
+    assert invoke("--gpu", "B200", "--cuda", "11", "--source", "wheels").exit_code == NoSuchBuild.exit_code
+    assert invoke("--gpu", "nothing").exit_code == InvalidSpec.exit_code
+    assert invoke("--torch", "two").exit_code == InvalidSpec.exit_code
+    assert invoke("--torch", "1.0").exit_code == NoSuchBuild.exit_code
+    assert invoke("--platform", "win-64").exit_code == 2
