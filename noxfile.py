@@ -55,7 +55,7 @@ def hosts(session: nox.Session) -> None:
         place = Path(session.create_tmp()).absolute() / f"py{python.name.removeprefix('python')}"
         session.run(str(python), "-m", "venv", "--clear", str(place / "venv"))
         ours = place / "venv" / "bin"
-        session.run(str(ours / "python"), "-m", "pip", "install", "--quiet", ".", "pytest>=8")
+        session.run(str(ours / "python"), "-m", "pip", "install", "--quiet", ".", "pytest>=8", "hypothesis>=6")
         session.run(str(ours / "python"), "-m", "pytest", "-q", "tests/unit")
         shutil.rmtree(place / "data", ignore_errors=True)
         session.run(str(ours / "provision"), "channel", "bootstrap", env={"PROVISION_DATA": str(place / "data")})
