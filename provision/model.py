@@ -124,6 +124,8 @@ class Lock:
     platform: Platform = PLATFORM
     platforms: tuple[Platform, ...] = (PLATFORM,)  # all that the file locks
     channels: tuple[str, ...] = ()  # as the file declares them
+    as_of: str | None = None  # YYYY-MM-DD: what was published later was invisible to the solvers
+    solver: str | None = None  # the executable that solved its conda part, if it was not the one built in
 
     def find(self, name: str) -> LockedPackage | None:
         return next((package for package in self.packages if package.name == name), None)

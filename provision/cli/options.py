@@ -113,10 +113,12 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def context_of(console: Console, envs: Path | None, *, alias: str | None = None, wait: bool = True) -> Context:
+    from provision import conda
     from provision.folders import folders
     from provision.workflows.plan import Context
 
-    return Context(where=folders(envs), progress=console, alias=alias or os.environ.get("PROVISION_CHANNEL_ALIAS"), wait=wait)
+    mirrors = conda.Alias(alias=alias or os.environ.get("PROVISION_CHANNEL_ALIAS"))
+    return Context(where=folders(envs), progress=console, solver=conda.Solver(mirrors), wait=wait)
 
 
 def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:

@@ -4,8 +4,24 @@ Callers see plain values (`LockedPackage`, paths); rattler's types stay in here.
 awaited to its end, so a returned function has nothing in flight.
 """
 
-from provision.conda.channels import channel, check_specs, unanswered
+from provision.conda.addresses import DIRECT, Alias, Mirrors, url_of
+from provision.conda.channels import check_specs, unanswered
 from provision.conda.linking import index, link, sha256_of
-from provision.conda.solving import solve
+from provision.conda.platforms import here
+from provision.conda.solving import Request, Solver, solve
 
-__all__ = ["channel", "check_specs", "index", "link", "sha256_of", "solve", "unanswered"]
+__all__ = [
+    "DIRECT",
+    "Alias",
+    "Mirrors",
+    "Request",
+    "Solver",
+    "check_specs",
+    "here",
+    "index",
+    "link",
+    "sha256_of",
+    "solve",
+    "unanswered",
+    "url_of",
+]

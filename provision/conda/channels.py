@@ -1,31 +1,16 @@
-"""Channels by name or URL, requirements in conda's language, and which channels answer."""
+"""Requirements in conda's language, and which channels answer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from provision.conda.addresses import DIRECT, Mirrors, url_of
 from provision.conda.calls import last_cause, run
-from provision.errors import InvalidSpec
-from provision.model import PLATFORM
-
-if TYPE_CHECKING:
-    import rattler
+from provision.model import PLATFORM, Platform
 
 # Long enough for a slow mirror's first byte, short enough that a firewall that drops packets does not look like a hang.
 ANSWER_TIMEOUT_S = 20.0
-
-
-def channel(name: str, alias: str | None = None) -> rattler.Channel:
-    """A channel by name or URL; names are looked up under `alias` (rattler's own default when None)."""
-    import rattler
-
-    try:
-        config = rattler.ChannelConfig(channel_alias=alias.rstrip("/") + "/") if alias else None
-        return rattler.Channel(name, config)
-    except Exception as error:
-        raise InvalidSpec(f"`{name}` is not a channel: {error}.") from error
 
 
 def check_specs(specs: Iterable[str]) -> list[str]:
@@ -41,17 +26,17 @@ def check_specs(specs: Iterable[str]) -> list[str]:
     return mistakes
 
 
-def unanswered(channels: Sequence[str], alias: str | None = None) -> dict[str, str]:
-    """Channels that did not serve repodata for our platform, each with the reason. Asks all, within ANSWER_TIMEOUT_S each."""
-    return run(_ask(channels, alias))
+def unanswered(channels: Sequence[str], mirrors: Mirrors = DIRECT, platform: Platform = PLATFORM) -> dict[str, str]:
+    """Channels that did not serve repodata for a platform, each with the reason. Asks all, within ANSWER_TIMEOUT_S each."""
+    return run(_ask({name: mirrors.real(url_of(name)) for name in channels}, platform))
 
 
-async def _ask(channels: Sequence[str], alias: str | None) -> dict[str, str]:
+async def _ask(real: dict[str, str], platform: Platform) -> dict[str, str]:
     import rattler
     from rattler.exceptions import GatewayError
 
-    async def ask(name: str) -> tuple[str, str | None]:
-        query = rattler.Gateway().query([channel(name, alias)], [PLATFORM, "noarch"], ["python"], recursive=False)
+    async def ask(name: str, url: str) -> tuple[str, str | None]:
+        query = rattler.Gateway().query([rattler.Channel(url)], [platform, "noarch"], ["python"], recursive=False)
         try:
             await asyncio.wait_for(query, ANSWER_TIMEOUT_S)
         except asyncio.TimeoutError:
@@ -60,5 +45,5 @@ async def _ask(channels: Sequence[str], alias: str | None) -> dict[str, str]:
             return name, last_cause(error)
         return name, None
 
-    answers = await asyncio.gather(*(ask(name) for name in channels))
+    answers = await asyncio.gather(*(ask(name, url) for name, url in real.items()))
     return {name: reason for name, reason in answers if reason is not None}

@@ -34,7 +34,7 @@ def link(packages: Sequence[LockedPackage], target: Path, *, final: Path, cache:
                     [_record(package) for package in packages],
                     target,
                     cache_dir=cache,
-                    platform=rattler.Subdir(PLATFORM),
+                    platform=rattler.Subdir(packages[0].platform if packages else PLATFORM),
                     execute_link_scripts=False,
                     show_progress=False,
                     reporter=_reporter(meter.advance),

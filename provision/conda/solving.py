@@ -2,83 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from provision.conda.addresses import DIRECT, Mirrors, url_of
 from provision.conda.calls import last_cause, run
-from provision.conda.channels import channel
 from provision.errors import IntegrityError, Unreachable, Unsolvable
-from provision.model import PLATFORM, LockedPackage
+from provision.model import PLATFORM, LockedPackage, Platform
 
 if TYPE_CHECKING:
     import rattler
 
 
-def solve(
-    specs: Sequence[str],
-    channels: Sequence[str],
-    virtual_packages: Sequence[tuple[str, str]],
-    *,
-    bounds: Sequence[str] = (),
-    alias: str | None = None,
-) -> tuple[LockedPackage, ...]:
-    """Solve requirements against channels, in order of priority. Raises Unsolvable or Unreachable; never returns a part.
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be solved, for one platform."""
 
-    bounds: requirements that hold for a package if it becomes part of the answer, but do not ask for it.
-    """
+    specs: tuple[str, ...]
+    channels: tuple[str, ...]  # in order of priority, by name or URL
+    virtual_packages: tuple[tuple[str, str], ...]
+    platform: Platform = PLATFORM
+    bounds: tuple[str, ...] = ()  # hold for a package if it becomes part of the answer, but do not ask for it
+    as_of: str | None = None  # YYYY-MM-DD: records newer than the end of that day (UTC), or without a date, are invisible
+
+
+class Solver:
+    """Solves against channels. What it has read of them is kept for the next solve (rattler's gateway), so many solves cost one
+    reading; several threads may use one. Memory stays flat: what is kept is the records of the packages that were looked at."""
+
+    def __init__(self, mirrors: Mirrors = DIRECT) -> None:
+        self.mirrors = mirrors
+        self._opening = threading.Lock()
+        self._opened: rattler.Gateway | None = None
+
+    def gateway(self) -> rattler.Gateway:
+        import rattler
+
+        with self._opening:
+            if self._opened is None:
+                self._opened = rattler.Gateway()
+            return self._opened
+
+    def solve(self, request: Request) -> tuple[LockedPackage, ...]:
+        """The packages, sorted by name. Raises Unsolvable or Unreachable; never returns a part."""
+        import rattler
+        from rattler.exceptions import GatewayError, SolverError
+
+        own = {self.mirrors.real(url_of(name)): url_of(name) for name in request.channels}
+        try:
+            records = run(
+                rattler.solve(
+                    [rattler.Channel(url) for url in own],
+                    [self.matchspec(spec) for spec in request.specs],
+                    gateway=self.gateway(),
+                    platforms=[request.platform, "noarch"],
+                    virtual_packages=[_virtual(name, version) for name, version in request.virtual_packages],
+                    constraints=[self.matchspec(bound) for bound in request.bounds],
+                    exclude_newer=end_of(request.as_of) if request.as_of else None,
+                )
+            )
+        except SolverError as error:
+            raise Unsolvable(
+                f"No set of packages in {', '.join(request.channels)} satisfies {', '.join(request.specs)}.",
+                advice="Loosen a requirement, or name a channel that has the package with --channel; -v shows the solver's words.",
+                details=str(error),
+            ) from error
+        except GatewayError as error:
+            raise Unreachable(
+                f"A channel among {', '.join(request.channels)} did not answer: {last_cause(error)}.",
+                advice="Check the network, or name a mirror with --channel-alias or --channel.",
+                details=str(error),
+            ) from error
+        locked = (_locked(record, own, request.platform) for record in records)
+        return tuple(sorted(locked, key=lambda package: package.name))
+
+    def matchspec(self, spec: str) -> rattler.MatchSpec:
+        """A requirement as rattler understands it; `channel::package` means the channel as it is served."""
+        import rattler
+
+        name, separator, rest = spec.partition("::")
+        return rattler.MatchSpec(f"{self.mirrors.real(url_of(name))}::{rest}" if separator else spec)
+
+
+def solve(request: Request, mirrors: Mirrors = DIRECT) -> tuple[LockedPackage, ...]:
+    """One solve on its own."""
+    return Solver(mirrors).solve(request)
+
+
+def end_of(day: str) -> datetime.datetime:
+    """The last moment of a day, UTC."""
+    begins = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.timezone.utc)
+    return begins + datetime.timedelta(days=1) - datetime.timedelta(milliseconds=1)
+
+
+def _virtual(name: str, version: str) -> rattler.GenericVirtualPackage:
     import rattler
-    from rattler.exceptions import GatewayError, SolverError
     from rattler.package.build_string import BuildString
 
-    sources = [channel(name, alias) for name in channels]
-    virtual = [
-        rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), BuildString("0"))
-        for name, version in virtual_packages
-    ]
-    try:
-        records = run(
-            rattler.solve(
-                sources,
-                [rattler.MatchSpec(_qualified(spec, alias)) for spec in specs],
-                platforms=[PLATFORM, "noarch"],
-                virtual_packages=virtual,
-                constraints=[rattler.MatchSpec(bound) for bound in bounds],
-            )
-        )
-    except SolverError as error:
-        raise Unsolvable(
-            f"No set of packages in {', '.join(channels)} satisfies {', '.join(specs)}.",
-            advice="Loosen a requirement, or name a channel that has the package with --channel; -v shows the solver's words.",
-            details=str(error),
-        ) from error
-    except GatewayError as error:
-        raise Unreachable(
-            f"A channel among {', '.join(channels)} did not answer: {last_cause(error)}.",
-            advice="Check the network, or name a mirror with --channel-alias or --channel.",
-            details=str(error),
-        ) from error
-    return tuple(sorted((_locked(record) for record in records), key=lambda package: package.name))
+    return rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), BuildString("0"))
 
 
-def _qualified(spec: str, alias: str | None) -> str:
-    """`channel::package` means the channel under our alias; rattler would look it up under its own."""
-    name, separator, rest = spec.partition("::")
-    return f"{alias.rstrip('/')}/{name}::{rest}" if alias and separator and "://" not in name else spec
-
-
-def _locked(record: rattler.RepoDataRecord) -> LockedPackage:
-    if record.sha256 is None or record.md5 is None:
-        raise IntegrityError(
-            f"{record.url} has no {'sha256' if record.sha256 is None else 'md5'} in its channel's repodata, so it cannot be locked.",
-            advice="Ask the channel's owner to index it again, or use another channel.",
-        )
-    return LockedPackage(
+def _locked(record: rattler.RepoDataRecord, own: dict[str, str], platform: Platform) -> LockedPackage:
+    package = LockedPackage(
         manager="conda",
         name=record.name.normalized,
         version=str(record.version),
-        url=record.url,
-        sha256=record.sha256.hex(),
-        md5=record.md5.hex(),
+        url=_own_url(record, own),
+        sha256=record.sha256.hex() if record.sha256 else "",
+        md5=record.md5.hex() if record.md5 else None,
         build=str(record.build),
         depends=tuple(record.depends),
+        platform=platform,
     )
+    if not package.sha256 or not package.md5:
+        raise IntegrityError(
+            f"{package.url} has no {'md5' if package.sha256 else 'sha256'} in its channel's repodata, so it cannot be locked.",
+            advice="Ask the channel's owner to index it again, or use another channel.",
+        )
+    return package
+
+
+def _own_url(record: rattler.RepoDataRecord, own: dict[str, str]) -> str:
+    """By the channel's own URL, wherever a mirror says that its packages lie; a channel that is no mirror is taken by its word."""
+    place = (record.channel or "").rstrip("/") + "/"
+    channel = own.get(place, place)
+    return record.url if channel == place else f"{channel}{record.subdir}/{record.file_name}"

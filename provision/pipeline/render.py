@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from provision.compat import TEMPLATES
 from provision.errors import InvalidSpec, StaleLock
 from provision.folders import write_whole
-from provision.model import PLATFORM, Resolution
+from provision.model import Resolution
 
 if TYPE_CHECKING:
     import jinja2
@@ -38,7 +38,7 @@ def render_inputs(resolution: Resolution) -> dict[str, str]:
     name = resolution.spec.name
     values = {
         "name": name,
-        "platform": PLATFORM,
+        "platforms": resolution.platforms,
         "channels": resolution.channels,
         "conda": [pin for pin in resolution.pins if pin.manager == "conda"],
         "pip": [pin for pin in resolution.pins if pin.manager == "pip"],

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from provision.compat import version_key
-from provision.errors import Unsolvable
-from provision.model import LockedPackage
+from provision.errors import ProvisionError, Unsolvable
+from provision.model import PLATFORM, LockedPackage, Platform
 from provision.wheels.command import call, uv
 from provision.wheels.settings import indexes
 
 # uv --python-platform takes these glibc versions only (uv pip compile --help); the newest not above the wanted one is used.
 UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
+UV_MACHINE: Mapping[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 
 
 def resolve(
@@ -24,64 +26,115 @@ def resolve(
     *,
     python: str,
     glibc: str,
-    constraints: Sequence[str] = (),
-    leave_out: Sequence[str] = (),
+    platform: Platform = PLATFORM,
+    provided: Mapping[str, str] | None = None,
+    prefer: Mapping[str, str] | None = None,
     build_path: str | None = None,
+    as_of: str | None = None,
 ) -> tuple[LockedPackage, ...]:
-    """The wheels that satisfy requirements on Linux x86_64 with this Python and glibc, one file each, with hashes.
+    """The wheels that satisfy requirements on a platform with this Python and glibc, one file each, with hashes, sorted by name.
 
-    leave_out: names that conda provides; they bind the resolution (through constraints) but are not part of the answer.
+    provided: name -> version of what conda provides: it binds the answer and is not part of it.
+    prefer: name -> version of what an earlier lock holds: it stays where it can.
+    as_of: YYYY-MM-DD: files that were uploaded after that day (UTC), or at a time that nobody tells, are invisible.
     Raises Unsolvable, or Unreachable when an index does not answer.
     """
     where = indexes(build_path)
+    options: list[str | Path] = ["--python-version", python, "--python-platform", _python_platform(platform, glibc)]
+    options += ["--exclude-newer", f"{as_of}T23:59:59.999Z"] if as_of else []
     try:
-        return _resolve(requirements, python, glibc, constraints, leave_out, where.remote)
+        entries, edges = _resolve(requirements, [*options, *where.remote], provided or {}, prefer or {})
     except Unsolvable:
         if not where.local:
             raise
-        return _resolve(requirements, python, glibc, constraints, leave_out, where.remote + where.local)
+        entries, edges = _resolve(requirements, [*options, *where.remote, *where.local], provided or {}, prefer or {})
+    if as_of:
+        _check_dates(entries, as_of)
+    found = (dataclasses.replace(_package(entry, edges), platform=platform) for entry in entries)
+    return tuple(sorted(found, key=lambda package: package.name))
 
 
 def _resolve(
-    requirements: Sequence[str],
-    python: str,
-    glibc: str,
-    constraints: Sequence[str],
-    leave_out: Sequence[str],
-    index_options: Sequence[str],
-) -> tuple[LockedPackage, ...]:
+    requirements: Sequence[str], options: Sequence[str | Path], provided: Mapping[str, str], prefer: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
+    """pylock's entries, and who needs whom. Two steps, since uv tells these in two formats: which versions, then their files."""
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        wanted, bounds, answer = (Path(folder) / name for name in ("requirements.in", "constraints.txt", "pylock.toml"))
-        wanted.write_text("".join(f"{line}\n" for line in requirements))
-        bounds.write_text("".join(f"{line}\n" for line in constraints))
-        command: list[str | Path] = [
-            uv(),
-            "pip",
-            "compile",
-            wanted,
-            "--constraints",
-            bounds,
-            "--quiet",
-            "--no-header",
-            "--python-version",
-            python,
-        ]
-        command += ["--python-platform", f"x86_64-manylinux_{_uv_glibc(glibc).replace('.', '_')}", *index_options]
-        for name in leave_out:
-            command += ["--no-emit-package", name]
-        call([*command, "--format", "pylock.toml", "-o", answer])
-        # The pylock file has no dependency edges; the annotated list has. The second run reads uv's cache (0.1 to 0.3 s).
-        edges = call([*command, "--annotation-style", "split"])
-        return _read_pylock(answer.read_text(), _edges(edges))
+        wanted, bounds, versions, files = (
+            Path(folder) / name for name in ("requirements.in", "constraints.txt", "versions.txt", "pylock.toml")
+        )
+        wanted.write_text(_lines(requirements))
+        bounds.write_text(_lines(f"{name}=={version}" for name, version in provided.items() if _is_pep440(name, version)))
+        if prefer:  # uv keeps to what the file that it is to write says already
+            versions.write_text(_lines(f"{name}=={version}" for name, version in prefer.items()))
+        compile_: list[str | Path] = [uv(), "pip", "compile", "--quiet", "--no-header", *options]
+        call([*compile_, wanted, "--constraints", bounds, "--annotation-style", "split", "-o", versions])
+        answer = versions.read_text()
+        names = {normal(name) for name in provided}
+        wanted.write_text(_lines(line for line in _pinned(answer) if _name(line) not in names))
+        exact = [*compile_, wanted, "--no-deps", "--format", "pylock.toml", "-o", files]
+        try:  # all that it needs was read a moment ago; some indexes make uv read it again (1.13: 7 s)
+            call([*exact, "--offline"])
+        except ProvisionError:  # there may be no cache
+            call(exact)
+        return _toml(files.read_text()).get("packages", []), _edges(answer)
 
 
-def _uv_glibc(glibc: str) -> str:
-    return max((known for known in UV_GLIBC if version_key(known) <= version_key(glibc)), key=version_key, default=UV_GLIBC[0])
+def _check_dates(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:
+    """uv 0.13 holds back what an index gives no date for, but not what lies in a folder of find-links (tried)."""
+    undated = [
+        f"{entry['name']} {entry['version']}" for entry in entries if "archive" not in entry and "upload-time" not in _archive(entry)
+    ]
+    if undated:
+        raise Unsolvable(
+            f"Nobody tells when {', '.join(undated)} was published, so it cannot be part of a lock as of {as_of}.",
+            advice="Take it from an index that tells upload times, or leave out --as-of.",
+        )
 
 
-def _read_pylock(text: str, edges: Mapping[str, tuple[str, ...]]) -> tuple[LockedPackage, ...]:
-    packages = _toml(text).get("packages", [])
-    return tuple(_package(entry, edges) for entry in packages)
+def normal(name: str) -> str:
+    """A name as PyPI compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _python_platform(platform: Platform, glibc: str) -> str:
+    newest = max((known for known in UV_GLIBC if version_key(known) <= version_key(glibc)), key=version_key, default=UV_GLIBC[0])
+    return f"{UV_MACHINE[platform]}-manylinux_{newest.replace('.', '_')}"
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "".join(f"{text}\n" for text in texts)
+
+
+def _is_pep440(name: str, version: str) -> bool:
+    """conda's names and versions need not be PyPI's: `_libgcc_mutex`, `1.1.1w`."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion:
+        return False
+    return re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name) is not None
+
+
+def _pinned(annotated: str) -> list[str]:
+    return [line for line in annotated.splitlines() if line and not line[0].isspace() and not line.startswith("#")]
+
+
+def _name(line: str) -> str:
+    return normal(re.split(r"[=<>!~ @\[;]", line, maxsplit=1)[0])
+
+
+def _edges(annotated: str) -> dict[str, tuple[str, ...]]:
+    """Package -> what it needs, from uv's `# via` comments (which say it the other way round)."""
+    needs: dict[str, set[str]] = {}
+    current = ""
+    for line in annotated.splitlines():
+        words = line.strip().removeprefix("#").strip()
+        if line and not line[0].isspace() and not line.startswith("#"):
+            current = _name(line)
+        elif (parent := words.removeprefix("via").strip()) and not parent.startswith("-"):
+            needs.setdefault(parent.split()[0], set()).add(current)
+    return {name: tuple(sorted(names)) for name, names in needs.items()}
 
 
 def _toml(text: str) -> dict[str, Any]:
@@ -93,9 +146,15 @@ def _toml(text: str) -> dict[str, Any]:
     return content
 
 
-def _package(entry: dict[str, Any], edges: Mapping[str, tuple[str, ...]]) -> LockedPackage:
-    archive = (entry.get("wheels") or [None])[0] or entry.get("sdist") or entry.get("archive")
-    if archive is None or "sha256" not in archive.get("hashes", {}):
+def _archive(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The one file of an entry: a wheel if there is one that fits the platform."""
+    found: Mapping[str, Any] = (entry.get("wheels") or [None])[0] or entry.get("sdist") or entry.get("archive") or {}
+    return found
+
+
+def _package(entry: Mapping[str, Any], edges: Mapping[str, tuple[str, ...]]) -> LockedPackage:
+    archive = _archive(entry)
+    if "sha256" not in archive.get("hashes", {}):
         raise Unsolvable(
             f"{entry['name']} {entry.get('version', '')} has no file with a sha256 that fits this platform, so it cannot be locked.",
             advice="Pin another version of it, or take it from conda.",
@@ -110,16 +169,3 @@ def _package(entry: dict[str, Any], edges: Mapping[str, tuple[str, ...]]) -> Loc
         depends=edges.get(entry["name"], ()),
         direct="archive" in entry,
     )
-
-
-def _edges(annotated: str) -> dict[str, tuple[str, ...]]:
-    """Package -> what it needs, from uv's `# via` comments (which say it the other way round)."""
-    needs: dict[str, set[str]] = {}
-    current = ""
-    for line in annotated.splitlines():
-        words = line.strip().removeprefix("#").strip()
-        if line and not line[0].isspace() and not line.startswith("#"):
-            current = re.split(r"[=<>!~ @\[]", line, maxsplit=1)[0]
-        elif (parent := words.removeprefix("via").strip()) and not parent.startswith("-"):
-            needs.setdefault(parent.split()[0], set()).add(current)
-    return {name: tuple(sorted(names)) for name, names in needs.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -43,6 +44,12 @@ def _uv_is_configured() -> bool:
 
 def _pip_settings() -> dict[str, str]:
     """pip's effective settings by name, later sources over earlier ones, as pip itself orders them."""
+    return _asked_pip(tuple(sorted((key, value) for key, value in os.environ.items() if key.startswith(("PIP_", "XDG_", "HOME")))))
+
+
+@functools.cache
+def _asked_pip(variables: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Asking pip takes 0.3 s: once per run, as long as the variables that decide its answer stay."""
     listed = run([sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"], check=False, env=dict(os.environ))
     if listed.returncode != 0:  # no pip in this environment: nothing of pip's to honor
         return {}

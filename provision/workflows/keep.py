@@ -91,6 +91,7 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
         written = write_inputs(wanted, force=wish.force)
         return wanted.lock, False, written + write_dockerfile(context, wanted, wanted.lock)
     context.progress.say(f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements")
+    locks.preload()
     packages = solve(context, wanted, context.where.channels)
     text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
     written = write_inputs(wanted, force=wish.force)
@@ -105,7 +106,7 @@ def solve(context: Context, wanted: Plan, channels: Path) -> tuple[LockedPackage
     if wanted.python_from == "host":
         made = bootstrap(context, channels)
         stand_in = locks.StandIn(channel=made.url, glibc=made.glibc)
-    return locks.solve(wanted.inputs, wanted.resolution, stand_in=stand_in, alias=context.alias)
+    return locks.solve(wanted.inputs, wanted.resolution, stand_in=stand_in, solver=context.solver)
 
 
 def bootstrap(context: Context, channels: Path, *, again: bool = False) -> channel.Bootstrapped:
@@ -129,6 +130,7 @@ def check_place(wanted: Plan) -> None:
 
 def keep_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
     """The prefix of a lock, and whether it was made anew."""
+    locks.require_here(lock)
     folders.sweep(wanted.prefix_path)  # a build killed right after the swap left the old prefix beside a current one
     found = prefixes.find(wanted.name, wanted.prefix_path)
     if found and prefixes.is_current(found, lock):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from provision import channel, conda, folders
 from provision.errors import InvalidSpec, NoSuchBuild, StaleLock, ToolMissing, Unreachable
 from provision.folders import Folders
-from provision.model import Lock, Manager, Pin, Progress, Resolution, Spec
+from provision.model import Lock, Manager, Pin, Platform, Progress, Resolution, Spec
 from provision.pipeline import lock as locks
 from provision.pipeline import matrix, render, spec, validate
 
@@ -26,7 +26,7 @@ class Context:
 
     where: Folders
     progress: Progress
-    alias: str | None = None
+    solver: conda.Solver = field(default_factory=conda.Solver)  # keeps what it reads of channels, for all that is solved
     wait: bool = True
 
 
@@ -96,7 +96,7 @@ def plan(context: Context, wish: Wish) -> Plan:
     if edited:
         _refuse_lost_options(folder, wish, resolution, edited)
     standing = {**texts, **{name: render.read(folder / name) for name in edited}}
-    inputs = locks.inputs(standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES], folder)
+    inputs = locks.inputs(standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES], folder, as_of=wanted.as_of)
     if edited:
         locks.check(inputs, folder)
     return Plan(
@@ -117,7 +117,7 @@ def _fits(lock: Lock, inputs: locks.Inputs) -> bool:
     """Whether a lock was made from these inputs; a lock of another tool says so by conda-lock's content hash alone."""
     if lock.inputs_sha256:
         return lock.inputs_sha256 == inputs.sha256
-    return lock.content_hash == locks.content_hash(inputs)
+    return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
 
 
 def _refuse_lost_options(folder: Path, wish: Wish, resolution: Resolution, edited: list[str]) -> None:
@@ -167,7 +167,7 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
         return "channel", wanted
     if wanted.python_from == "auto" and lock is None:
         resolution = matrix.resolve(wanted)
-        silent = _silent(resolution.channels, context.alias)
+        silent = _silent(resolution.channels, context.solver.mirrors, resolution.platforms[0])
         if len(silent) < len(resolution.channels):
             return "channel", wanted
         reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
@@ -181,9 +181,9 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
 
 
 @functools.cache
-def _silent(channels: tuple[str, ...], alias: str | None) -> dict[str, str]:
+def _silent(channels: tuple[str, ...], mirrors: conda.Mirrors, platform: Platform) -> dict[str, str]:
     """Asked once per run: naming and planning must not see two answers."""
-    return conda.unanswered(channels, alias)
+    return conda.unanswered(channels, mirrors, platform)
 
 
 _warned: set[str] = set()

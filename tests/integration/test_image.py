@@ -76,7 +76,9 @@ class Made:
         self._assemble_tool()
         conda.index(self.channel)
         names = ("python", "pip", "tool")
-        self.conda = conda.solve(list(names), [self.channel.as_uri()], [("__glibc", "2.36")])
+        self.conda = conda.solve(
+            conda.Request(specs=tuple(names), channels=(self.channel.as_uri(),), virtual_packages=(("__glibc", "2.36"),))
+        )
         self.wheels = [
             wheel(folder, "greet", "1.0", {"greet/__init__.py": "def main():\n    print('hello')\n"}, script="greet"),
             wheel(folder, "nvidia-toy-cu12", "12.1.1", {"nvidia/__init__.py": "", "nvidia/toy/lib/libtoy.so": "x" * 3000000}),

@@ -14,6 +14,7 @@ from tests.conftest import SHARED_RECORDS
 
 pytestmark = [pytest.mark.index, pytest.mark.conda]
 
+RECORDS = conda.Alias(alias=SHARED_RECORDS.as_uri())
 # PyPI builds of the table from 1.13 on; 1.12 has one for CUDA 10.2 only and Python up to 3.10.
 RELEASES = list(compat.releases().values())
 
@@ -21,7 +22,7 @@ RELEASES = list(compat.releases().values())
 def solve(**asked: object) -> tuple[Resolution, tuple[LockedPackage, ...]]:
     wanted = {"channels": (SHARED_RECORDS.joinpath("conda-forge").as_uri(),), **asked}
     resolution = matrix.resolve(spec.combine({}, wanted, name=""))
-    return resolution, lock.solve(inputs(resolution), resolution, stand_in=None)
+    return resolution, lock.solve(inputs(resolution), resolution)
 
 
 def inputs(resolution: Resolution) -> lock.Inputs:
@@ -52,16 +53,18 @@ def test_every_index_build_locks(release: compat.Release) -> None:
 )
 def test_the_channels_lock_the_cuda_build(asked: dict[str, object], build: str) -> None:
     resolution = matrix.resolve(spec.combine({}, asked, name=""))
-    packages = lock.solve(inputs(resolution), resolution, stand_in=None, alias=SHARED_RECORDS.as_uri())
+    packages = lock.solve(inputs(resolution), resolution, solver=conda.Solver(RECORDS))
     assert next(package.build for package in packages if package.name == "pytorch").startswith(build)
 
 
 def test_the_guard_catches_the_trap_in_real_records() -> None:
     """pytorch 2.1.0 beside pytorch-cuda 12.4 solves to the CPU build; the records hold that trap."""
-    channels = ("pytorch", "nvidia", "conda-forge")
-    packages = conda.solve(
-        ["python=3.11", "pytorch==2.1.0", "pytorch-cuda=12.4"], channels, [("__glibc", "2.28")], alias=SHARED_RECORDS.as_uri()
+    request = conda.Request(
+        specs=("python=3.11", "pytorch==2.1.0", "pytorch-cuda=12.4"),
+        channels=("pytorch", "nvidia", "conda-forge"),
+        virtual_packages=(("__glibc", "2.28"),),
     )
+    packages = conda.solve(request, RECORDS)
     resolution = matrix.resolve(spec.combine({}, {"torch": "2.1.0", "cuda": "12.1", "source": "pytorch"}, name=""))
     with pytest.raises(CheckFailed, match=r"CUDA 12\.1 was asked for.*cpu"):
         lock.guard(packages, resolution)

@@ -93,7 +93,7 @@ def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyP
     "glibc,expected", [("2.17", "2.17"), ("2.28", "2.28"), ("2.30", "2.28"), ("2.36", "2.36"), ("2.99", "2.40"), ("2.5", "2.17")]
 )
 def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
-    assert resolving._uv_glibc(glibc) == expected
+    assert resolving._python_platform("linux-64", glibc) == f"x86_64-manylinux_{expected.replace('.', '_')}"
 
 
 def test_what_is_installed_is_named_by_hash() -> None:
@@ -110,11 +110,27 @@ def test_what_is_installed_is_named_by_hash() -> None:
 
 def test_a_pylock_is_read() -> None:
     text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
-    (found,) = resolving._read_pylock(text, {"six": ("toml",)})
+    (entry,) = resolving._toml(text)["packages"]
+    found = resolving._package(entry, {"six": ("toml",)})
     assert (found.name, found.version, found.sha256, found.depends, found.direct) == ("six", "1.17.0", "ab", ("toml",), False)
 
 
 def test_a_package_without_a_fitting_file_is_refused() -> None:
-    text = '[[packages]]\nname = "x"\nversion = "1"\n'
     with pytest.raises(Unsolvable, match="x 1 has no file with a sha256"):
-        resolving._read_pylock(text, {})
+        resolving._package({"name": "x", "version": "1"}, {})
+
+
+def test_a_file_without_a_date_has_no_place_in_a_lock_of_a_day() -> None:
+    dated = {"name": "a", "version": "1", "wheels": [{"upload-time": "2024-01-01"}]}
+    direct = {"name": "b", "version": "1", "archive": {"url": "https://x.invalid/b.whl"}}
+    resolving._check_dates([dated, direct], "2024-06-01")
+    with pytest.raises(Unsolvable, match=r"when c 2 was published.*as of 2024-06-01"):
+        resolving._check_dates([dated, {"name": "c", "version": "2", "wheels": [{}]}], "2024-06-01")
+
+
+@pytest.mark.parametrize(
+    "name,version,expected",
+    [("numpy", "1.26.4", True), ("ruamel.yaml", "0.18", True), ("_libgcc_mutex", "0.1", False), ("openssl", "1.1.1w", False)],
+)
+def test_only_what_pypi_can_count_binds_wheels(name: str, version: str, expected: bool) -> None:
+    assert resolving._is_pep440(name, version) is expected

@@ -6,9 +6,9 @@ was asked for (guarding), and the file, written with conda-lock's own code (writ
 
 from provision.pipeline.lock.asked import ENVIRONMENT, VIRTUAL_PACKAGES, Inputs, check, inputs
 from provision.pipeline.lock.guarding import guard
-from provision.pipeline.lock.reading import read
+from provision.pipeline.lock.reading import read, require_here
 from provision.pipeline.lock.solving import StandIn, solve
-from provision.pipeline.lock.writing import FILE, content_hash, text
+from provision.pipeline.lock.writing import FILE, content_hashes, preload, text
 
 __all__ = [
     "ENVIRONMENT",
@@ -17,10 +17,12 @@ __all__ = [
     "Inputs",
     "StandIn",
     "check",
-    "content_hash",
+    "content_hashes",
     "guard",
     "inputs",
+    "preload",
     "read",
+    "require_here",
     "solve",
     "text",
 ]

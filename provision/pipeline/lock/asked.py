@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from provision import conda
 from provision.errors import InvalidSpec
-from provision.model import PLATFORM
+from provision.model import PLATFORMS, Platform
 
 ENVIRONMENT = "environment.yml"
 VIRTUAL_PACKAGES = "virtual-packages.yml"
 T = TypeVar("T")
 _BACK = "Mend it, or bring back what spec.yml says: provision render {name} --force"
+
+
+Machine = tuple[tuple[str, str], ...]  # virtual packages: what the solver may assume of a machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,30 +31,47 @@ class Inputs:
     conda: tuple[str, ...]
     pip: tuple[str, ...]
     channels: tuple[str, ...]
-    machine: tuple[tuple[str, str], ...]
+    machines: Mapping[Platform, Machine]  # one solve and one part of the lock for each, in the order of PLATFORMS
     sha256: str  # of what they say: a comment or a reason does not make a lock stale
+    as_of: str | None = None  # YYYY-MM-DD: what was published later is invisible
 
 
-def inputs(environment: str, virtual_packages: str, folder: Path) -> Inputs:
+def inputs(environment: str, virtual_packages: str, folder: Path, *, as_of: str | None = None) -> Inputs:
     """Read the two files' texts, edited by hand or not. Raises InvalidSpec with the file (in `folder`) and what is wrong."""
     said = _parse(environment, folder / ENVIRONMENT)
-    machine = _parse(virtual_packages, folder / VIRTUAL_PACKAGES)
+    machines = _parse(virtual_packages, folder / VIRTUAL_PACKAGES)
     dependencies = _entry(said, "dependencies", list, folder / ENVIRONMENT)
     sections = [item for item in dependencies if isinstance(item, dict)]
     pip = _entry(sections[0], "pip", list, folder / ENVIRONMENT) if sections else []
-    subdir = _entry(_entry(machine, "subdirs", dict, folder / VIRTUAL_PACKAGES), PLATFORM, dict, folder / VIRTUAL_PACKAGES)
-    packages = _entry(subdir, "packages", dict, folder / VIRTUAL_PACKAGES)
-    found = Inputs(
+    hashed = [said, machines, *([as_of] if as_of else [])]
+    return Inputs(
         environment=environment,
         virtual_packages=virtual_packages,
         conda=tuple(str(item) for item in dependencies if not isinstance(item, dict)),
         pip=tuple(str(item) for item in pip),
         channels=tuple(str(name) for name in _entry(said, "channels", list, folder / ENVIRONMENT) if name != "nodefaults"),
-        machine=tuple(sorted((str(name), str(version)) for name, version in packages.items())),
-        sha256=hashlib.sha256(json.dumps([said, machine], sort_keys=True, default=str).encode()).hexdigest(),
+        machines=_machines(machines, folder / VIRTUAL_PACKAGES),
+        sha256=hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest(),
+        as_of=as_of,
     )
-    if "__glibc" not in dict(found.machine):
-        raise InvalidSpec(f"{folder / VIRTUAL_PACKAGES} names no __glibc.", advice=_BACK.format(name=folder.name))
+
+
+def _machines(content: Any, path: Path) -> dict[Platform, Machine]:
+    subdirs = _entry(content, "subdirs", dict, path)
+    unknown = sorted(str(name) for name in subdirs if name not in PLATFORMS)
+    if unknown or not subdirs:
+        raise InvalidSpec(
+            f"{path} names {f'the platform {unknown[0]}' if unknown else 'no platform'}; there are {', '.join(PLATFORMS)}.",
+            advice=_BACK.format(name=path.parent.name),
+        )
+    return {platform: _machine(subdirs[platform], platform, path) for platform in PLATFORMS if platform in subdirs}
+
+
+def _machine(content: Any, platform: Platform, path: Path) -> Machine:
+    packages = _entry(content, "packages", dict, path)
+    found = tuple(sorted((str(name), str(version)) for name, version in packages.items()))
+    if "__glibc" not in dict(found):
+        raise InvalidSpec(f"{path} names no __glibc for {platform}.", advice=_BACK.format(name=path.parent.name))
     return found
 
 

@@ -6,66 +6,127 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar, get_args
 
-from provision.errors import IntegrityError
-from provision.model import PLATFORM, Lock, LockedPackage, Manager
-from provision.pipeline.lock.writing import INPUTS, PORTABLE, PYTHON_FROM
+from provision import conda
+from provision.errors import IntegrityError, InvalidSpec
+from provision.model import PLATFORMS, Lock, LockedPackage, Manager, Platform
+from provision.pipeline.lock.writing import AS_OF, INPUTS, PORTABLE, PYTHON_FROM, SOLVER
+
+T = TypeVar("T")
+_RELOCK = "Restore the file, or make it anew: provision lock NAME --relock"
 
 
-def read(path: Path) -> Lock:
-    """Parse a conda-lock.yml (v1). Raises IntegrityError for one that cannot be trusted as a lock."""
+def read(path: Path, platform: Platform | None = None) -> Lock:
+    """A conda-lock.yml (v1), seen from a platform: the one asked for, else this machine's where the lock has it, else its first.
+
+    Raises IntegrityError for a file that cannot be trusted as a lock, InvalidSpec for a platform that it does not hold.
+    """
     import yaml
 
     raw = path.read_bytes()
     try:
         content = yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        return _lock(path, raw, content)
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise IntegrityError(f"{path} is not a lock file: {reason}.", advice="Run `provision lock --relock`.") from error
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise IntegrityError(f"{path} is not a lock file: {' '.join(str(error).split())}.", advice=_RELOCK) from error
+    try:
+        return _lock(path, raw, content, platform)
+    except _Wrong as error:
+        raise IntegrityError(f"{path} is not a lock file: {error}.", advice=_RELOCK) from error
 
 
-def _lock(path: Path, raw: bytes, content: Mapping[str, Any]) -> Lock:
-    if content["version"] != 1:
-        raise IntegrityError(f"{path} is version {content['version']} of the lock format; this reads version 1.")
-    meta = content["metadata"]
-    custom = meta.get("custom_metadata") or {}
-    packages = tuple(_read_package(path, entry) for entry in content["package"] if entry["platform"] == PLATFORM)
-    python_from: Literal["channel", "host"] = "host" if custom.get(PYTHON_FROM) == "host" else "channel"
+class _Wrong(Exception):
+    """What is not as a lock has it, in words."""
+
+
+def _take(content: Any, key: str, kind: type[T], where: str) -> T:
+    found = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(found, kind):
+        raise _Wrong(f"{where} has no {key}" if found is None else f"{where} has a {key} that is no {kind.__name__}")
+    return found
+
+
+def _texts(content: Mapping[Any, Any], where: str) -> dict[str, str]:
+    if not all(isinstance(key, str) and isinstance(value, str) for key, value in content.items()):
+        raise _Wrong(f"{where} holds what is not text")
+    return dict(content)
+
+
+def _lock(path: Path, raw: bytes, content: Any, asked: Platform | None) -> Lock:
+    version = _take(content, "version", int, "it")
+    if version != 1:
+        raise _Wrong(f"it is version {version} of the format, and this reads version 1")
+    meta = _take(content, "metadata", dict, "it")
+    custom = _texts(meta.get("custom_metadata") or {}, "custom_metadata") if isinstance(meta.get("custom_metadata") or {}, dict) else {}
+    hashes = _texts(_take(meta, "content_hash", dict, "metadata"), "content_hash")
+    platforms = tuple(platform for platform in PLATFORMS if platform in hashes)
+    platform = _seen_from(path, platforms, asked)
+    entries = _take(content, "package", list, "it")
     return Lock(
         path=path,
         sha256=hashlib.sha256(raw).hexdigest(),
         inputs_sha256=custom.get(INPUTS, ""),
-        content_hash=meta["content_hash"][PLATFORM],
-        packages=packages,
-        python_from=python_from,
+        content_hash=hashes[platform],
+        packages=tuple(_package(entry, platform) for entry in entries if _take(entry, "platform", str, "a package") == platform),
+        python_from="host" if custom.get(PYTHON_FROM) == "host" else "channel",
         portable=custom.get(PORTABLE) != "false",
+        platform=platform,
+        platforms=platforms,
+        channels=tuple(_take(channel, "url", str, "a channel") for channel in meta.get("channels") or ()),
+        as_of=custom.get(AS_OF),
+        solver=custom.get(SOLVER),
     )
 
 
-def _read_package(path: Path, entry: Mapping[str, Any]) -> LockedPackage:
-    sha256 = entry["hash"].get("sha256") or ""
-    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise IntegrityError(
-            f"{path}: {entry['name']} has no well-formed sha256.", advice="Restore the file or run `provision lock --relock`."
-        )
-    manager: Manager = "conda" if entry["manager"] == "conda" else "pip"
-    url = entry["url"]
+def _seen_from(path: Path, platforms: tuple[Platform, ...], asked: Platform | None) -> Platform:
+    if not platforms:
+        raise _Wrong(f"it locks none of {', '.join(PLATFORMS)}")
+    if asked and asked not in platforms:
+        raise InvalidSpec(f"{path} locks nothing for {asked}.", advice=f"It is for {', '.join(platforms)}. {ADD_PLATFORM}")
+    here = conda.here()
+    return asked or (here if here in platforms else platforms[0])
+
+
+ADD_PLATFORM = "Name the platform in spec.yml (platforms:) and lock it anew: provision lock NAME --relock"
+
+
+def require_here(lock: Lock) -> Lock:
+    """Raise InvalidSpec unless the lock, as it was read, is for the machine we are on."""
+    here = conda.here()
+    if lock.platform != here:
+        raise InvalidSpec(f"{lock.path} is for {', '.join(lock.platforms)}, and this machine is {here or 'another'}.", advice=ADD_PLATFORM)
+    return lock
+
+
+def _package(entry: Mapping[str, Any], platform: Platform) -> LockedPackage:
+    name = _take(entry, "name", str, "a package")
+    hashes = _take(entry, "hash", dict, name)
+    sha256, md5 = hashes.get("sha256"), hashes.get("md5")
+    if not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise _Wrong(f"{name} has no well-formed sha256")
+    if md5 is not None and not (isinstance(md5, str) and re.fullmatch(r"[0-9a-f]{32}", md5)):
+        raise _Wrong(f"{name} has no well-formed md5")
+    version, url = _take(entry, "version", str, name), _take(entry, "url", str, name)
+    manager: Manager = "conda" if _take(entry, "manager", str, name) == "conda" else "pip"
+    if entry["manager"] not in get_args(Manager):
+        raise _Wrong(f"{name} has the manager {entry['manager']!r}")
+    build = entry.get("build") or ""
+    needs = _texts(_take(entry, "dependencies", dict, name) if entry.get("dependencies") else {}, f"dependencies of {name}")
     return LockedPackage(
         manager=manager,
-        name=entry["name"],
-        version=entry["version"],
+        name=name,
+        version=version,
         url=url,
         sha256=sha256,
-        md5=entry["hash"].get("md5"),
-        build=entry.get("build") or _build_of(url, entry) if manager == "conda" else "",
+        md5=md5,
+        build=(str(build) or _build_of(url, name, version)) if manager == "conda" else "",
         direct=bool(entry.get("source")),
-        depends=tuple(f"{name} {bound}".strip() for name, bound in entry.get("dependencies", {}).items()),
+        depends=tuple(f"{needed} {bound}".strip() for needed, bound in needs.items()),
+        platform=platform,
     )
 
 
-def _build_of(url: str, entry: Mapping[str, Any]) -> str:
+def _build_of(url: str, name: str, version: str) -> str:
     """Locks of other tools may lack the build string; the file name holds it: name-version-build.conda."""
     stem = url.rsplit("/", 1)[-1].removesuffix(".conda").removesuffix(".tar.bz2")
-    return stem.removeprefix(f"{entry['name']}-{entry['version']}-")
+    return stem.removeprefix(f"{name}-{version}-")
