@@ -5,7 +5,7 @@ awaited to its end, so a returned function has nothing in flight.
 """
 
 from provision.conda.addresses import DIRECT, Alias, Mirrors, url_of
-from provision.conda.channels import check_specs, unanswered
+from provision.conda.channels import check_specs, is_version, unanswered
 from provision.conda.linking import index, link, sha256_of
 from provision.conda.platforms import here
 from provision.conda.solving import Request, Solver, solve
@@ -19,6 +19,7 @@ __all__ = [
     "check_specs",
     "here",
     "index",
+    "is_version",
     "link",
     "sha256_of",
     "solve",

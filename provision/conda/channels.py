@@ -26,6 +26,17 @@ def check_specs(specs: Iterable[str]) -> list[str]:
     return mistakes
 
 
+def is_version(text: str) -> bool:
+    """Whether it is a version, perhaps with a build string after a space: how a virtual package is described."""
+    import rattler
+
+    try:
+        rattler.Version(text.partition(" ")[0])
+    except Exception:
+        return False
+    return True
+
+
 def unanswered(channels: Sequence[str], mirrors: Mirrors = DIRECT, platform: Platform = PLATFORM) -> dict[str, str]:
     """Channels that did not serve repodata for a platform, each with the reason. Asks all, within ANSWER_TIMEOUT_S each."""
     return run(_ask({name: mirrors.real(url_of(name)) for name in channels}, platform))

@@ -101,7 +101,8 @@ def _virtual(name: str, version: str) -> rattler.GenericVirtualPackage:
     import rattler
     from rattler.package.build_string import BuildString
 
-    return rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), BuildString("0"))
+    number, _, build = version.partition(" ")
+    return rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(number), BuildString(build or "0"))
 
 
 def _locked(record: rattler.RepoDataRecord, own: dict[str, str], platform: Platform) -> LockedPackage:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import CheckFailed, IntegrityError
+from provision.errors import CheckFailed, IntegrityError, InvalidSpec
 from provision.model import LockedPackage, Resolution
 from provision.pipeline import lock, matrix, spec
 
@@ -59,6 +59,86 @@ def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha: str) -> None:
 def test_what_is_not_a_lock_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml"):
         lock.read(write(tmp_path, text))
+
+
+TWO = """\
+version: 1
+metadata:
+  content_hash: {linux-64: abc, linux-aarch64: def}
+  channels: [{url: conda-forge, used_env_vars: []}]
+  custom_metadata: {provision_as_of: '2025-01-31'}
+package:
+- {name: six, version: '1', manager: conda, platform: linux-64, url: https://c.invalid/noarch/six-1-py_0.conda, hash: {sha256: SHA}}
+- {name: six, version: '2', manager: conda, platform: linux-aarch64, url: https://c.invalid/noarch/six-2-py_0.conda, hash: {sha256: SHA}}
+""".replace("SHA", "a" * 64)
+
+
+def test_a_lock_is_seen_from_one_of_its_platforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, TWO)
+    found = lock.read(path, "linux-aarch64")
+    assert (found.platform, found.content_hash, found.platforms) == ("linux-aarch64", "def", ("linux-64", "linux-aarch64"))
+    assert [(package.version, package.build, package.platform) for package in found.packages] == [("2", "py_0", "linux-aarch64")]
+    assert (found.channels, found.as_of, found.solver) == (("conda-forge",), "2025-01-31", None)
+    for machine, platform in (("aarch64", "linux-aarch64"), ("x86_64", "linux-64"), ("riscv64", "linux-64")):
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        assert lock.read(path).platform == platform
+
+
+def test_a_platform_that_a_lock_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, LOCK.replace("SHA", "a" * 64))
+    with pytest.raises(InvalidSpec, match=r"locks nothing for linux-aarch64\. It is for linux-64\. Name the platform in spec\.yml"):
+        lock.read(path, "linux-aarch64")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(InvalidSpec, match="is for linux-64, and this machine is linux-aarch64"):
+        lock.require_here(lock.read(path))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    lock.require_here(lock.read(path))
+
+
+ENVIRONMENT = "channels: [conda-forge, nodefaults]\ndependencies: [python=3.11, pip: [six]]\n"
+MACHINES = """\
+subdirs:
+  linux-aarch64: {packages: {__glibc: "2.28"}}
+  linux-64: {packages: {__glibc: "2.17", __cuda: "12.1"}}
+"""
+
+
+def test_inputs_of_several_platforms() -> None:
+    found = lock.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"))
+    assert list(found.machines) == ["linux-64", "linux-aarch64"]
+    assert found.machines["linux-64"] == (("__cuda", "12.1"), ("__glibc", "2.17"))
+    assert (found.conda, found.pip, found.channels) == (("python=3.11",), ("six",), ("conda-forge",))
+    dated = lock.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"), as_of="2025-01-31")
+    assert dated.sha256 != found.sha256 == lock.inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
+
+
+@pytest.mark.parametrize(
+    "machines,words",
+    [
+        ("subdirs: {}", "names no platform; there are linux-64, linux-aarch64"),
+        ("subdirs: {osx-64: {packages: {}}}", "names the platform osx-64"),
+        ("subdirs: {linux-64: {packages: {__cuda: '12.1'}}}", "names no __glibc for linux-64"),
+        ("subdirs: {linux-64: {packages: {__glibc: 2.28}}}", r'in quotes \(__glibc: "2.28"\)'),
+        ("subdirs: {linux-64: {packages: {glibc: '2.28'}}}", "names glibc, which is no virtual package"),
+        ("subdirs: {linux-64: []}", "has no mapping `packages`|has no mapping"),
+    ],
+)
+def test_a_machine_that_no_solver_would_understand(machines: str, words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        lock.inputs(ENVIRONMENT, machines, Path("envs/lab"))
+
+
+@pytest.mark.parametrize(
+    "environment,machines,words",
+    [
+        (ENVIRONMENT.replace("[six]", "['-e .']"), MACHINES, "`-e .` is not a requirement"),
+        ("channels: [c]\ndependencies:\n- python\n- six  # [linux64]\n", MACHINES, "line 4 has a platform selector"),
+        (ENVIRONMENT, MACHINES.replace("12.1", "12..1"), "__cuda of linux-64 is '12..1', which is no version"),
+    ],
+)
+def test_a_hand_edit_that_would_be_read_in_two_ways(environment: str, machines: str, words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        lock.check(lock.inputs(environment, machines, Path("envs/lab")), Path("envs/lab"))
 
 
 def resolution(**asked: object) -> Resolution:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +70,17 @@ def _machines(content: Any, path: Path) -> dict[Platform, Machine]:
 
 def _machine(content: Any, platform: Platform, path: Path) -> Machine:
     packages = _entry(content, "packages", dict, path)
-    found = tuple(sorted((str(name), str(version)) for name, version in packages.items()))
-    if "__glibc" not in dict(found):
-        raise InvalidSpec(f"{path} names no __glibc for {platform}.", advice=_BACK.format(name=path.parent.name))
-    return found
+    problem = next((wrong for name, version in packages.items() if (wrong := _virtual_problem(name, version))), None)
+    if problem or "__glibc" not in packages:
+        raise InvalidSpec(f"{path} {problem or 'names no __glibc'} for {platform}.", advice=_BACK.format(name=path.parent.name))
+    return tuple(sorted(packages.items()))
+
+
+def _virtual_problem(name: object, version: object) -> str | None:
+    """What conda-lock would refuse, or the solver."""
+    if not isinstance(name, str) or not name.startswith("__"):
+        return f"names {name}, which is no virtual package (they begin with __),"
+    return None if isinstance(version, str) else f'must have the version of {name} in quotes ({name}: "{version}")'
 
 
 def _parse(text: str, path: Path) -> Any:
@@ -96,7 +104,7 @@ def _entry(content: Any, key: str, kind: type[T], path: Path) -> T:
 
 
 def check(wanted: Inputs, folder: Path) -> None:
-    """Raise InvalidSpec for requirements that no solver would understand; only hand edits can bring such in."""
+    """Raise InvalidSpec for what no solver would understand, or would not understand as we do; only hand edits can bring such in."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     mistakes = conda.check_specs(wanted.conda)
@@ -105,5 +113,15 @@ def check(wanted: Inputs, folder: Path) -> None:
             Requirement(text)
         except InvalidRequirement as error:
             mistakes.append(f"`{text}` is not a requirement: {str(error).splitlines()[0]}.")
+    for number, line in enumerate(wanted.environment.splitlines(), 1):
+        if re.search(r"#\s*\[", line):  # conda-lock would read it as a platform's alone, conda and we would not
+            mistakes.append(f"line {number} has a platform selector; the requirements are the same on every platform.")
     if mistakes:
         raise InvalidSpec(f"{folder / ENVIRONMENT}: {' '.join(mistakes)}", advice=_BACK.format(name=folder.name))
+    for platform, machine in wanted.machines.items():
+        for name, version in machine:
+            if not conda.is_version(version):
+                raise InvalidSpec(
+                    f"{folder / VIRTUAL_PACKAGES}: {name} of {platform} is {version!r}, which is no version.",
+                    advice=_BACK.format(name=folder.name),
+                )
