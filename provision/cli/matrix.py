@@ -8,24 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from provision.cli.options import common, verb
-from provision.model import PLATFORMS
+from provision.cli.ci import ci
+from provision.cli.options import builds, common, verb
 
 if TYPE_CHECKING:
     from provision.console import Console
 
 
 @click.group(invoke_without_command=True)
-@click.option("--torch", metavar="EXPR", help="2, 2.3, 2.3.1, '>=2.3,<2.6' or latest.")
-@click.option("--cuda", metavar="X.Y", help="CUDA 12.1, or 12 for every 12.x.")
-@click.option("--python", metavar="X.Y", help="Built for this Python.")
-@click.option("--gpu", multiple=True, metavar="GPU", help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. May be repeated.")
-@click.option("--driver", metavar="VERSION", help="Runs with this NVIDIA driver: 535, or 535.129.03.")
-@click.option("--glibc", metavar="X.Y", help="Runs with this glibc.")
-@click.option("--platform", multiple=True, type=click.Choice(PLATFORMS), help="For this platform.")
-@click.option("--source", multiple=True, type=click.Choice(["wheels", "pytorch", "conda-forge"]), help="From this source.")
-@click.option("--nccl", metavar="VERSION", help="Carries this NCCL, or can be given it: 2.27 or 2.27.5.")
-@click.option("--unknown", is_flag=True, help="Also show builds that might fit, where no source says.")
+@builds
 @click.option(
     "--format", type=click.Choice(["table", "json", "csv", "markdown", "html"]), default="table", show_default=True, help="How it is shown."
 )
@@ -53,3 +44,6 @@ def _show(console: Console, envs: Path | None, format: str, **options: Any) -> i
     found = workflow.show(options)
     console.result(found, "" if console.as_json else workflow.written(found, format))
     return 0
+
+
+matrix.add_command(ci)

@@ -62,6 +62,21 @@ request = options(
 )
 SPEC_OPTIONS = ("torch", "cuda", "cpu", "python", "nccl", "source", "channels", "conda", "pip", "companions", "python_from", "base")
 
+# Which builds of the table are meant.
+builds = options(
+    click.option("--torch", metavar="EXPR", help="2, 2.3, 2.3.1, '>=2.3,<2.6' or latest."),
+    click.option("--cuda", metavar="X.Y", help="CUDA 12.1, or 12 for every 12.x."),
+    click.option("--python", metavar="X.Y", help="Built for this Python."),
+    click.option("--gpu", multiple=True, metavar="GPU", help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. May be repeated."),
+    click.option("--driver", metavar="VERSION", help="Runs with this NVIDIA driver: 535, or 535.129.03."),
+    click.option("--glibc", metavar="X.Y", help="Runs with this glibc."),
+    click.option("--platform", multiple=True, type=click.Choice(["linux-64", "linux-aarch64"]), help="For this platform."),
+    click.option("--source", multiple=True, type=click.Choice(["wheels", "pytorch", "conda-forge"]), help="From this source."),
+    click.option("--nccl", metavar="VERSION", help="Carries this NCCL, or can be given it: 2.27 or 2.27.5."),
+    click.option("--unknown", is_flag=True, help="Also show builds that might fit, where no source says."),
+)
+BUILD_OPTIONS = ("torch", "cuda", "python", "gpu", "driver", "glibc", "platform", "source", "nccl", "unknown")
+
 testing = options(
     click.option("--ranks", type=click.IntRange(1), help="Ranks of the smoke test.  [default: one per GPU; 2 without GPUs]"),
     click.option("--backend", type=click.Choice(["auto", "gloo", "nccl"]), default="auto", show_default=True, help="Collective backend."),

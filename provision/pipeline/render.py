@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +31,7 @@ VIRTUAL_PACKAGES = "virtual-packages.yml"
 DOCKERFILE = "Dockerfile"
 SPEC = "spec.yml"
 TABLE = "matrix.html"
+WORKFLOWS = {"github": "github-workflow.yml", "gitlab": "gitlab-ci.yml"}
 
 
 def render_inputs(resolution: Resolution) -> dict[str, str]:
@@ -63,6 +64,12 @@ def render_table(values: Mapping[str, Any]) -> str:
     return _template(TABLE).render(values)
 
 
+def render_workflow(format: str, values: Mapping[str, Any], *, made_from: str, remake: Sequence[str]) -> str:
+    """The text of a CI workflow. Its header names the command that remakes it."""
+    body = _template(WORKFLOWS[format]).render(values)
+    return _sealed(f"# Made by provision from {_comment(made_from)}; remake with: {_comment(shlex.join(remake))}", body)
+
+
 @functools.cache
 def _templates() -> jinja2.Environment:
     import jinja2
@@ -80,7 +87,13 @@ def _templates() -> jinja2.Environment:
 
 
 def _template(name: str) -> jinja2.Template:
-    return _templates().get_template(f"{name}.j2")
+    return (_github_templates() if name.startswith("github") else _templates()).get_template(f"{name}.j2")
+
+
+@functools.cache
+def _github_templates() -> jinja2.Environment:
+    """Double braces are GitHub's own, so values stand in double brackets."""
+    return _templates().overlay(variable_start_string="[[", variable_end_string="]]")
 
 
 def _yaml(value: object) -> str:
@@ -99,7 +112,11 @@ def _comment(text: str) -> str:
 
 def sealed(name: str, body: str) -> str:
     """A generated file's text: what made it, a digest of the rest, the rest."""
-    return f"{MADE_BY.format(name=name)}\n{DIGEST}{_digest(body)}\n{body}"
+    return _sealed(MADE_BY.format(name=name), body)
+
+
+def _sealed(made_by: str, body: str) -> str:
+    return f"{made_by}\n{DIGEST}{_digest(body)}\n{body}"
 
 
 def _digest(body: str) -> str:

@@ -49,7 +49,18 @@ def test_every_verb_has_help_and_json(path: tuple[str, ...], command: click.Comm
         assert {"as_json", "verbose", "debug"} <= {parameter.name for parameter in command.params}
 
 
-CHANGING = {"build", "render", "lock", "env create", "env remove", "image build", "kernel add", "kernel remove", "channel bootstrap"}
+CHANGING = {
+    "build",
+    "render",
+    "lock",
+    "env create",
+    "env remove",
+    "image build",
+    "kernel add",
+    "kernel remove",
+    "channel bootstrap",
+    "matrix ci",
+}
 
 
 @pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])

@@ -1,0 +1,202 @@
+"""Which runner a job goes to: a chosen runner satisfies every condition, and where one does, the job goes to a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+
+from provision import compat
+from provision.compat import Build
+from provision.errors import NoSuchBuild
+from provision.model import Platform, Resolution, Spec
+from provision.pipeline import matrix
+from provision.pipeline.ci import Job, Runner, Target, assign, choose
+
+hypothesis = pytest.importorskip("hypothesis")
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+
+@functools.cache
+def builds() -> list[tuple[Resolution, Build]]:
+    """One resolution of every build of the table, from every source."""
+    found = []
+    for release in compat.releases().values():
+        for source in matrix.SOURCES:
+            for build in release.builds(source):
+                try:
+                    spec = Spec(name="x", torch=release.version, cuda=build.cuda, source=source, platforms=("linux-64",))
+                    found.append((matrix.resolve(spec), build))
+                except NoSuchBuild:
+                    continue
+    return found
+
+
+def resolution(torch: str, cuda: str | None) -> Resolution:
+    return matrix.resolve(Spec(name="lab", torch=torch, cuda=cuda))
+
+
+def runner(name: str = "r", gpu: str | None = "A100", driver: str | None = "550.54.14", **more: object) -> Runner:
+    found = compat.find_gpu(gpu) if gpu else None
+    kept = {"gpus": 1, **more} if gpu else more
+    return Runner(name=name, labels=(name,), gpu=found, driver=driver if gpu else None, **kept)  # type: ignore[arg-type]
+
+
+def job(*runners: Runner, torch: str = "2.3.1", cuda: str | None = "12.1", platform: Platform = "linux-64", gpus: int = 1) -> Job:
+    return assign(Target(resolution=resolution(torch, cuda), platform=platform), runners, gpus=gpus)
+
+
+def place(found: Job) -> tuple[str | None, bool]:
+    return (found.runner.name if found.runner else None), found.on_gpu
+
+
+def test_the_first_that_fits_in_the_order_of_the_file() -> None:
+    assert place(job(runner("cheap"), runner("dear", gpus=8))) == ("cheap", True)
+    assert place(job(runner("cheap"), runner("dear", gpus=8), gpus=4)) == ("dear", True)
+    assert job(runner("dear", gpus=8), gpus=4).ranks == 4
+
+
+@pytest.mark.parametrize(
+    "unfit,words",
+    [
+        (runner(gpu="K80"), "K80 (sm_37); this build has sm_50, sm_60, sm_70, sm_75, sm_80, sm_86, sm_90"),
+        (runner(driver="470.57.02"), "driver 470.57.02; CUDA 12.1 needs 525.60.13"),
+        (runner(gpu="sm_120"), "sm_120; this build has sm_50"),
+        (runner(platform="linux-aarch64"), "linux-aarch64, and this is for linux-64"),
+        (runner(glibc="2.17"), "glibc 2.17; 2.28 is needed"),
+    ],
+)
+def test_why_a_runner_does_not_fit(unfit: Runner, words: str) -> None:
+    found = job(unfit)
+    assert place(found) == (None, False)
+    assert found.ranks == 2
+    assert found.notes[0] == "a rehearsal on the CPU, because no GPU runner fits"
+    assert words in found.notes[1]
+
+
+def test_too_few_gpus_or_cpus() -> None:
+    assert "1 GPU; 2 are asked for" in job(runner(), gpus=2).notes[1]
+    assert "2 CPUs; 4 ranks are asked for" in job(runner(gpus=8, cpus=2), gpus=4).notes[1]
+
+
+def test_a_rehearsal_goes_to_a_cpu_runner_of_the_lab_that_fits() -> None:
+    unfit, small, cpu = runner(gpu="K80"), runner("small", gpu=None, cpus=1), runner("cpu", gpu=None)
+    assert place(job(unfit, small, cpu)) == ("cpu", False)
+    assert place(job(small)) == (None, False)
+    assert job(small).notes == ("a rehearsal on the CPU, because there is no GPU runner",)
+
+
+def test_a_build_without_cuda_needs_no_gpu_and_is_no_rehearsal() -> None:
+    found = job(runner(), runner("cpu", gpu=None), torch="2.13.0", cuda=None)
+    assert place(found) == ("cpu", False)
+    assert found.notes == ("a build without CUDA: a CPU runner is all that it needs",)
+
+
+def test_what_nobody_knows_goes_after_what_is_known_and_is_noted() -> None:
+    vague = runner("vague", driver="525")  # a driver of the branch that the floor is in
+    assert place(job(vague, runner("sure"))) == ("sure", True)
+    found = job(vague)
+    assert place(found) == ("vague", True)
+    assert found.notes == ("vague: driver 525 may or may not run CUDA 12.1, which needs 525.60.13",)
+
+
+def test_ptx_needs_the_driver_of_its_toolkit() -> None:
+    """No build of the table has PTX that a GPU of the table would need, so one is made up: 2.9.1's without its newest code."""
+    build = next(build for build in compat.releases()["2.9.1"].wheels if build.ptx)
+    assert build.architectures
+    build = dataclasses.replace(build, architectures=build.architectures[: build.architectures.index("sm_90") + 1])
+    newer, toolkit = compat.find_gpu("sm_120"), compat.toolkits()[build.cuda]
+    (found,) = choose._code_misfits(build, newer, toolkit.toolkit_driver)
+    assert not found.certain
+    assert found.why == "sm_120 runs this build (sm_75, sm_80, sm_86, sm_90) only by compiling its PTX, and NCCL holds none"
+    build = dataclasses.replace(build, cuda="12.8")
+    (found,) = choose._code_misfits(build, newer, compat.toolkits()["12.8"].driver_floor)
+    assert found.certain
+    assert found.why == "sm_120; this build has sm_75, sm_80, sm_86, sm_90 and PTX, and compiling that needs driver 570.26"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def capability(architecture: str) -> tuple[int, int]:
+    digits = architecture.removeprefix("sm_")
+    return int(digits[:-1]), int(digits[-1])
+
+
+def satisfied(resolution: Resolution, build: Build, found: Runner, gpus: int) -> bool | None:
+    """All conditions, said once more and otherwise than in the code under test; None where a fact is not known."""
+    assert found.gpu and found.driver and resolution.cuda
+    if found.platform != "linux-64" or found.gpus < gpus or (found.cpus is not None and found.cpus < gpus):
+        return False
+    if found.glibc and numbers(found.glibc) < numbers(resolution.glibc):
+        return False
+    if numbers(found.driver) < numbers(compat.toolkits()[resolution.cuda].driver_floor):
+        return False
+    mine = capability(found.gpu.architecture)
+    if build.architectures is None:
+        return False if mine < numbers(compat.toolkits()[build.cuda].capability_min) else None
+    have = [capability(name) for name in build.architectures]
+    if any(major == mine[0] and minor <= mine[1] for major, minor in have):
+        return True
+    if build.ptx is None:
+        return None
+    compiled = build.ptx and mine > max(have) and numbers(found.driver) >= numbers(compat.toolkits()[build.cuda].toolkit_driver)
+    return None if compiled else False
+
+
+GPUS = ["sm_37", "K80", "P100", "V100", "T4", "A100", "sm_86", "L4", "H100", "sm_100", "sm_103", "sm_120", "sm_121"]
+DRIVERS = [
+    "440.33.01",
+    "450.80.02",
+    "470.57.02",
+    "525.60.13",
+    "535.129.03",
+    "550.54.14",
+    "570.26.00",
+    "580.65.06",
+    "595.45.04",
+    "610.43.02",
+]
+RUNNERS = st.lists(
+    st.builds(
+        runner,
+        name=st.sampled_from("abcdefgh"),
+        gpu=st.sampled_from(GPUS) | st.none(),
+        driver=st.sampled_from(DRIVERS),
+        gpus=st.sampled_from([1, 2, 4, 8]),
+        platform=st.sampled_from(["linux-64", "linux-64", "linux-64", "linux-aarch64"]),
+        glibc=st.sampled_from([None, "2.17", "2.31", "2.39"]),
+        cpus=st.sampled_from([None, 1, 8, 128]),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), RUNNERS, st.sampled_from([1, 2, 8]))
+def test_random_runners(data: st.DataObject, runners: list[Runner], gpus: int) -> None:
+    resolved, build = data.draw(st.sampled_from(builds()))
+    found = assign(Target(resolution=resolved, platform="linux-64"), runners, gpus=gpus)
+    answers = [(one, satisfied(resolved, build, one, gpus)) for one in runners if one.gpu]
+    sure = [one for one, answer in answers if answer]
+    possible = [one for one, answer in answers if answer is not False]
+    assert found.on_gpu == bool(possible)
+    if sure:
+        assert found.runner is sure[0] and not found.notes
+    elif possible:
+        assert found.runner is possible[0] and found.notes
+    else:
+        assert len(found.notes) == 1 + len(answers)  # why each GPU runner does not fit
+        assert found.runner is None or (found.runner.gpu is None and found.runner.platform == "linux-64")
+        assert found.ranks == max(2, gpus)
+
+
+def test_every_build_of_the_table_can_be_asked_about() -> None:
+    assert len(builds()) > 100
+    machines = [runner(gpu=gpu, driver=driver, gpus=8) for gpu in GPUS for driver in DRIVERS[::3]]
+    for resolved, _ in builds():
+        for machine in machines:
+            assign(Target(resolution=resolved, platform="linux-64"), [machine], gpus=1)

@@ -1,0 +1,376 @@
+"""CI workflows: whole texts against golden files, valid by the services' own schemas, clean for linters, and made of what was asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from provision.cli import cli, making
+from provision.compat.data import load
+from provision.errors import InvalidSpec
+from provision.model import Spec
+from provision.pipeline import ci, matrix, render, spec
+from provision.workflows.ci import options
+
+GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "ci"
+RUNNERS = """\
+runners:
+  - name: v100
+    labels: [self-hosted, linux, v100]
+    gpu: V100
+    gpus: 2
+    driver: "535.129.03"
+    timeout: 60
+  - name: a100
+    labels: [self-hosted, linux, "a100:8"]
+    gpu: A100
+    gpus: 8
+    driver: "550.54.14"
+    cache: /var/cache/provision
+  - name: grace
+    labels: gh200
+    gpu: sm_90
+    driver: "580.65.06"
+    platform: linux-aarch64
+"""
+# One of each kind: on the first GPU runner, on the second, on none, and without CUDA.
+SPECS = {
+    "vision": 'torch: "2.3.1"\ncuda: "12.1"\npython: "3.11"\n',
+    "new": 'torch: "2.13.0"\ncuda: "13.0"\npython: "3.11"\nsource: wheels\n',
+    "ampere": 'torch: "2.11.0"\ncuda: "12.8"\npython: "3.11"\nsource: wheels\nconda: ["ffmpeg=7.*"]\n',
+    "cpu": 'torch: "2.13.0"\ncpu: true\npython: "3.11"\n',
+}
+FILES = {"github": ".github/workflows/provision.yml", "gitlab": ".gitlab-ci.yml"}
+FORMATS = list(FILES)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("PROVISION_DATA", "PROVISION_CACHE", "PROVISION_ENVS"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "a lab's"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "runners.yml").write_text(RUNNERS)
+    for name, text in SPECS.items():
+        (folder / "envs" / name).mkdir(parents=True)
+        (folder / "envs" / name / "spec.yml").write_text(text)
+    return folder
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["matrix", "ci", *words])
+
+
+def shown(format: str, *words: str) -> str:
+    result = invoke("--format", format, "--install", "provision==1.0", *words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+    if not found:
+        pytest.skip(f"no {name} on this machine")
+    return found
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+class Reference(yaml.SafeLoader):
+    """Reads GitLab's `!reference [job, key]` as a text."""
+
+
+def _reference(loader: Any, node: Any) -> str:
+    return "!reference " + ".".join(loader.construct_sequence(node))
+
+
+Reference.add_constructor("!reference", _reference)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_golden(format: str, lab: Path, request: pytest.FixtureRequest) -> None:
+    path = GOLDEN / render.WORKFLOWS[format]
+    text = shown(format)
+    if request.config.getoption("--update-golden"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert path.exists(), f"no golden file {path}: run with --update-golden"
+    assert text == path.read_text()
+
+
+def test_valid_by_githubs_schema_and_no_longer_if_it_is_broken(lab: Path) -> None:
+    check = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
+    (lab / "w.yml").write_text(shown("github"))
+    found = run(*check, "w.yml")
+    assert found.returncode == 0, found.stdout
+    (lab / "w.yml").write_text(shown("github").replace("runs-on:", "run-on:"))
+    assert run(*check, "w.yml").returncode != 0
+
+
+def test_valid_by_gitlabs_schema_and_no_longer_if_it_is_broken(lab: Path) -> None:
+    check = (tool("check-jsonschema"), "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci")
+    (lab / "g.yml").write_text(shown("gitlab"))
+    found = run(*check, "g.yml")
+    assert found.returncode == 0, found.stdout
+    (lab / "g.yml").write_text(shown("gitlab").replace("  script:", "  scripts:"))
+    assert run(*check, "g.yml").returncode != 0
+
+
+def test_clean_for_a_security_linter_that_sees_what_is_not(lab: Path) -> None:
+    check = (tool("zizmor"), "--offline", "--no-config", "--no-progress", "--persona", "pedantic", "--format", "json")
+    path = lab / ".github" / "workflows" / "w.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text(shown("github"))
+    found = run(*check, str(path))
+    assert (found.returncode, json.loads(found.stdout)) == (0, []), found.stdout
+    path.write_text(re.sub(r"@[0-9a-f]{40} #", "@", shown("github")).replace("run: provision smoke", "run: ${{ github.head_ref }} smoke"))
+    found = run(*check, str(path))
+    assert {"unpinned-uses", "template-injection"} <= {finding["ident"] for finding in json.loads(found.stdout)}
+
+
+def scripts(format: str, text: str) -> Iterator[str]:
+    """Every shell script of a workflow."""
+    content = yaml.load(text, Loader=Reference)
+    if format == "github":
+        yield from (step["run"] for job in content["jobs"].values() for step in job["steps"] if "run" in step)
+    else:
+        for job in content.values():
+            if isinstance(job, dict) and "script" in job:
+                before = [line for line in content[".environment"]["before_script"] if not line.startswith("!reference")]
+                yield "\n".join(before + job["script"])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_shell_is_clean(format: str, lab: Path) -> None:
+    found = list(scripts(format, shown(format)))
+    for index, script in enumerate(found):
+        (lab / f"{index}.sh").write_text(script + "\n")
+    checked = run(tool("shellcheck"), "--shell=bash", *(f"{index}.sh" for index in range(len(found))))
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_least_privileges_and_pinned_actions(lab: Path) -> None:
+    text = shown("github")
+    content = yaml.safe_load(text)
+    assert content["permissions"] == {"contents": "read"}
+    assert content["concurrency"]["cancel-in-progress"] is True
+    assert set(content[True]) == {"workflow_dispatch", "pull_request", "schedule"}  # YAML reads `on` as true
+    pins = {f"{row['uses']}@{row['commit']} # {row['version']}" for row in load("ci.yml")["actions"].values()}
+    assert set(re.findall(r"uses: (.*)", text)) == pins
+    for job in content["jobs"].values():
+        assert job["strategy"]["fail-fast"] is False
+        assert job["steps"][0]["with"]["persist-credentials"] is False
+        assert [step["if"] for step in job["steps"] if step["name"] == "Passport"] == ["always()"]
+        assert not any("${{" in step.get("run", "") for step in job["steps"])
+
+
+def test_a_forks_code_stays_off_the_labs_machines(lab: Path) -> None:
+    jobs = yaml.safe_load(shown("github"))["jobs"]
+    assert "head.repo.full_name == github.repository" in jobs["gpu"]["if"]
+    assert "if" not in jobs["cpu"]  # on GitHub's own runner
+    (lab / "runners.yml").write_text("runners:\n- {name: mine, labels: cpu}\n")
+    jobs = yaml.safe_load(shown("github"))["jobs"]
+    assert "if" in jobs["cpu"] and "gpu" not in jobs
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_one_job_for_each_environment(format: str, lab: Path) -> None:
+    result = invoke("--format", format, "--json")
+    jobs = {job["environment"]: (job["runner"], job["gpu"]) for job in json.loads(result.stdout)["jobs"]}
+    assert jobs == {"ampere": ("a100", True), "cpu": (None, False), "new": (None, False), "vision": ("v100", True)}
+    text = json.loads(result.stdout)["text"]
+    ran = yaml.load(text, Loader=Reference)
+    if format == "github":
+        entries = [entry for job in ran["jobs"].values() for entry in job["strategy"]["matrix"]["include"]]
+        assert sorted(entry["environment"] for entry in entries) == sorted(SPECS)
+        assert {tuple(entry["labels"]) for entry in entries} == {
+            ("self-hosted", "linux", "v100"), ("self-hosted", "linux", "a100:8"), ("ubuntu-24.04",)
+        }  # fmt: skip
+    else:
+        mine = {name: job for name, job in ran.items() if isinstance(job, dict) and "script" in job}
+        assert sorted(job["variables"]["ENVIRONMENT"] for job in mine.values()) == sorted(SPECS)
+        assert [job.get("tags") for job in mine.values() if job["variables"]["ENVIRONMENT"] == "vision"] == [
+            ["self-hosted", "linux", "v100"]
+        ]
+        assert all(f"provision build {job['variables']['ENVIRONMENT']} " in job["script"][1] for job in mine.values())
+    assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in text
+
+
+def test_header_says_how_to_remake_it_and_doing_so_gives_the_same(lab: Path) -> None:
+    out = "ci/my flow.yml"
+    words = ["--format", "gitlab", "--gpus", "2", "--install", ".", "--schedule", "1 2 * * *", "--envs", "envs", "-o", out]
+    assert invoke(*words).exit_code == 0
+    first = (lab / out).read_text()
+    command = shlex.split(first.splitlines()[0].partition("remake with: ")[2])
+    assert command[:3] == ["provision", "matrix", "ci"]
+    (lab / out).unlink()
+    assert invoke(*command[3:]).exit_code == 0
+    assert (lab / out).read_text() == first
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_check_and_hand_edits(format: str, lab: Path) -> None:
+    out = FILES[format]
+    assert invoke("--format", format, "-o", out, "--check").exit_code == 1
+    assert not (lab / out).exists()
+    assert invoke("--format", format, "-o", out, "--dry-run").exit_code == 0
+    assert not (lab / out).exists()
+    assert f"wrote {out}" in invoke("--format", format, "-o", out).output
+    assert f"as it was: {out}" in invoke("--format", format, "-o", out).output
+    assert invoke("--format", format, "-o", out, "--check").exit_code == 0
+    (lab / "envs" / "vision" / "spec.yml").write_text('torch: "2.9.1"\ncuda: "12.8"\n')
+    changed = invoke("--format", format, "-o", out, "--check")
+    assert changed.exit_code == 1 and "+++ " in changed.output and re.search(r"^\+.*torch 2\.9\.1", changed.output, re.MULTILINE)
+    (lab / out).write_text((lab / out).read_text() + "# mine\n")
+    refused = invoke("--format", format, "-o", out)
+    assert refused.exit_code == 6 and "was edited by hand" in refused.output
+    assert invoke("--format", format, "-o", out, "--force").exit_code == 0
+    assert "# mine" not in (lab / out).read_text()
+
+
+def test_what_cannot_be_resolved_is_refused_all_at_once_and_nothing_is_written(lab: Path) -> None:
+    for name, text in {"bad1": 'torch: "2.3"\ncuda: "13.0"\n', "bad2": "torch: 2.3\n", "bad3": 'torch: "9.9"\ncpu: true\n'}.items():
+        (lab / "envs" / name).mkdir()
+        (lab / "envs" / name / "spec.yml").write_text(text)
+    refused = invoke("--format", "github", "-o", "w.yml")
+    assert refused.exit_code == 3
+    assert "3 environments cannot be resolved" in refused.output
+    assert all(words in refused.output for words in ("bad1: torch 2.3", "write it in quotes", "torch 9.9"))
+    assert not (lab / "w.yml").exists()
+
+
+@pytest.mark.parametrize(
+    "words,said",
+    [
+        (("--install", "x; rm -rf /"), "--install is a requirement"),
+        (("--install", "x\n- run: y"), "--install is a requirement"),
+        (("--schedule", "daily"), "--schedule is five fields of cron"),
+        (("--envs", ".."), "There is no"),
+        (("--runners", "none.yml"), "There is no none.yml"),
+    ],
+)
+def test_what_is_not_what_it_must_be(words: tuple[str, ...], said: str, lab: Path) -> None:
+    refused = invoke("--format", "github", *words)
+    assert refused.exit_code == 3
+    assert said in refused.output
+
+
+def test_environments_outside_of_the_repository(lab: Path) -> None:
+    inner = lab / "inner"
+    inner.mkdir()
+    (inner / "runners.yml").write_text(RUNNERS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(inner)
+        refused = invoke("--format", "github", "--envs", "../envs")
+    assert refused.exit_code == 3
+    assert "must lie in the repository" in refused.output
+
+
+def test_what_a_service_cannot_do(lab: Path) -> None:
+    (lab / "runners.yml").write_text("runners:\n- {name: a, labels: a, gpu: A100, driver: '595.45.04', image: x}\n")
+    refused = invoke("--format", "github")
+    assert refused.exit_code == 3 and "names an image" in refused.output
+    assert "  image: x\n" in shown("gitlab")
+    resolved = matrix.resolve(Spec(name="x", torch="2.3.1", cuda="12.1"))
+    target = ci.Target(resolution=resolved, platform="linux-aarch64")
+    far = ci.Job(target=target, runner=None, on_gpu=False, ranks=2, notes=())
+    settings = ci.Settings(install=".")
+    with pytest.raises(InvalidSpec, match="no CPU runner that is known for linux-aarch64"):
+        ci.values("gitlab", [far], settings)
+    assert ci.values("github", [far], settings)["rehearsal"][0]["labels"] == ("ubuntu-24.04-arm",)
+    near = ci.Job(target=ci.Target(resolution=resolved, platform="linux-64"), runner=None, on_gpu=False, ranks=2, notes=())
+    assert ci.values("github", [near] * 256, settings)
+    with pytest.raises(InvalidSpec, match="at most 256 jobs"):
+        ci.values("github", [near] * 257, settings)
+    assert ci.values("gitlab", [near] * 257, settings)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_builds_of_the_table_instead_of_environments(format: str, lab: Path) -> None:
+    shutil.rmtree(lab / "envs")
+    which = ["--torch", ">=2.3.1,<2.5", "--cuda", "12.1", "--source", "wheels", "--source", "pytorch", "--python", "3.11"]
+    words = ("--format", format, *which)
+    found = json.loads(invoke(*words, "--json").stdout)
+    names = [job["environment"] for job in found["jobs"]]
+    assert names[0] == "torch2.3.1-cuda12.1-py311"
+    assert "torch2.3.1-cuda12.1-py311-pytorch" in names and "torch2.4.1-cuda12.1-py311" in names
+    assert len(set(names)) == len(names)
+    (lab / "w.yml").write_text(found["text"])
+    ran = yaml.load(found["text"], Loader=Reference)
+    if format == "github":
+        assert run(tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows", "w.yml").returncode == 0
+        assert run(tool("zizmor"), "--offline", "--no-config", "--persona", "pedantic", "w.yml").returncode == 0
+        (entry,) = [entry for entry in ran["jobs"]["gpu"]["strategy"]["matrix"]["include"] if entry["environment"] == names[0]]
+        assert entry["options"].split("\n") == ["--torch=2.3.1", "--cuda=12.1", "--python=3.11", "--source=wheels"]
+        script = next(step["run"] for step in ran["jobs"]["gpu"]["steps"] if step["name"] == "Build")
+        script = script.replace("provision build", "printf '<%s>'")
+        for given, expected in ((entry["options"], "".join(f"<{word}>" for word in entry["options"].split("\n"))), ("", "")):
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", script], capture_output=True, env={"OPTIONS": given, "ENVIRONMENT": "x"}
+            )
+            assert done.stdout.decode() == f"<x>{expected}<--no-image><--no-smoke><--no-kernel>"
+    else:
+        (job,) = [job for job in ran.values() if isinstance(job, dict) and job.get("variables", {}).get("ENVIRONMENT") == names[0]]
+        assert job["script"][0] == f"provision lock {names[0]} --torch=2.3.1 --cuda=12.1 --python=3.11 --source=wheels"
+        assert job["cache"]["key"] == f"{names[0]}-linux-64"
+    for script in scripts(format, found["text"]):
+        (lab / "s.sh").write_text(script + "\n")
+        assert run(tool("shellcheck"), "--shell=bash", "s.sh").stdout == ""
+    assert "--torch=>=2.3.1,<2.5" in shlex.split(found["text"].splitlines()[0])
+
+
+def test_no_such_builds(lab: Path) -> None:
+    refused = invoke("--format", "github", "--torch", "2.3", "--cuda", "13.0")
+    assert refused.exit_code == 4
+
+
+def test_pytorchs_own_index_is_named_by_the_repository(lab: Path) -> None:
+    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in shown("github", "--torch", "2.9.1", "--cuda", "13.0")
+    assert "PROVISION_TORCH_INDEX" not in shown("github", "--torch", "2.9.1", "--cuda", "12.8", "--source", "wheels")
+    assert "PROVISION_TORCH_INDEX" in shown("gitlab", "--torch", "2.9.1", "--cuda", "13.0")
+
+
+ASKED: list[dict[str, Any]] = [
+    {"torch": "2.3.1", "cuda": "12.1"},
+    {"torch": "2.13", "cpu": True, "companions": False},
+    {
+        "torch": "2.6",
+        "cuda": "12.6",
+        "python": "3.11",
+        "nccl": "2.21.5",
+        "source": "conda-forge",
+        "channels": ["lab/label/x", "conda-forge"],
+        "conda": ["ffmpeg=7.*", "zlib >=1.2,<2"],
+        "pip": ["einops>=0.7,<1", "x[extra]~=1.0"],
+        "base": "debian:bookworm-slim",
+        "python_from": "channel",
+    },
+]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("verb", [making.lock, making.build])
+def test_the_command_line_asks_for_what_the_spec_does(asked: dict[str, Any], verb: Any) -> None:
+    words = shlex.split(shlex.join(options(asked)))
+    given = verb.make_context(verb.name, ["lab", *words]).params
+    assert spec.combine({}, {key: given[key] for key in spec.KEYS if key in given}, name="lab") == spec.combine(asked, {}, name="lab")
+
+
+def test_every_key_of_a_spec_has_an_option() -> None:
+    known = {option for parameter in making.build.params for option in [*parameter.opts, *parameter.secondary_opts]}
+    samples: dict[str, Any] = dict.fromkeys(spec.KEYS, "x") | {"cpu": True, "companions": False}
+    assert {word.partition("=")[0] for word in options(samples)} <= known
