@@ -21,17 +21,24 @@ PYTHON_FROM, PORTABLE, INPUTS = "provision_python_from", "provision_portable", "
 AS_OF, SOLVER = "provision_as_of", "provision_solver"
 
 
+_importing = threading.Lock()
+
+
 def preload() -> None:
-    """Begin to import conda-lock (0.5 s) while others wait for a solver's threads."""
+    """Begin to import conda-lock (0.5 s) while a solver's threads work."""
     threading.Thread(target=_import, daemon=True).start()
 
 
 def _import() -> None:
-    import conda_lock.lockfile  # noqa: F401 - for the import alone
+    """conda-lock's modules import each other in a circle: two threads that begin at different ones see half of them (tried). So
+    whoever needs one of them comes through here first."""
+    with _importing:
+        import conda_lock  # noqa: F401 - for the import alone
 
 
 def text(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: Literal["channel", "host"], solver: str | None = None) -> str:
     """The lock file of these packages, of all platforms. solver: the executable that solved, if it was not ours."""
+    _import()
     from conda_lock.lockfile.v1.models import LockMeta
     from conda_lock.lockfile.v2prelim.models import Lockfile
 
@@ -55,6 +62,7 @@ def content_hashes(wanted: Inputs) -> dict[Platform, str]:
 @contextmanager
 def _specification(wanted: Inputs) -> Iterator[tuple[Any, dict[Platform, str]]]:
     """conda-lock's reading of our files, and its content hashes: what `conda-lock lock --check-input-hash` compares."""
+    _import()
     from conda_lock.content_hash import compute_content_hashes
     from conda_lock.src_parser import make_lock_spec
     from conda_lock.virtual_package import virtual_package_repo_from_specification
