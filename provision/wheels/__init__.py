@@ -8,6 +8,18 @@ that others can fetch wherever that is possible.
 from provision.wheels.command import explain, uv
 from provision.wheels.installing import install, requirements, unpack
 from provision.wheels.resolving import normal, resolve
-from provision.wheels.settings import TORCH_INDEX, Indexes, indexes
+from provision.wheels.settings import TORCH_INDEX, Indexes, indexes, pip_settings
 
-__all__ = ["TORCH_INDEX", "Indexes", "explain", "indexes", "install", "normal", "requirements", "resolve", "unpack", "uv"]
+__all__ = [
+    "TORCH_INDEX",
+    "Indexes",
+    "explain",
+    "indexes",
+    "install",
+    "normal",
+    "pip_settings",
+    "requirements",
+    "resolve",
+    "unpack",
+    "uv",
+]

@@ -28,7 +28,7 @@ def indexes(build_path: str | None = None) -> Indexes:
     build_path: the folder of PyTorch's own wheel index that holds the wanted build (`cu126`, `cpu`), used when the user has
     named that index in PROVISION_TORCH_INDEX.
     """
-    found = Indexes() if _uv_is_configured() else _from_pip(_pip_settings())
+    found = Indexes() if _uv_is_configured() else _from_pip(pip_settings())
     base = os.environ.get(TORCH_INDEX)
     if build_path and base:
         extra = ("--index", f"{base.rstrip('/')}/{build_path}", "--index-strategy", "unsafe-best-match")
@@ -42,7 +42,7 @@ def _uv_is_configured() -> bool:
     return any(os.environ.get(name) for name in names) or any((home / "uv" / "uv.toml").exists() for home in homes)
 
 
-def _pip_settings() -> dict[str, str]:
+def pip_settings() -> dict[str, str]:
     """pip's effective settings by name, later sources over earlier ones, as pip itself orders them."""
     return _asked_pip(tuple(sorted((key, value) for key, value in os.environ.items() if key.startswith(("PIP_", "XDG_", "HOME")))))
 

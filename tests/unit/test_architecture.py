@@ -19,7 +19,9 @@ LAYERS = [
     {"workflows", "console"},
     {"pipeline", "channel"},
     {"conda", "wheels", "folders"},
-    {"compat"},
+    {"fetch"},
+    {"settings"},
+    {"mirrors", "compat"},
     {"process"},
     {"model"},
     {"errors"},
@@ -37,6 +39,7 @@ TOOL_OWNERS = {
     "click": {"cli/"},
     "subprocess": {"process.py", "inside/"},
     "uv": {"wheels/"},
+    "requests": {"fetch.py", "pipeline/image/"},
 }
 
 

@@ -5,24 +5,40 @@ was asked for (guarding), and the file, written with conda-lock's own code (writ
 """
 
 from provision.pipeline.lock.asked import ENVIRONMENT, VIRTUAL_PACKAGES, Inputs, check, inputs
+from provision.pipeline.lock.contents import Contents, Entry, contents
+from provision.pipeline.lock.diff import Compared, diff
+from provision.pipeline.lock.export import Format, export, platform_of, selected
 from provision.pipeline.lock.guarding import guard
 from provision.pipeline.lock.reading import read, require_here
 from provision.pipeline.lock.solving import StandIn, solve
+from provision.pipeline.lock.verify import Asked, Verified, verify
 from provision.pipeline.lock.writing import FILE, content_hashes, preload, text
 
 __all__ = [
     "ENVIRONMENT",
     "FILE",
     "VIRTUAL_PACKAGES",
+    "Asked",
+    "Compared",
+    "Contents",
+    "Entry",
+    "Format",
     "Inputs",
     "StandIn",
+    "Verified",
     "check",
     "content_hashes",
+    "contents",
+    "diff",
+    "export",
     "guard",
     "inputs",
+    "platform_of",
     "preload",
     "read",
     "require_here",
+    "selected",
     "solve",
     "text",
+    "verify",
 ]

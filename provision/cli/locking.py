@@ -1,0 +1,81 @@
+"""`provision lock`: making a lock, and the verbs that look at locks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli import making
+from provision.cli.group import Verbs
+from provision.cli.options import common, context_of, verb
+
+if TYPE_CHECKING:
+    from provision.console import Console
+
+lock = Verbs(making.lock)
+
+
+@lock.command()
+@click.argument("targets", metavar="[NAME|FILE]...", nargs=-1)
+@click.option("--offline", is_flag=True, help="Ask nobody: leave out whether the files are still served.")
+@common
+@verb
+def verify(console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool) -> int:
+    """Check locks, whoever made them: requirements, hashes, channels, duplicates, inputs, and whether each file is still served.
+
+    Without a name, all of the envs folder. Exit code 1 if anything is wrong.
+    """
+    from provision.console import verified_lines
+    from provision.workflows.locks import verify_locks
+
+    found = verify_locks(context_of(console, envs), targets, offline=offline)
+    for one in found:
+        for note in one.notes:
+            console.say(f"{one.lock}: {note}")
+    console.result(found, verified_lines(found))
+    return int(any(one.findings for one in found))
+
+
+@lock.command()
+@click.argument("before", metavar="NAME|FILE")
+@click.argument("after", metavar="NAME|FILE")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
+@common
+@verb
+def diff(console: Console, before: str, after: str, envs: Path | None, exit_code: bool) -> int:
+    """Say what changed from one lock to another, package by package."""
+    from provision.console import compared_lines
+    from provision.workflows.locks import diff_locks
+
+    found = diff_locks(context_of(console, envs), before, after)
+    console.result(found, compared_lines(found))
+    return int(exit_code and not found.same)
+
+
+@lock.command()
+@click.argument("target", metavar="NAME|FILE")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["explicit", "requirements", "pylock", "cyclonedx", "spdx"]),
+    required=True,
+    help="explicit: conda's list of files; requirements and pylock: the wheels, for pip and uv; cyclonedx and spdx: bills of materials.",
+)
+@click.option("--platform", metavar="PLATFORM", help="Which of the lock's platforms.  [default: the only one, or linux-64]")
+@click.option("--licenses/--no-licenses", default=True, show_default=True, help="In a bill of materials, where the prefix tells them.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@common
+@verb
+def export(console: Console, target: str, envs: Path | None, output: Path | None, **options: Any) -> None:
+    """Write a lock in another tool's format. The same lock gives the same bytes."""
+    from provision.workflows.locks import export_lock
+
+    text = export_lock(context_of(console, envs), target, **options)
+    if output is None:
+        return console.result({"text": text}, text.rstrip("\n"))
+    from provision.folders import write_whole
+
+    write_whole(output, text)
+    return console.result({"path": output}, f"wrote {output}")

@@ -1,0 +1,371 @@
+"""The one door to plain HTTP: whether a file is served, small texts, and files downloaded to the disk, each checked against its hash.
+
+Nothing here hangs: a server that is silent, or slower than it may be, for SILENCE_S is given up; what may be different a moment later
+is tried again. A download is written beside its name, picked up where it stopped, and renamed only when its hash is right.
+`file:` addresses are taken too, so that a mirror can lie on the disk. The environment's proxies and certificates are honored, and
+pip's settings for them where the environment says nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from provision.errors import IntegrityError, ProvisionError, Unreachable, from_system
+from provision.mirrors import path_of, shown
+
+if TYPE_CHECKING:
+    import requests
+
+AT_ONCE = 8  # connections; more make one mirror slower, not faster
+CONNECT_S = 10.0
+SILENCE_S = 30.0
+TIMEOUT = "PROVISION_HTTP_TIMEOUT"  # seconds; instead of SILENCE_S
+TRIES = 4
+PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0  # doubled with each try in vain
+SLOWEST = 1024  # bytes per second over SILENCE_S; slower counts as silent
+TEXT_LIMIT = 64 << 20
+# What a server may say now and not say in a moment (RFC 9110; 429 is RFC 6585).
+PASSING = (408, 425, 429, 500, 502, 503, 504)
+
+T = TypeVar("T")
+State = Literal["there", "gone", "changed", "silent", "other"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What became of asking for a file: there; gone (the server says so); changed (its hash is another); silent (no answer); other
+    (an answer that says neither)."""
+
+    state: State
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A file to download."""
+
+    url: str
+    sha256: str
+    target: Path
+
+
+def silence_s() -> float:
+    """For how long a server may say nothing."""
+    try:
+        return max(0.1, float(os.environ.get(TIMEOUT, "") or SILENCE_S))
+    except ValueError:
+        return SILENCE_S
+
+
+class Web:
+    """Connections that are kept open between requests; threads may share them. Close it, or use `with`."""
+
+    def __init__(self, pip: Mapping[str, str] | None = None) -> None:
+        """pip: its settings by name (`proxy`, `cert`, `client-cert`)."""
+        self._session = _session(pip or {})
+        self._silence_s = silence_s()
+
+    def __enter__(self) -> Web:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._session.close()
+
+    def text(self, url: str) -> str:
+        """A small text. Raises Unreachable."""
+        if url.startswith("file:"):
+            return _local_text(url)
+        return _again(lambda: self._text(url), url)
+
+    def _text(self, url: str) -> str:
+        with self._get(url) as response:
+            _require(response, url)
+            try:
+                return self._body(response).decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise Unreachable(f"{shown(url)} is not a text.") from error
+
+    def _body(self, response: requests.Response) -> bytes:
+        pieces, size = [], 0
+        pace = _Pace(self._silence_s)
+        for piece in response.iter_content(1 << 16):
+            pace.came(len(piece))
+            size += len(piece)
+            if size > TEXT_LIMIT:
+                raise Unreachable(f"{shown(response.url)} is larger than a text should be.")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def ask(self, url: str, sha256: str) -> Answer:
+        """Whether a file is served, without taking it; one on the disk is also read, since that costs next to nothing."""
+        if url.startswith("file:"):
+            return _ask_disk(path_of(url), sha256)
+        try:
+            return _answer(_again(lambda: self._status(url), url))
+        except Unreachable as error:
+            return Answer(state="silent", detail=error.message.rpartition(": ")[2].rstrip("."))
+
+    def _status(self, url: str) -> int:
+        import requests
+
+        status = self._session.head(url, timeout=(CONNECT_S, self._silence_s), allow_redirects=True).status_code
+        if status in (400, 401, 403, 405, 501):  # some servers know no HEAD, or allow only GET
+            with self._get(url, {"Range": "bytes=0-0"}) as response:
+                status = response.status_code
+        if status in PASSING:
+            raise requests.exceptions.HTTPError(f"HTTP {status}")
+        return status
+
+    def download(self, wanted: Sequence[Wanted], came: Callable[[int], None]) -> list[tuple[Wanted, ProvisionError]]:
+        """Download files, several at a time, and return those that could not be had, each with why; the others stand under their
+        names. `came` is told of bytes as they arrive. The disk's own errors are raised."""
+        failed: list[tuple[Wanted, ProvisionError]] = []
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            running = {pool.submit(self._one, one, came): one for one in wanted}
+            try:
+                for future in as_completed(running):
+                    try:
+                        future.result()
+                    except (Unreachable, IntegrityError) as error:
+                        failed.append((running[future], error))
+            except BaseException:  # a full disk, Ctrl-C: what has not begun does not begin
+                for future in running:
+                    future.cancel()
+                self._session.close()
+                raise
+        return sorted(failed, key=lambda pair: str(pair[0].target))
+
+    def _one(self, wanted: Wanted, came: Callable[[int], None]) -> None:
+        part = part_of(wanted.target)
+        try:
+            wanted.target.parent.mkdir(parents=True, exist_ok=True)
+            self._fill(wanted, part, came)
+            os.replace(part, wanted.target)
+        except OSError as error:
+            raise from_system(error) from error
+
+    def _fill(self, wanted: Wanted, part: Path, came: Callable[[int], None]) -> None:
+        """Make `part` whole and right. A part whose hash is wrong at the end is thrown away, and fetched once more from its
+        beginning: an earlier run may have left it, or a proxy may have put something of its own in between."""
+        if wanted.url.startswith("file:"):
+            _copy(wanted, part, came)
+            _check(wanted, part)
+            return
+        began_empty = not part.exists()
+        self._receive(wanted, part, came)
+        try:
+            _check(wanted, part)
+        except IntegrityError:
+            if began_empty:
+                raise
+            self._receive(wanted, part, came)
+            _check(wanted, part)
+
+    def _receive(self, wanted: Wanted, part: Path, came: Callable[[int], None]) -> None:
+        """Fetch what is missing of `part`; a try that brought something does not count as one in vain."""
+        _again(lambda: self._append(wanted.url, part, came), wanted.url, progress=lambda: _size(part))
+
+    def _append(self, url: str, part: Path, came: Callable[[int], None]) -> None:
+        have = _size(part)
+        with self._get(url, {"Range": f"bytes={have}-"} if have else {}) as response:
+            if have and response.status_code == 416:  # nothing is missing, or the part is not of this file: its hash will tell
+                return
+            _require(response, url)
+            continues = response.status_code == 206
+            pace = _Pace(self._silence_s)
+            with part.open("ab" if continues else "wb") as file:
+                for piece in response.iter_content(1 << 18):
+                    pace.came(len(piece))
+                    file.write(piece)
+                    came(len(piece))
+
+    def _get(self, url: str, headers: Mapping[str, str] | None = None) -> requests.Response:
+        plain = {"Accept-Encoding": "identity", **(headers or {})}  # a file's hash is that of its bytes as they lie there
+        return self._session.get(url, headers=plain, stream=True, timeout=(CONNECT_S, self._silence_s))
+
+
+def _again(work: Callable[[], T], url: str, *, progress: Callable[[], int] = lambda: 0) -> T:
+    """Do what a connection may spoil, again as often as it helps. progress: a figure that grows when a try was not in vain.
+    Raises Unreachable."""
+    in_vain, best = 0, progress()
+    while True:
+        try:
+            return work()
+        except _transport_errors() as error:
+            in_vain = 0 if progress() > best else in_vain + 1
+            best = max(best, progress())
+            if in_vain >= TRIES or isinstance(error, ValueError):  # requests' errors about the address itself are ValueErrors
+                raise Unreachable(f"{shown(url)} cannot be had: {_reason(error)}.", advice=_ADVICE) from error
+            time.sleep(min(PAUSE_S * 2**in_vain, LONGEST_PAUSE_S))
+
+
+_ADVICE = "Check the network and the mirror, and run the same command again."
+
+
+class TooSlow(OSError):
+    """A server trickles."""
+
+
+class _Pace:
+    """Gives up on a server that trickles: no read of its alone is silent, but a gigabyte would take weeks."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._since, self._bytes = time.monotonic(), 0
+
+    def came(self, count: int) -> None:
+        self._bytes += count
+        passed = time.monotonic() - self._since
+        if passed < self._window_s:
+            return
+        if self._bytes < SLOWEST * passed:
+            raise TooSlow(f"only {self._bytes} bytes came within {passed:.0f} s")
+        self._since, self._bytes = time.monotonic(), 0
+
+
+def _session(pip: Mapping[str, str]) -> requests.Session:
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    session = requests.Session()
+    session.headers["User-Agent"] = "provision"
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_connections=AT_ONCE, pool_maxsize=AT_ONCE))
+    if not os.environ.get("REQUESTS_CA_BUNDLE") and (bundle := pip.get("cert") or os.environ.get("SSL_CERT_FILE")):
+        session.verify = bundle
+    if pip.get("client-cert"):
+        session.cert = pip["client-cert"]
+    if pip.get("proxy") and not any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        session.proxies = {"http": pip["proxy"], "https": pip["proxy"]}
+    return session
+
+
+def _transport_errors() -> tuple[type[BaseException], ...]:
+    """What a connection may die of. urllib3's own come through where requests does not wrap them."""
+    import requests
+    import urllib3
+
+    return requests.exceptions.RequestException, urllib3.exceptions.HTTPError, TooSlow
+
+
+def _reason(error: BaseException) -> str:
+    """The cause in a few words; requests wraps urllib3's errors, which wrap the system's."""
+    from requests.exceptions import Timeout
+    from urllib3.exceptions import IncompleteRead, NameResolutionError, TimeoutError
+
+    chain = list(_chain(error))
+    if any(isinstance(one, IncompleteRead) for one in chain):
+        return "the connection ended before the file did"
+    if any(isinstance(one, NameResolutionError) for one in chain):
+        return "its host is not known"
+    if slow := next((one for one in chain if isinstance(one, TooSlow)), None):
+        return str(slow)
+    if system := next((one for one in reversed(chain) if isinstance(one, OSError) and one.strerror), None):
+        return str(system.strerror)
+    if any(isinstance(one, (Timeout, TimeoutError)) for one in chain):
+        return f"the server was silent for too long ({TIMEOUT} sets the seconds)"
+    return shown(" ".join(str(chain[-1]).split()).rstrip(".?"))[:300]
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        inner = getattr(error, "reason", None) or next((one for one in error.args if isinstance(one, BaseException)), None)
+        error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__
+
+
+def _answer(status: int) -> Answer:
+    if 200 <= status < 400 or status == 416:
+        return Answer(state="there")
+    if status in (404, 410):
+        return Answer(state="gone", detail=f"HTTP {status}")
+    return Answer(state="other", detail=f"HTTP {status}")
+
+
+def _require(response: requests.Response, url: str) -> None:
+    import requests
+
+    status = response.status_code
+    if status in PASSING:
+        response.close()
+        raise requests.exceptions.HTTPError(f"HTTP {status}")
+    if not 200 <= status < 300:
+        response.close()
+        gone = " is gone: the server says" if status in (404, 410) else " cannot be had: the server says"
+        raise Unreachable(f"{shown(url)}{gone} HTTP {status}.", advice=_ADVICE if status not in (404, 410) else "")
+
+
+def part_of(target: Path) -> Path:
+    """Where a download lies until it is whole."""
+    return target.with_name(f".{target.name}.part")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _check(wanted: Wanted, part: Path) -> None:
+    """Keep a part that is right; one that is wrong is no use to the next run either."""
+    if (found := sha256_of(part)) != wanted.sha256:
+        part.unlink()
+        raise IntegrityError(
+            f"{shown(wanted.url)} is not the file that the lock names: its sha256 is {found[:16]}…, not {wanted.sha256[:16]}….",
+            advice="A mirror may be damaged, or a login page answers in its place; nothing of it was kept.",
+        )
+
+
+def _copy(wanted: Wanted, part: Path, came: Callable[[int], None]) -> None:
+    source = path_of(wanted.url)
+    if not source.is_file():
+        raise Unreachable(f"{source} is not there.")
+    with source.open("rb") as reader, part.open("wb") as writer:
+        while piece := reader.read(1 << 20):
+            writer.write(piece)
+            came(len(piece))
+
+
+def _ask_disk(path: Path, sha256: str) -> Answer:
+    if not path.is_file():
+        return Answer(state="gone", detail="the file is not there")
+    try:
+        found = sha256_of(path)
+    except OSError as error:
+        return Answer(state="other", detail=str(error.strerror))
+    return Answer(state="there") if found == sha256 else Answer(state="changed", detail=f"its sha256 is {found[:16]}…")
+
+
+def _local_text(url: str) -> str:
+    try:
+        return path_of(url).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unreachable(f"{path_of(url)} cannot be read: {getattr(error, 'strerror', None) or 'it is not a text'}.") from error
+
+
+def in_parallel(work: Callable[[str], Answer], urls: Sequence[str]) -> Iterator[tuple[str, Answer]]:
+    """Each address with its answer, as they come; several at a time."""
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        running = {pool.submit(work, url): url for url in urls}
+        for future in as_completed(running):
+            yield running[future], future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)

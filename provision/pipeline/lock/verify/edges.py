@@ -1,0 +1,69 @@
+"""Whether what each package of a lock needs is in the lock, within its platform."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from provision import conda
+from provision.pipeline.lock.asked import VIRTUAL_PACKAGES
+from provision.pipeline.lock.contents import Contents, Entry
+from provision.pipeline.lock.verify.finding import Finding
+from provision.pipeline.lock.verify.inputs import Machine
+from provision.pipeline.lock.writing import PYTHON_FROM
+from provision.wheels import normal
+
+# The other names under which conda has a Python package, beside its own: opencv -> py-opencv, msgpack -> msgpack-python.
+CONDA_FORMS = ("{}", "py{}", "py-{}", "python-{}", "{}-python", "{}-py")
+
+
+def of_conda(
+    entries: Sequence[Entry], machine: Machine | None, lock: Contents, constrains: Mapping[str, tuple[str, ...]]
+) -> Iterator[Finding]:
+    there = {
+        entry.name: conda.Candidate(name=entry.name, version=entry.version, build=entry.build_string)
+        for entry in entries
+        if entry.manager == "conda"
+    }
+    platform = entries[0].platform if entries else ""
+    offers = machine.offers.get(platform, {}) if machine else {}
+    offered = {name: _virtual(name, version) for name, version in offers.items()}
+    for entry in entries:
+        if entry.manager != "conda":
+            continue
+        # This machine's Python is for this machine's glibc; the lock's metadata says so.
+        ours = lock.custom.get(PYTHON_FROM) == "host" and entry.url.startswith("file:")
+        for name, bound in entry.depends:
+            if name.startswith("__") and (not (machine and machine.knows(platform, name)) or (ours and name == "__glibc")):
+                continue
+            for spec, problem in conda.unsatisfied([f"{name} {bound}".strip()], {**there, **offered}):
+                message = f"needs {spec}, and {name} {problem}" + (f" in {VIRTUAL_PACKAGES}" if name.startswith("__") else "")
+                yield Finding(platform=entry.platform, package=entry.name, kind="dependency", message=message)
+        for spec, problem in conda.unsatisfied(constrains.get(entry.url, ()), {**there, **offered}, if_there=True):
+            message = f"constrains {spec}, and that {problem}"
+            yield Finding(platform=entry.platform, package=entry.name, kind="constraint", message=message)
+
+
+def _virtual(name: str, said: str) -> conda.Candidate:
+    """What virtual-packages.yml says of the machine: a version, and for some a build (`1 x86_64`)."""
+    version, _, build = said.partition(" ")
+    return conda.Candidate(name=name, version=version, build=build or "0")
+
+
+def of_pip(entries: Sequence[Entry]) -> Iterator[Finding]:
+    """conda-lock keeps wheels' requirements as edges without markers; whoever solved them chose the versions, so presence is asked."""
+    wheels = {normal(entry.name) for entry in entries if entry.manager == "pip"}
+    packages = {normal(entry.name) for entry in entries if entry.manager == "conda"}
+    for entry in entries:
+        if entry.manager != "pip":
+            continue
+        for name, _ in entry.depends:
+            if normal(name) not in wheels and not _conda_names(name) & packages:
+                message = f"needs {name}, which is not in the lock"
+                yield Finding(platform=entry.platform, package=entry.name, kind="dependency", message=message)
+
+
+def _conda_names(wheel: str) -> set[str]:
+    """What conda may call a Python package."""
+    special = {"torch": "pytorch", "opencv-python": "opencv", "tensorflow-cpu": "tensorflow"}
+    name = normal(wheel)
+    return {form.format(name) for form in CONDA_FORMS} | {special.get(name, name)}

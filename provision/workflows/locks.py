@@ -1,0 +1,90 @@
+"""The verbs that look at locks: verify, diff, export. A lock is named by its environment or by its file, whoever made it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from provision import fetch, folders, wheels
+from provision.errors import InvalidSpec
+from provision.pipeline import lock as locks
+from provision.pipeline import prefix as prefixes
+from provision.pipeline import spec
+from provision.pipeline.image import source_date_epoch
+from provision.pipeline.licenses import licenses
+from provision.workflows.plan import Context
+
+
+def lock_file(context: Context, target: str) -> Path:
+    """The lock that a target names: a file if there is one of that name, else an environment's."""
+    path = Path(target)
+    if path.is_file() or "/" in target or target.endswith((".yml", ".yaml")):
+        if not path.is_file():
+            raise InvalidSpec(f"There is no file {path}.", advice="Name a conda-lock.yml, or an environment.")
+        return path
+    path = context.where.envs / spec.check_name(target) / locks.FILE
+    if not path.is_file():
+        raise InvalidSpec(
+            f"There is no {path}.", advice=f"`provision lock {target}` makes it; --envs names another folder of environments."
+        )
+    return path
+
+
+def every_lock(context: Context) -> list[str]:
+    """The environments of the envs folder that have a lock. Raises InvalidSpec where there is none."""
+    found = sorted(path.parent.name for path in context.where.envs.glob(f"*/{locks.FILE}"))
+    if not found:
+        raise InvalidSpec(
+            f"There is no */{locks.FILE} in {context.where.envs}.", advice="Name a lock file, or make one: provision lock NAME."
+        )
+    return found
+
+
+def verify_locks(context: Context, targets: Sequence[str], *, offline: bool) -> list[locks.Verified]:
+    """`provision lock verify`: what is wrong with each lock; all of the envs folder if none is named."""
+    found = [(target, locks.contents(lock_file(context, target))) for target in targets or every_lock(context)]
+    served = None if offline else _served(context, [lock for _, lock in found])
+    return [locks.verify(lock, locks.Asked(served=served), target) for target, lock in found]
+
+
+def _served(context: Context, found: Sequence[locks.Contents]) -> dict[str, fetch.Answer]:
+    """Whether each file of the locks is still served, each asked once, where its mirror has it."""
+    hashes = {entry.url: entry.sha256 for lock in found for entry in lock.entries}
+    with fetch.Web(wheels.pip_settings()) as web, context.progress.meter("asking for files", len(hashes)) as meter:
+
+        def ask(url: str) -> fetch.Answer:
+            return web.ask(url, hashes[url])
+
+        answers = {}
+        for url, answer in fetch.in_parallel(ask, sorted(hashes)):
+            answers[url] = answer
+            meter.advance(1)
+        return answers
+
+
+def diff_locks(context: Context, before: str, after: str) -> locks.Compared:
+    """`provision lock diff`: what changed from one lock to another."""
+    old, new = (locks.contents(lock_file(context, target)) for target in (before, after))
+    return locks.diff(old, new, (before, after))
+
+
+def export_lock(context: Context, target: str, *, kind: locks.Format, platform: str | None, licenses: bool) -> str:
+    """`provision lock export`: the lock's text in another format."""
+    path = lock_file(context, target)
+    lock = locks.contents(path)
+    name = path.parent.name if path.name == locks.FILE and path.parent.name else path.stem
+    said = _licenses(context, name, lock) if licenses and kind in ("cyclonedx", "spdx") else {}
+    epoch = source_date_epoch(os.environ) if os.environ.get("SOURCE_DATE_EPOCH") else None
+    return locks.export(lock, name, kind, locks.platform_of(lock, platform), licenses=said, epoch=epoch)
+
+
+def _licenses(context: Context, name: str, lock: locks.Contents) -> Mapping[str, str]:
+    """By address, as the packages in the lock's own prefix say; a lock holds no licenses, so without that prefix none is known."""
+    prefix = prefixes.find(name, folders.prefix_path(context.where, name))
+    if prefix is None or prefix.lock_sha256 != lock.sha256:
+        context.progress.say(f"licenses are not known: there is no prefix of this very lock (`provision env create {name}` makes it)")
+        return {}
+    said = licenses(prefix.path)
+    keys = {entry.url: (entry.manager, wheels.normal(entry.name)) for entry in lock.entries}
+    return {url: said[key] for url, key in keys.items() if key in said}

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from provision.cli import cli
+from provision.cli.group import Verbs
+
+
+@pytest.fixture
+def command() -> click.Command:
+    """`tool lock [NAME]` beside `tool lock verify`."""
+
+    @click.command()
+    @click.argument("name", required=False)
+    @click.option("--again", is_flag=True, help="Once more.")
+    def lock(name: str | None, again: bool) -> None:
+        """Lock it."""
+        click.echo(f"lock {name} {again}")
+
+    group = Verbs(lock)
+
+    @group.command()
+    @click.argument("name")
+    def verify(name: str) -> None:
+        """Check it."""
+        click.echo(f"verify {name}")
+
+    tool = click.Group("tool")
+    tool.add_command(group)
+    return tool
+
+
+@pytest.mark.parametrize(
+    "arguments,said",
+    [
+        (["lock"], "lock None False"),
+        (["lock", "lab"], "lock lab False"),
+        (["lock", "--again", "lab"], "lock lab True"),
+        (["lock", "lab", "--again"], "lock lab True"),
+        (["lock", "verify", "lab"], "verify lab"),
+        (["lock", "verify", "verify"], "verify verify"),
+        (["lock", "--", "verify"], "lock verify False"),
+        (["lock", "--again", "verify"], "lock verify True"),
+    ],
+)
+def test_which_command_runs(command: click.Command, arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(command, arguments)
+    assert (result.exit_code, result.output.strip()) == (0, said)
+
+
+@pytest.mark.parametrize("arguments", [["lock", "--help"], ["lock", "lab", "--help"]])
+def test_help_shows_both(command: click.Command, arguments: list[str]) -> None:
+    shown = CliRunner().invoke(command, arguments).output
+    assert "tool lock [OPTIONS] [NAME] | COMMAND ..." in shown
+    assert "--again" in shown and "Once more." in shown
+    assert "verify" in shown and "Check it." in shown
+
+
+@pytest.mark.parametrize(
+    "arguments,words",
+    [
+        (["lock", "a", "b"], "Got unexpected extra argument (b)"),
+        (["lock", "--agian"], "No such option"),
+        (["lock", "verify"], "Missing argument 'NAME'"),
+    ],
+)
+def test_usage_errors_are_those_of_the_command_that_was_meant(command: click.Command, arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+@pytest.mark.parametrize(
+    "words,incomplete,offered",
+    [
+        ([], "", ["verify"]),
+        ([], "--a", ["--again"]),
+        (["lab"], "--a", ["--again"]),
+        (["verify"], "--h", ["--help"]),
+    ],
+)
+def test_completion_offers_both(command: click.Command, words: list[str], incomplete: str, offered: list[str]) -> None:
+    complete = ShellComplete(command, {}, "tool", "_TOOL_COMPLETE")
+    assert [item.value for item in complete.get_completions(["lock", *words], incomplete)] == offered
+
+
+def test_lock_has_its_verbs() -> None:
+    shown = CliRunner().invoke(cli, ["lock", "--help"]).output
+    assert all(word in shown for word in ("--relock", "--all", "verify", "diff", "export"))

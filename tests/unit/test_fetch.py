@@ -1,0 +1,212 @@
+"""Downloads from a server on loopback that misbehaves in every way a mirror can."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision import fetch
+from provision.errors import IntegrityError, ProvisionError, SystemRefused, Unreachable
+from provision.fetch import Answer, Wanted, Web
+from tests.faulty import Fault, Server, served
+
+CONTENT = os.urandom(300_000)
+SHA = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fetch.TIMEOUT, "0.3")
+    monkeypatch.setattr(fetch, "PAUSE_S", 0.01)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a b+c.whl").write_bytes(CONTENT)
+    with served(tmp_path / "files") as running:
+        yield running
+
+
+def wanted(server: Server, tmp_path: Path, sha256: str = SHA) -> Wanted:
+    return Wanted(url=f"{server.url}/a%20b%2Bc.whl", sha256=sha256, target=tmp_path / "got" / "a.whl")
+
+
+def download(one: Wanted) -> list[ProvisionError]:
+    with Web() as web:
+        return [error for _, error in web.download([one], lambda count: None)]
+
+
+def left(one: Wanted) -> list[str]:
+    return sorted(path.name for path in one.target.parent.iterdir())
+
+
+def test_a_file_arrives_whole(server: Server, tmp_path: Path) -> None:
+    one = wanted(server, tmp_path)
+    came: list[int] = []
+    with Web() as web:
+        assert web.download([one], came.append) == []
+    assert one.target.read_bytes() == CONTENT and sum(came) == len(CONTENT)
+    assert left(one) == ["a.whl"]
+
+
+@pytest.mark.parametrize("kind", [503, 429, "truncate", "stall", "drop"])
+@pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "no-ranges"])
+def test_what_passes_is_tried_again(server: Server, tmp_path: Path, kind: Fault, ranges: bool) -> None:
+    server.fault("a", kind, times=2)
+    if not ranges:
+        server.fault("a", "no-range")
+    one = wanted(server, tmp_path)
+    assert download(one) == []
+    assert one.target.read_bytes() == CONTENT
+    assert left(one) == ["a.whl"]
+
+
+def test_a_slow_server_is_waited_for(server: Server, tmp_path: Path) -> None:
+    server.fault("a", "slow")
+    assert download(wanted(server, tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "kind,error,words,requests",
+    [
+        (404, Unreachable, "is gone: the server says HTTP 404", 1),
+        (403, Unreachable, "cannot be had: the server says HTTP 403", 1),
+        (500, Unreachable, "cannot be had: HTTP 500", 4),
+        ("drop", Unreachable, "cannot be had", 4),
+        ("stall", Unreachable, "silent for too long", None),
+        ("wrong", IntegrityError, "is not the file that the lock names", 1),
+    ],
+)
+def test_what_lasts_is_told(
+    server: Server, tmp_path: Path, kind: Fault, error: type[ProvisionError], words: str, requests: int | None
+) -> None:
+    server.fault("a", kind)
+    one = wanted(server, tmp_path)
+    start = time.monotonic()
+    (found,) = download(one)
+    assert time.monotonic() - start < 8
+    assert isinstance(found, error) and words in found.message and "a%20b" in found.message
+    assert not one.target.exists()
+    assert requests is None or len(server.log) == requests
+
+
+def test_a_connection_that_always_ends_early_comes_to_an_end(server: Server, tmp_path: Path) -> None:
+    server.fault("a", "no-range", times=0)
+    server.fault("a", "truncate")
+    one = wanted(server, tmp_path)
+    download(one)  # with ranges each try brings half of the rest: it may succeed or give up, and must not go on for ever
+    assert len(server.log) < 40
+
+
+def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+    one = wanted(server, tmp_path)
+    one.target.parent.mkdir()
+    fetch.part_of(one.target).write_bytes(CONTENT[:200_000])
+    came: list[int] = []
+    with Web() as web:
+        assert web.download([one], came.append) == []
+    assert sum(came) == 100_000
+    assert one.target.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("part", [b"x" * 1000, b"x" * 300_000, b"x" * 400_000])
+def test_a_part_of_something_else_is_thrown_away(server: Server, tmp_path: Path, part: bytes) -> None:
+    one = wanted(server, tmp_path)
+    one.target.parent.mkdir()
+    fetch.part_of(one.target).write_bytes(part)
+    assert download(one) == []
+    assert one.target.read_bytes() == CONTENT
+    assert left(one) == ["a.whl"]
+
+
+def test_one_that_fails_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
+    good, gone = wanted(server, tmp_path), Wanted(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none")
+    with Web() as web:
+        failed = web.download([gone, good], lambda count: None)
+    assert [one for one, _ in failed] == [gone]
+    assert good.target.exists()
+
+
+def test_a_file_of_the_disk(tmp_path: Path) -> None:
+    source = tmp_path / "a b.whl"
+    source.write_bytes(CONTENT)
+    one = Wanted(url=source.as_uri(), sha256=SHA, target=tmp_path / "got" / "a.whl")
+    assert download(one) == []
+    assert one.target.read_bytes() == CONTENT
+    (wrong,) = download(Wanted(url=source.as_uri(), sha256="0" * 64, target=tmp_path / "got" / "b.whl"))
+    assert isinstance(wrong, IntegrityError)
+    (absent,) = download(Wanted(url=(tmp_path / "none").as_uri(), sha256=SHA, target=tmp_path / "got" / "c.whl"))
+    assert isinstance(absent, Unreachable)
+    assert left(one) == ["a.whl"]
+
+
+def test_what_the_disk_refuses_is_no_matter_of_the_mirror(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "got").write_text("a file, where a folder is needed")
+    with pytest.raises(SystemRefused, match="got"):
+        download(wanted(server, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "kind,answer",
+    [
+        (None, Answer(state="there")),
+        ("no-head", Answer(state="there")),
+        (404, Answer(state="gone", detail="HTTP 404")),
+        (410, Answer(state="gone", detail="HTTP 410")),
+        (403, Answer(state="other", detail="HTTP 403")),
+        (500, Answer(state="silent", detail="HTTP 500")),
+    ],
+)
+def test_whether_a_file_is_served(server: Server, kind: Fault | None, answer: Answer) -> None:
+    if kind == "no-head":
+        server.fault("HEAD", kind)
+    elif kind is not None:
+        server.fault("a", kind)
+    with Web() as web:
+        assert web.ask(f"{server.url}/a%20b%2Bc.whl", SHA) == answer
+
+
+def test_whether_a_file_is_served_is_asked_again(server: Server) -> None:
+    server.fault("a", "drop", times=2)
+    with Web() as web:
+        assert web.ask(f"{server.url}/a%20b%2Bc.whl", SHA).state == "there"
+
+
+def test_nobody_answers() -> None:
+    with Web() as web:
+        assert web.ask("http://127.0.0.1:9/x", SHA) == Answer(state="silent", detail="Connection refused")
+        assert web.ask("http://no-such-host.invalid/x", SHA).state == "silent"
+
+
+def test_whether_a_file_of_the_disk_is_that_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(CONTENT)
+    with Web() as web:
+        assert web.ask(path.as_uri(), SHA).state == "there"
+        assert web.ask(path.as_uri(), "0" * 64).state == "changed"
+        assert web.ask((tmp_path / "b").as_uri(), SHA).state == "gone"
+
+
+def test_a_text(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "files" / "text").write_text("hällo")
+    with Web() as web:
+        assert web.text(f"{server.url}/text") == web.text((tmp_path / "files" / "text").as_uri()) == "hällo"
+        for url in (f"{server.url}/none", (tmp_path / "none").as_uri(), f"{server.url}/a%20b%2Bc.whl"):
+            with pytest.raises(Unreachable):
+                web.text(url)
+
+
+def test_pips_settings_for_certificates_and_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    session = fetch._session({"proxy": "http://proxy.invalid:3128", "cert": "/some/ca.pem", "client-cert": "/some/me.pem"})
+    assert (session.verify, session.cert) == ("/some/ca.pem", "/some/me.pem")
+    assert session.proxies["https"] == "http://proxy.invalid:3128"
+    monkeypatch.setenv("HTTPS_PROXY", "http://other.invalid")
+    assert not fetch._session({"proxy": "http://proxy.invalid:3128"}).proxies

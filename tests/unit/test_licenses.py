@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provision.pipeline.licenses import licenses
+
+
+def wheel(prefix: Path, name: str, *headers: str) -> None:
+    folder = prefix / "lib" / "python3.11" / "site-packages" / f"{name}-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("\n".join(["Metadata-Version: 2.4", f"Name: {name}", "Version: 1.0", *headers, "", "License: no"]))
+
+
+@pytest.mark.parametrize(
+    "headers,said",
+    [
+        (["License-Expression: MIT OR Apache-2.0", "License: whatever"], "MIT OR Apache-2.0"),
+        (["License: BSD-3-Clause"], "BSD-3-Clause"),
+        (["License: UNKNOWN", "Classifier: License :: OSI Approved :: MIT License"], "MIT License"),
+        (["License: Permission is hereby granted\n        to anyone\n        who asks", "Classifier: License :: Other"], "Other"),
+        (["Classifier: Programming Language :: Python"], None),
+    ],
+)
+def test_what_a_wheel_says(tmp_path: Path, headers: list[str], said: str | None) -> None:
+    wheel(tmp_path, "Some_Name", *headers)
+    assert licenses(tmp_path).get(("pip", "some-name")) == said
+
+
+def test_what_conda_says_and_what_cannot_be_read(tmp_path: Path) -> None:
+    meta = tmp_path / "conda-meta"
+    meta.mkdir()
+    (meta / "a.json").write_text(json.dumps({"name": "python", "license": "Python-2.0"}))
+    (meta / "b.json").write_text(json.dumps({"name": "pip", "license": None}))
+    (meta / "c.json").write_text("{")
+    (meta / "d.json").write_text("[]")
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "broken-1.0.dist-info").mkdir(parents=True)
+    assert licenses(tmp_path) == {("conda", "python"): "Python-2.0"}

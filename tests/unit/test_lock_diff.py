@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from provision.console import compared_lines
+from provision.pipeline import lock
+from tests.unit.test_lock_verify import FORGE, conda_entry, entry, sound, wheel_entry
+
+
+def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> lock.Compared:
+    found = []
+    for name, content in (("old.yml", before), ("new.yml", after)):
+        (tmp_path / name).write_text(yaml.safe_dump(content))
+        found.append(lock.contents(tmp_path / name))
+    return lock.diff(found[0], found[1], ("old", "new"))
+
+
+def test_the_same_lock_twice(tmp_path: Path) -> None:
+    found = compared(tmp_path, sound(), sound())
+    assert found.same
+    assert compared_lines(found) == ["new locks the same 6 packages as old"]
+
+
+def test_every_kind_of_change(tmp_path: Path) -> None:
+    after = sound()
+    after["package"].remove(entry(after, "tzdata"))
+    after["package"].append(wheel_entry("sympy", "1.12"))
+    entry(after, "numpy").update(conda_entry("numpy", "1.26.10", "py311_0"))  # up, though "10" sorts before "4"
+    entry(after, "torch").update(wheel_entry("torch", "2.2.2"))
+    entry(after, "python").update(conda_entry("python", "3.11.7", "h1_1_cpython"))
+    entry(after, "filelock")["hash"]["sha256"] = "c" * 64
+    entry(after, "libz")["url"] = entry(after, "libz")["url"].replace(FORGE, "https://elsewhere.invalid/forge")
+    found = compared(tmp_path, sound(), after)
+    assert {(one.manager, one.package): one.change for one in found.differences} == {
+        ("conda", "tzdata"): "removed",
+        ("pip", "sympy"): "added",
+        ("conda", "numpy"): "up",
+        ("pip", "torch"): "down",
+        ("conda", "python"): "rebuilt",
+        ("pip", "filelock"): "rebuilt",
+        ("conda", "libz"): "re-sourced",
+    }
+    lines = compared_lines(found)
+    assert lines[0] == "linux-64, conda"
+    assert lines[-1] == "7 of 7 packages differ: 1 added, 1 down, 1 re-sourced, 2 rebuilt, 1 removed, 1 up"
+    assert any("numpy" in line and "1.26.4 py311_0 -> 1.26.10 py311_0" in line for line in lines)
+    assert any("libz" in line and "https://elsewhere.invalid/forge/linux-64" in line for line in lines)
+
+
+def test_channels_and_platforms_are_told_too(tmp_path: Path) -> None:
+    after = sound()
+    after["metadata"]["channels"].insert(0, {"url": "nvidia", "used_env_vars": []})
+    found = compared(tmp_path, sound(), after)
+    assert not found.same
+    assert compared_lines(found)[0] == "channels: conda-forge -> nvidia, conda-forge"
+
+
+def test_platforms_are_kept_apart(tmp_path: Path) -> None:
+    after = sound()
+    after["package"].append({**wheel_entry("torch", "2.4.0"), "platform": "linux-aarch64"})
+    (found,) = compared(tmp_path, sound(), after).differences
+    assert (found.platform, found.change) == ("linux-aarch64", "added")
+
+
+def test_versions_that_no_standard_orders(tmp_path: Path) -> None:
+    after = sound()
+    entry(after, "filelock")["version"] = "3.13-weird+"
+    assert compared(tmp_path, sound(), after).differences[0].change == "up"

@@ -1,0 +1,177 @@
+"""Exports held against the readers of each format: packaging, CycloneDX's schema, SPDX's validator, conda-lock's own renderer."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provision.errors import IntegrityError, InvalidSpec
+from provision.pipeline import lock
+from tests.unit.test_lock_verify import SHA, conda_entry, entry, sound, wheel_entry
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def ugly() -> dict[str, Any]:
+    """What real locks hold: local versions, underscores, epochs, tar.bz2, files of the disk, other categories and platforms."""
+    content = sound()
+    content["package"] += [
+        {
+            **wheel_entry("torchvision", "0.18.1", "torch"),
+            "version": "0.18.1+cu121",
+            "url": "https://files.invalid/w/torchvision-0.18.1%2Bcu121-py3-none-any.whl",
+        },
+        wheel_entry("typing-extensions", "4.12.2"),
+        {**wheel_entry("mine", "1.0"), "url": "file:///home/me/mine-1.0-py3-none-any.whl"},
+        conda_entry("_libgcc_mutex", "0.1", "conda_forge"),
+        conda_entry("x264", "1!164.3095", "h166bdaf_2"),
+        {**wheel_entry("pytest", "8.0"), "category": "dev"},
+        {**wheel_entry("torch", "2.3.1"), "platform": "linux-aarch64"},
+    ]
+    mutex = entry(content, "_libgcc_mutex")
+    mutex["url"] = mutex["url"].replace(".conda", ".tar.bz2")
+    return content
+
+
+@pytest.fixture
+def contents(tmp_path: Path) -> lock.Contents:
+    return written(tmp_path, ugly())
+
+
+def written(folder: Path, content: dict[str, Any]) -> lock.Contents:
+    path = folder / lock.FILE
+    path.write_text(yaml.safe_dump(content))
+    return lock.contents(path)
+
+
+def names(contents: lock.Contents, *managers: str) -> set[str]:
+    return {one.name for one in lock.selected(contents, "linux-64") if one.manager in managers}
+
+
+def test_requirements_name_every_wheel_with_its_hash(contents: lock.Contents) -> None:
+    from packaging.requirements import Requirement
+
+    text = lock.export(contents, "lab", "requirements", "linux-64")
+    lines = text.replace("\\\n", "").splitlines()[1:]
+    parsed = [Requirement(line.partition(" --hash=")[0].strip()) for line in lines]
+    assert {one.name for one in parsed} == names(contents, "pip")
+    assert all(line.endswith(f"--hash=sha256:{SHA}") for line in lines)
+    assert str(next(one.specifier for one in parsed if one.name == "torchvision")) == "==0.18.1+cu121"
+    assert next(one.url for one in parsed if one.name == "mine") == "file:///home/me/mine-1.0-py3-none-any.whl"
+
+
+def test_pylock_is_what_the_standard_says(contents: lock.Contents) -> None:
+    from packaging.pylock import Pylock
+
+    read = Pylock.from_dict(tomllib.loads(lock.export(contents, "lab", "pylock", "linux-64")))
+    read.validate()
+    assert {one.name for one in read.packages} == names(contents, "pip")
+    vision = next(one for one in read.packages if one.name == "torchvision")
+    assert vision.wheels is not None
+    assert (vision.wheels[0].name, vision.wheels[0].hashes) == ("torchvision-0.18.1+cu121-py3-none-any.whl", {"sha256": SHA})
+    assert vision.dependencies == [{"name": "torch"}]
+    assert str(read.requires_python) == "==3.11.*"
+
+
+def test_cyclonedx_is_valid_and_whole(contents: lock.Contents) -> None:
+    validation = pytest.importorskip("cyclonedx.validation.json")
+    from cyclonedx.schema import SchemaVersion
+
+    text = lock.export(contents, "lab", "cyclonedx", "linux-64", licenses=licenses(contents))
+    assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    document = json.loads(text)
+    assert {one["name"] for one in document["components"]} == names(contents, "conda", "pip")
+    assert all(one["hashes"][-1] == {"alg": "SHA-256", "content": SHA} for one in document["components"])
+    by_name = {one["name"]: one for one in document["components"]}
+    assert by_name["numpy"]["purl"] == "pkg:conda/numpy@1.26.4?build=py311_0&channel=conda-forge&subdir=linux-64&type=conda"
+    assert by_name["_libgcc_mutex"]["purl"].endswith("&type=tar.bz2")
+    assert by_name["torchvision"]["purl"] == "pkg:pypi/torchvision@0.18.1%2Bcu121"
+    assert by_name["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
+    assert by_name["torch"]["licenses"] == [{"license": {"name": "BSD, as we like it"}}]
+    assert "licenses" not in by_name["libz"]
+    assert "externalReferences" not in by_name["mine"]
+    needs = {one["ref"]: one["dependsOn"] for one in document["dependencies"]}
+    assert needs[by_name["torch"]["purl"]] == sorted([by_name["numpy"]["purl"], by_name["filelock"]["purl"]])
+
+
+def test_spdx_is_valid_and_whole(contents: lock.Contents, tmp_path: Path) -> None:
+    parsing = pytest.importorskip("spdx_tools.spdx.parser.parse_anything")
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+    path = tmp_path / "lab.spdx.json"
+    path.write_text(lock.export(contents, "lab", "spdx", "linux-64", licenses=licenses(contents)))
+    document = parsing.parse_file(str(path))
+    assert validate_full_spdx_document(document) == []
+    assert {one.name for one in document.packages} == names(contents, "conda", "pip") | {"lab"}
+    by_name = {one.name: one for one in document.packages}
+    assert str(by_name["numpy"].license_declared) == "BSD-3-Clause"
+    assert str(by_name["torch"].license_declared) == "NOASSERTION"
+    assert by_name["torch"].license_comment == "The package says: BSD, as we like it"
+    assert str(by_name["mine"].download_location) == "NOASSERTION"
+    assert by_name["torchvision"].external_references[0].locator == "pkg:pypi/torchvision@0.18.1%2Bcu121"
+
+
+def licenses(contents: lock.Contents) -> dict[str, str]:
+    said = {"numpy": "bsd-3-clause", "torch": "BSD, as we like it"}
+    return {one.url: said[one.name] for one in contents.entries if one.name in said}
+
+
+def test_explicit_is_what_conda_lock_renders(tmp_path: Path) -> None:
+    content = ugly()
+    found = written(tmp_path, content)
+    text = lock.export(found, "lab", "explicit", "linux-64")
+    command = [sys.executable, "-m", "conda_lock", "render", "-k", "explicit", "-p", "linux-64", "--no-dev-dependencies", str(found.path)]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert text == (tmp_path / "conda-linux-64.lock").read_text()
+    assert f"/linux-64/x264-1!164.3095-h166bdaf_2.conda#{'b' * 32}" in text
+    assert text.index("libz-") < text.index("python-")  # needed first
+
+
+@pytest.mark.parametrize("kind", ["explicit", "requirements", "pylock", "cyclonedx", "spdx"])
+def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lock.Format) -> None:
+    (tmp_path / "other").mkdir()
+    texts = {lock.export(written(folder, ugly()), "lab", kind, "linux-64") for folder in (tmp_path, tmp_path / "other")}
+    assert len(texts) == 1
+    assert texts.pop().endswith("\n")
+
+
+def test_a_time_only_where_it_is_given(contents: lock.Contents) -> None:
+    def documents(epoch: int | None) -> list[Any]:
+        return [json.loads(lock.export(contents, "lab", kind, "linux-64", epoch=epoch)) for kind in ("cyclonedx", "spdx")]
+
+    without, given = documents(None), documents(1_700_000_000)
+    assert "timestamp" not in without[0]["metadata"]
+    assert without[1]["creationInfo"]["created"] == "1970-01-01T00:00:00Z"
+    assert given[0]["metadata"]["timestamp"] == given[1]["creationInfo"]["created"] == "2023-11-14T22:13:20Z"
+    assert without[0]["serialNumber"] != given[0]["serialNumber"]
+
+
+def test_the_platform_is_asked_for_where_there_is_a_choice(contents: lock.Contents, tmp_path: Path) -> None:
+    assert lock.platform_of(contents, None) == "linux-64"
+    assert lock.platform_of(contents, "linux-aarch64") == "linux-aarch64"
+    with pytest.raises(InvalidSpec, match=r"not locked for osx-64.*linux-64, linux-aarch64") as caught:
+        lock.platform_of(contents, "osx-64")
+    assert "linux-aarch64" in caught.value.advice
+    content = copy.deepcopy(sound())
+    for one in content["package"]:
+        one["platform"] = "osx-arm64"
+    content["metadata"].update(platforms=["osx-arm64"])
+    assert lock.platform_of(written(tmp_path, content), None) == "osx-arm64"
+
+
+def test_a_wheel_without_a_hash_cannot_be_required(tmp_path: Path) -> None:
+    content = sound()
+    entry(content, "torch")["hash"] = {"md5": "b" * 32}
+    for kind in ("requirements", "pylock"):
+        with pytest.raises(IntegrityError, match="torch has no sha256"):
+            lock.export(written(tmp_path, content), "lab", kind, "linux-64")

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provision import conda
+from provision.errors import IntegrityError
+from provision.fetch import Answer
+from provision.pipeline import lock
+from provision.pipeline.lock.verify.finding import Finding
+
+SHA, MD5 = "a" * 64, "b" * 32
+FORGE = conda.url_of("conda-forge").rstrip("/")
+FILES = "https://files.invalid/packages"
+
+MACHINE = "subdirs:\n  linux-64:\n    packages:\n      __glibc: '2.28'\n      __linux: '5.10'\n      __unix: '0'\n"
+
+
+def conda_entry(name: str, version: str = "1.0", build: str = "h0_0", subdir: str = "linux-64", **depends: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "version": version,
+        "manager": "conda",
+        "platform": "linux-64",
+        "dependencies": {key.replace("__py", "python").replace("_glibc", "__glibc"): bound for key, bound in depends.items()},
+        "url": f"{FORGE}/{subdir}/{name}-{version}-{build}.conda",
+        "hash": {"md5": MD5, "sha256": SHA},
+        "category": "main",
+        "optional": False,
+    }
+
+
+def wheel_entry(name: str, version: str = "1.0", *needs: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "version": version,
+        "manager": "pip",
+        "platform": "linux-64",
+        "dependencies": dict.fromkeys(needs, "*"),
+        "url": f"{FILES}/{name.replace('-', '_')}-{version}-py3-none-any.whl",
+        "hash": {"sha256": SHA},
+        "category": "main",
+        "optional": False,
+    }
+
+
+def sound() -> dict[str, Any]:
+    """A lock with nothing wrong in it."""
+    return {
+        "version": 1,
+        "metadata": {
+            "content_hash": {"linux-64": SHA},
+            "channels": [{"url": "conda-forge", "used_env_vars": []}],
+            "platforms": ["linux-64"],
+            "sources": ["environment.yml"],
+        },
+        "package": [
+            conda_entry("python", "3.11.7", "h1_0_cpython", libz=">=1.3,<2.0a0", _glibc=">=2.17,<3.0.a0"),
+            conda_entry("libz", "1.3.1", "h2_1"),
+            conda_entry("numpy", "1.26.4", "py311_0", python=">=3.11,<3.12.0a0"),
+            conda_entry("tzdata", "2026c", "h3_0", subdir="noarch"),
+            wheel_entry("torch", "2.3.1", "numpy", "filelock"),
+            wheel_entry("filelock", "3.13"),
+        ],
+    }
+
+
+@pytest.fixture
+def verified(tmp_path: Path) -> Callable[..., list[Finding]]:
+    def run(content: dict[str, Any], *, machine: str | None = MACHINE, **asked: Any) -> list[Finding]:
+        path = tmp_path / lock.FILE
+        path.write_text(yaml.safe_dump(content))
+        if machine is not None:
+            (tmp_path / lock.VIRTUAL_PACKAGES).write_text(machine)
+        return list(lock.verify(lock.contents(path), lock.Asked(**asked), "lab").findings)
+
+    return run
+
+
+Verify = Callable[..., list[Finding]]
+
+
+def entry(content: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in content["package"] if one["name"] == name)
+    return found
+
+
+def only(found: list[Finding]) -> Finding:
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_a_sound_lock_has_no_finding(verified: Verify) -> None:
+    assert verified(sound()) == []
+
+
+@pytest.mark.parametrize(
+    "name,change,kind,words",
+    [
+        ("numpy", {"dependencies": {"python": ">=3.12"}}, "dependency", "needs python >=3.12, and python is 3.11.7 h1_0_cpython"),
+        ("numpy", {"dependencies": {"libblas": ">=3.9"}}, "dependency", "needs libblas >=3.9, and libblas is not there"),
+        ("numpy", {"dependencies": {"python_abi": "3.11.* *_cp311"}}, "dependency", "python_abi is not there"),
+        ("numpy", {"dependencies": {"__cuda": ">=12"}}, "dependency", "__cuda is not there in virtual-packages.yml"),
+        ("numpy", {"dependencies": {"__glibc": ">=2.34"}}, "dependency", "__glibc is 2.28 0 in virtual-packages.yml"),
+        ("numpy", {"dependencies": {"python": "==>>1"}}, "dependency", "is no requirement"),
+        ("torch", {"dependencies": {"sympy": "*"}}, "dependency", "needs sympy, which is not in the lock"),
+        ("numpy", {"hash": {"md5": MD5}}, "hash", "has no sha256"),
+        ("numpy", {"hash": {"md5": MD5, "sha256": "A" * 64}}, "hash", "which is no sha256"),
+        ("numpy", {"hash": {"md5": "zz", "sha256": SHA}}, "hash", "`zz`, which is no md5"),
+        ("numpy", {"version": "1.26.5"}, "file", "1.26.5 names another file: numpy-1.26.4-py311_0.conda"),
+        ("numpy", {"url": f"{FORGE}/linux-aarch64/numpy-1.26.4-py311_0.conda"}, "file", "is a file of linux-aarch64"),
+        ("torch", {"version": "2.3.2"}, "file", "2.3.2 names another file: torch-2.3.1-py3-none-any.whl"),
+        ("torch", {"url": f"{FILES}/torch.whl"}, "file", "no wheel: torch.whl"),
+        (
+            "libz",
+            {"url": "https://elsewhere.invalid/mine/linux-64/libz-1.3.1-h2_1.conda"},
+            "channel",
+            "is from https://elsewhere.invalid/mine",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_package(verified: Verify, name: str, change: dict[str, Any], kind: str, words: str) -> None:
+    content = sound()
+    entry(content, name).update(change)
+    found = only(verified(content))
+    assert (found.package, found.kind) == (name, kind)
+    assert words in found.message
+
+
+def test_a_password_in_an_address_is_not_shown(verified: Verify) -> None:
+    content = sound()
+    entry(content, "libz")["url"] = "https://me:secret@elsewhere.invalid/mine/linux-64/libz-1.3.1-h2_1.conda"
+    assert "secret" not in only(verified(content)).message
+
+
+def test_a_package_that_is_locked_twice(verified: Verify) -> None:
+    content = sound()
+    content["package"].append(conda_entry("libz", "1.3.2", "h9_0"))
+    assert "libz-1.3.1-h2_1.conda, libz-1.3.2-h9_0.conda" in only([one for one in verified(content) if one.kind == "twice"]).message
+    content = sound()
+    content["package"].append(copy.deepcopy(entry(content, "libz")))
+    assert only(verified(content)).message == "is listed twice"
+
+
+def test_a_package_of_two_categories_is_not_locked_twice(verified: Verify) -> None:
+    content = sound()
+    content["package"].append({**entry(content, "libz"), "category": "dev"})
+    assert verified(content) == []
+
+
+def test_names_that_only_conda_tells_apart(verified: Verify) -> None:
+    content = sound()
+    content["package"] += [conda_entry("typing-extensions", "4.16.0"), conda_entry("typing_extensions", "4.16.0")]
+    assert verified(content) == []
+
+
+def test_a_package_that_both_managers_have(verified: Verify) -> None:
+    content = sound()
+    content["package"].append(wheel_entry("numpy", "2.0.0"))
+    found = only(verified(content))
+    assert (found.kind, found.package) == ("both", "numpy")
+    assert "conda's 1.26.4 and the wheel numpy 2.0.0" in found.message
+
+
+def test_a_library_may_have_a_wheels_name(verified: Verify) -> None:
+    content = sound()
+    content["package"].append(wheel_entry("libz", "1.0"))
+    assert verified(content) == []
+
+
+@pytest.mark.parametrize("provider", ["msgpack-python", "python-msgpack", "py-msgpack", "msgpack"])
+def test_conda_may_name_a_python_package_differently(verified: Verify, provider: str) -> None:
+    content = sound()
+    entry(content, "torch")["dependencies"]["msgpack"] = "*"
+    content["package"].append(conda_entry(provider, "1.0", "py311_0"))
+    assert verified(content) == []
+
+
+def test_constrains_bind_what_is_there(verified: Verify) -> None:
+    url = entry(sound(), "libz")["url"]
+    assert verified(sound(), constrains={url: ("numpy >=1.26", "absent <2")}) == []
+    found = only(verified(sound(), constrains={url: ("numpy <1.26",)}))
+    assert (found.package, found.kind) == ("libz", "constraint")
+    assert "constrains numpy <1.26, and that is 1.26.4" in found.message
+
+
+@pytest.mark.parametrize(
+    "answer,kind,words",
+    [
+        (Answer(state="gone", detail="HTTP 404"), "gone", "is no longer served"),
+        (Answer(state="silent", detail="Connection refused"), "silent", "could not be asked for"),
+        (Answer(state="other", detail="HTTP 403"), "silent", "cannot be had"),
+        (Answer(state="changed", detail="its sha256 is 00…"), "changed", "is another file now"),
+    ],
+)
+def test_a_file_that_is_not_served(verified: Verify, answer: Answer, kind: str, words: str) -> None:
+    content = sound()
+    answers = {one["url"]: Answer(state="there") for one in content["package"]} | {entry(content, "torch")["url"]: answer}
+    found = only(verified(content, served=answers))
+    assert (found.package, found.kind) == ("torch", kind)
+    assert words in found.message and answer.detail in found.message and "torch-2.3.1" in found.message
+
+
+def test_platforms_are_looked_at_one_by_one(verified: Verify) -> None:
+    content = sound()
+    content["package"] += [{**one, "platform": "linux-aarch64"} for one in content["package"] if one["name"] in ("tzdata", "filelock")]
+    content["package"].append({**wheel_entry("torchvision", "0.18", "torch"), "platform": "linux-aarch64"})
+    found = only(verified(content))
+    assert (found.platform, found.package) == ("linux-aarch64", "torchvision")
+
+
+def test_this_machines_python_takes_the_place_of_the_channels(verified: Verify) -> None:
+    content = sound()
+    content["metadata"]["custom_metadata"] = {"provision_python_from": "host", "provision_inputs_sha256": SHA}
+    entry(content, "python").update(url="file:///data/channels/py3.11.7/linux-64/python-3.11.7-h1_0_cpython.conda")
+    entry(content, "python")["dependencies"]["__glibc"] = ">=2.36"
+    assert verified(content) == []
+
+
+ENVIRONMENT = "channels: [conda-forge]\ndependencies: [python=3.11]\n"
+
+
+def content_hash(folder: Path) -> str:
+    found = lock.inputs(ENVIRONMENT, MACHINE, folder)
+    return lock.content_hashes(found)["linux-64"]
+
+
+def test_the_content_hash_is_that_of_the_inputs_beside_it(verified: Verify, tmp_path: Path) -> None:
+    (tmp_path / lock.ENVIRONMENT).write_text(ENVIRONMENT)
+    content = sound()
+    content["metadata"]["content_hash"]["linux-64"] = content_hash(tmp_path)
+    assert verified(content) == []
+    (tmp_path / lock.ENVIRONMENT).write_text(ENVIRONMENT.replace("3.11", "3.12"))
+    found = only(verified(content))
+    assert (found.kind, found.package) == ("inputs", "conda-lock.yml")
+    assert "the content hash differs" in found.message
+
+
+def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
+    path = tmp_path / lock.FILE
+    path.write_text(yaml.safe_dump(sound()))
+    notes = lock.verify(lock.contents(path), lock.Asked(), "lab").notes
+    assert [word for word in ("--offline", "content hash", "constrains") if not any(word in note for note in notes)] == []
+    everything = lock.Asked(served={}, constrains={one["url"]: () for one in sound()["package"]})
+    assert len(lock.verify(lock.contents(path), everything, "lab").notes) == 1  # the inputs are still not beside it
+
+
+def test_a_lock_of_conda_locks_own_is_held_against_its_default_machine(verified: Verify) -> None:
+    content = sound()
+    entry(content, "python")["dependencies"]["__cuda"] = ">=12"  # an option of its command, which no file tells
+    assert verified(content, machine=None) == []
+    entry(content, "python")["dependencies"]["__glibc"] = ">=2.34"
+    assert "__glibc is 2.28" in only(verified(content, machine=None)).message
+
+
+@pytest.mark.parametrize("text", ["", "[", "- a\n", "version: 2\nmetadata: {}\npackage: []\n", "version: 1\nmetadata: {}\npackage: [1]\n"])
+def test_what_is_no_lock_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / lock.FILE
+    path.write_text(text)
+    with pytest.raises(IntegrityError, match=r"conda-lock\.yml is"):
+        lock.contents(path)
