@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from provision.cli.ci import ci
-from provision.cli.options import builds, common, verb
+from provision.cli.options import builds, common, context_of, dry, relock_option, show_outcomes, verb
 
 if TYPE_CHECKING:
     from provision.console import Console
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 @common
 @click.pass_context
-def matrix(context: click.Context, /, **options: Any) -> None:
+def matrix(context: click.Context, /, **chosen: Any) -> None:
     """Which PyTorch builds exist: torch, CUDA, source, platform, and what each needs.
 
     \b
@@ -30,20 +30,43 @@ def matrix(context: click.Context, /, **options: Any) -> None:
     provision matrix --driver 535 --gpu V100
     """
     if context.invoked_subcommand is None:
-        _show(**options)
-    elif given := [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]:
+        _show(**chosen)
+    elif given := [name for name in chosen if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]:
         shown = ", ".join("--json" if name == "as_json" else f"--{name}" for name in given)
         raise click.UsageError(f"Write {shown} after `{context.invoked_subcommand}`, whose options these are.", context)
 
 
 @verb
-def _show(console: Console, envs: Path | None, format: str, **options: Any) -> int:
+def _show(console: Console, envs: Path | None, format: str, **chosen: Any) -> int:
     from provision.workflows import matrix as workflow
 
     console.as_json = console.as_json or format == "json"
-    found = workflow.show(options)
+    found = workflow.show(chosen)
     console.result(found, "" if console.as_json else workflow.written(found, format))
     return 0
+
+
+@matrix.command("lock")
+@builds
+@click.option("--newest", is_flag=True, help="Of each minor release only its newest patch.")
+@click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]")
+@click.option("--channel-alias", "alias", metavar="URL", help="Where channel names are looked up (a mirror).")
+@relock_option
+@dry
+@common
+@verb
+def lock(console: Console, envs: Path | None, dry_run: bool, alias: str | None, relock: bool, newest: bool, **chosen: Any) -> int:
+    """Lock every build that fits, each as an environment of its own; one that fails does not stop the others.
+
+    \b
+    Everything from 2.1 on that a driver 535 runs, from conda-forge:
+    provision matrix lock --torch '>=2.1' --driver 535 --source conda-forge
+    """
+    from provision.workflows import bulk
+
+    context = context_of(console, envs, alias=alias)
+    wishes = bulk.wishes_for(chosen, newest=newest, relock=relock)
+    return show_outcomes(console, bulk.lock_all(context, wishes, dry_run=dry_run))
 
 
 matrix.add_command(ci)

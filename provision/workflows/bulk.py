@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from provision.compat import minor, version_key
 from provision.errors import InvalidSpec, ProvisionError
-from provision.model import MeterContext, Outcome, Progress
+from provision.model import PLATFORM, PLATFORMS, BuildSource, MeterContext, Outcome, Platform, Progress
 from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import render
+from provision.pipeline.table import question, table
 from provision.workflows.keep import lock_only, render_only
 from provision.workflows.plan import Context, Plan, Wish, plan
 from provision.workflows.preview import lock_preview
@@ -60,8 +63,48 @@ def named(context: Context) -> list[str]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A build of the table that is to become an environment, for all platforms asked for that have it."""
+
+    torch: str
+    cuda: str
+    source: BuildSource
+    platforms: tuple[Platform, ...]
+
+
+def wanted_builds(asked: Mapping[str, Any]) -> list[Wanted]:
+    """The builds of the table that fit, oldest torch and CUDA first."""
+    found: dict[tuple[str, str, BuildSource], list[Platform]] = {}
+    newest_first = table(question(asked)).cells
+    for cell in sorted(newest_first, key=lambda cell: (version_key(cell.torch), version_key(cell.cuda))):
+        found.setdefault((cell.torch, cell.cuda, cell.source), []).append(cell.platform)
+    return [
+        Wanted(torch=torch, cuda=cuda, source=source, platforms=tuple(sorted(platforms, key=PLATFORMS.index)))
+        for (torch, cuda, source), platforms in found.items()
+    ]
+
+
+def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[Wish]:
+    """A wish for every build that fits; on linux-64 unless platforms are asked for.
+
+    newest: of each minor release only its newest patch.
+    """
+    builds = wanted_builds({**asked, "platform": asked.get("platform") or (PLATFORM,)})
+    if newest:
+        latest = {(minor(build.torch), build.cuda, build.source): build.torch for build in builds}
+        builds = [build for build in builds if latest[minor(build.torch), build.cuda, build.source] == build.torch]
+    kept = {name: asked.get(name) for name in ("python", "nccl", "glibc", "driver", "gpu", "companions")}
+    return [
+        Wish(
+            options={"torch": build.torch, "cuda": build.cuda, "source": build.source, "platforms": build.platforms, **kept}, relock=relock
+        )
+        for build in builds
+    ]
+
+
 def lock_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = False) -> list[Outcome]:
-    """`provision lock --all`: the lock of each, several at a time, in the order of the wishes."""
+    """`provision lock --all` and `provision matrix lock`: the lock of each, several at a time, in the order of the wishes."""
 
     def lock(alone: Context, wish: Wish) -> Outcome:
         started = time.monotonic()

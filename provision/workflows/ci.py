@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from provision import __version__
-from provision.compat import version_key
 from provision.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
 from provision.folders import write_whole
-from provision.model import PLATFORMS, BuildSource, Platform, Spec
-from provision.pipeline import ci, matrix, render, spec, table
-from provision.workflows.bulk import difference, named
+from provision.model import Spec
+from provision.pipeline import ci, matrix, render, spec
+from provision.workflows.bulk import difference, named, wanted_builds
 from provision.workflows.plan import Context
 
 # Where a service looks for it. A GitLab file of this name is included from .gitlab-ci.yml where a project has one of its own.
@@ -120,21 +119,10 @@ def _asked(wish: CiWish) -> list[str]:
 
 
 def _specs(asked: Mapping[str, Any]) -> list[Spec]:
-    """A request for each build of the table that is meant, with all of its platforms that are; oldest torch and CUDA first."""
-    found: dict[tuple[str, str, BuildSource], list[Platform]] = {}
-    newest_first = table.table(table.question(asked)).cells
-    for cell in sorted(newest_first, key=lambda cell: (version_key(cell.torch), version_key(cell.cuda))):
-        found.setdefault((cell.torch, cell.cuda, cell.source), []).append(cell.platform)
+    """A request for each build of the table that is meant."""
     return [
-        Spec(
-            name="",
-            torch=torch,
-            cuda=cuda,
-            python=asked.get("python"),
-            source=source,
-            platforms=tuple(sorted(platforms, key=PLATFORMS.index)),
-        )
-        for (torch, cuda, source), platforms in found.items()
+        Spec(name="", torch=build.torch, cuda=build.cuda, python=asked.get("python"), source=build.source, platforms=build.platforms)
+        for build in wanted_builds(asked)
     ]
 
 
