@@ -54,7 +54,7 @@ def cells() -> list[dict[str, object]]:
     for version, release in reversed(compat.releases().items()):
         for source in ("conda-forge", "pytorch"):
             for build in release.builds(source):
-                for python in build.python:
+                for python in build.python or build.python_seen:
                     found.append({"torch": version, "cuda": build.cuda, "python": python, "source": source, "companions": False})
     return found
 
