@@ -60,6 +60,7 @@ CHANGING = {
     "kernel remove",
     "channel bootstrap",
     "matrix ci",
+    "matrix lock",
 }
 
 
