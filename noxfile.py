@@ -27,6 +27,8 @@ TEST_TOOLS = [
     "cyclonedx-python-lib[json-validation]>=11",
     "spdx-tools>=0.8",
 ]
+# What tools/update_data reads and writes with.
+DATA_TOOLS = ["pypi-simple>=1.8", "remotezip>=0.12", "ruamel.yaml>=0.18"]
 
 
 @nox.session
@@ -35,13 +37,13 @@ def lint(session: nox.Session) -> None:
     session.install("ruff>=0.14", "codespell")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check", "--diff")
-    session.run("codespell", "provision", "tests", "docs", "benchmarks", "README.md", "noxfile.py")
+    session.run("codespell", "provision", "tests", "docs", "benchmarks", "tools", "README.md", "noxfile.py")
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict, over package and tests."""
-    session.install("-e", ".", "mypy>=1.18", "types-PyYAML", "types-docker", "nox", *TEST_TOOLS[:1])
+    session.install("-e", ".", "mypy>=1.18", "types-PyYAML", "types-docker", "nox", *TEST_TOOLS[:1], *DATA_TOOLS)
     session.run("mypy")
 
 
@@ -56,7 +58,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Unit tests: no network, engine or torch; seconds."""
-    session.install("-e", ".", *TEST_TOOLS)
+    session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
     session.run("pytest", "tests/unit", *session.posargs)
 
 
@@ -88,7 +90,7 @@ def _other_pythons() -> list[Path]:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Tests with real parts; a part that is absent skips with its reason, and fails where PROVISION_REQUIRE names it."""
-    session.install("-e", ".", *TEST_TOOLS)
+    session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
     # Much of the time is waiting (for an engine, an index, a deadline), so two files are tested at a time.
     parallel = ("-n", "2", "--dist", "loadfile") if not session.posargs else ()
     session.run("pytest", "tests/integration", "--durations=15", *parallel, *session.posargs, env=_interpreter_with_torch(session))
@@ -111,3 +113,10 @@ def bench(session: nox.Session) -> None:
     session.install("-e", ".")
     for script in session.posargs or sorted(map(str, Path("benchmarks").glob("bench_*.py"))):
         session.run("python", script)
+
+
+@nox.session
+def update_data(session: nox.Session) -> None:
+    """What the package index proves that provision/data does not say, as a diff; `-- --write` changes the files."""
+    session.install("-e", ".", *DATA_TOOLS)
+    session.run("python", "-m", "update_data", *session.posargs, env={"PYTHONPATH": "tools"})

@@ -8,7 +8,7 @@ from typing import Any
 DATA = Path(__file__).parent.parent / "data"
 TEMPLATES = Path(__file__).parent.parent / "templates"
 # What makes a mapping a row that states something about the world.
-STATES = frozenset({"version", "versions", "requirement", "driver_floor", "index_path", "minimum", "sm", "capability", "builds"})
+STATES = frozenset({"version", "versions", "requirement", "minimum", "sm", "capability", "builds"})
 
 
 def load(name: str) -> Any:

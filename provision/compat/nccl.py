@@ -39,4 +39,4 @@ def cuda_versions() -> tuple[str, ...]:
 @functools.cache
 def nccl_wheels() -> dict[str, tuple[str, ...]]:
     """nvidia-nccl-cuXY -> versions that the package index has, oldest first."""
-    return {name: tuple(versions) for name, versions in load("nccl.yml")["nccl_wheels"]["versions"].items()}
+    return {name: tuple(row["versions"]) for name, row in load("nccl.yml")["nccl_wheels"].items()}

@@ -235,7 +235,7 @@ def _wheel(tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[
         specs=(),
         source=build["source"],
         elsewhere={platform: _wheel_elsewhere(default) for platform, default in others.items()},
-        **_facts({**build, "python": row["index_default"][PLATFORM]["python"]}),
+        **_facts({"glibc": row["index_default"][PLATFORM]["glibc"], **build, "python": row["index_default"][PLATFORM]["python"]}),
     )
 
 

@@ -48,7 +48,11 @@ def rows() -> dict[tuple[str, str, str, str], dict[str, Any]]:
     for version, release in load("releases.yml").items():
         defaults = release["index_default"]
         for tag, build in release["wheels"].items():
-            found[version, "wheels", build["cuda"], "linux-64"] = {**build, "python": defaults["linux-64"]["python"]}
+            found[version, "wheels", build["cuda"], "linux-64"] = {
+                **defaults["linux-64"],
+                **build,
+                "python": defaults["linux-64"]["python"],
+            }
             if defaults["linux-aarch64"]["build"] == tag:
                 blank = {"sm": None, "ptx": None}
                 there = {

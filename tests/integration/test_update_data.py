@@ -1,0 +1,154 @@
+"""Refreshing the data from real wheels, and from an index that is served here."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provision.compat import DATA
+
+ROOT = Path(__file__).parent.parent.parent
+PROVABLE = [
+    ("index_default",),
+    ("torchaudio", "version"),
+    ("torchaudio", "pins_torch"),
+    ("torchvision", "version"),
+    ("torchvision", "pins_torch"),
+    ("triton",),
+    ("wheels", "cu132", "cuda"),
+    ("wheels", "cu132", "on_pypi"),
+    ("wheels", "cu132", "nccl"),
+    ("wheels", "cu132", "cudnn"),
+]
+
+
+def refresh(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "update_data", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "tools"), **environment})
+
+
+def at(release: dict[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = release
+    for key in path:
+        value = value[key]
+    return value
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The data, with a few releases: reading and writing all of them takes seconds."""
+    (tmp_path / "nccl.yml").write_text((DATA / "nccl.yml").read_text())
+    head, *releases = re.split(r'^(?="\d)', (DATA / "releases.yml").read_text(), flags=re.MULTILINE)
+    kept = [one for one in releases if one.startswith(('"2.3.1"', '"2.4.0"', '"2.15.0"'))]
+    (tmp_path / "releases.yml").write_text(head + "".join(kept))
+    return tmp_path
+
+
+@pytest.mark.index
+def test_a_release_that_the_table_lacks_is_found(data: Path) -> None:
+    table = data / "releases.yml"
+    whole = table.read_text()
+    ours = yaml.safe_load(whole)["2.15.0"]
+    table.write_text(whole[: whole.index('"2.15.0":')])
+    ran = refresh("--data", str(data), "--release", "2.15.0", "--write")
+    assert ran.returncode == 0, ran.stderr
+    assert "new: 2.15.0 wheels cu132 nccl: version 2.30.7" in ran.stdout
+    assert "new: 2.15.0 wheels cu132 cudnn: version 9.26.0.51" in ran.stdout
+    assert "toolkit 13.2.2" in ran.stdout
+    assert "+++ b/provision/data/releases.yml" in ran.stdout
+    found = yaml.safe_load(table.read_text())["2.15.0"]
+    for path in PROVABLE:
+        assert at(found, path) == at(ours, path), path
+    assert table.read_text().startswith(whole[: whole.index('"2.15.0":')])
+
+
+# An index without ranged reads, whose metadata lie beside the wheels (PEP 658).
+
+METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirements}\n"
+WHEELS = {
+    "torch-9.9.0-cp313-cp313-manylinux_2_28_x86_64.whl": [
+        'cuda-toolkit[cudart]==14.1.3; platform_system == "Linux"',
+        'nvidia-nccl-cu14==3.1.4; platform_system == "Linux"',
+        'nvidia-cudnn-cu14==10.0.0.1; platform_system == "Linux"',
+    ],
+    "torch-2.3.1-cp311-cp311-manylinux1_x86_64.whl": ["nvidia-cuda-runtime-cu12==12.1.105", "nvidia-nccl-cu12==2.99.9"],
+    "torchvision-0.99.0-py3-none-manylinux_2_28_x86_64.whl": ["torch==9.9.0"],
+}
+OWN = {"torch-2.3.1+cu118-cp311-cp311-linux_x86_64.whl": ["nvidia-cuda-runtime-cu11==11.8.89", "nvidia-nccl-cu11==2.20.5"]}
+
+
+def serve(folder: Path, wheels: dict[str, list[str]]) -> None:
+    for name, requirements in wheels.items():
+        project, version = name.split("-")[:2]
+        place = folder / project
+        place.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(b"not read")
+        lines = "\n".join(f"Requires-Dist: {requirement}" for requirement in requirements)
+        (place / f"{name}.metadata").write_text(METADATA.format(name=project, version=version, requirements=lines))
+        with (place / "index.html").open("a") as page:
+            page.write(f'<a href="{name}" data-core-metadata="true">{name}</a>\n')
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    folder = tmp_path / "served"
+    serve(folder / "simple", WHEELS)
+    serve(folder / "own" / "cu118", OWN)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_newer_releases_conflicts_and_lost_proof(data: Path, served: str) -> None:
+    before = yaml.safe_load((data / "releases.yml").read_text())
+    ran = refresh("--data", str(data), "--index", f"{served}/simple/", "--write", "--check", PROVISION_TORCH_INDEX=f"{served}/own")
+    assert ran.returncode == 1, ran.stderr
+    said = ran.stdout.splitlines()
+    assert any(line.startswith("# new: 9.9.0 wheels cu141 nccl: version 3.1.4") for line in said)
+    assert any("changed: 2.3.1 wheels cu121 nccl: version 2.20.5 -> 2.99.9" in line for line in said)
+    assert any("no longer proven by the index, left as it is: 2.15.0 index_default linux-64" in line for line in said)
+    assert not [line for line in said if line.startswith("#") and "cu118" in line]  # it says what the table says
+    after = yaml.safe_load((data / "releases.yml").read_text())
+    assert list(after) == [*before, "9.9.0"]
+    assert after["9.9.0"]["index_default"]["linux-64"]["toolkit"] == "14.1.3"
+    assert after["9.9.0"]["torchvision"]["version"] == "0.99.0"
+    assert after["9.9.0"]["wheels"]["cu141"]["architectures"]["sm"] is None
+    assert after["2.15.0"] == before["2.15.0"]
+
+
+def test_a_hand_sourced_fact_that_a_wheel_contradicts(data: Path, served: str, tmp_path: Path) -> None:
+    serve(tmp_path / "served" / "own" / "cu118", {"torch-2.4.0+cu118-cp311-cp311-linux_x86_64.whl": ["nvidia-nccl-cu11==2.99.9"]})
+    ran = refresh("--data", str(data), "--index", f"{served}/simple/", "--release", "2.4.0", PROVISION_TORCH_INDEX=f"{served}/own")
+    assert "# CONFLICT, left as it is for a person to decide: 2.4.0 wheels cu118 nccl: version is 2.20.5 by pytorch/builder" in ran.stdout
+    assert "but 2.99.9 by metadata torch==2.4.0+cu118 (PyTorch wheel index)" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--index", "http://127.0.0.1:9/simple/"], 8, "The package index did not answer about torch"),
+        (["--release", "2.99.0"], 4, "torch 2.99.0 is neither on the index nor in the table"),
+    ],
+)
+def test_errors(data: Path, served: str, arguments: list[str], code: int, said: str) -> None:
+    named = arguments if "--index" in arguments else ["--index", f"{served}/simple/", *arguments]
+    ran = refresh("--data", str(data), *named)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (code, False)
+    assert said in ran.stderr

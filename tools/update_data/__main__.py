@@ -1,0 +1,54 @@
+"""The command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from provision.compat import DATA
+from provision.errors import ProvisionError
+from update_data.document import Document
+from update_data.index import configured
+from update_data.refresh import refresh, refresh_nccl
+
+
+@click.command()
+@click.option("--write", is_flag=True, help="Change the files.")
+@click.option("--check", is_flag=True, help="Exit code 1 if anything would change or needs a person.")
+@click.option("--release", "only", multiple=True, metavar="V", help="Only this release.  [default: the table's, and newer ones]")
+@click.option("--index", "url", metavar="URL", help="Another index than pip's or uv's settings name.")
+@click.option("--data", type=click.Path(path_type=Path, exists=True), default=DATA, help="Folder of the data files.  [default: ours]")
+def main(write: bool, check: bool, only: tuple[str, ...], url: str | None, data: Path) -> None:
+    """Refresh provision/data from what the wheels of a package index say. Shows a diff; changes nothing without --write."""
+    try:
+        sys.exit(_run(write=write, check=check, only=only, url=url, data=data))
+    except ProvisionError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _run(*, write: bool, check: bool, only: tuple[str, ...], url: str | None, data: Path) -> int:
+    index = configured(url)
+    table, nccl = Document(data / "releases.yml"), Document(data / "nccl.yml")
+    findings = [refresh(index, table.content, only), refresh_nccl(index, nccl.content)]
+    differs = False
+    for document, found in zip((table, nccl), findings):
+        for row in found.rows:
+            document.set(row)
+        for line in found.lines():
+            click.echo(f"# {line}")
+        after = document.changed() if found.rows else document.text
+        click.echo(document.diff(after), nl=False)
+        differs |= after != document.text
+        if write and after != document.text:
+            document.path.write_text(after, encoding="utf-8")
+            click.echo(f"wrote {document.path.name}", err=True)
+    if not differs:
+        click.echo("the data says what the index says", err=True)
+    return int(check and (differs or any(found.need_a_person for found in findings)))
+
+
+if __name__ == "__main__":
+    main()

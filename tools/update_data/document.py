@@ -1,0 +1,108 @@
+"""A data file as text that is changed in place: comments, order, quotes and everything not changed stay byte for byte."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.representer import RoundTripRepresenter
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+from update_data.wheels import Row
+
+# What a release has before anything is known of it. The pytorch channel ended with 2.5; conda-forge is read from its recipes, by hand.
+BLANK: dict[str, Any] = {
+    "index_default": {},
+    "torchvision": {"version": None, "pins_torch": None, "source": None},
+    "torchaudio": {"version": None, "pins_torch": None, "source": None},
+    "triton": {"requirement": None, "source": None},
+    "wheels": {},
+    "pytorch_channel": {"available": False, "cuda": {}, "source": "pytorch/pytorch#138506 (2.5 is the last release on this channel)"},
+    "conda_forge": {"available": None, "cuda": {}, "source": "not read yet for this release"},
+}
+BLANK_BUILD: dict[str, Any] = {
+    "cuda": None,
+    "on_pypi": None,
+    "source": None,
+    "nccl": {"version": None, "linkage": None, "source": None},
+    "cudnn": {"version": None, "source": None},
+    "architectures": {"sm": None, "ptx": None, "source": None},
+}
+
+
+class Document:
+    """A YAML file that is read, changed and written without disturbing what is not changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.text = path.read_text(encoding="utf-8")
+        self.content: CommentedMap = _yaml().load(self.text)
+
+    def set(self, row: Row) -> None:
+        """State a row's values, and its source. A release or a build that is not there is added, the rest of it not known."""
+        if row.path[0] not in self.content:
+            self._insert(row.path[0])
+        place = self.content
+        for depth, key in enumerate(row.path):
+            if key not in place:
+                place[key] = _styled(BLANK_BUILD if depth == 2 and row.path[1] == "wheels" else {})
+            place = place[key]
+        for key, value in row.values.items():
+            if key in place:
+                place[key] = place[key] if value is None else _styled(value)
+            else:
+                place.insert(list(place).index("source") if "source" in place else len(place), key, _styled(value))
+        if place.get("source") != row.source:
+            place["source"] = row.source
+
+    def changed(self) -> str:
+        """The text as it is now."""
+        out = io.StringIO()
+        _yaml().dump(self.content, out)
+        return out.getvalue()
+
+    def diff(self, after: str) -> str:
+        shown = f"provision/data/{self.path.name}"
+        before, now = self.text.splitlines(keepends=True), after.splitlines(keepends=True)
+        return "".join(difflib.unified_diff(before, now, f"a/{shown}", f"b/{shown}"))
+
+    def _insert(self, release: str) -> None:
+        later = [index for index, one in enumerate(self.content) if Version(one) > Version(release)]
+        self.content.insert(min(later, default=len(self.content)), DoubleQuotedScalarString(release), _styled(BLANK))
+
+
+def _yaml() -> YAML:
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 100_000  # sources are not folded
+    yaml.indent(mapping=2, sequence=2, offset=0)
+    yaml.Representer = _Representer
+    return yaml
+
+
+class _Representer(RoundTripRepresenter):
+    """Writes null where ruamel writes nothing."""
+
+    def null(self, data: None) -> Any:
+        return self.represent_scalar("tag:yaml.org,2002:null", "null")
+
+
+_Representer.add_representer(type(None), _Representer.null)
+
+
+def _styled(value: Any) -> Any:
+    """As the file is written: versions in double quotes, lists of them in one line."""
+    if isinstance(value, dict):
+        return CommentedMap({key: _styled(item) for key, item in value.items()})
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        listed = CommentedSeq(_styled(item) for item in value)
+        listed.fa.set_flow_style()
+        return listed
+    return DoubleQuotedScalarString(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+", value) else value
