@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from provision.pipeline.render import render_table
 from provision.pipeline.table import Table, formats, question, table
 
 
@@ -19,5 +18,7 @@ def written(found: Table, format: str) -> str:
     if format == "csv":
         return formats.as_csv(found)
     if format == "html":
+        from provision.pipeline.render import render_table
+
         return render_table(formats.page(found))
     return "\n".join(formats.markdown(found) if format == "markdown" else formats.text(found))

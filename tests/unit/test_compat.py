@@ -194,6 +194,10 @@ def test_releases_that_the_table_does_not_have(expression: str) -> None:
         ("NVIDIA B300 SXM6 AC", "sm_103"),
         ("NVIDIA GB10", "sm_121"),
         ("GTX 1080 Ti", "sm_61"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "sm_89"),
+        ("NVIDIA A10G", "sm_86"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "sm_80"),
+        ("NVIDIA RTX PRO 4000 Blackwell SFF Edition", "sm_120"),
     ],
 )
 def test_gpus_are_found_by_what_people_and_nvidia_smi_call_them(asked: str, architecture: str) -> None:

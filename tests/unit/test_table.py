@@ -236,6 +236,14 @@ def test_what_is_not_known_is_counted_and_shown_only_on_request() -> None:
         ask(torch="2.15", driver="580.65.06", gpu=("H100",))
 
 
+def test_a_bare_branch_is_told_to_be_one() -> None:
+    found = ask(driver="525", torch="2.3.1", source=("wheels",))
+    assert {cell.cuda for cell in found.cells} == {"11.8"}
+    assert found.hints == ("Driver 525 may be older than 525.60.13: give the whole version to know.",)
+    assert found.hints[0] in formats.text(found)
+    assert not ask(driver="525.60.13", torch="2.3.1").hints
+
+
 def test_a_gpu_that_only_ptx_reaches_is_marked_with_the_caveat_of_nccl() -> None:
     found = ask(torch="2.3.1", gpu=("B200",))
     assert {cell.source for cell in found.cells} == {"conda-forge"}

@@ -77,6 +77,7 @@ def notes(table: Table) -> list[str]:
     if table.hidden:
         parts = ", ".join(f"{part} ({count})" for part, count in sorted(table.hidden_by.items()))
         found.append(f"{table.hidden} more might fit: no source says about {parts}. --unknown shows them.")
+    found += table.hints
     if any(cell.through_ptx for cell in table.cells):
         (rule,) = (rule for rule in rules() if rule.through_ptx)
         found.append(f"ptx: the build has no code for that GPU and compiles its PTX when it starts. {rule.reason}. {rule.advice}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,7 @@ class Table:
     cells: tuple[Cell, ...]
     hidden: int
     hidden_by: dict[str, int]
+    hints: tuple[str, ...] = ()  # what to ask instead, so that more is known
 
 
 def table(question: Question) -> Table:
@@ -63,9 +64,11 @@ def table(question: Question) -> Table:
     judged = list(_judged(question))
     shown = tuple(cell for cell in judged if question.unknown or not cell.not_known)
     hidden = [] if question.unknown else [cell for cell in judged if cell.not_known]
+    hints = _hints(question, judged)
     if not shown:
-        raise _nothing(question, hidden)
-    return Table(cells=shown, hidden=len(hidden), hidden_by=dict(Counter(part for cell in hidden for part in cell.not_known)))
+        raise _nothing(question, hidden, hints)
+    hidden_by = dict(Counter(part for cell in hidden for part in cell.not_known))
+    return Table(cells=shown, hidden=len(hidden), hidden_by=hidden_by, hints=hints)
 
 
 def _judged(question: Question) -> Iterator[Cell]:
@@ -161,12 +164,20 @@ def _cell(release: Release, source: BuildSource, build: Build, platform: Platfor
     )
 
 
-def _nothing(question: Question, hidden: list[Cell]) -> NoSuchBuild:
+def _hints(question: Question, judged: Sequence[Cell]) -> tuple[str, ...]:
+    """A bare branch leaves open whether its first drivers or its last are meant."""
+    floors = {cell.driver for cell in judged if "driver" in cell.not_known and cell.driver}
+    return tuple(
+        f"Driver {question.driver} may be older than {floor}: give the whole version to know." for floor in sorted(floors, key=version_key)
+    )
+
+
+def _nothing(question: Question, hidden: Sequence[Cell], hints: Sequence[str]) -> NoSuchBuild:
     """What to give up: each part of the question by itself, where that alone is enough."""
     advice = []
     if hidden:
         parts = ", ".join(sorted({part for cell in hidden for part in cell.not_known}))
-        advice.append(f"{len(hidden)} might ({parts} not known): show them with --unknown.")
+        advice += [f"{len(hidden)} might ({parts} not known): show them with --unknown.", *hints]
     for option, field in GIVEN_UP.items():
         if getattr(question, field):
             emptied: dict[str, Any] = {field: () if isinstance(getattr(question, field), tuple) else None}
