@@ -1,0 +1,49 @@
+# Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
+# sha256 of what follows: ec27e3fb8796f9c7e58edfc59f3fa6bb779d300c88eb4fed874ab0efddffab59
+#
+# The build context is this folder (conda-lock.yml) and provision's own inside/. Both reach the engine as one stream:
+#   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision; print(*provision.__path__)')" inside \
+#     | docker build --tag provision/torch2.3-cuda12.1-py311-pytorch:dockerfile -
+
+FROM docker.io/mambaorg/micromamba:2.3.3@sha256:800e7ade3ffe29c9a9ac2026163131495f8197c3852e572c5835beb4e8a33cd6 AS environment
+# Root in this stage only: it makes /opt/env, which nobody is to change later.
+# hadolint ignore=DL3002
+USER 0
+RUN micromamba create --yes --prefix /opt/conda-lock --channel conda-forge conda-lock=4.0.0 python=3.12 \
+    && micromamba clean --all --yes
+COPY conda-lock.yml /tmp/conda-lock.yml
+RUN /opt/conda-lock/bin/conda-lock install --micromamba --conda /bin/micromamba --copy --prefix /opt/env /tmp/conda-lock.yml \
+    && find /opt/env -depth -type d -name __pycache__ -exec rm -r {} +
+
+FROM docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716
+COPY --from=environment /opt/env /opt/env
+COPY inside /opt/provision/inside
+RUN printf '%s\n' '#!/bin/sh' '# The smoke test of this environment: provision-smoke --out DIR' 'exec /opt/env/bin/python /opt/provision/inside smoke "$@"' > /usr/local/bin/provision-smoke \
+    && chmod 0755 /usr/local/bin/provision-smoke \
+    && mkdir -p /workspace \
+    && chmod 1777 /workspace
+ENV \
+    PATH=/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    CONDA_PREFIX=/opt/env \
+    PYTHONNOUSERSITE=1 \
+    HOME=/tmp \
+    USER=provision \
+    PROVISION_LOCK_HASH=24711a800e3c60413f5b56ccf3ed45122776d9f8ddbfaf08fa64407f7edaccf5 \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    NVIDIA_REQUIRE_CUDA='cuda>=12.1 driver>=525.60.13'
+LABEL \
+    org.opencontainers.image.base.digest=sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716 \
+    org.opencontainers.image.base.name=docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716 \
+    org.opencontainers.image.title=torch2.3-cuda12.1-py311-pytorch \
+    org.opencontainers.image.version=24711a800e3c \
+    org.provision.cuda=12.1 \
+    org.provision.driver-floor=525.60.13 \
+    org.provision.lock=24711a800e3c60413f5b56ccf3ed45122776d9f8ddbfaf08fa64407f7edaccf5 \
+    org.provision.nccl=2.20.5 \
+    org.provision.python=3.11 \
+    org.provision.tool=0.1.0 \
+    org.provision.torch=2.3.1
+USER 1000:1000
+WORKDIR /workspace
+CMD ["/opt/env/bin/python"]

@@ -1,0 +1,45 @@
+"""The files in the root of the repository are this tool's own output for one environment, locked from real records.
+
+`pytest tests/integration/test_root_files.py --update-golden` makes them anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, SHARED_RECORDS
+from tests.integration.conftest import make_home
+
+NAME = "torch2.3-cuda12.1-py311-pytorch"
+IN_THE_ROOT = ("environment.yml", "conda-lock.yml", "Dockerfile")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = make_home(tmp_path_factory.mktemp("root"))
+    folder = home.envs / NAME
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "envs" / NAME / "spec.yml", folder)
+    done = home.run("lock", NAME, PROVISION_CHANNEL_ALIAS=SHARED_RECORDS.as_uri())
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.conda
+def test_the_environment_is_what_is_made_of_its_spec(made: Path, request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden"):
+        for path in made.iterdir():
+            shutil.copy(path, ROOT / "envs" / NAME)
+        for name in IN_THE_ROOT:
+            shutil.copy(made / name, ROOT)
+    assert {path.name: path.read_text() for path in made.iterdir()} == {
+        path.name: path.read_text() for path in (ROOT / "envs" / NAME).iterdir() if path.name != "passport.json"
+    }
+
+
+@pytest.mark.parametrize("name", IN_THE_ROOT)
+def test_the_root_has_the_same_file(name: str) -> None:
+    assert (ROOT / name).read_bytes() == (ROOT / "envs" / NAME / name).read_bytes()
