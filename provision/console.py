@@ -171,6 +171,25 @@ def outcome_lines(outcomes: Sequence[Outcome]) -> list[str]:
     return [*diffs, table(rows, ("environment", "status", "time", "what")), "", verdict]
 
 
+def explanation_lines(explanation: Any) -> list[str]:
+    """Why an environment is what it is, for people: what, its value, and below it why and where that is known from."""
+    lines = [explanation.name]
+    pins = [(pin.manager, pin.requirement, pin.reason, pin.source) for pin in explanation.pins]
+    parts = [(title, _told(getattr(explanation, title.replace(" ", "_")))) for title in ("choices", "rules", "warnings", "not chosen")]
+    for title, rows in [parts[0], ("pins", pins), *parts[1:]]:
+        if rows:
+            width = max(len(row[0]) for row in rows)
+            lines += ["", title]
+            for what, value, reason, source in rows:
+                lines += [f"  {what:{width}}  {value}".rstrip(), f"  {'':{width}}    {reason}" + (f" ({source})" if source else "")]
+    machine = ", ".join(f"{name} {version}" for name, version in explanation.virtual_packages.items())
+    return [*lines, "", f"solved for {', '.join(explanation.platforms)} with {machine}"]
+
+
+def _told(choices: Iterable[Any]) -> list[tuple[str, str, str, str]]:
+    return [(choice.what, choice.value, choice.reason, choice.source) for choice in choices]
+
+
 def passport_lines(passport: Mapping[str, Any]) -> list[str]:
     """A passport for people: what was asked, what came of it and why, and what was measured."""
     asked = ", ".join(f"{key} {value}" for key, value in passport["request"].items())

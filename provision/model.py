@@ -47,6 +47,15 @@ class Spec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a machine offers to CUDA programs: the NVIDIA driver and the GPUs."""
+
+    driver: str | None = None
+    gpus: tuple[str, ...] = ()  # sm_90, or the product's name where the driver says no more
+    why: str = ""  # why nothing is known
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pin:
     """One requirement of the environment, with why it is there and where that is known from."""
 

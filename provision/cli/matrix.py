@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from provision.cli.ci import ci
-from provision.cli.options import builds, common, context_of, dry, relock_option, show_outcomes, verb
+from provision.cli.options import asked, builds, common, context_of, dry, name_argument, relock_option, request, show_outcomes, verb
 
 if TYPE_CHECKING:
     from provision.console import Console
@@ -44,6 +44,24 @@ def _show(console: Console, envs: Path | None, format: str, **chosen: Any) -> in
     found = workflow.show(chosen)
     console.result(found, "" if console.as_json else workflow.written(found, format))
     return 0
+
+
+@matrix.command()
+@name_argument
+@request
+@common
+@verb
+def explain(console: Console, name: str | None, envs: Path | None, **options: Any) -> None:
+    """Say why an environment is what it is: every choice, pin, rule and warning, and what was not chosen.
+
+    NAME is an environment with a spec.yml in the envs folder; options override what it says.
+    """
+    from provision.console import explanation_lines
+    from provision.folders import folders
+    from provision.workflows import matrix as workflow
+
+    found = workflow.explain(folders(envs).envs, name, asked(options))
+    console.result(found, explanation_lines(found))
 
 
 @matrix.command("lock")

@@ -40,11 +40,30 @@ no_wait = click.option("--no-wait", is_flag=True, help="Fail if another process 
 
 # What an environment is asked to be; the keys of spec.yml.
 request = options(
-    click.option("--torch", metavar="VERSION", help="PyTorch release: 2.3 (newest 2.3.x) or 2.3.1."),
-    click.option("--cuda", metavar="X.Y", help="CUDA version of the build, e.g. 12.1."),
+    click.option("--torch", metavar="VERSION", help="PyTorch release: 2.3 (newest 2.3.x), 2 (newest 2.x), 2.3.1, '>=2.3,<2.6' or latest."),
+    click.option(
+        "--cuda",
+        metavar="X.Y",
+        help="CUDA of the build: 12.1, 12 (newest 12.x), or auto: the newest that --driver and --gpu, or this machine, can run.",
+    ),
     click.option("--cpu", is_flag=True, help="A build without CUDA, for machines without GPUs."),
     click.option("--python", metavar="X.Y", help="Python minor version.  [default: 3.11 where the build has it]"),
     click.option("--nccl", metavar="VERSION", help="Only a build that carries this NCCL."),
+    click.option("--cudnn", metavar="VERSION", help="Only a build that carries this cuDNN."),
+    click.option("--gpu", multiple=True, metavar="GPU", help="A GPU that the build must run on: H100, sm_90 or 9.0."),
+    click.option("--driver", metavar="VERSION", help="The oldest NVIDIA driver that it must run on, e.g. 535."),
+    click.option("--glibc", metavar="X.Y", help="The oldest glibc that it must run on.  [default: 2.28]"),
+    click.option(
+        "--platform",
+        "platforms",
+        multiple=True,
+        type=click.Choice(["linux-64", "linux-aarch64"]),
+        help="Machines to lock for.  [default: linux-64]",
+    ),
+    click.option(
+        "--infiniband/--no-infiniband", default=None, help="Several hosts over InfiniBand or RoCE: RDMA libraries along.  [default: no]"
+    ),
+    click.option("--as-of", metavar="YYYY-MM-DD", help="Lock as on that day: what was published later is invisible."),
     click.option(
         "--source", type=click.Choice(["auto", "wheels", "pytorch", "conda-forge"]), help="Where the build comes from.  [default: auto]"
     ),
@@ -60,7 +79,10 @@ request = options(
     ),
     click.option("--base", metavar="REF", help="Base image."),
 )
-SPEC_OPTIONS = ("torch", "cuda", "cpu", "python", "nccl", "source", "channels", "conda", "pip", "companions", "python_from", "base")
+SPEC_OPTIONS = (
+    "torch", "cuda", "cpu", "python", "nccl", "cudnn", "gpu", "driver", "glibc", "platforms", "infiniband", "as_of", "source", "channels",
+    "conda", "pip", "companions", "python_from", "base",
+)  # fmt: skip
 
 # Which builds of the table are meant.
 builds = options(
@@ -136,15 +158,19 @@ def context_of(console: Console, envs: Path | None, *, alias: str | None = None,
     return Context(where=folders(envs), progress=console, solver=conda.Solver(mirrors), wait=wait)
 
 
+def asked(options: dict[str, Any]) -> dict[str, Any]:
+    """Of a command's options, what an environment is asked to be."""
+    return {key: options[key] for key in SPEC_OPTIONS if key in options}
+
+
 def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
     from provision.pipeline.validate import Request
     from provision.workflows.plan import Wish
 
-    asked = {key: options[key] for key in SPEC_OPTIONS if key in options}
     test = {key: options[key] for key in TEST_OPTIONS if key in options}
     if "timeout" in test:
         test["timeout_s"] = test.pop("timeout")
-    return Wish(name=name, options=asked, request=Request(**test, inject=tuple(options.get("inject", ()))), **more)
+    return Wish(name=name, options=asked(options), request=Request(**test, inject=tuple(options.get("inject", ()))), **more)
 
 
 def wishes_of(context: Context, name: str | None, options: dict[str, Any], **more: Any) -> list[Wish]:

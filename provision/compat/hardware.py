@@ -98,6 +98,7 @@ def gpus() -> dict[str, Gpu]:
     return table
 
 
+@functools.cache
 def find_gpu(asked: str) -> Gpu:
     """The GPU that a word means: sm_90, 9.0, H100, or a name as nvidia-smi prints it. Raises InvalidSpec with the close ones."""
     text = asked.strip().lower()

@@ -5,26 +5,49 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from provision.errors import InvalidSpec
-from provision.model import Spec
+from provision.model import PLATFORMS, Spec
 
 # One rule for every place a name goes: a folder, a Docker repository (lower case, no double separators), a Jupyter kernel.
 NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 NAME_LENGTH = 100
-VERSION = re.compile(r"\d+(\.\d+){0,2}")
-MINOR = re.compile(r"\d+\.\d+")
 # Docker's reference grammar, loosely: what must never reach a Dockerfile or an engine is white space, quotes and braces.
-REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
-REQUIREMENT = re.compile(r"[A-Za-z0-9][^\n\r#{}$`\"';|&\\]*")
-CHANNEL = re.compile(r"[A-Za-z0-9][^\s#{}`\"';|&\\]*")
+REFERENCE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
+REQUIREMENT = r"[A-Za-z0-9][^\n\r#{}$`\"';|&\\]*"
+CHANNEL = r"[A-Za-z0-9][^\s#{}`\"';|&\\]*"
+GPU = r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]*"
 
-SOURCES = ("auto", "wheels", "pytorch", "conda-forge")
-PYTHONS = ("auto", "channel", "host")
-LISTS = ("channels", "conda", "pip")
-KEYS = ("torch", "cuda", "cpu", "python", "nccl", "source", "channels", "conda", "pip", "base", "python_from", "companions")
+KEYS = (
+    "torch", "cuda", "cpu", "python", "nccl", "cudnn", "gpu", "driver", "glibc", "platforms", "infiniband", "as_of", "source", "channels",
+    "conda", "pip", "base", "python_from", "companions",
+)  # fmt: skip
+# What says something about GPUs, and nothing about a build without CUDA.
+ABOUT_GPUS = ("cuda", "nccl", "cudnn", "gpu", "driver")
+FLAGS = ("cpu", "companions", "infiniband")
+# A text's form, and what one looks like.
+TEXTS = {
+    "cuda": (r"\d+(\.\d+)?|auto", "12.1, 12 (the newest 12.x) or auto"),
+    "python": (r"\d+\.\d+", "3.11"),
+    "nccl": (r"\d+(\.\d+){0,3}", "2.20.5"),
+    "cudnn": (r"\d+(\.\d+){0,3}", "8.9.2.26 or 9.1"),
+    "driver": (r"\d+(\.\d+){0,2}", "535 or 535.54.03"),
+    "glibc": (r"\d+\.\d+", "2.28"),
+    "base": (REFERENCE, "debian:bookworm-slim"),
+}
+CHOICES = {"source": ("auto", "wheels", "pytorch", "conda-forge"), "python_from": ("auto", "channel", "host")}
+# A list's items' form, and what one is called.
+LISTS = {
+    "channels": (CHANNEL, "a channel"),
+    "conda": (REQUIREMENT, "a requirement"),
+    "pip": (REQUIREMENT, "a requirement"),
+    "gpu": (GPU, "a GPU"),
+    "platforms": ("|".join(PLATFORMS), f"a platform ({', '.join(PLATFORMS)})"),
+}
+TORCH_FORM = "2, 2.3, 2.3.1, >=2.3,<2.6 or latest"
 
 
 def check_name(name: str) -> str:
@@ -44,7 +67,8 @@ def read(path: Path) -> dict[str, Any]:
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        # the last four: text that is not UTF-8, and scalars that PyYAML itself trips over (a day 2024-13-01, 5000 digits)
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise InvalidSpec(
@@ -70,7 +94,7 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
     if "cuda" in given:
         merged.pop("cpu", None)
     if "cpu" in given:
-        merged.pop("cuda", None)
+        merged = {key: value for key, value in merged.items() if key not in ABOUT_GPUS or key in given}
     mistakes = _mistakes(merged)
     if "torch" not in merged:
         mistakes.append(("torch", "torch: which PyTorch? Give --torch, e.g. 2.3 (or write it in spec.yml)."))
@@ -80,18 +104,17 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
         raise InvalidSpec(" ".join(text for _, text in mistakes))
     return Spec(
         name=check_name(name) if name else "",
-        torch=str(merged["torch"]),
-        cuda=None if merged.get("cpu") else str(merged["cuda"]),
-        companions=merged.get("companions", True),
-        channels=tuple(merged.get("channels") or ()),
-        conda=tuple(merged.get("conda") or ()),
-        pip=tuple(merged.get("pip") or ()),
-        python=merged.get("python"),
-        nccl=merged.get("nccl"),
-        source=merged.get("source") or "auto",
-        base=merged.get("base"),
-        python_from=merged.get("python_from") or "auto",
+        torch=merged["torch"],
+        cuda=None if merged.get("cpu") else merged["cuda"],
+        **{key: _settled(key, merged[key]) for key in merged.keys() - {"torch", "cuda", "cpu"} if merged[key] not in (None, (), [])},
     )
+
+
+def _settled(key: str, value: Any) -> Any:
+    """Lists as the Spec holds them, each entry once; platforms in one order, so that the same ones give the same bytes."""
+    if key == "platforms":
+        return tuple(platform for platform in PLATFORMS if platform in value)
+    return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
 
 
 def _with(listed: Sequence[str], given: Sequence[str]) -> list[str]:
@@ -132,31 +155,55 @@ def _mistakes(content: Mapping[Any, Any]) -> list[tuple[str, str]]:
             found.append((key, problem))
     if content.get("cuda") and content.get("cpu"):
         found.append(("cpu", "`cuda` and `cpu: true` exclude each other."))
+    elif content.get("cpu"):
+        found += [(key, f"`{key}` is about GPUs, and `cpu: true` asks for a build without CUDA.") for key in ABOUT_GPUS if content.get(key)]
     return found
 
 
 def _problem(key: str, value: Any) -> str | None:
-    if key in ("cpu", "companions"):
+    if key in FLAGS:
         return None if isinstance(value, bool) else f"`{key}` is true or false, not `{value}`."
     if key in LISTS:
         return _list_problem(key, value)
     if not isinstance(value, str):
         return f'`{key}` must be text; write it in quotes: {key}: "{value}".'
-    patterns = {"torch": VERSION, "cuda": MINOR, "python": MINOR, "nccl": VERSION, "base": REFERENCE}
-    if key in patterns:
-        examples = {"torch": "2.3 or 2.3.1", "cuda": "12.1", "python": "3.11", "nccl": "2.20.5", "base": "debian:bookworm-slim"}
-        return None if patterns[key].fullmatch(value) else f"`{key}` is like {examples[key]}, not `{value}`."
-    allowed = SOURCES if key == "source" else PYTHONS
-    return None if value in allowed else f"`{key}` is one of {', '.join(allowed)}, not `{value}`."
+    if key in CHOICES:
+        return None if value in CHOICES[key] else f"`{key}` is one of {', '.join(CHOICES[key])}, not `{value}`."
+    if key in TEXTS:
+        pattern, example = TEXTS[key]
+        return None if re.fullmatch(pattern, value) else f"`{key}` is like {example}, not `{value}`."
+    return {"torch": _torch_problem, "as_of": _date_problem}[key](value)
+
+
+def _torch_problem(value: str) -> str | None:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    if value == "latest" or re.fullmatch(r"\d+(\.\d+){0,2}", value):
+        return None
+    try:
+        if re.fullmatch(r"[0-9A-Za-z.*,<>=!~ ]+", value) and SpecifierSet(value):
+            return None
+    except InvalidSpecifier:
+        pass
+    return f"`torch` is like {TORCH_FORM}, not `{value}`."
+
+
+def _date_problem(value: str) -> str | None:
+    try:
+        if re.fullmatch(r"\d{4}-\d\d-\d\d", value) and date.fromisoformat(value):
+            return None
+    except ValueError:
+        pass
+    return f"`as_of` is a day like 2024-06-30, not `{value}`."
 
 
 def _list_problem(key: str, value: Any) -> str | None:
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
         return f"`{key}` is a list of texts."
-    pattern = CHANNEL if key == "channels" else REQUIREMENT
-    wrong = [item for item in value if not pattern.fullmatch(item)]
+    pattern, kind = LISTS[key]
+    wrong = [item for item in value if not re.fullmatch(pattern, item)]
     if wrong:
-        return f"`{key}` holds what cannot be a {'channel' if key == 'channels' else 'requirement'}: {', '.join(map(repr, wrong))}."
+        return f"`{key}` holds what cannot be {kind}: {', '.join(map(repr, wrong))}."
     return _requirement_problem(value) if key == "pip" else None
 
 

@@ -1,11 +1,17 @@
-"""`provision matrix`: a question in words -> the table in a format."""
+"""`provision matrix`: a question in words -> the table in a format; a request -> why it comes to what it does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from provision.errors import InvalidSpec
+from provision.pipeline.matrix import Explanation
+from provision.pipeline.matrix import explain as why
+from provision.pipeline.spec import check_name, combine
 from provision.pipeline.table import Table, formats, question, table
+from provision.workflows import request
 
 
 def show(options: Mapping[str, Any]) -> Table:
@@ -22,3 +28,17 @@ def written(found: Table, format: str) -> str:
 
         return render_table(formats.page(found))
     return "\n".join(formats.markdown(found) if format == "markdown" else formats.text(found))
+
+
+def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explanation:
+    """`provision matrix explain`: why a request, or an environment of that name, is what it is. Asks no channel."""
+    if name is None:
+        wanted = combine({}, options, name="")
+    else:
+        from provision.pipeline.render import SPEC
+
+        path = envs / check_name(name) / SPEC
+        if not path.exists() and not options.get("torch"):
+            raise InvalidSpec(f"There is no {path}.", advice="Name another, or give --torch and --cuda.")
+        wanted = request.combined(path, options, name=name)
+    return why(request.checked(wanted), request.machine_for(wanted))

@@ -14,7 +14,8 @@ from provision.errors import InvalidSpec, NoSuchBuild, StaleLock, ToolMissing, U
 from provision.folders import Folders
 from provision.model import Lock, Manager, Pin, Platform, Progress, Resolution, Spec
 from provision.pipeline import lock as locks
-from provision.pipeline import matrix, render, spec, validate
+from provision.pipeline import render, spec, validate
+from provision.workflows import request
 
 ImageWish = Literal["auto", "demand", "skip"]
 PythonSource = Literal["channel", "host"]
@@ -90,7 +91,8 @@ def plan(context: Context, wish: Wish) -> Plan:
     folder = context.where.envs / wanted.name
     lock = locks.read(folder / locks.FILE) if (folder / locks.FILE).exists() else None
     python_from, wanted = _python_from(context, wanted, None if wish.relock else lock)
-    resolution = matrix.resolve(wanted)
+    resolution = request.resolved(wanted)
+    _tell_warnings(context, resolution)
     texts = render.render_inputs(resolution)
     edited = [] if wish.force else render.edited(folder, texts)
     if edited:
@@ -126,8 +128,8 @@ def _refuse_lost_options(folder: Path, wish: Wish, resolution: Resolution, edite
     given = {key: value for key, value in wish.options.items() if value not in (None, (), [], False)}
     if not given or not path.exists():
         return
-    before = spec.combine(spec.read(path), {}, name=folder.name)
-    if dataclasses.replace(before, base=None) != dataclasses.replace(resolution.spec, base=None):
+    before = request.resolved(spec.combine(spec.read(path), {}, name=folder.name)).spec
+    if dataclasses.replace(before, base=None, as_of=None) != dataclasses.replace(resolution.spec, base=None, as_of=None):
         raise StaleLock(
             f"{', '.join(str(folder / name) for name in edited)} is edited by hand, so {', '.join(sorted(given))} would have no effect.",
             advice=f"Write it into the file, or undo the edit: provision render {folder.name} --force",
@@ -135,11 +137,7 @@ def _refuse_lost_options(folder: Path, wish: Wish, resolution: Resolution, edite
 
 
 def _spec(context: Context, wish: Wish) -> Spec:
-    """What is asked for, with the conda requirements in it checked by the solver's own parser."""
-    wanted = _combined(context, wish)
-    if mistakes := conda.check_specs(wanted.conda) if wanted.conda else []:
-        raise InvalidSpec(" ".join(mistakes))
-    return wanted
+    return request.checked(_combined(context, wish))
 
 
 def _combined(context: Context, wish: Wish) -> Spec:
@@ -149,16 +147,16 @@ def _combined(context: Context, wish: Wish) -> Spec:
     if not path.exists() and not wish.options.get("torch"):
         known = sorted(found.parent.name for found in context.where.envs.glob(f"*/{render.SPEC}"))
         raise InvalidSpec(f"There is no {path}.", advice=f"Environments here: {', '.join(known) or 'none'}; or give --torch and --cuda.")
-    return spec.combine(spec.read(path) if path.exists() else {}, wish.options, name=name)
+    return request.combined(path, wish.options, name=name)
 
 
 def _named(context: Context, wish: Wish) -> str:
     """The name that options alone lead to. It holds the Python version, which may be this machine's where no channel answers."""
     draft = spec.combine({}, wish.options, name="")
-    usual = matrix.resolve(draft).spec.name
+    usual = request.resolved(draft).spec.name
     if draft.python is not None or (context.where.envs / usual / render.SPEC).exists():
         return usual
-    return matrix.resolve(_python_from(context, draft, None)[1]).spec.name
+    return request.resolved(_python_from(context, draft, None)[1]).spec.name
 
 
 def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[PythonSource, Spec]:
@@ -166,7 +164,7 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
     if wanted.python_from == "channel" or (wanted.python_from == "auto" and lock and lock.python_from == "channel"):
         return "channel", wanted
     if wanted.python_from == "auto" and lock is None:
-        resolution = matrix.resolve(wanted)
+        resolution = request.resolved(wanted)
         silent = _silent(resolution.channels, context.solver.mirrors, resolution.platforms[0])
         if len(silent) < len(resolution.channels):
             return "channel", wanted
@@ -184,6 +182,12 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
 def _silent(channels: tuple[str, ...], mirrors: conda.Mirrors, platform: Platform) -> dict[str, str]:
     """Asked once per run: naming and planning must not see two answers."""
     return conda.unanswered(channels, mirrors, platform)
+
+
+def _tell_warnings(context: Context, resolution: Resolution) -> None:
+    """What is known to go wrong with a combination, or is not known of it."""
+    for found in resolution.warnings:
+        _warn_once(context, f"{found.reason} ({found.source}). {found.value}".strip())
 
 
 _warned: set[str] = set()
@@ -205,7 +209,7 @@ def _fits_host(wanted: Spec) -> Spec:
         )
     fitting = dataclasses.replace(wanted, python=have)
     try:
-        matrix.resolve(fitting)
+        request.resolved(fitting)
     except NoSuchBuild as error:
         raise ToolMissing(
             f"Python would have to come from this machine, which has {have}: {error.message}",

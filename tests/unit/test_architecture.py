@@ -18,7 +18,7 @@ LAYERS = [
     {"cli"},
     {"workflows", "console"},
     {"pipeline", "channel"},
-    {"conda", "wheels", "folders"},
+    {"conda", "wheels", "folders", "machine"},
     {"fetch"},
     {"settings"},
     {"mirrors", "compat"},

@@ -80,7 +80,7 @@ def test_help_loads_nothing_heavy() -> None:
     "arguments,code,words",
     [
         (["build", "--torch", "9.9", "--cuda", "12.1"], 4, "not in the table"),
-        (["build", "--torch", "2.3", "--cuda", "12.6"], 4, "conda-forge: 11.8, 12.0"),
+        (["build", "--torch", "2.3", "--cuda", "12.6"], 4, "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only"),
         (["build", "--torch", "2.3", "--cuda", "12.1", "--cpu"], 3, "--cuda and --cpu"),
         (["build", "--torch", "2.3"], 3, "which CUDA"),
         (["build", "--torch", "2.3", "--cuda", "12.1", "--python", "3.13"], 4, "no build for Python 3.13"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from provision import compat
-from provision.errors import NoSuchBuild
-from provision.model import Resolution
+from provision.errors import InvalidSpec, NoSuchBuild
+from provision.model import Machine, Resolution
 from provision.pipeline import matrix, spec
 
 
@@ -61,8 +63,8 @@ def test_pytorch_channel_pins_the_build_string_and_the_order() -> None:
 
 
 def test_conda_forge_pins_the_build_string_and_lets_nccl_be_chosen() -> None:
-    found = resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.23")
-    assert {"pytorch=2.6.0=cuda126*", "cuda-version=12.6", "nccl=2.23.*"} <= set(requirements(found))
+    found = resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26")
+    assert {"pytorch=2.6.0=cuda126*", "cuda-version=12.6", "nccl=2.26.*"} <= set(requirements(found))
 
 
 def test_cpu_is_asked_for_as_a_cpu_build() -> None:
@@ -80,39 +82,248 @@ def test_no_torchaudio_after_2_11() -> None:
     assert not any(line.startswith("torchaudio") for line in requirements(resolve(torch="2.15", cuda="13.2")))
 
 
-def test_unknown_torch_lists_the_known() -> None:
-    with pytest.raises(NoSuchBuild, match=r"torch 9\.9 is not in the table.*newest is 2\.15\.0"):
-        resolve(torch="9.9", cuda="12.1")
-
-
-def test_absent_combination_lists_the_nearest_per_source() -> None:
+def refused(**asked: Any) -> str:
     with pytest.raises(NoSuchBuild) as caught:
-        resolve(torch="2.3", cuda="12.6")
-    text = str(caught.value)
-    assert "wheels: 11.8*, 12.1" in text
-    assert "pytorch: 11.8, 12.1" in text
-    assert "conda-forge: 11.8, 12.0" in text
-    assert "conda-forge: 2.5, 2.6, 2.7" in text
+        resolve(**asked)
+    return str(caught.value)
+
+
+def test_unknown_torch_says_what_is_known() -> None:
+    told = refused(torch="9.9", cuda="12.1")
+    assert "torch 9.9 is not in the table of known releases (1.12.0 to 2.15.0)" in told
+    assert "Nearest: `--torch 2.5.1 --cuda 12.1` (pytorch)" in told
+
+
+def test_absent_combination_says_what_each_source_has_and_what_is_nearest() -> None:
+    told = refused(torch="2.3", cuda="12.6")
+    for source, cudas in (("the wheels have", "11.8, 12.1"), ("the pytorch channel has", "11.8, 12.1"), ("conda-forge has", "11.8, 12.0")):
+        assert re.search(rf"{source} torch 2\.3 with CUDA {cudas} only \(.+\)", told)
+    assert "Nearest: `--torch 2.3 --cuda 12.1` (wheels); `--torch 2.5.1 --cuda 12.6` (conda-forge)" in told
 
 
 def test_never_rounded_1_12_has_no_12_1() -> None:
-    with pytest.raises(NoSuchBuild, match=r"torch 1\.12 with CUDA 12\.1 does not exist"):
-        resolve(torch="1.12", cuda="12.1")
+    assert "There is no build for torch 1.12, CUDA 12.1" in refused(torch="1.12", cuda="12.1")
 
 
 def test_conda_forge_never_had_12_1() -> None:
-    with pytest.raises(NoSuchBuild, match=r"does not exist in source conda-forge"):
-        resolve(torch="2.3", cuda="12.1", source="conda-forge")
+    told = refused(torch="2.3", cuda="12.1", source="conda-forge")
+    assert "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only (conda-forge/pytorch-cpu-feedstock recipe history" in told
+    assert "`--torch 2.3 --cuda 12.1 --source wheels`; `--torch 2.3 --cuda 12.1 --source pytorch`; `--torch 2.3 --cuda 12.0" in told
+
+
+def test_the_pytorch_channel_ended() -> None:
+    for asked in ({"cuda": "12.8"}, {"cpu": True}):
+        assert "the pytorch channel has no torch 2.9 (pytorch/pytorch#138506" in refused(torch="2.9", source="pytorch", **asked)
 
 
 def test_unsupported_python_lists_the_supported() -> None:
-    with pytest.raises(NoSuchBuild, match=r"no build for Python 3\.13.*3\.8, 3\.9, 3\.10, 3\.11, 3\.12"):
-        resolve(torch="2.3", cuda="12.1", python="3.13")
+    told = refused(torch="2.3", cuda="12.1", python="3.13")
+    assert re.search(r"no build for Python 3\.13 from the wheels.* only for 3\.8, 3\.9, 3\.10, 3\.11, 3\.12 \(PyPI file list", told)
+    assert "`--torch 2.3 --cuda 12.1 --python 3.12` (wheels); `--torch 2.5.1 --cuda 12.1 --python 3.13`" in told
 
 
 def test_nccl_of_wheels_cannot_be_exchanged() -> None:
     assert resolve(torch="2.3", cuda="12.1", nccl="2.20").nccl == "2.20.5"
-    with pytest.raises(NoSuchBuild, match=r"carries NCCL 2\.27\.5, not 2\.28.*2\.10\.0 \+ CUDA 13\.0"):
-        resolve(torch="2.9", cuda="12.8", nccl="2.28")
-    with pytest.raises(NoSuchBuild, match="not known"):
-        resolve(torch="1.13", cuda="11.7", nccl="2.14")
+    told = refused(torch="2.9", cuda="12.8", nccl="2.28")
+    assert "carries NCCL 2.27.5, not 2.28, and it cannot be exchanged (PyPI metadata torch==2.9.1)" in told
+    assert "`--torch 2.9 --cuda 12.9 --nccl 2.28` (conda-forge); `--torch 2.11.0 --cuda 12.8 --nccl 2.28` (wheels)" in told
+    assert "not known" in refused(torch="1.13", cuda="11.7", nccl="2.14", source="wheels")
+
+
+def test_nccl_on_conda_forge_is_within_what_is_known_of_it() -> None:
+    assert "nccl=2.26.*" in requirements(resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26"))
+    assert "needs NCCL 2.25.1 or later" in refused(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.23")
+    assert "never had NCCL 2.16" in refused(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.16")
+    assert "built NCCL 2.18.5 for CUDA 11.2, 11.8, 12.0 only" in refused(torch="2.10", cuda="13.0", source="conda-forge", nccl="2.18.5")
+    newer = resolve(torch="2.10", cuda="12.9", source="conda-forge", nccl="2.99")
+    assert ["whether conda-forge has NCCL 2.99 is not known" in found.reason for found in newer.warnings] == [True]
+
+
+def test_cudnn_is_chosen_as_nccl_is() -> None:
+    assert resolve(torch="2.3", cuda="12.1", cudnn="8.9").cudnn == "8.9.2.26"
+    assert "carries cuDNN 8.9.2.26, not 9" in refused(torch="2.3", cuda="12.1", cudnn="9")
+    assert "cudnn=9.8.*" in requirements(resolve(torch="2.6", cuda="12.6", source="conda-forge", cudnn="9.8"))
+    assert "needs cuDNN 9.7.1.26 or a later 9.x, not 9.1" in refused(torch="2.6", cuda="12.6", source="conda-forge", cudnn="9.1")
+    assert resolve(torch="2.3", cuda="12.1", cudnn="8.9.2", source="pytorch").warnings[0].what == "cuda-graph-hang"
+    assert (
+        "whether that is 8.9.2.26 is not known" in resolve(torch="2.3", cuda="12.1", cudnn="8.9.2.26", source="pytorch").warnings[0].reason
+    )
+
+
+@pytest.mark.parametrize(
+    "asked,torch,cuda,name",
+    [
+        ({"torch": "2", "cuda": "12.1"}, "2.5.1", "12.1", "torch2.5-cuda12.1-py311"),
+        ({"torch": ">=2.3,<2.5", "cuda": "12.1"}, "2.4.1", "12.1", "torch2.4-cuda12.1-py311"),
+        ({"torch": "latest", "cuda": "13"}, "2.15.0", "13.2", "torch2.15-cuda13.2-py311"),
+        ({"torch": "2.4", "cuda": "12", "source": "wheels"}, "2.4.1", "12.4", "torch2.4-cuda12.4-py311-wheels"),
+        ({"torch": "2", "cuda": "12.8", "nccl": "2.27"}, "2.10.0", "12.8", "torch2.10-cuda12.8-py311"),
+        ({"torch": ">=2", "cpu": True, "python": "3.8"}, "2.4.1", None, "torch2.4-cpu-py38"),
+    ],
+)
+def test_what_is_left_open_becomes_the_newest_that_fits_the_rest(asked: dict[str, Any], torch: str, cuda: str | None, name: str) -> None:
+    found = resolve(**asked)
+    assert (found.torch, found.cuda, found.spec.name) == (torch, cuda, name)
+    assert (found.spec.torch, found.spec.cuda) == (torch if asked["torch"] != "2.4" else "2.4", cuda)  # what spec.yml will hold
+
+
+H100 = Machine(driver="535.183.01", gpus=("sm_90",))
+
+
+def test_auto_is_the_newest_cuda_that_the_machine_runs() -> None:
+    wanted = spec.combine({}, {"torch": "2.5", "cuda": "auto", "source": "wheels"}, name="")
+    found = matrix.resolve(wanted, H100)
+    assert (found.cuda, found.spec.cuda, found.spec.gpu, found.spec.driver) == ("12.4", "12.4", (), None)
+    assert next(choice.reason for choice in found.choices if choice.what == "cuda").endswith("that sm_90 and driver 535.183.01 can run")
+    old = matrix.resolve(dataclasses.replace(wanted, torch="2.4"), Machine(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)))
+    assert old.cuda == "11.8"
+
+
+def test_auto_never_goes_beyond_the_builds_architectures() -> None:
+    """2.8's cu129 and cu128 have sm_70; CUDA 13 and 2.11's cu128 do not."""
+    asked = {"cuda": "auto", "gpu": ["V100"], "driver": "590.44.01", "source": "wheels"}
+    assert resolve(torch="2.8", **asked).cuda == "12.9"
+    assert resolve(torch="2.11", **asked).cuda == "12.6"
+    assert "compiles for 7.5 and newer" in refused(torch="2.15", **asked)
+
+
+def test_auto_takes_what_is_known_to_run_before_what_may() -> None:
+    """Of 2.4 with CUDA 12.4 the pytorch channel is the usual source, and for which GPUs its build is, is not known; of the wheel
+    it is. What is found for this machine is written down so that it is the same on the next."""
+    machine = Machine(driver="550.54.15", gpus=("sm_90",))
+    found = matrix.resolve(spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), machine)
+    assert (found.cuda, found.source, found.spec.source, found.warnings[0].what) == ("12.4", "wheels", "wheels", "cuda-graph-hang")
+    assert found.spec.name == "torch2.4-cuda12.4-py311-wheels"
+    assert matrix.resolve(found.spec).pins == found.pins
+    named = resolve(torch="2.4", cuda="auto", gpu=["H100"], driver="550.54.15")
+    assert (named.spec.source, named.source, named.spec.name) == ("auto", "wheels", "torch2.4-cuda12.4-py311-wheels")
+
+
+def test_auto_takes_what_may_run_only_where_nothing_is_known_to() -> None:
+    found = resolve(torch="latest", cuda="auto", gpu=["B200"], driver="595.45.04")
+    assert (found.torch, found.cuda) == ("2.15.0", "13.2")
+    assert "gpu" in [warning.what for warning in found.warnings]
+
+
+def test_auto_needs_a_machine() -> None:
+    with pytest.raises(InvalidSpec, match=r"--cuda auto needs a GPU.*there is no nvidia-smi.*--gpu H100 --driver 535"):
+        matrix.resolve(spec.combine({}, {"torch": "2.5", "cuda": "auto"}, name=""), Machine(why="there is no nvidia-smi on this machine"))
+
+
+def test_a_gpu_that_the_build_has_no_code_for_is_refused_with_both_facts() -> None:
+    told = refused(torch="2.3", cuda="12.1", gpu=["B200"])
+    assert re.search(r"holds code for sm_50, .*sm_90 \(pytorch/builder@.*\), and B200 is sm_100 \(NVIDIA, CUDA GPU Compute", told)
+    assert "Nearest: `--torch 2.7.1 --cuda 12.8` (wheels)" in told
+    assert resolve(torch="2.3", cuda="12.1", gpu=["H100", "RTX 4090", "8.0"]).source == "wheels"
+
+
+def test_an_old_driver_is_refused_with_both_facts() -> None:
+    told = refused(torch="2.3", cuda="12.1", driver="470")
+    assert "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470 (NVIDIA CUDA Toolkit release notes" in told
+    assert "Nearest: `--torch 2.3 --cuda 11.8` (pytorch)" in told
+
+
+def test_an_old_glibc_is_refused_and_a_newer_one_is_what_the_solver_is_told() -> None:
+    assert "needs glibc 2.28 or later, and 2.17 was asked for" in refused(torch="2.6", cuda="12.6", glibc="2.17", source="wheels")
+    assert dict(resolve(torch="2.6", cuda="12.4", glibc="2.17").virtual_packages)["__glibc"] == "2.17"
+    assert dict(resolve(torch="2.6", cuda="12.4", glibc="2.39").virtual_packages)["__glibc"] == "2.39"
+
+
+def test_what_is_not_known_is_said() -> None:
+    found = resolve(torch="2.1.1", cuda="12.1", source="pytorch", gpu=["H100"], glibc="2.17", driver="525")
+    assert [warning.what for warning in found.warnings][:4] == ["python", "gpu", "driver", "glibc"]
+    assert all("not known" in warning.reason for warning in found.warnings[:4])
+    assert resolve(torch="2.1.1", cuda="12.1", source="pytorch").warnings[0].what == "python"
+
+
+def test_ptx_is_a_warning_and_never_the_first_choice() -> None:
+    found = resolve(torch="2.6", cuda="12.6", source="conda-forge", gpu=["B200"])
+    assert {"gpu", "nccl-no-ptx"} <= {warning.what for warning in found.warnings}
+    assert resolve(torch="2.7", cuda="auto", gpu=["B200"], driver="575.51.03", source="wheels").cuda == "12.8"
+
+
+def test_aarch64_has_what_the_table_says() -> None:
+    found = resolve(torch="2.11", cuda="13.0", platforms=["linux-aarch64", "linux-64"])
+    assert (found.platforms, found.needs_local_build) == (("linux-64", "linux-aarch64"), False)
+    assert "torch==2.11.0" in requirements(found)
+    alone = resolve(torch="2.8", cuda="12.9", platforms=["linux-aarch64"])
+    assert (alone.source, alone.spec.name) == ("conda-forge", "torch2.8-cuda12.9-py311-aarch64")
+    told = refused(torch="2.3", cuda="12.1", platforms=["linux-64", "linux-aarch64"])
+    assert "torch 2.3.1 for CUDA 12.1 from the wheels exists for linux-64 and not for linux-aarch64 (" in told
+    assert "Nearest: `--torch 2.3 --cuda 12.1 --platform linux-64`" in told
+
+
+def test_a_wheel_that_is_named_differently_on_two_platforms_has_a_line_for_each() -> None:
+    found = resolve(torch="2.9", cpu=True, platforms=["linux-64", "linux-aarch64"], companions=False)
+    assert 'torch==2.9.1+cpu; platform_machine == "x86_64"' in requirements(found)
+    assert 'torch==2.9.1; platform_machine == "aarch64"' in requirements(found)
+    assert "torch==2.9.1" in requirements(resolve(torch="2.9", cpu=True, platforms=["linux-aarch64"]))
+
+
+def test_infiniband_brings_the_library_that_nccl_loads() -> None:
+    assert "rdma-core" in requirements(resolve(torch="2.3", cuda="12.1", infiniband=True))
+    assert "rdma-core" not in requirements(resolve(torch="2.3", cuda="12.1"))
+
+
+@pytest.mark.parametrize(
+    "asked,words",
+    [
+        ({"pip": ["nvidia-nccl-cu11"]}, r"`nvidia-nccl-cu11`: the NVIDIA wheels .*#186591"),
+        ({"pip": ["nvidia-cudnn-cu13>=9"]}, r"`nvidia-cudnn-cu13`: .*different CUDA versions"),
+        ({"pip": ["NVIDIA_NCCL.cu12==2.21.5"]}, r"excludes `nvidia-nccl-cu12==2.20.5`: the NCCL that this torch was built for"),
+        ({"pip": ["torchvision<0.18"]}, r"excludes `torchvision==0.18.1`.*--no-companions"),
+        ({"pip": ["torch==2.4"]}, r"excludes `torch==2.3.1`"),
+        ({"pip": ["torch"], "source": "pytorch"}, r"`torch` puts a wheel of torch over torch 2.3.1 for CUDA 12.1 from the pytorch channel"),
+        ({"pip": ["nvidia-nccl-cu11", "nvidia-nccl-cu12"], "source": "pytorch"}, r"write the same files .*Keep one family"),
+        ({"conda": ["torchelastic"]}, r"`torchelastic`: .*torchrun"),
+        ({"conda": ["conda-forge::pytorch=2.4"]}, r"`pytorch`: .*two builds"),
+        ({"conda": ["cudatoolkit=11.8"], "source": "pytorch"}, r"`cudatoolkit`: .*second CUDA"),
+    ],
+)
+def test_packages_that_cannot_be_beside_this_torch_are_refused(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        resolve(torch="2.3", cuda="12.1", **asked)
+
+
+def test_all_such_packages_are_named_at_once() -> None:
+    with pytest.raises(InvalidSpec, match=r"`torchelastic`.*`torch==2.4`"):
+        resolve(torch="2.3", cuda="12.1", conda=["torchelastic"], pip=["torch==2.4"])
+
+
+def test_a_gpu_package_beside_a_cpu_build_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="`nvidia-nccl-cu12` is about GPUs"):
+        resolve(torch="2.3", cpu=True, pip=["nvidia-nccl-cu12"])
+
+
+def test_packages_that_go_with_it_are_taken() -> None:
+    found = resolve(torch="2.3", cuda="12.1", pip=["torchvision>=0.18", "nvidia-nccl-cu12~=2.20.5", "einops"], conda=["ffmpeg"])
+    assert {"torchvision>=0.18", "einops", "ffmpeg"} <= set(requirements(found))
+
+
+def test_dasks_distributed_is_a_warning() -> None:
+    found = resolve(torch="2.3", cuda="12.1", conda=["distributed"])
+    told = next(warning for warning in found.warnings if warning.what == "distributed")
+    assert "Dask" in told.reason and told.source and "Remove it" in told.value
+
+
+@pytest.mark.parametrize("source", matrix.SOURCES)
+def test_cpu_builds_from_every_source(source: str) -> None:
+    found = resolve(torch="2.3", cpu=True, source=source)
+    pins = {"wheels": "torch==2.3.1+cpu", "pytorch": "pytorch::pytorch=2.3.1=py3.11_cpu*", "conda-forge": "pytorch=2.3.1=cpu*"}
+    assert pins[source] in requirements(found)
+    assert (found.cuda, found.nccl, found.driver_floor, "__cuda" in dict(found.virtual_packages)) == (None, None, None, False)
+    assert ("pytorch::cpuonly" in requirements(found)) == (source == "pytorch")
+
+
+def test_channels_by_era() -> None:
+    assert resolve(torch="1.12", cuda="11.3", source="pytorch").channels == ("pytorch", "conda-forge")
+    assert resolve(torch="1.13", cuda="11.7", source="pytorch").channels == ("pytorch", "nvidia", "conda-forge")
+    assert resolve(torch="2.3", cpu=True, source="pytorch", channels=["lab", "conda-forge"]).channels == ("pytorch", "lab", "conda-forge")
+    assert {"pytorch=1.13.1=cuda112*", "cudatoolkit=11.2"} <= set(requirements(resolve(torch="1.13", cuda="11.2")))
+    assert "cudatoolkit=11.3" in requirements(resolve(torch="1.12", cuda="11.3", source="pytorch"))
+
+
+def test_the_wrong_order_of_channels_is_a_warning_and_is_set_right() -> None:
+    found = resolve(torch="2.3", cuda="12.1", source="pytorch", channels=["conda-forge", "pytorch"])
+    assert "channel-order" in [warning.what for warning in found.warnings]
+    assert found.channels == ("pytorch", "nvidia", "conda-forge")

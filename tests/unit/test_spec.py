@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import string
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from provision.errors import InvalidSpec
+from provision.model import Spec
 from provision.pipeline import spec
 
 
@@ -81,7 +87,7 @@ def test_hostile_requirements_are_refused(value: str) -> None:
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", "pip": (value,)}, name="lab")
 
 
-@pytest.mark.parametrize("key,value", [("base", "a b"), ("base", "x\nRUN evil"), ("python", "3"), ("nccl", "new"), ("torch", "latest")])
+@pytest.mark.parametrize("key,value", [("base", "a b"), ("base", "x\nRUN evil"), ("python", "3"), ("nccl", "new"), ("torch", "newest")])
 def test_values_of_the_wrong_form(key: str, value: str) -> None:
     with pytest.raises(InvalidSpec, match=f"`{key}` is like"):
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", key: value}, name="lab")
@@ -92,3 +98,106 @@ def test_content_reads_back_as_the_same_spec() -> None:
     made = spec.combine(asked, {}, name="lab")
     assert spec.combine(spec.content(made), {}, name="lab") == made
     assert spec.content(made) == asked
+
+
+@pytest.mark.parametrize("value", ["2", "2.3", "2.3.1", "latest", ">=2.3,<2.6", "~=2.3", "==2.3.*", ">= 2.3, != 2.4.0"])
+def test_how_a_torch_may_be_named(value: str) -> None:
+    assert spec.combine({}, {"torch": value, "cpu": True}, name="lab").torch == value
+
+
+@pytest.mark.parametrize("value", ["", ">=", "2.3.1+cu121", "=2.3", ">=2.3 <2.6", "$(id)", "2.3.1.4", "two", "===x y", "cu121"])
+def test_how_it_may_not(value: str) -> None:
+    with pytest.raises(InvalidSpec, match="torch"):
+        spec.combine({}, {"torch": value, "cpu": True}, name="lab")
+
+
+@pytest.mark.parametrize(
+    "key,good,bad",
+    [
+        ("cuda", ("12", "12.1", "auto"), ("cu121", "12.1.0", "Auto", "")),
+        ("cudnn", ("9", "9.1", "8.9.2.26"), ("v9", "9.")),
+        ("nccl", ("2", "2.20.5"), ("2.x",)),
+        ("driver", ("535", "535.54", "535.54.03"), ("r535", "535.54.03.1", ">=535")),
+        ("glibc", ("2.17",), ("2", "2.17.1")),
+        ("as_of", ("2024-06-30", "2024-02-29"), ("2023-02-29", "2024-6-3", "yesterday", "2024-13-01", "20240630")),
+        ("gpu", (["H100"], ["sm_90", "9.0"], ["Tesla V100-SXM2-16GB"]), ("H100", ["$(id)"], [9.0], ["a#b"])),
+        ("platforms", (["linux-64"], ["linux-64", "linux-aarch64"]), ("linux-64", ["win-64"], ["osx-arm64", "linux-64"])),
+        ("infiniband", (True, False), ("yes", 1)),
+    ],
+)  # fmt: skip
+def test_the_forms_of_values(tmp_path: Path, key: str, good: tuple[Any, ...], bad: tuple[Any, ...]) -> None:
+    """The same in a file and in options; a file's mistake has its line."""
+    base = {"torch": "2.3"} if key == "cuda" else {"torch": "2.3", "cuda": "12.1"}
+    for value in good:
+        path = write(tmp_path, yaml.safe_dump({**base, key: value}, sort_keys=False))
+        assert spec.combine(spec.read(path), {}, name="lab") == spec.combine({}, {**base, key: value}, name="lab")
+    for value in bad:
+        with pytest.raises(InvalidSpec, match=rf"spec\.yml:{len(base) + 1}: `{key}`"):
+            spec.read(write(tmp_path, yaml.safe_dump({**base, key: value}, sort_keys=False)))
+
+
+def test_a_date_without_quotes_is_said_to_need_them(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r'as_of: "2024-06-30"'):
+        spec.read(write(tmp_path, "as_of: 2024-06-30\n"))
+
+
+@pytest.mark.parametrize("key,value", [("nccl", "2.20"), ("cudnn", "9"), ("gpu", ["H100"]), ("driver", "535")])
+def test_cpu_with_what_is_about_gpus_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(InvalidSpec, match=f"`{key}` is about GPUs"):
+        spec.combine({"torch": "2.3", "cpu": True, key: value}, {}, name="lab")
+
+
+def test_the_cpu_option_drops_what_the_file_says_about_gpus() -> None:
+    file = {"torch": "2.3", "cuda": "12.1", "gpu": ["H100"], "driver": "535", "nccl": "2.20", "cudnn": "8", "glibc": "2.28"}
+    found = spec.combine(file, {"cpu": True}, name="lab")
+    assert (found.cuda, found.gpu, found.driver, found.nccl, found.cudnn, found.glibc) == (None, (), None, None, None, "2.28")
+
+
+def test_lists_hold_each_entry_once_and_an_empty_one_is_the_default() -> None:
+    found = spec.combine({"torch": "2.3", "cuda": "12.1", "platforms": [], "gpu": ["sm_90", "sm_90"]}, {}, name="lab")
+    assert (found.platforms, found.gpu) == (("linux-64",), ("sm_90",))
+
+
+WORDS = st.sampled_from(
+    [*spec.KEYS, "2.3", "12.1", "auto", "latest", "- ", ": ", "\n", "[", "{", "&a ", "*a", "!!int ", "? ", "<<", "'", '"']
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.dates() | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None)
+@given(text=st.text(max_size=60) | st.lists(WORDS | st.text(string.printable, max_size=4), max_size=30).map("".join))
+@example(text="torch: 2024-13-01")
+@example(text="torch: " + "9" * 5000)
+@example(text="torch: !!int x")
+@example(text="? [a]\n: b")
+@example(text="? {a: b}\n: c")
+@example(text="torch: &a [*a]")
+@example(text="[" * 400)
+@example(text="- &a [x, x]\n- &b [*a, *a]")
+@example(text="!!set {torch}")
+@example(text="<<: {torch: '2.3'}\ncpu: true")
+@example(text="!!python/object:os.system {}")
+def test_any_text_is_a_spec_or_a_mistake(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed.yml"
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    try:
+        made = spec.combine(spec.read(path), {}, name="lab")
+    except InvalidSpec as error:
+        assert str(error)
+    else:
+        assert isinstance(made, Spec)
+
+
+@settings(deadline=None)
+@given(content=st.dictionaries(st.sampled_from(spec.KEYS) | st.text(max_size=5) | st.integers(), VALUES, max_size=6))
+def test_any_content_is_a_spec_or_a_mistake(content: dict[Any, Any]) -> None:
+    try:
+        made = spec.combine({"torch": "2.3", "cuda": "12.1"} | content, {}, name="lab")
+    except InvalidSpec as error:
+        assert str(error)
+    else:
+        assert spec.combine(spec.content(made), {}, name="lab") == made

@@ -1,0 +1,96 @@
+"""The cells of the matrix: every build that exists, of a release, from a source, for one CUDA or for CPUs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from provision import compat
+from provision.compat import Build, Release, version_key
+from provision.model import PLATFORMS, BuildSource, Platform
+
+SOURCES: tuple[BuildSource, ...] = ("wheels", "pytorch", "conda-forge")
+# How a source is spoken of.
+SPOKEN: dict[BuildSource, str] = {"wheels": "the wheels", "pytorch": "the pytorch channel", "conda-forge": "conda-forge"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # each exists once
+class Cell:
+    """One build that exists."""
+
+    release: Release
+    source: BuildSource
+    build: Build | None  # None: the build for CPUs
+
+    @property
+    def cuda(self) -> str | None:
+        return self.build.cuda if self.build else None
+
+    @property
+    def flavor(self) -> str:
+        return f"CUDA {self.cuda}" if self.build else "CPU"
+
+    def __str__(self) -> str:
+        return f"torch {self.release.version} for {self.flavor} from {SPOKEN[self.source]}"
+
+    @property
+    def origin(self) -> str:
+        """Where it is known from that this build exists."""
+        return self.build.source if self.build else self.release.sources[self.source]
+
+    @property
+    def platforms(self) -> tuple[Platform, ...]:
+        """Where it is known to exist. CPU builds exist where the source has any build of the release."""
+        if self.build:
+            return self.build.platforms
+        if self.source == "wheels":
+            return tuple(platform for platform in PLATFORMS if platform in self.release.index_default)
+        seen = {platform for build in self.release.builds(self.source) for platform in build.platforms}
+        return tuple(platform for platform in PLATFORMS if platform in seen)
+
+    def on(self, platform: Platform) -> Build | None:
+        return self.build.on(platform) if self.build else None
+
+    def is_index_default(self, platform: Platform) -> bool:
+        """Whether a package index serves this build as plain `torch==V`."""
+        default = self.release.index_default.get(platform)
+        return self.source == "wheels" and default is not None and default.build == (self.build.tag if self.build else "cpu")
+
+    def needs_torch_index(self, platforms: Sequence[Platform]) -> bool:
+        """Whether only PyTorch's own wheel index has this build, for one of the platforms at least."""
+        return self.source == "wheels" and not all(self.is_index_default(platform) for platform in platforms)
+
+    def glibc(self, platforms: Sequence[Platform]) -> str | None:
+        """The glibc that it needs, or None where no source says for one of the platforms."""
+        needed = [build.glibc if (build := self.on(platform)) else None for platform in platforms]
+        return max((glibc for glibc in needed if glibc), key=version_key) if needed and all(needed) else None
+
+    def preference(self, platforms: Sequence[Platform]) -> tuple[int, str]:
+        """The place of this source in what `auto` means, and why: facts decide, never what the network answers."""
+        version, cuda = self.release.version, self.cuda
+        if self.source == "wheels":
+            if self.build is None:
+                return 0, "CPU builds come from PyTorch's own wheels"
+            if not self.needs_torch_index(platforms):
+                return 0, f"the package index's default build of {version} has CUDA {cuda}"
+            return 3, f"only PyTorch's own wheel index has {version} with CUDA {cuda}"
+        if self.source == "pytorch":
+            return 1, f"the default wheel of {version} has another CUDA; the pytorch channel has {cuda}"
+        return 2, f"neither the default wheel nor the pytorch channel has {version} with CUDA {cuda}"
+
+
+@functools.cache
+def cells() -> tuple[Cell, ...]:
+    """Every cell, newest release first; a release's CUDAs newest first, CPU last."""
+    return tuple(cell for version in reversed(compat.releases()) for cell in cells_of(version))
+
+
+@functools.cache
+def cells_of(version: str) -> tuple[Cell, ...]:
+    """The cells of one release."""
+    release = compat.releases()[version]
+    found = [Cell(release=release, source=source, build=build) for source in SOURCES for build in release.builds(source)]
+    newest_first = sorted(found, key=lambda cell: version_key(cell.cuda or "0"), reverse=True)
+    cpu = [Cell(release=release, source=source, build=None) for source in SOURCES if release.builds(source)]
+    return (*newest_first, *cpu)

@@ -1,0 +1,179 @@
+"""Every decision about a cell in words, with reason and source: for `explain`, the passport and comments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from provision import compat
+from provision.model import Choice, Machine, Spec
+from provision.pipeline.matrix import checks, pythons
+from provision.pipeline.matrix.cells import Cell
+from provision.pipeline.matrix.checks import NO_SOURCE
+from provision.pipeline.matrix.pins import COMPANION, PYTHON_REASON, RDMA, RDMA_SOURCE
+
+NOT_KNOWN = "not known"
+ASKED = "asked for"
+# conda-lock's own default for Linux (its default-virtual-packages.yaml): what a 2018 distribution has.
+DEFAULT_GLIBC = "2.28"
+GLIBC_SOURCE = "conda-lock's default-virtual-packages.yaml"
+
+
+def choices(asked: Spec, spec: Spec, cell: Cell, machine: Machine, channels: tuple[str, ...]) -> Iterator[Choice]:
+    """asked: the spec before what it left open was made exact, as it is in `spec`."""
+    yield _torch(asked, cell)
+    yield _source(asked, cell)
+    yield Choice(
+        what="python", value=spec.python or "", reason=PYTHON_REASON, source=pythons.source_of(cell, spec.platforms[0]) or NO_SOURCE
+    )
+    if cell.build:
+        yield _cuda(asked, cell, machine)
+        yield _nccl(spec, cell)
+        yield _driver(cell)
+        yield _cudnn(spec, cell)
+        yield _triton(cell)
+        yield _architectures(cell)
+    yield from _companions(spec, cell)
+    yield _glibc(spec, cell)
+    yield _platforms(asked, cell)
+    yield _channels(asked, cell, channels)
+    if spec.infiniband:
+        yield Choice(what="infiniband", value="rdma-core", reason=RDMA, source=RDMA_SOURCE)
+
+
+def glibc(spec: Spec, cell: Cell) -> str:
+    """What the solvers may assume of the machine."""
+    needed = cell.glibc(spec.platforms) or DEFAULT_GLIBC
+    return spec.glibc or max(DEFAULT_GLIBC, needed, key=compat.version_key)
+
+
+def nccl(spec: Spec, cell: Cell) -> str | None:
+    """The NCCL that is known before anything is solved; on conda-forge what was asked for, if anything was."""
+    if cell.build is None:
+        return None
+    return cell.build.nccl or (spec.nccl if cell.source == "conda-forge" else None)
+
+
+def _torch(asked: Spec, cell: Cell) -> Choice:
+    version = cell.release.version
+    if asked.torch == version:
+        reason = ASKED
+    elif asked.torch == "latest":
+        reason = "newest release in the table"
+    else:
+        reason = f"newest {asked.torch} release in the table" + (
+            "" if checks.releases_of(asked.torch)[-1] == version else " that fits the rest"
+        )
+    return Choice(what="torch", value=version, reason=reason, source=cell.release.sources[cell.source])
+
+
+def _source(asked: Spec, cell: Cell) -> Choice:
+    why = cell.preference(asked.platforms)[1] if asked.source == "auto" else "asked for with --source"
+    return Choice(what="source", value=cell.source, reason=why, source=cell.origin)
+
+
+def _cuda(asked: Spec, cell: Cell, machine: Machine) -> Choice:
+    assert cell.build is not None
+    if asked.cuda == "auto":
+        gpus, driver = (asked.gpu, asked.driver) if asked.gpu or asked.driver else (machine.gpus, machine.driver)
+        reason = f"newest of this release that {' and '.join([*gpus, *([f'driver {driver}'] if driver else [])])} can run"
+    else:
+        reason = ASKED if asked.cuda == cell.cuda else f"newest {asked.cuda}.x of this release"
+    return Choice(what="cuda", value=cell.build.cuda, reason=reason, source=cell.build.source)
+
+
+def _nccl(spec: Spec, cell: Cell) -> Choice:
+    assert cell.build is not None
+    if cell.source == "conda-forge":
+        reason = "a shared package on conda-forge, chosen by the solver" + (
+            f" from {cell.build.nccl_floor} on" if cell.build.nccl_floor else ""
+        )
+        value = spec.nccl or "chosen by the solver"
+    elif cell.build.nccl_is_package:
+        reason, value = "a package of its own: the exact version that torch's metadata pins", cell.build.nccl or NOT_KNOWN
+    else:
+        reason, value = "linked statically into the build; cannot be chosen", cell.build.nccl or NOT_KNOWN
+    return Choice(what="nccl", value=value, reason=reason, source=cell.build.nccl_source or NO_SOURCE)
+
+
+def _cudnn(spec: Spec, cell: Cell) -> Choice:
+    assert cell.build is not None
+    floor = cell.build.cudnn_floor
+    if cell.source == "conda-forge":
+        reason = "a shared package on conda-forge, chosen by the solver" + (f" from {floor} on" if floor else "")
+        value = spec.cudnn or "chosen by the solver"
+    else:
+        reason, value = "the one that the build was made with", cell.build.cudnn or NOT_KNOWN
+    return Choice(what="cudnn", value=value, reason=reason, source=cell.build.cudnn_source or NO_SOURCE)
+
+
+def _triton(cell: Cell) -> Choice:
+    assert cell.build is not None
+    value = (cell.build.triton or NOT_KNOWN).removeprefix("==")
+    return Choice(what="triton", value=value, reason="what torch requires", source=cell.build.triton_source or NO_SOURCE)
+
+
+def _driver(cell: Cell) -> Choice:
+    assert cell.build is not None
+    toolkit = compat.toolkits().get(cell.build.cuda)
+    value, source = (f">={toolkit.driver_floor}", toolkit.driver_source) if toolkit else (NOT_KNOWN, NO_SOURCE)
+    return Choice(what="driver", value=value, reason="oldest driver that runs this CUDA", source=source)
+
+
+def _architectures(cell: Cell) -> Choice:
+    assert cell.build is not None
+    build = cell.build
+    if build.architectures is None:
+        toolkit = compat.toolkits().get(build.cuda)
+        reason = (
+            f"no source says; CUDA {build.cuda} itself compiles for {toolkit.capability_min} and newer" if toolkit else "no source says"
+        )
+        return Choice(what="gpu", value=NOT_KNOWN, reason=reason, source=toolkit.capability_source if toolkit else NO_SOURCE)
+    ptx = {True: "; newer GPUs compile its PTX", False: "; it holds no PTX for newer ones", None: ""}[build.ptx]
+    reason = f"GPU code in the build; code for sm_80 also runs on 8.6{ptx}"
+    return Choice(what="gpu", value=" ".join(build.architectures), reason=reason, source=build.architectures_source or NO_SOURCE)
+
+
+def _companions(spec: Spec, cell: Cell) -> Iterator[Choice]:
+    release = cell.release
+    for name, version, source in (
+        ("torchvision", release.torchvision, release.torchvision_source),
+        ("torchaudio", release.companion_audio, release.torchaudio_source),
+    ):
+        if not spec.companions:
+            yield Choice(what=name, value="left out", reason="asked for with --no-companions", source="spec.yml")
+        elif version is None:
+            reason = "this release has none" if name == "torchvision" else "torchaudio ends with 2.11 (pytorch/audio#4212)"
+            yield Choice(what=name, value="none", reason=reason, source=source)
+        elif name == "torchaudio" and cell.source == "conda-forge":
+            reason = "which torchaudio conda-forge has is not known; ask for it with --conda torchaudio"
+            yield Choice(what=name, value="left out", reason=reason, source=NO_SOURCE)
+        else:
+            yield Choice(what=name, value=version, reason=COMPANION, source=source)
+
+
+def _glibc(spec: Spec, cell: Cell) -> Choice:
+    value = glibc(spec, cell)
+    needed = cell.glibc(spec.platforms)
+    source = next((build.glibc_source for platform in spec.platforms if (build := cell.on(platform)) and build.glibc == needed), None)
+    if spec.glibc:
+        reason = ASKED + (f"; the build needs {needed}" if needed else "; what the build needs is not known")
+    elif needed == value:
+        reason = "what the build needs"
+    else:
+        reason, source = f"our default; the build needs {needed or 'what no source says'}", source or GLIBC_SOURCE
+    return Choice(what="glibc", value=f">={value}", reason=reason, source=source or NO_SOURCE)
+
+
+def _platforms(asked: Spec, cell: Cell) -> Choice:
+    return Choice(
+        what="platforms", value=", ".join(asked.platforms), reason=f"the build exists for {', '.join(cell.platforms)}", source=cell.origin
+    )
+
+
+def _channels(asked: Spec, cell: Cell, channels: tuple[str, ...]) -> Choice:
+    if cell.source == "pytorch":
+        reason, source = "the pytorch channel first: the order decides between CUDA and CPU builds", "mamba-org/micromamba-docker#388"
+    else:
+        reason = "in the order asked for" if asked.channels else "the default"
+        source = "spec.yml" if asked.channels else "provision"
+    return Choice(what="channels", value=", ".join(channels), reason=reason, source=source)

@@ -1,0 +1,229 @@
+"""The nearest combinations, against a brute-force oracle that knows only the facts: all that exists, how far each is, the closest."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision import compat
+from provision.cli.options import SPEC_OPTIONS
+from provision.compat import minor, version_key
+from provision.errors import NoSuchBuild
+from provision.model import PLATFORMS, Platform, Spec
+from provision.pipeline import matrix, spec
+from provision.pipeline.matrix.nearest import ACROSS, Neighbor, nearest
+
+RELEASES = list(compat.releases())
+MINORS = list(dict.fromkeys(map(minor, RELEASES)))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A combination that exists."""
+
+    torch: str
+    cuda: str | None
+    source: str
+    platforms: tuple[Platform, ...]
+    python: str
+    nccl: str | None
+
+
+def builds() -> Iterator[tuple[compat.Release, Any, compat.Build | None, tuple[Platform, ...]]]:
+    for release in compat.releases().values():
+        for source in matrix.SOURCES:
+            of_source = release.builds(source)
+            for build in of_source:
+                yield release, source, build, build.platforms
+            if of_source:
+                everywhere = set(release.index_default) if source == "wheels" else {p for build in of_source for p in build.platforms}
+                yield release, source, None, tuple(platform for platform in PLATFORMS if platform in everywhere)
+
+
+CUDAS = sorted({build.cuda for _, _, build, _ in builds() if build}, key=version_key)
+NCCLS = sorted({build.nccl for _, _, build, _ in builds() if build and build.nccl} | compat.nccl_on_conda_forge().keys(), key=version_key)
+
+
+@functools.cache
+def points(asked: tuple[Platform, ...], nccl_matters: bool) -> tuple[Point, ...]:
+    """Everything that exists, on any of the platforms asked for, or on another."""
+    return tuple(
+        Point(release.version, build.cuda if build else None, source, platforms, python, nccl)
+        for release, source, build, everywhere in builds()
+        for platforms in subsets(asked, everywhere)
+        for python in pythons(release, source, build, platforms)
+        for nccl in (nccls(source, build) if nccl_matters else [None])
+    )
+
+
+def subsets(asked: tuple[Platform, ...], everywhere: tuple[Platform, ...]) -> set[tuple[Platform, ...]]:
+    kept = tuple(platform for platform in asked if platform in everywhere)
+    return {kept or everywhere[:1]}
+
+
+def pythons(release: compat.Release, source: str, build: compat.Build | None, platforms: Any) -> list[str]:
+    def on(platform: Platform) -> tuple[str, ...]:
+        if build:
+            return build.on(platform).python or release.python
+        if source == "wheels":
+            return release.index_default[platform].python
+        known = [one.on(platform).python or () for one in release.builds(source) if platform in one.platforms]  # type: ignore[arg-type]
+        return tuple(itertools.chain(*known)) or release.python
+
+    common = set.intersection(*(set(on(platform)) for platform in platforms))
+    if source == "wheels" and release.companions_python is not None:
+        common &= set(release.companions_python)
+    return sorted(common, key=version_key)
+
+
+def nccls(source: str, build: compat.Build | None) -> list[str | None]:
+    if build is None:
+        return [None]
+    if source != "conda-forge":
+        return [build.nccl]
+    floor = version_key(build.nccl_floor or "0")
+    fitting = [v for v, one in compat.nccl_on_conda_forge().items() if one.runs_with(build.cuda) and version_key(v) >= floor]
+    return [*fitting] or [None]
+
+
+def starts(version: str | None, prefix: str) -> bool:
+    return version is not None and f"{version}.".startswith(f"{prefix}.")
+
+
+@functools.cache
+def place(version: str, known: tuple[str, ...]) -> int:
+    return sum(version_key(other) < version_key(version) for other in known)
+
+
+def apart(version: str, meant: list[str], known: list[str]) -> int:
+    return min(abs(place(version, tuple(known)) - place(one, tuple(known))) for one in meant)
+
+
+@functools.cache
+def releases_meant(torch: str) -> tuple[str, ...]:
+    try:
+        return tuple(release.version for release in compat.matching_releases(torch))
+    except NoSuchBuild:
+        return ()
+
+
+def distance(point: Point, wanted: Spec) -> tuple[int, int]:
+    """How many choices differ, and how many versions lie between."""
+    steps = []
+    asked = releases_meant(wanted.torch)
+    if point.torch not in asked:
+        steps.append(apart(minor(point.torch), [minor(v) for v in asked] or re.findall(r"\d+(?:\.\d+)?", wanted.torch), MINORS))
+    if point.cuda is None or wanted.cuda is None:
+        steps += [] if point.cuda is wanted.cuda else [ACROSS]
+    elif not starts(point.cuda, wanted.cuda):
+        steps.append(apart(point.cuda, [c for c in CUDAS if starts(c, wanted.cuda)] or [wanted.cuda], CUDAS))
+    steps += [0] if wanted.source not in ("auto", point.source) else []
+    steps += [len(set(wanted.platforms) - set(point.platforms))] if point.platforms != wanted.platforms else []
+    if wanted.python not in (None, point.python):
+        steps.append(abs(int(point.python[2:]) - int((wanted.python or "")[2:])))
+    if wanted.nccl and not starts(point.nccl, wanted.nccl):
+        newer = point.source == "conda-forge" and version_key(wanted.nccl) > version_key(list(compat.nccl_on_conda_forge())[-1])
+        if not newer or point.cuda is None:
+            meant = [v for v in NCCLS if starts(v, wanted.nccl)] or [wanted.nccl]
+            steps.append(apart(point.nccl, meant, NCCLS) if point.nccl else ACROSS)
+    return len(steps), sum(steps)
+
+
+requests = st.builds(
+    lambda torch, flavor, source, python, nccl, platforms: spec.combine(
+        {"torch": torch, "source": source, "platforms": platforms},
+        {"python": python, "nccl": None if "cpu" in flavor else nccl, **flavor},
+        name="",
+    ),
+    torch=st.sampled_from([*RELEASES, *MINORS, "2", "latest", ">=2.3,<2.6", "9.9", "1.5", ">=3"]),
+    flavor=st.sampled_from([*({"cuda": cuda} for cuda in [*CUDAS, "12", "13", "12.7", "9.2", "99.0"]), {"cpu": True}]),
+    source=st.sampled_from(["auto", *matrix.SOURCES]),
+    python=st.none() | st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.16"]),
+    nccl=st.none() | st.sampled_from(["2.14", "2.20.5", "2.28", "2.16.5", "2.99"]),
+    platforms=st.sampled_from([["linux-64"], ["linux-64"], ["linux-aarch64"], list(PLATFORMS)]),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=40)
+@given(wanted=requests)
+def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
+    try:
+        matrix.resolve(wanted)
+    except NoSuchBuild:
+        pass
+    else:
+        assert min(distance(point, wanted) for point in points(wanted.platforms, wanted.nccl is not None)) == (0, 0)
+        return
+    told = nearest(wanted, 6)
+    far: dict[tuple[str, str | None, str], tuple[int, int]] = {}
+    for point in points(wanted.platforms, wanted.nccl is not None):
+        key = (minor(point.torch), point.cuda, point.source)
+        far[key] = min(far.get(key, (99, 0)), distance(point, wanted))
+    assert far and min(far.values()) > (0, 0)
+    assert [one.distance for one in told] == sorted(one.distance for one in told)
+    assert told[0].distance == min(far.values())
+    for one in told:  # each is as far as it says, and nothing nearer was left out
+        assert one.distance >= far[minor(one.cell.release.version), one.cell.cuda, one.cell.source]
+    nearer = {(key[0], key[1]) for key, one in far.items() if one < told[-1].distance}
+    assert nearer <= {(minor(one.cell.release.version), one.cell.cuda) for one in told}
+
+
+@settings(deadline=None, max_examples=40)
+@given(wanted=requests)
+def test_what_is_offered_can_be_had(wanted: Spec) -> None:
+    """The words that are offered, typed as they are, come to the build that they were offered for."""
+    try:
+        matrix.resolve(wanted)
+    except NoSuchBuild:
+        for one in nearest(wanted, 6):
+            found = matrix.resolve(typed(one, wanted))
+            assert (minor(found.torch), found.cuda) == (minor(one.cell.release.version), one.cell.cuda)
+            assert one.spec.python in (None, found.python)
+            assert found.platforms == one.spec.platforms
+
+
+def typed(offered: Neighbor, wanted: Spec) -> Spec:
+    """The spec of a command line, with the options that the offer says nothing about as they were."""
+    words = shlex.split(offered.options)
+    given: dict[str, Any] = {}
+    while words:
+        option = words.pop(0).removeprefix("--")
+        if option == "cpu":
+            given["cpu"] = True
+        elif option == "platform":
+            given.setdefault("platforms", []).append(words.pop(0))
+        else:
+            given[option] = words.pop(0)
+    assert set(given) <= set(SPEC_OPTIONS)
+    return spec.combine({}, {"platforms": list(wanted.platforms), **given}, name="")
+
+
+def test_a_machine_is_never_given_up() -> None:
+    """Nothing that would not run on the GPU, the driver and the glibc is offered, and no CPU build."""
+    wanted = spec.combine({}, {"torch": "2.3", "cuda": "12.1", "gpu": ["B200"], "driver": "575.51.03", "glibc": "2.28"}, name="")
+    told = nearest(wanted, 50)
+    assert told
+    for one in told:
+        assert one.cell.build is not None
+        assert compat.runs_on_gpu(one.cell.build, compat.find_gpu("B200"), "575.51.03") == "yes"
+        assert compat.runs_on_driver(one.cell.build.cuda, "575.51.03") == "yes"
+
+
+def test_where_nothing_comes_near_that_is_said() -> None:
+    with pytest.raises(NoSuchBuild, match=r"Nothing in the table comes near it"):
+        matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1", "driver": "390.10"}, name=""))
+
+
+def test_what_was_asked_for_and_can_stay_stays() -> None:
+    told = nearest(spec.combine({}, {"torch": "2.9", "cuda": "12.8", "nccl": "2.28", "python": "3.12"}, name=""), 1)
+    assert told[0].options == "--torch 2.9 --cuda 12.9 --python 3.12 --nccl 2.28"
+    assert told[0].changed == ("cuda",)

@@ -1,0 +1,252 @@
+"""What must hold of every combination in the table: exact, every rule respected, readable by conda's parser and rattler's, and the
+same again from what was written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from provision import compat
+from provision.errors import InvalidSpec, NoSuchBuild
+from provision.model import PLATFORMS, Machine, Resolution, Spec
+from provision.pipeline import matrix, render, spec
+
+GPUS = ["V100", "H100", "sm_86", "B200", "RTX 4090", "sm_121"]
+
+
+def builds() -> Iterator[tuple[compat.Release, str, compat.Build | None]]:
+    """Every build of the table, from the facts themselves; None is the CPU build."""
+    for release in compat.releases().values():
+        for source in matrix.SOURCES:
+            yield from ((release, source, build) for build in release.builds(source))
+            if release.builds(source):
+                yield release, source, None
+
+
+BUILDS = list(builds())
+of_a_release = pytest.mark.parametrize(
+    "cells", [[cell for cell in BUILDS if cell[0] is release] for release in compat.releases().values()], ids=list(compat.releases())
+)
+Cells = list[tuple[compat.Release, str, compat.Build | None]]
+
+
+def exact(release: compat.Release, source: str, build: compat.Build | None, **more: Any) -> Spec:
+    flavor = {"cuda": build.cuda} if build else {"cpu": True}
+    return spec.combine({}, {"torch": release.version, "source": source, **flavor, **more}, name="")
+
+
+requests = st.builds(
+    lambda cell, python, companions, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: exact(
+        *cell,
+        python=python,
+        companions=companions,
+        infiniband=infiniband,
+        nccl=nccl if cell[2] else None,
+        cudnn=cudnn if cell[2] else None,
+        platforms=platforms,
+        gpu=gpu if cell[2] else (),
+        glibc=glibc,
+        pip=extra,
+    ),
+    cell=st.sampled_from(BUILDS),
+    python=st.none() | st.sampled_from(["3.8", "3.10", "3.12", "3.14"]),
+    companions=st.booleans(),
+    infiniband=st.booleans(),
+    nccl=st.none() | st.sampled_from(["2.20", "2.27", "2.28.9", "2.29.2"]),
+    cudnn=st.none() | st.sampled_from(["8", "9", "9.10.2"]),
+    platforms=st.sampled_from([[], ["linux-64"], ["linux-aarch64"], list(PLATFORMS)]),
+    gpu=st.lists(st.sampled_from(GPUS), max_size=2),
+    glibc=st.none() | st.sampled_from(["2.17", "2.28", "2.39"]),
+    extra=st.sampled_from([(), (), (), ("einops>=0.7",), ("nvidia-nccl-cu12",)]),
+)
+
+
+def resolved(wanted: Spec) -> Resolution | None:
+    """The resolution, or None where it is refused with something to do about it."""
+    try:
+        return matrix.resolve(wanted)
+    except (NoSuchBuild, InvalidSpec) as error:
+        assert error.message
+        assert error.advice or "Remove it" in error.message or "Keep one" in error.message
+        return None
+
+
+@of_a_release
+def test_every_build_can_be_asked_for_and_is_what_one_gets(cells: Cells) -> None:
+    for release, source, build in cells:
+        found = matrix.resolve(exact(release, source, build))
+        assert (found.torch, found.source, found.cuda) == (release.version, source, build.cuda if build else None)
+        check(found)
+
+
+@settings(deadline=None, max_examples=100)
+@given(wanted=requests)
+def test_every_resolution_respects_every_rule(wanted: Spec) -> None:
+    found = resolved(wanted)
+    if found is not None:
+        assert (found.torch, found.source, found.cuda, found.platforms) == (wanted.torch, wanted.source, wanted.cuda, wanted.platforms)
+        assert wanted.python in (None, found.python)
+        assert wanted.glibc in (None, dict(found.virtual_packages)["__glibc"])
+        check(found)
+
+
+def check(found: Resolution) -> None:
+    """Every pin has its reason; every rule has its consequence; one family of NVIDIA wheels; a companion is never a known bad one."""
+    lines = [pin.requirement for pin in found.pins]
+    told = [(pin.reason, pin.source) for pin in found.pins] + [(row.reason, row.source) for row in (*found.choices, *found.warnings)]
+    assert all(reason and source for reason, source in told)
+    for rule in compat.rules():
+        if rule.consequence == "pin" and found.source in rule.sources and SpecifierSet(rule.torch).contains(found.torch):
+            assert rule.requirement in lines, rule.id
+        if rule.consequence == "warn" and rule.nccl and found.nccl and _plain(rule) and _holds(rule, found):
+            assert rule.id in [warning.what for warning in found.warnings]
+    families = {name[-2:] for line in lines if (name := re.split(r"[=<>~ ]", line)[0]).startswith("nvidia-")}
+    assert families <= ({found.cuda.split(".")[0]} if found.cuda else set())
+    assert not any(line.startswith("torchvision==0.15.0") for line in lines)
+    assert not any("torchaudio" in line for line in lines) or compat.version_key(found.torch) < (2, 12)
+    assert ("rdma-core" in lines) == found.spec.infiniband
+
+
+def _plain(rule: compat.Rule) -> bool:
+    return not (rule.package or rule.channels or rule.variables or rule.through_ptx or rule.platforms or rule.python or rule.cuda)
+
+
+def _holds(rule: compat.Rule, found: Resolution) -> bool:
+    inside = SpecifierSet(rule.nccl or "").contains(found.nccl or "")
+    return inside and SpecifierSet(rule.torch).contains(found.torch) and found.source in rule.sources
+
+
+@settings(deadline=None, max_examples=100)
+@given(wanted=requests)
+def test_what_is_written_down_gives_the_same_again(tmp_path_factory: pytest.TempPathFactory, wanted: Spec) -> None:
+    found = resolved(wanted)
+    if found is None:
+        return
+    again = matrix.resolve(found.spec)
+    assert (again.spec, again.pins, again.channels, again.virtual_packages) == (
+        found.spec,
+        found.pins,
+        found.channels,
+        found.virtual_packages,
+    )
+    path = tmp_path_factory.getbasetemp() / "spec.yml"
+    path.write_text(render.render_spec(found.spec.name, spec.content(found.spec)))
+    assert spec.combine(spec.read(path), {}, name=found.spec.name) == found.spec
+
+
+open_requests = st.builds(
+    lambda torch, cuda, source, python: spec.combine({}, {"torch": torch, "source": source, "python": python, **cuda}, name=""),
+    torch=st.sampled_from(["2", "1", "latest", ">=2.3,<2.6", "~=2.1", "!=2.9.0", "2.3", "2.4", "2.6", "2.8.0"]),
+    cuda=st.sampled_from([{"cuda": "12"}, {"cuda": "11"}, {"cuda": "13"}, {"cuda": "auto"}, {"cuda": "12.1"}, {"cpu": True}]),
+    source=st.sampled_from(["auto", "auto", *matrix.SOURCES]),
+    python=st.none() | st.sampled_from(["3.8", "3.12"]),
+)
+machines = st.builds(
+    Machine, driver=st.sampled_from(["450.80.02", "535.183.01", "590.44.01"]), gpus=st.sampled_from(GPUS).map(lambda gpu: (gpu,))
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(wanted=open_requests, machine=machines)
+def test_what_is_left_open_is_settled_for_every_machine(wanted: Spec, machine: Machine) -> None:
+    """No machine is needed to resolve it again, and nothing of this one is written down."""
+    try:
+        found = matrix.resolve(wanted, machine)
+    except NoSuchBuild:
+        return
+    assert (found.spec.gpu, found.spec.driver) == ((), None)
+    assert re.fullmatch(r"\d+\.\d+(\.\d+)?", found.spec.torch) and found.spec.cuda == found.cuda and found.cuda != "auto"
+    again = matrix.resolve(found.spec, Machine(driver="1.0", gpus=("K80",)))
+    assert (again.pins, again.spec, again.source) == (found.pins, found.spec, found.source)
+    if wanted.cuda == "auto":
+        there = dataclasses.replace(found.spec, gpu=machine.gpus, driver=machine.driver)
+        assert matrix.resolve(there).pins == found.pins  # it runs there
+        newer = [
+            row
+            for row in compat.releases()[found.torch].builds(found.source)
+            if compat.version_key(row.cuda) > compat.version_key(found.cuda or "")
+        ]
+        for build in newer:
+            assert _runs(build, machine) != "yes"
+
+
+def _runs(build: compat.Build, machine: Machine) -> str:
+    gpu = compat.runs_on_gpu(build, compat.find_gpu(machine.gpus[0]), machine.driver)
+    driver = compat.runs_on_driver(build.cuda, machine.driver or "")
+    return "yes" if (gpu, driver) == ("yes", "yes") else "no"
+
+
+@of_a_release
+def test_rendering_then_parsing_gives_the_request_back(cells: Cells) -> None:
+    for cell in cells:
+        found = matrix.resolve(exact(*cell, infiniband=True))
+        texts = render.render_inputs(found)
+        environment = yaml.safe_load(texts[render.ENVIRONMENT])
+        assert set(environment) == {"name", "channels", "dependencies"}  # what conda env, micromamba and repo2docker know
+        pip: list[str] = next((item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), [])
+        assert pip == [pin.requirement for pin in found.pins if pin.manager == "pip"]
+        conda = [item for item in environment["dependencies"] if isinstance(item, str)]
+        assert conda == [pin.requirement for pin in found.pins if pin.manager == "conda"]
+        assert f"python={found.python}" in conda
+        assert environment["channels"] == [*found.channels, "nodefaults"]
+        machine = yaml.safe_load(texts[render.VIRTUAL_PACKAGES])["subdirs"]
+        assert machine == {platform: {"packages": dict(found.virtual_packages)} for platform in found.platforms}
+        comments = [line for line in texts[render.ENVIRONMENT].splitlines() if line.lstrip().startswith("#")]
+        assert not any("[" in line or "]" in line for line in comments)  # conda-lock reads these as platform selectors
+
+
+def conda_spec(text: str) -> Any:
+    """conda's own parser, as conda-lock carries it."""
+    import importlib
+
+    return importlib.import_module("conda_lock._vendor.conda.models.match_spec").MatchSpec(text)
+
+
+def test_every_line_is_read_by_condas_parser_and_by_rattlers() -> None:
+    """And the build string that is pinned takes the CUDA build and leaves the CPU build, by both."""
+    import rattler
+
+    lines = {pin for cell in BUILDS for pin in matrix.resolve(exact(*cell, infiniband=True)).pins}
+    for text in {pin.requirement for pin in lines if pin.manager == "conda"}:
+        assert conda_spec(text).name in str(rattler.MatchSpec(text).name)
+    for text in {pin.requirement for pin in lines if pin.manager == "pip"}:
+        Requirement(text)
+
+
+RECORDS = [  # build strings as they stand on the channels
+    ("2.3.1", "pytorch", "12.1", "py3.11_cuda12.1_cudnn8.9.2_0", "py3.11_cpu_0"),
+    ("2.1.0", "pytorch", "11.8", "py3.11_cuda11.8_cudnn8.7.0_0", "py3.11_cuda12.1_cudnn8.9.2_0"),
+    ("2.6.0", "conda-forge", "12.6", "cuda126_mkl_py311_h4459643_304", "cpu_mkl_py311_hcab61ac_101"),
+    ("2.10.0", "conda-forge", "12.9", "cuda129_mkl_py311_h333e2d5_303", "cuda130_mkl_py311_h333e2d5_303"),
+    ("2.3.1", "conda-forge", None, "cpu_generic_py312h2f1fc2b_0", "cuda120_py312h26b3cf7_300"),
+    ("2.3.1", "pytorch", None, "py3.11_cpu_0", "py3.11_cuda12.1_cudnn8.9.2_0"),
+]
+
+
+@pytest.mark.parametrize("version,source,cuda,taken,left", RECORDS)
+def test_the_build_string_takes_one_build_and_leaves_the_other(version: str, source: str, cuda: str | None, taken: str, left: str) -> None:
+    flavor = {"cuda": cuda} if cuda else {"cpu": True}
+    found = matrix.resolve(spec.combine({}, {"torch": version, "source": source, **flavor}, name=""))
+    pin = next(pin.requirement for pin in found.pins if re.match(r"(pytorch::)?pytorch=", pin.requirement)).rpartition("::")[2]
+
+    def takes(build: str) -> bool:
+        return bool(conda_spec(pin).match({"name": "pytorch", "version": version, "build": build, "build_number": 0}))
+
+    assert takes(taken) and not takes(left)
+
+
+def test_the_parsers_refuse_what_is_none() -> None:
+    import rattler
+
+    for parser in (conda_spec, rattler.MatchSpec):
+        with pytest.raises(Exception, match=r"."):
+            parser("pytorch=2.3.1=py3.11 cuda[")
