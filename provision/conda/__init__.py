@@ -5,10 +5,11 @@ awaited to its end, so a returned function has nothing in flight.
 """
 
 from provision.conda.addresses import DIRECT, Alias, Mirrors, url_of
-from provision.conda.channels import check_specs, is_version, unanswered
+from provision.conda.channels import check_specs, is_version, name_of, pins_build, unanswered, without_build, without_version
 from provision.conda.checking import Candidate, newer, unsatisfied
 from provision.conda.linking import index, link, sha256_of
 from provision.conda.platforms import here
+from provision.conda.records import Record, Records
 from provision.conda.solving import Request, Solver, solve
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "Alias",
     "Candidate",
     "Mirrors",
+    "Record",
+    "Records",
     "Request",
     "Solver",
     "check_specs",
@@ -23,10 +26,14 @@ __all__ = [
     "index",
     "is_version",
     "link",
+    "name_of",
     "newer",
+    "pins_build",
     "sha256_of",
     "solve",
     "unanswered",
     "unsatisfied",
     "url_of",
+    "without_build",
+    "without_version",
 ]

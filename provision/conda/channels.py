@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Sequence
 
 from provision.conda.addresses import DIRECT, Mirrors, url_of
@@ -24,6 +25,26 @@ def check_specs(specs: Iterable[str]) -> list[str]:
         except Exception as error:
             mistakes.append(f"`{spec}` is not a conda requirement: {str(error).splitlines()[0]}.")
     return mistakes
+
+
+def name_of(spec: str) -> str:
+    """The package that a requirement is about."""
+    return re.split(r"[\s=<>!~\[]", spec.rpartition("::")[2].strip(), maxsplit=1)[0].lower()
+
+
+def without_version(spec: str) -> str:
+    """The same package from the same channel, in any version."""
+    channel, separator, _ = spec.rpartition("::")
+    return f"{channel}{separator}{name_of(spec)}"
+
+
+def without_build(spec: str) -> str:
+    """The same version in any build: `name=1.2=py_0` and `name ==1.2 py_0` are the two ways to ask for one."""
+    channel, separator, rest = spec.rpartition("::")
+    import rattler
+
+    version = rattler.MatchSpec(rest).version
+    return f"{channel}{separator}{name_of(spec)}" + (f" {version}" if version else "")
 
 
 def is_version(text: str) -> bool:

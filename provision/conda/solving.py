@@ -47,14 +47,22 @@ class Solver:
 
     def solve(self, request: Request) -> tuple[LockedPackage, ...]:
         """The packages, sorted by name. Raises Unsolvable or Unreachable; never returns a part."""
+        own = self._own(request)
+        locked = (_locked(record, own, request.platform) for record in self._records(request))
+        return tuple(sorted(locked, key=lambda package: package.name))
+
+    def _own(self, request: Request) -> dict[str, str]:
+        """Where each channel is really read -> its own URL, in order of priority."""
+        return {self.mirrors.real(url_of(name)): url_of(name) for name in request.channels}
+
+    def _records(self, request: Request) -> list[rattler.RepoDataRecord]:
         import rattler
         from rattler.exceptions import GatewayError, SolverError
 
-        own = {self.mirrors.real(url_of(name)): url_of(name) for name in request.channels}
         try:
-            records = run(
+            return run(
                 rattler.solve(
-                    [rattler.Channel(url) for url in own],
+                    [rattler.Channel(url) for url in self._own(request)],
                     [self.matchspec(spec) for spec in request.specs],
                     gateway=self.gateway(),
                     platforms=[request.platform, "noarch"],
@@ -75,8 +83,14 @@ class Solver:
                 advice="Check the network, or name a mirror with --channel-alias or --channel.",
                 details=str(error),
             ) from error
-        locked = (_locked(record, own, request.platform) for record in records)
-        return tuple(sorted(locked, key=lambda package: package.name))
+
+    def solvable(self, request: Request) -> bool:
+        """Whether there is an answer; the packages are not looked at."""
+        try:
+            self._records(request)
+        except Unsolvable:
+            return False
+        return True
 
     def matchspec(self, spec: str) -> rattler.MatchSpec:
         """A requirement as rattler understands it; `channel::package` means the channel as it is served."""

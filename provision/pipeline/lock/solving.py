@@ -12,7 +12,9 @@ from provision import conda, wheels
 from provision.compat import version_key
 from provision.errors import InvalidSpec, Unsolvable
 from provision.model import LockedPackage, Platform, Resolution
+from provision.pipeline.lock import explaining
 from provision.pipeline.lock.asked import Inputs
+from provision.pipeline.lock.culprits import Why
 from provision.pipeline.lock.guarding import guard
 
 FromConda = Callable[[Sequence[str]], tuple[LockedPackage, ...]]
@@ -63,10 +65,19 @@ def _solve(
     )
     from_index = functools.partial(_from_index, wanted.pip, resolution, glibc=virtual["__glibc"], platform=platform, as_of=wanted.as_of)
 
-    def from_conda(bounds: Sequence[str]) -> tuple[LockedPackage, ...]:
-        return solver.solve(dataclasses.replace(request, bounds=tuple(bounds)))
+    why = Why.of(resolution.pins, _bounded(wanted.pip))
 
-    return _solve_both(wanted.pip, from_conda, from_index)
+    def from_conda(bounds: Sequence[str]) -> tuple[LockedPackage, ...]:
+        bounded = dataclasses.replace(request, bounds=tuple(bounds))
+        try:
+            return solver.solve(bounded)
+        except Unsolvable as error:
+            raise explaining.explain(error, bounded, solver, why) from error
+
+    def fits(bound: str) -> bool:
+        return solver.solvable(dataclasses.replace(request, bounds=(bound,)))
+
+    return _solve_both(wanted.pip, from_conda, fits, from_index)
 
 
 def _from_index(requirements: Sequence[str], resolution: Resolution, **more: Any) -> tuple[LockedPackage, ...]:
@@ -83,8 +94,12 @@ def _from_index(requirements: Sequence[str], resolution: Resolution, **more: Any
         raise
 
 
-def _solve_both(requirements: Sequence[str], from_conda: FromConda, from_index: FromIndex) -> tuple[LockedPackage, ...]:
-    """Wheels for what conda does not provide. A Python package that both have is conda's and binds the wheels; where the wheels
+def _solve_both(
+    requirements: Sequence[str], from_conda: FromConda, fits: Callable[[str], bool], from_index: FromIndex
+) -> tuple[LockedPackage, ...]:
+    """fits: whether conda has an answer within one bound alone; versions of one name need not be counted alike (tzdata 2026.2, 2026b).
+
+    Wheels for what conda does not provide. A Python package that both have is conda's and binds the wheels; where the wheels
     cannot live with conda's choice (its pip brings the newest setuptools, which some torch releases refuse), conda takes theirs."""
     bounds = _conda_bounds(requirements)
     base = from_conda(bounds)
@@ -97,7 +112,7 @@ def _solve_both(requirements: Sequence[str], from_conda: FromConda, from_index: 
         shared = {name: free[wheels.normal(name)] for name in _versions(base) if wheels.normal(name) in free}
         if not shared:
             raise
-        lower = [bound for name, version in sorted(shared.items()) if _can_be(from_conda, bound := f"{name} <={version}")]
+        lower = [bound for name, version in sorted(shared.items()) if fits(bound := f"{name} <={version}")]
         base = from_conda([*bounds, *lower])
         return base + from_index(provided=_versions(base))
 
@@ -106,19 +121,15 @@ def _versions(packages: Sequence[LockedPackage]) -> dict[str, str]:
     return {package.name: package.version for package in packages}
 
 
-def _can_be(from_conda: FromConda, bound: str) -> bool:
-    """Whether conda has an answer within this bound alone; versions of one name need not be counted alike (tzdata 2026.2, 2026b)."""
-    try:
-        from_conda([bound])
-    except Unsolvable:
-        return False
-    return True
-
-
 def _conda_bounds(requirements: Sequence[str]) -> tuple[str, ...]:
     """Versions that the wheels' requirements allow, as bounds on conda: its pip brings setuptools along, which they may limit."""
+    return tuple(_bounded(requirements))
+
+
+def _bounded(requirements: Sequence[str]) -> dict[str, str]:
+    """Bound on conda -> why it is there."""
     from packaging.requirements import Requirement
 
-    parsed = (Requirement(text) for text in requirements)
-    bounded = [f"{wanted.name} {wanted.specifier}" for wanted in parsed if wanted.specifier and not wanted.marker]
-    return tuple(bound for bound in bounded if not conda.check_specs([bound]))
+    parsed = [Requirement(text) for text in requirements]
+    bounds = {f"{wanted.name} {wanted.specifier}": str(wanted) for wanted in parsed if wanted.specifier and not wanted.marker}
+    return {bound: f"what the wheels ask for: {text}" for bound, text in bounds.items() if not conda.check_specs([bound])}
