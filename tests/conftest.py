@@ -52,7 +52,7 @@ def no_index() -> str | None:
     from provision.errors import ProvisionError
 
     try:
-        wheels.resolve(["six"], python="3.11", glibc="2.28")
+        wheels.versions(wheels.Request(requirements=("six",), python="3.11", glibc="2.28"))
     except ProvisionError as error:
         return f"the package index does not answer: {error}"
     return None

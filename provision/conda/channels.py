@@ -47,6 +47,13 @@ def without_build(spec: str) -> str:
     return f"{channel}{separator}{name_of(spec)}" + (f" {version}" if version else "")
 
 
+def pins_build(spec: str) -> bool:
+    """Whether a requirement says which build of a version it wants."""
+    import rattler
+
+    return rattler.MatchSpec(spec.rpartition("::")[2]).build is not None
+
+
 def is_version(text: str) -> bool:
     """Whether it is a version, perhaps with a build string after a space: how a virtual package is described."""
     import rattler

@@ -6,9 +6,10 @@ import dataclasses
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from provision.compat import version_key
 from provision.errors import ProvisionError, Unsolvable
@@ -18,65 +19,80 @@ from provision.wheels.settings import indexes
 
 # uv --python-platform takes these glibc versions only (uv pip compile --help); the newest not above the wanted one is used.
 UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
+T = TypeVar("T")
 UV_MACHINE: Mapping[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 
 
-def resolve(
-    requirements: Sequence[str],
-    *,
-    python: str,
-    glibc: str,
-    platform: Platform = PLATFORM,
-    provided: Mapping[str, str] | None = None,
-    prefer: Mapping[str, str] | None = None,
-    build_path: str | None = None,
-    as_of: str | None = None,
-) -> tuple[LockedPackage, ...]:
-    """The wheels that satisfy requirements on a platform with this Python and glibc, one file each, with hashes, sorted by name.
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be resolved, for one platform."""
 
-    provided: name -> version of what conda provides: it binds the answer and is not part of it.
-    prefer: name -> version of what an earlier lock holds: it stays where it can.
-    as_of: YYYY-MM-DD: files that were uploaded after that day (UTC), or at a time that nobody tells, are invisible.
-    Raises Unsolvable, or Unreachable when an index does not answer.
-    """
-    where = indexes(build_path)
-    options: list[str | Path] = ["--python-version", python, "--python-platform", _python_platform(platform, glibc)]
-    options += ["--exclude-newer", f"{as_of}T23:59:59.999Z"] if as_of else []
-    try:
-        entries, edges = _resolve(requirements, [*options, *where.remote], provided or {}, prefer or {})
-    except Unsolvable:
-        if not where.local:
-            raise
-        entries, edges = _resolve(requirements, [*options, *where.remote, *where.local], provided or {}, prefer or {})
-    if as_of:
-        _check_dates(entries, as_of)
-    found = (dataclasses.replace(_package(entry, edges), platform=platform) for entry in entries)
+    requirements: tuple[str, ...]
+    python: str
+    glibc: str
+    platform: Platform = PLATFORM
+    provided: Mapping[str, str] = field(default_factory=dict)  # name -> version of what conda has: binds, and is no part of the answer
+    prefer: Mapping[str, str] = field(default_factory=dict)  # name -> version of what an earlier lock holds: stays where it can
+    build_path: str | None = None  # the folder of PyTorch's own wheel index that holds the wanted build
+    as_of: str | None = None  # YYYY-MM-DD: files uploaded after that day (UTC), or at a time that nobody tells, are invisible
+
+
+def resolve(request: Request) -> tuple[LockedPackage, ...]:
+    """The wheels that satisfy a request, one file each, with hashes, sorted by name. Raises Unsolvable, or Unreachable when an
+    index does not answer."""
+    entries, edges = _in_turn(request, _files)
+    if request.as_of:
+        _check_dates(entries, request.as_of)
+    found = (dataclasses.replace(_package(entry, edges), platform=request.platform) for entry in entries)
     return tuple(sorted(found, key=lambda package: package.name))
 
 
-def _resolve(
-    requirements: Sequence[str], options: Sequence[str | Path], provided: Mapping[str, str], prefer: Mapping[str, str]
-) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
-    """pylock's entries, and who needs whom. Two steps, since uv tells these in two formats: which versions, then their files."""
+def versions(request: Request) -> dict[str, str]:
+    """Name -> version of all that would be in the environment, conda's part of it included; no file is looked at."""
+    answer = _in_turn(request, _versions)
+    return {_name(line): line.partition("==")[2].split()[0] for line in _pinned(answer) if "==" in line}
+
+
+def _in_turn(request: Request, ask: Callable[[Request, Sequence[str | Path], Path], T]) -> T:
+    """Ask the indexes, and only if they have no answer the folders of this machine too."""
+    where = indexes(request.build_path)
+    options: list[str | Path] = ["--python-version", request.python, "--python-platform", _python_platform(request)]
+    options += ["--exclude-newer", f"{request.as_of}T23:59:59.999Z"] if request.as_of else []
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        wanted, bounds, versions, files = (
-            Path(folder) / name for name in ("requirements.in", "constraints.txt", "versions.txt", "pylock.toml")
-        )
-        wanted.write_text(_lines(requirements))
-        bounds.write_text(_lines(f"{name}=={version}" for name, version in provided.items() if _is_pep440(name, version)))
-        if prefer:  # uv keeps to what the file that it is to write says already
-            versions.write_text(_lines(f"{name}=={version}" for name, version in prefer.items()))
-        compile_: list[str | Path] = [uv(), "pip", "compile", "--quiet", "--no-header", *options]
-        call([*compile_, wanted, "--constraints", bounds, "--annotation-style", "split", "-o", versions])
-        answer = versions.read_text()
-        names = {normal(name) for name in provided}
-        wanted.write_text(_lines(line for line in _pinned(answer) if _name(line) not in names))
-        exact = [*compile_, wanted, "--no-deps", "--format", "pylock.toml", "-o", files]
-        try:  # all that it needs was read a moment ago; some indexes make uv read it again (1.13: 7 s)
-            call([*exact, "--offline"])
-        except ProvisionError:  # there may be no cache
-            call(exact)
-        return _toml(files.read_text()).get("packages", []), _edges(answer)
+        try:
+            return ask(request, [*options, *where.remote], Path(folder))
+        except Unsolvable:
+            if not where.local:
+                raise
+            return ask(request, [*options, *where.remote, *where.local], Path(folder))
+
+
+def _versions(request: Request, options: Sequence[str | Path], folder: Path) -> str:
+    """Which versions, and who needs whom, as uv annotates it."""
+    wanted, bounds, answer = (folder / name for name in ("requirements.in", "constraints.txt", "versions.txt"))
+    wanted.write_text(_lines(request.requirements))
+    bounds.write_text(_lines(f"{name}=={version}" for name, version in request.provided.items() if _is_pep440(name, version)))
+    answer.write_text(_lines(f"{name}=={version}" for name, version in request.prefer.items()))  # uv keeps to what stands there
+    call([*_compile(options), wanted, "--constraints", bounds, "--annotation-style", "split", "-o", answer])
+    return answer.read_text()
+
+
+def _files(request: Request, options: Sequence[str | Path], folder: Path) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
+    """pylock's entries, and who needs whom: uv tells these in two formats, so the versions are found first and then their files."""
+    answer = _versions(request, options, folder)
+    exact, files = folder / "exact.in", folder / "pylock.toml"
+    provided = {normal(name) for name in request.provided}
+    exact.write_text(_lines(line for line in _pinned(answer) if _name(line) not in provided))
+    command = [*_compile(options), exact, "--no-deps", "--format", "pylock.toml", "-o", files]
+    try:  # all that it needs was read a moment ago; some indexes make uv read it again (torch 1.13: 7 s)
+        call([*command, "--offline"])
+    except ProvisionError:  # there may be no cache
+        call(command)
+    return _toml(files.read_text()).get("packages", []), _edges(answer)
+
+
+def _compile(options: Sequence[str | Path]) -> list[str | Path]:
+    return [uv(), "pip", "compile", "--quiet", "--no-header", *options]
 
 
 def _check_dates(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:
@@ -96,9 +112,10 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _python_platform(platform: Platform, glibc: str) -> str:
-    newest = max((known for known in UV_GLIBC if version_key(known) <= version_key(glibc)), key=version_key, default=UV_GLIBC[0])
-    return f"{UV_MACHINE[platform]}-manylinux_{newest.replace('.', '_')}"
+def _python_platform(request: Request) -> str:
+    fitting = [known for known in UV_GLIBC if version_key(known) <= version_key(request.glibc)]
+    newest = max(fitting, key=version_key, default=UV_GLIBC[0])
+    return f"{UV_MACHINE[request.platform]}-manylinux_{newest.replace('.', '_')}"
 
 
 def _lines(texts: Iterable[str]) -> str:

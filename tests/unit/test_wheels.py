@@ -93,7 +93,8 @@ def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyP
     "glibc,expected", [("2.17", "2.17"), ("2.28", "2.28"), ("2.30", "2.28"), ("2.36", "2.36"), ("2.99", "2.40"), ("2.5", "2.17")]
 )
 def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
-    assert resolving._python_platform("linux-64", glibc) == f"x86_64-manylinux_{expected.replace('.', '_')}"
+    request = wheels.Request(requirements=(), python="3.11", glibc=glibc)
+    assert resolving._python_platform(request) == f"x86_64-manylinux_{expected.replace('.', '_')}"
 
 
 def test_what_is_installed_is_named_by_hash() -> None:
