@@ -7,37 +7,22 @@ that others can fetch wherever that is possible.
 
 from provision.wheels.command import explain, uv
 from provision.wheels.installing import install, requirements, unpack
-<<<<<<< HEAD
-from provision.wheels.resolving import normal, resolve
-from provision.wheels.settings import TORCH_INDEX, Indexes, indexes, pip_settings
-
-__all__ = [
-    "TORCH_INDEX",
-    "Indexes",
-=======
 from provision.wheels.resolving import UV_GLIBC, Request, normal, resolve, versions
-from provision.wheels.settings import TORCH_INDEX, Indexes, indexes
+from provision.wheels.settings import TORCH_INDEX, Indexes, indexes, pip_settings
 
 __all__ = [
     "TORCH_INDEX",
     "UV_GLIBC",
     "Indexes",
     "Request",
->>>>>>> 25e3994 (wip)
     "explain",
     "indexes",
     "install",
     "normal",
-<<<<<<< HEAD
     "pip_settings",
-=======
->>>>>>> 25e3994 (wip)
     "requirements",
     "resolve",
     "unpack",
     "uv",
-<<<<<<< HEAD
-=======
     "versions",
->>>>>>> 25e3994 (wip)
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provision import compat, conda
-from provision.errors import CheckFailed, ProvisionError, Unsolvable
+from provision.errors import CheckFailed, Unsolvable
 from provision.model import LockedPackage, Platform, Resolution
 from provision.pipeline import lock, matrix, render, spec
 from tests.conftest import SHARED_RECORDS
@@ -76,17 +76,74 @@ def test_the_channels_lock_the_cuda_build(asked: dict[str, object], build: str) 
     assert next(package.build for package in packages if package.name == "pytorch").startswith(build)
 
 
-def test_the_guard_catches_the_trap_in_real_records() -> None:
-    """pytorch 2.1.0 beside pytorch-cuda 12.4 solves to the CPU build; the records hold that trap."""
-    request = conda.Request(
-        specs=("python=3.11", "pytorch==2.1.0", "pytorch-cuda=12.4"),
-        channels=("pytorch", "nvidia", "conda-forge"),
-        virtual_packages=(("__glibc", "2.28"),),
-    )
-    packages = RECORDS.solve(request)
-    resolution = matrix.resolve(spec.combine({}, {"torch": "2.1.0", "cuda": "12.1", "source": "pytorch"}, name=""))
-    with pytest.raises(CheckFailed, match=r"CUDA 12\.1 was asked for.*cpu"):
-        lock.guard(packages, resolution)
+def edited(resolution: Resolution, changes: dict[str, str]) -> lock.Inputs:
+    """The inputs of a resolution after somebody wrote other requirements into its files."""
+    texts = render.render_inputs(resolution)
+    for before, after in changes.items():
+        assert any(before in text for text in texts.values()), before
+        texts = {name: text.replace(before, after) for name, text in texts.items()}
+    return lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+
+
+@pytest.mark.parametrize(
+    "asked,changes,words",
+    [
+        (
+            {"torch": "2.1.0", "cuda": "12.1", "source": "pytorch"},
+            {"=py3.11_cuda12.1*": "", "pytorch-cuda=12.1": "pytorch-cuda=12.4"},
+            r"py3.11_cpu_0.*pins no build string.*pytorch wants pytorch-cuda >=12.1,<12.2",
+        ),
+        (
+            {"torch": "2.6", "cuda": "12.6", "source": "conda-forge"},
+            {"=cuda126*": "", "cuda-version=12.6": "six", '__cuda: "12.6"': '__unused: "0"'},
+            r"cpu_mkl_py311.*pins no build string.*wants __cuda 12.0 or so, and none is assumed \(virtual-packages.yml, linux-64\)",
+        ),
+        (
+            {"torch": "2.4.1", "cuda": "12.0", "source": "conda-forge"},
+            {"=cuda120*": "", "cuda-version=12.0": "six"},
+            r"No channel has a CUDA 12.0 build of pytorch 2.4.1 for linux-64; the builds there: cpu_",
+        ),
+    ],
+    ids=["pytorch-cuda", "no-cuda", "cpu-only"],
+)
+def test_the_guard_catches_traps_in_real_records(asked: dict[str, object], changes: dict[str, str], words: str) -> None:
+    """The records hold these traps: each of them solves, to a CPU build."""
+    resolution = resolve(**asked, companions=False)  # type: ignore[arg-type]
+    with pytest.raises(CheckFailed, match=rf"CUDA .* was asked for, but the locked build is another one.*{words}"):
+        lock.solve(edited(resolution, changes), resolution, solver=RECORDS)
+
+
+def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
+    resolution, packages = solve(torch="2.6", cuda="12.6", platforms=BOTH, companions=False)
+    path = tmp_path / lock.FILE
+    path.write_text(lock.text(inputs(resolution), packages, python_from="channel"))
+    seen = {platform: lock.read(path, platform) for platform in BOTH}
+    for platform, found in seen.items():
+        torch = found.find("pytorch")
+        assert torch and f"/conda-forge/{platform}/" in torch.url and torch.build.startswith("cuda126")
+        assert conda.url_of("conda-forge") in torch.url  # not where this machine found it
+        assert found.content_hash == lock.content_hashes(inputs(resolution))[platform]
+    assert seen["linux-64"].content_hash != seen["linux-aarch64"].content_hash
+    assert len(packages) == sum(len(found.packages) for found in seen.values())
+
+
+def test_a_day_long_ago(tmp_path: Path) -> None:
+    resolution, packages = solve(torch="2.6", cuda="12.6", as_of="2025-06-30", companions=False)
+    path = tmp_path / lock.FILE
+    path.write_text(lock.text(inputs(resolution), packages, python_from="channel"))
+    assert lock.read(path).as_of == "2025-06-30"
+    now = {package.name: package.version for package in solve(torch="2.6", cuda="12.6", companions=False)[1]}
+    assert any(package.version != now.get(package.name) for package in packages)
+    with pytest.raises(Unsolvable, match="since 2025-02-14, which --as-of 2025-01-01 hides"):
+        solve(torch="2.6", cuda="12.6", as_of="2025-01-01", companions=False)
+
+
+def test_wheels_of_a_day_long_ago() -> None:
+    _, packages = solve(torch="2.3", cuda="12.1", as_of="2024-07-31", companions=False)
+    locked = {package.name: package.version for package in packages}
+    assert locked["torch"] == "2.3.1" and locked["fsspec"].startswith("2024.")
+    with pytest.raises(Unsolvable, match=r"`torch==2\.3\.1` .*published after 2024-01-01 \(--as-of\)"):
+        solve(torch="2.3", cuda="12.1", as_of="2024-01-01", companions=False)
 
 
 def test_a_package_that_both_managers_have_is_condas() -> None:

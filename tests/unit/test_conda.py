@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from provision import conda
-from provision.errors import InvalidSpec
+from provision.errors import InvalidSpec, Unsolvable
 from provision.model import LockedPackage
 from provision.pipeline import lock
-
-CHANNEL = """{"info": {"subdir": "SUBDIR"}, "packages": {}, "packages.conda": {RECORDS}}"""
-RECORD = (
-    """"NAME-1-0.conda": {"name": "NAME", "version": "1", "build": "0", "build_number": 0, "depends": [DEPENDS], "subdir": "noarch","""
-    f""" "md5": "{"a" * 32}", "sha256": "{"a" * 64}", "timestamp": TIMESTAMP}}"""
-)
-
-
-def record(name: str, *, depends: str = "", timestamp: int = 1_700_000_000_000) -> str:
-    named = ", ".join(f'"{text}"' for text in depends.split(",") if text)
-    return RECORD.replace("NAME", name).replace("DEPENDS", named).replace("TIMESTAMP", str(timestamp))
-
-
-def make_channel(folder: Path, *records: str) -> Path:
-    for subdir in ("linux-64", "noarch"):
-        (folder / subdir).mkdir(parents=True)
-        rows = ", ".join(records) if subdir == "noarch" else ""
-        (folder / subdir / "repodata.json").write_text(CHANNEL.replace("SUBDIR", subdir).replace("RECORDS", rows))
-    return folder
+from tests.records import make_channel, record
 
 
 def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: str) -> conda.Request:
@@ -36,7 +19,7 @@ def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: str) -> c
 
 
 def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
-    make_channel(tmp_path / "mirror of all" / "lab", record("six"))
+    make_channel(tmp_path / "mirror of all" / "lab", {"noarch": [record("six")]})
     mirrors = conda.Alias(alias=(tmp_path / "mirror of all").as_uri())
     for spec in ("six", "lab::six"):
         (found,) = conda.solve(request(spec), mirrors)
@@ -46,11 +29,26 @@ def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
 
 
 def test_what_one_solver_read_serves_the_next(tmp_path: Path) -> None:
-    folder = make_channel(tmp_path / "lab", record("six"), record("seven", depends="six"))
+    folder = make_channel(tmp_path / "lab", {"noarch": [record("six"), record("seven", depends=["six"])]})
     solver = conda.Solver(conda.Alias(alias=tmp_path.as_uri()))
     assert [package.name for package in solver.solve(request("seven"))] == ["seven", "six"]
     (folder / "noarch" / "repodata.json").write_text("gone")
     assert [package.name for package in solver.solve(request("six"))] == ["six"]
+
+
+def test_a_day_hides_what_came_later_and_what_has_no_date(tmp_path: Path) -> None:
+    day = 1_704_067_199_999  # 2023-12-31T23:59:59.999Z
+    rows = [record("six", str(version), timestamp=when) for version, when in ((1, day - 1), (2, day), (3, day + 1), (4, None))]
+    make_channel(tmp_path / "lab", {"noarch": rows})
+    solver = conda.Solver(conda.Alias(alias=tmp_path.as_uri()))
+
+    def newest(as_of: str | None) -> str:
+        (found,) = solver.solve(dataclasses.replace(request("six"), as_of=as_of))
+        return found.version
+
+    assert (newest("2023-12-31"), newest("2024-01-01"), newest(None)) == ("2", "3", "4")
+    with pytest.raises(Unsolvable):
+        newest("2023-12-30")
 
 
 @pytest.mark.parametrize("name", ["http://[", "a::b", "ht tp://x"])
@@ -64,7 +62,7 @@ def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:
     from conda_lock.lockfile import parse_conda_lock_file, write_conda_lock_file
 
     ugly = ("six >=1,<2|3.*", "nothing", "long " + ",".join(f"!=1.{minor}.*" for minor in range(60)), "é >=1", "null ==0x1F", "b *")
-    make_channel(tmp_path / "lab", record("six"))
+    make_channel(tmp_path / "lab", {"noarch": [record("six")]})
     (found,) = conda.solve(request("six"), conda.Alias(alias=tmp_path.as_uri()))
     packages = [lock_package(found, "six", ()), lock_package(found, "ugly", ugly)]
     wanted = lock.inputs(
@@ -78,6 +76,4 @@ def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:
 
 
 def lock_package(model: LockedPackage, name: str, depends: tuple[str, ...]) -> LockedPackage:
-    import dataclasses
-
     return dataclasses.replace(model, name=name, depends=depends)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from provision import conda
 from provision.errors import CheckFailed, IntegrityError, InvalidSpec
 from provision.model import LockedPackage, Resolution
 from provision.pipeline import lock, matrix, spec
+from tests.records import make_channel, record
 
 LOCK = """\
 version: 1
@@ -179,6 +181,49 @@ def test_guard_accepts_the_build_asked_for() -> None:
 def test_guard_refuses_and_names_the_record(asked: dict[str, object], packages: list[tuple[str, ...]], words: str) -> None:
     with pytest.raises(CheckFailed, match=words):
         lock.guard([package(*row) for row in packages], resolution(**asked))
+
+
+TORCH = [
+    record("python", "3.11.1"),
+    record("python", "3.12.1"),
+    record("pytorch", "2.6.0", "cpu_generic_py311_h1_0", depends=["python 3.11.*"]),
+    record("pytorch", "2.6.0", "cuda126_generic_py311_h1_200", depends=["python 3.11.*", "__cuda >=12"]),
+    record("pytorch", "2.5.1", "cpu_generic_py311_h1_0", depends=["python 3.11.*"]),
+    record("pytorch", "2.7.1", "cpu_generic_py311_h1_0", depends=["python 3.11.*"]),
+    record("pytorch", "2.7.1", "cuda126_generic_py312_h1_0", depends=["python 3.12.*"]),
+]
+FILES = (
+    "channels: [lab, nodefaults]\ndependencies: [python=3.11, DEPENDENCIES]\n",
+    "subdirs: {linux-64: {packages: {__glibc: '2.28'CUDA}}}\n",
+)
+
+
+@pytest.mark.parametrize(
+    "torch,dependencies,cuda,words",
+    [
+        (
+            "2.6",
+            "pytorch=2.6.0",
+            None,
+            "pins no build string. The right build, cuda126_generic_py311_h1_200, could not be had.*wants __cuda",
+        ),
+        ("2.6", "pytorch=2.6.0=cpu*", "12.6", "asks for it. cuda126_generic_py311_h1_200 could be had: pin that build string"),
+        ("2.7", "pytorch=2.7.1", "12.6", "No CUDA 12.6 build of pytorch 2.7.1 there is for Python 3.11: cuda126_generic_py312_h1_0"),
+        (
+            "2.5",
+            "pytorch=2.5.1",
+            "12.6",
+            "No channel has a CUDA 12.6 build of pytorch 2.5.1 for linux-64; the builds there: cpu_generic_py311",
+        ),
+    ],
+)
+def test_guard_says_why_another_build_was_chosen(tmp_path: Path, torch: str, dependencies: str, cuda: str | None, words: str) -> None:
+    make_channel(tmp_path / "lab", {"linux-64": TORCH})
+    texts = [text.replace("DEPENDENCIES", dependencies).replace("CUDA", f", __cuda: '{cuda}'" if cuda else "") for text in FILES]
+    wanted = lock.inputs(texts[0], texts[1], Path("envs/lab"))
+    asked = resolution(torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False)
+    with pytest.raises(CheckFailed, match=rf"CUDA 12\.6 was asked for.*cpu_generic_py311_h1_0\.conda.*{words}"):
+        lock.solve(wanted, asked, solver=conda.Solver(conda.Alias(alias=tmp_path.as_uri())))
 
 
 def test_locked_package_is_frozen() -> None:

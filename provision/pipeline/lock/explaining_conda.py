@@ -73,9 +73,9 @@ class _Case:
         return (f"{said}.", advice) if missing else None
 
     def usable(self, spec: str) -> list[Record]:
-        """Those of the first channel that has the package: it hides the package in channels of lower priority."""
-        first = next((record.channel for record in self.records.find(conda.without_version(spec))), None)
-        return [record for record in self.records.find(spec) if record.visible and record.channel == first]
+        """The records that the solver may choose: those of the first channel that has any."""
+        visible = [record for record in self.records.find(spec) if record.visible]
+        return [record for record in visible if record.channel == visible[0].channel]
 
     def _instead(self, spec: str) -> str:
         """What there is of a package instead of what was asked for."""
@@ -90,8 +90,6 @@ class _Case:
         known = self.records.find(conda.without_version(spec))
         if not known:
             return self._elsewhere(spec, channel, where)
-        if found:
-            return f"{found[0].channel} has it, but {known[0].channel} comes first and has other versions of {known[0].name}"
         if same := self.records.find(conda.without_build(spec)):
             return f"{where} has this version with the builds {listed(record.build for record in same)}"
         return f"{where} has {known[0].name} {listed(_nearest(spec, known))}"

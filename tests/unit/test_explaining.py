@@ -1,0 +1,149 @@
+"""Failures of a solver in our terms: which request, with its reason, against which record or fact, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision import conda
+from provision.errors import Unsolvable
+from provision.model import Pin, Platform
+from provision.pipeline.lock import explaining_conda
+from provision.pipeline.lock.culprits import RULES, USERS, Why, minimal
+from tests.records import make_channel, record
+
+TODAY, LATER = 1_700_000_000_000, 1_800_000_000_000  # 2023-11-14, 2027-01-15
+LINUX_64 = [
+    record("python", "3.11.1"),
+    record("python", "3.12.1"),
+    record("numpy", "1.26.4", depends=["python >=3.11"]),
+    record("numpy", "2.4.0", depends=["python >=3.11"]),
+    record("pytorch", "2.3.1", "py311_cuda121", depends=["python 3.11.*", "libtorch 2.3.1"]),
+    record("libtorch", "2.3.1", depends=["__cuda >=12"]),
+    record("old-glibc", "1", depends=["__glibc >=2.34"]),
+    record("late", "1", timestamp=LATER),
+    record("undated", "1", timestamp=None),
+    record("wants-blas", "1", depends=["blas 1.*"]),
+    record("wants-mkl", "1", depends=["blas 2.*"]),
+    record("blas", "1.0"),
+    record("blas", "2.0"),
+    record("chain", "1", depends=["link 1"]),
+    record("link", "1", depends=["numpy <2"]),
+]
+SECOND = [record("only-second", "1")]
+PINS = [
+    Pin(manager="conda", requirement="python=3.11", reason="one minor version", source="somewhere"),
+    Pin(manager="conda", requirement="numpy<2", reason="the bridge fails with NumPy 2", source=f"x/y@{'a' * 40}:file; another"),
+    Pin(manager="conda", requirement="numpy=2.4", reason="asked for", source="spec.yml"),
+    Pin(manager="conda", requirement="pytorch=2.3.1=py311_cuda121", reason="build string pinned", source="recipe"),
+]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> conda.Solver:
+    make_channel(tmp_path / "first", {"linux-64": LINUX_64, "linux-aarch64": [record("arm-only"), record("python", "3.11.1")]})
+    make_channel(tmp_path / "second", {"linux-64": SECOND})
+    return conda.Solver(conda.Alias(alias=tmp_path.as_uri()))
+
+
+def explained(lab: conda.Solver, *specs: str, machine: Sequence[tuple[str, str]] = (("__glibc", "2.28"),), **more: Any) -> Unsolvable:
+    more = {"channels": ("first", "second"), **more}
+    request = conda.Request(specs=specs, virtual_packages=tuple(machine), **more)
+    with pytest.raises(Unsolvable) as caught:
+        lab.solve(request)
+    found = explaining_conda.explain(caught.value, request, lab, Why.of(PINS))
+    assert found.message.startswith(f"There is no environment for {request.platform}: ")
+    assert found.details == caught.value.details and "-v" in found.advice
+    return found
+
+
+@pytest.mark.parametrize(
+    "specs,words",
+    [
+        (
+            ["nunpy"],
+            "no record is `nunpy` (written into environment.yml by hand): first, second has no package of that name; near it: numpy",
+        ),
+        (["numpy=1.25"], "first, second has numpy 1.26.4, 2.4.0."),
+        (["pytorch=2.3.1=py311_cpu"], "first, second has this version with the builds py311_cuda121."),
+        (["arm-only"], "first, second has arm-only for linux-aarch64 only."),
+        (["third::numpy"], "third is not among the channels of environment.yml (first, second)."),
+        (["first::only-second"], "first has no only-second, but second has."),
+        (["nunpy", "no-such"], "no record is `no-such` (written into environment.yml by hand)"),
+    ],
+)
+def test_what_no_record_is(lab: conda.Solver, specs: list[str], words: str) -> None:
+    assert words in explained(lab, "python=3.11", *specs).message
+
+
+def test_a_channel_without_a_subdir(lab: conda.Solver) -> None:
+    platform: Platform = "linux-aarch64"
+    assert "second has nothing at all for linux-aarch64" in explained(lab, "second::numpy", platform=platform).message
+    assert "first has nothing" not in explained(lab, "numpy", platform=platform, channels=("first",)).message
+
+
+def test_what_a_day_hides(lab: conda.Solver) -> None:
+    assert "has it since 2027-01-15, which --as-of 2024-01-01 hides" in explained(lab, "late", as_of="2024-01-01").message
+    assert "has it without a date, which --as-of 2024-01-01 hides" in explained(lab, "undated", as_of="2024-01-01").message
+
+
+def test_requirements_that_exclude_each_other(lab: conda.Solver) -> None:
+    found = explained(lab, "python=3.11", "numpy<2", "blas", "numpy=2.4")
+    assert "`numpy=2.4` (asked for; spec.yml) and `numpy<2` (the bridge fails with NumPy 2; x/y@aaaaaaaa:file) exclude each other" in str(
+        found
+    )
+    assert "With all else as it is, `numpy=2.4` could be numpy 1.26.4." in found.advice
+
+
+def test_a_record_that_wants_another_python(lab: conda.Solver) -> None:
+    found = explained(lab, "pytorch=2.3.1=py311_cuda121", "python=3.12", machine=[("__glibc", "2.28"), ("__cuda", "12.1")])
+    assert "cannot be had together: pytorch wants python 3.11.*." in found.message
+    assert "`python=3.12` could be python 3.11.1" in found.advice
+
+
+def test_a_third_package_that_two_want_differently(lab: conda.Solver) -> None:
+    assert "wants-mkl wants blas 2.*, wants-blas wants blas 1.*" in explained(lab, "wants-mkl", "python", "wants-blas").message
+
+
+def test_a_conflict_further_down(lab: conda.Solver) -> None:
+    found = explained(lab, "chain", "numpy=2.4")
+    assert (
+        "for chain 1 0, `numpy=2.4` (asked for; spec.yml) and `link 1` (needed by chain) cannot be had together: link wants numpy <2"
+        in str(found)
+    )
+
+
+@pytest.mark.parametrize(
+    "machine,words",
+    [
+        ([("__glibc", "2.28")], "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) wants __cuda 12.0 or so, and none is assumed"),
+        ([("__glibc", "2.28"), ("__cuda", "11.4")], "wants __cuda 12.0 or so, and 11.4 is assumed (virtual-packages.yml, linux-64)"),
+    ],
+)
+def test_a_machine_that_offers_too_little(lab: conda.Solver, machine: list[tuple[str, str]], words: str) -> None:
+    found = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", machine=machine)
+    assert words in found.message and "--cuda, --glibc" in found.advice
+    assert "wants __glibc >=2.34, and 2.28 is assumed" in explained(lab, "old-glibc").message
+
+
+def test_minimal() -> None:
+    asked = []
+
+    def solvable(some: Sequence[int]) -> bool:
+        asked.append(list(some))
+        return not ({3, 7} <= set(some) or {3, 90} <= set(some))
+
+    assert minimal(range(100), solvable) == [3, 7]
+    assert len(asked) < 30
+    assert minimal([7], lambda _: False) == [7]
+    assert minimal([1, 2], lambda some: len(some) < 2) == [1, 2]
+
+
+def test_reasons() -> None:
+    why = Why.of(PINS)
+    assert why.is_users("scipy") and why.is_users("numpy=2.4") and not why.is_users("numpy<2") and not why.is_users("torch==2")
+    assert (why.weight("scipy"), why.weight("numpy<2")) == (USERS, RULES)
+    assert why.listed(["a", "b", "c", "d"]) == "`a`, `b`, `c`, `d`"
