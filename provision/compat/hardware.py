@@ -21,6 +21,9 @@ DECORATION = re.compile(
     r"nvidia|tesla|geforce|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|hbm\d*e?|\d+(gb|mb)|mig|\d+[cg]\.\d+gb|"
     r"server|workstation|edition|gen\d"
 )
+# CUDA C++ Programming Guide, Binary Compatibility: code for one minor version runs on later ones of the same major, but not between
+# Tegra and other GPUs.
+TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (11, 0)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +131,7 @@ def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> Reach:
         return _by_toolkit(build.cuda, gpu)
     have = [_number(name) for name in build.architectures]
     want = _number(gpu.architecture)
-    if any(major == want[0] and minor <= want[1] for major, minor in have):
+    if any(_runs_code(want, code) for code in have):
         return "yes"
     if build.ptx is None:
         return "unknown"
@@ -137,6 +140,12 @@ def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> Reach:
     toolkit = toolkits().get(build.cuda)
     compiles = "yes" if driver is None else _not_older(driver, toolkit.toolkit_driver) if toolkit else "unknown"
     return "ptx" if compiles == "yes" else compiles
+
+
+def _runs_code(gpu: tuple[int, int], code: tuple[int, int]) -> bool:
+    if gpu == code:
+        return True
+    return gpu[0] == code[0] and code[1] < gpu[1] and gpu not in TEGRA and code not in TEGRA
 
 
 def runs_on_machine(build: Build, glibc: str) -> Answer:

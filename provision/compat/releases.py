@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 LATEST = "latest"
+NOT_KNOWN = {"version": None, "requirement": None, "sm": None, "ptx": None, "source": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,9 @@ class IndexDefault:
     glibc: str
     glibc_source: str
     source: str
+    architectures: tuple[str, ...] | None = None  # stated here where it is not the platform for which `wheels` states them
+    ptx: bool | None = None
+    architectures_source: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +188,7 @@ def _release(version: str, row: dict[str, Any]) -> Release:
 
 
 def _default(row: dict[str, Any]) -> IndexDefault:
+    compiled = row.get("architectures", NOT_KNOWN)
     return IndexDefault(
         build=row["build"],
         toolkit=row["toolkit"],
@@ -193,6 +198,9 @@ def _default(row: dict[str, Any]) -> IndexDefault:
         glibc=row["glibc"]["minimum"],
         glibc_source=row["glibc"]["source"],
         source=row["source"],
+        architectures=None if compiled["sm"] is None else tuple(compiled["sm"]),
+        ptx=compiled["ptx"],
+        architectures_source=compiled["source"],
     )
 
 
@@ -218,9 +226,6 @@ def _facts(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-NOT_KNOWN = {"version": None, "requirement": None, "sm": None, "ptx": None, "source": None}
-
-
 def _wheel(tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]) -> Build:
     others = {platform: default for platform, default in defaults.items() if platform != PLATFORM and default.build == tag}
     triton = row["triton"] if build["on_pypi"] else NOT_KNOWN  # the wheel that was read is the index's default
@@ -241,9 +246,11 @@ def _wheel(tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[
 
 def _wheel_elsewhere(default: IndexDefault) -> dict[str, Any]:
     """The wheel's requirements are the same on both machines (the refresh of the data checks it); what it was compiled for is not."""
-    facts = {"architectures": None, "ptx": None, "architectures_source": None}
-    return facts | {
+    return {
         "source": default.source,
+        "architectures": default.architectures,
+        "ptx": default.ptx,
+        "architectures_source": default.architectures_source,
         "glibc": default.glibc,
         "glibc_source": default.glibc_source,
         "python": default.python,

@@ -19,7 +19,7 @@ from provision.pipeline import lock as locks
 from provision.pipeline import render
 from provision.pipeline.table import question, table
 from provision.workflows.keep import lock_only, render_only
-from provision.workflows.plan import Context, Plan, Wish, name_of, plan
+from provision.workflows.plan import Context, Plan, Wish, plan
 from provision.workflows.preview import lock_preview
 
 # Solving is the work of rattler's threads and of uv's process; more of ours only take memory.
@@ -110,7 +110,7 @@ def lock_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = False)
         started = time.monotonic()
         if dry_run:
             packages = lock_preview(alone, wish)
-            return Outcome(name=name_of(alone, wish), status="true", detail=f"{len(packages)} packages", seconds=time.monotonic() - started)
+            return Outcome(name=str(wish.name), status="true", detail=f"{len(packages)} packages", seconds=time.monotonic() - started)
         wanted, made, anew = lock_only(alone, wish)
         told = f"{len(made.packages)} packages" + ("" if made.portable else ", not portable")
         return Outcome(name=wanted.name, status="made" if anew else "kept", detail=told, seconds=time.monotonic() - started)
@@ -125,7 +125,7 @@ def render_all(context: Context, wishes: Sequence[Wish]) -> list[Outcome]:
         started = time.monotonic()
         written = render_only(alone, wish)
         told = f"wrote {', '.join(written)}" if written else "all files are as rendered"
-        return Outcome(name=name_of(alone, wish), status="made" if written else "kept", detail=told, seconds=time.monotonic() - started)
+        return Outcome(name=str(wish.name), status="made" if written else "kept", detail=told, seconds=time.monotonic() - started)
 
     return _each(context, wishes, write)
 
@@ -178,9 +178,8 @@ def _cancel(running: Sequence[Future[Outcome]]) -> None:
 
 def _one(context: Context, wish: Wish, work: Callable[[Context, Wish], Outcome]) -> Outcome:
     started = time.monotonic()
-    name = wish.name or " ".join(str(wish.options[key]) for key in ("torch", "cuda", "source") if wish.options.get(key))
+    name = wish.name or " ".join(f"{key} {value}" for key, value in wish.options.items() if value)
     try:
-        name = name_of(context, wish)
         return work(dataclasses.replace(context, progress=Named(name, context.progress)), wish)
     except ProvisionError as error:
         said = " ".join(str(error).split())

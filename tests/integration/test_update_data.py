@@ -21,6 +21,7 @@ from provision.compat import DATA
 ROOT = Path(__file__).parent.parent.parent
 PROVABLE = [
     ("index_default",),
+    ("wheels", "cu132", "architectures"),
     ("torchaudio", "version"),
     ("torchaudio", "pins_torch"),
     ("torchvision", "version"),
@@ -61,7 +62,7 @@ def test_a_release_that_the_table_lacks_is_found(data: Path) -> None:
     whole = table.read_text()
     ours = yaml.safe_load(whole)["2.15.0"]
     table.write_text(whole[: whole.index('"2.15.0":')])
-    ran = refresh("--data", str(data), "--release", "2.15.0", "--write")
+    ran = refresh("--data", str(data), "--release", "2.15.0", "--architectures", "--write")
     assert ran.returncode == 0, ran.stderr
     assert "new: 2.15.0 wheels cu132 nccl: version 2.30.7" in ran.stdout
     assert "new: 2.15.0 wheels cu132 cudnn: version 9.26.0.51" in ran.stdout

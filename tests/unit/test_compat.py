@@ -59,7 +59,7 @@ def test_the_cuda_of_every_build_has_a_driver_floor(release: compat.Release, sou
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
 def test_architectures_lie_within_what_the_toolkit_compiles(release: compat.Release, source: str, build: compat.Build) -> None:
     toolkit = compat.toolkits()[build.cuda]
-    for name in build.architectures or ():
+    for name in {name for platform in build.platforms for name in build.on(platform).architectures or ()}:
         capability = compat.version_key(compat.find_gpu(name).capability)
         assert capability >= compat.version_key(toolkit.capability_min), name
         assert toolkit.capability_max is None or capability <= compat.version_key(toolkit.capability_max), name
@@ -84,7 +84,9 @@ def test_the_newest_release_as_its_wheel_says() -> None:
     assert newest.index_default["linux-64"].toolkit == "13.2.2"
     build = wheel("2.15.0", "cu132")
     assert (build.nccl, build.cudnn, build.triton) == ("2.30.7", "9.26.0.51", "~=3.9.0")
-    assert build.architectures is None
+    assert build.architectures == ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+    assert build.ptx is False
+    assert wheel("2.15.0", "cu130").architectures is None
 
 
 def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
@@ -99,7 +101,8 @@ def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
 
 def test_aarch64_never_inherits_what_was_compiled_for_x86_64() -> None:
     default = wheel("2.14.1", "cu130")
-    assert default.architectures and default.on("linux-aarch64").architectures is None
+    assert default.architectures == ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+    assert default.on("linux-aarch64").architectures == ("sm_80", "sm_90", "sm_100", "sm_110", "sm_120")
     forge = next(build for build in compat.releases()["2.6.0"].conda_forge if build.cuda == "12.6")
     there = forge.on("linux-aarch64")
     assert (there.python, there.python_seen, there.architectures) == (None, ("3.11",), None)
@@ -252,9 +255,11 @@ def test_drivers(cuda: str, driver: str, answer: str) -> None:
         ("2.8.0", "cu128", "V100", None, "yes"),
         ("2.11.0", "cu128", "V100", None, "no"),
         ("2.14.1", "cu130", "GB10", None, "yes"),  # sm_120 code runs on 12.1
-        ("2.14.1", "cu130", "sm_110", None, "no"),  # its PTX is of 12.0, which is newer
-        ("2.15.0", "cu132", "H100", None, "unknown"),
-        ("2.15.0", "cu132", "V100", None, "no"),  # CUDA 13 does not compile for it
+        ("2.14.1", "cu132", "sm_110", None, "no"),  # its PTX is of 12.0, which is newer
+        ("2.15.0", "cu132", "H100", None, "yes"),
+        ("2.15.0", "cu130", "H100", None, "unknown"),
+        ("2.15.0", "cu130", "V100", None, "no"),  # CUDA 13 does not compile for it
+        ("2.3.1", "cu121", "Jetson AGX Orin", None, "no"),  # code for sm_80 or sm_86 does not run on Tegra
     ],
 )
 def test_whether_a_build_has_code_for_a_gpu(version: str, tag: str, gpu: str, driver: str | None, answer: str) -> None:

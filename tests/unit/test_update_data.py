@@ -120,6 +120,17 @@ def test_one_wheel_for_every_python_lacks_none() -> None:
     assert wheels.fewer_pythons(torch, [limited]) == ["3.15"]
 
 
+def test_architectures_are_read_out_of_the_library() -> None:
+    # as they stand in the library of torch 2.8.0: the text before it has no end of its own
+    found = wheels.architecture_row("2.8.0", "linux-64", "cu128", b"\0ipc_hsm_70 sm_75 sm_120 compute_120\0\0/pytorch/torch")
+    assert found is not None and found.path == ("2.8.0", "wheels", "cu128", "architectures")
+    assert found.values == {"sm": ["sm_70", "sm_75", "sm_120"], "ptx": True}
+    other = wheels.architecture_row("2.15.0", "linux-aarch64", "cu132", b"sm_80 sm_90\0")
+    assert other is not None and other.path == ("2.15.0", "index_default", "linux-aarch64", "architectures")
+    assert wheels.architecture_row("2.8.0", "linux-64", "cu128", b"sm_90\0nothing") is None
+    assert wheels.architecture_row("2.8.0", "linux-64", "cu128", b"sm_80 sm_90\0sm_70 sm_75\0") is None
+
+
 # Companions
 
 

@@ -24,6 +24,7 @@ from provision.wheels import TORCH_INDEX, indexes
 
 READERS = 8
 TIMEOUT_S = 60
+UNREADABLE = (RemoteZipError, requests.RequestException, zipfile.BadZipFile, ValueError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,17 +92,28 @@ class Index:
         self.read([file])
         return self._contents[file.name]
 
+    def piece(self, file: File, name: str) -> bytes | None:
+        """One file out of a wheel, by ranged reads. None: it could not be read, or is not in there."""
+        try:
+            with self._open(file) as archive:
+                return bytes(archive.read(name)) if name in archive.namelist() else None
+        except UNREADABLE:
+            return None
+
+    def _open(self, file: File) -> RemoteZip:
+        return RemoteZip(file.package.url, session=self._client.s, support_suffix_range=False, timeout=TIMEOUT_S)
+
     def _read(self, file: File) -> Content | None:
         return self._read_ranges(file) or self._read_metadata_file(file)
 
     def _read_ranges(self, file: File) -> Content | None:
         """The end of the archive has the names in it, and then the metadata is a small piece (remotezip)."""
         try:
-            with RemoteZip(file.package.url, session=self._client.s, support_suffix_range=False, timeout=TIMEOUT_S) as archive:
+            with self._open(file) as archive:
                 names = tuple(archive.namelist())
                 (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA") and name.count("/") == 1)
                 return Content(requirements=_requirements(archive.read(metadata)), names=names)
-        except (RemoteZipError, requests.RequestException, zipfile.BadZipFile, ValueError):
+        except UNREADABLE:
             return None
 
     def _read_metadata_file(self, file: File) -> Content | None:

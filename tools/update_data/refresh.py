@@ -11,9 +11,11 @@ from provision.errors import NoSuchBuild
 from update_data.compare import Findings, compare, unproven
 from update_data.index import Content, File, Index, torch_index
 from update_data.wheels import (
+    ARCHITECTURES_IN,
     MACHINES,
     Pins,
     Row,
+    architecture_row,
     build_rows,
     companion,
     companion_row,
@@ -30,8 +32,11 @@ COMPANIONS = ("torchvision", "torchaudio")
 NCCL_WHEELS = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
-def refresh(index: Index, table: Mapping[str, Any], only: Sequence[str] = ()) -> Findings:
-    """All that the index says about the releases of the table and newer ones, against the table."""
+def refresh(index: Index, table: Mapping[str, Any], only: Sequence[str] = (), architectures: bool = False) -> Findings:
+    """All that the index says about the releases of the table and newer ones, against the table.
+
+    architectures: also read the library in each CUDA wheel that lists what it was compiled for; some 10 MB each, not the wheel.
+    """
     found = Findings()
     torch = index.files("torch")
     if not torch:
@@ -41,7 +46,7 @@ def refresh(index: Index, table: Mapping[str, Any], only: Sequence[str] = ()) ->
     index.read(_specimens(torch, wanted, {} if only else vision_and_audio))
     rows: list[Row] = []
     for release in wanted:
-        rows += _release_rows(index, release, torch, found)
+        rows += _release_rows(index, release, torch, found, architectures)
         rows += _companion_rows(index, release, torch, vision_and_audio)
         rows += _torch_index_rows(release, table, found)
     compare(rows, table, found)
@@ -82,7 +87,7 @@ def _specimens(torch: Sequence[File], wanted: Iterable[str], companions: Mapping
     return [file for file in found if file]
 
 
-def _release_rows(index: Index, release: str, torch: Sequence[File], found: Findings) -> list[Row]:
+def _release_rows(index: Index, release: str, torch: Sequence[File], found: Findings, architectures: bool) -> list[Row]:
     rows: list[Row] = []
     by_platform: dict[str, Pins] = {}
     for platform, machine in MACHINES.items():
@@ -94,8 +99,19 @@ def _release_rows(index: Index, release: str, torch: Sequence[File], found: Find
             continue
         by_platform[platform] = pins(content, machine, one.python)
         rows += default_rows(release, platform, files, by_platform[platform])
+        if architectures and by_platform[platform].cuda:
+            rows += _architecture_rows(index, release, platform, one, by_platform[platform], found)
     found.conflicts += disagreements(release, by_platform)
     return rows + (_default_build_rows(release, by_platform["linux-64"]) if "linux-64" in by_platform else [])
+
+
+def _architecture_rows(index: Index, release: str, platform: str, file: File, mine: Pins, found: Findings) -> list[Row]:
+    assert mine.cuda
+    library = index.piece(file, ARCHITECTURES_IN)
+    row = architecture_row(release, platform, f"cu{mine.cuda.replace('.', '')}", library) if library else None
+    if row is None:
+        found.unread.append(f"{release} {platform}: the GPU architectures in {file.name}")
+    return [row] if row else []
 
 
 def _default_build_rows(release: str, mine: Pins) -> list[Row]:

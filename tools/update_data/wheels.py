@@ -106,6 +106,23 @@ def build_rows(release: str, tag: str, found: Pins, source: str, on_index: bool)
     return [row for row in rows if any(value is not None for value in row.values.values())]
 
 
+# The library that holds what torch.cuda.get_arch_list() tells: "sm_80 sm_90 compute_90", where compute_ is PTX.
+ARCHITECTURES_IN = "torch/lib/libtorch_python.so"
+_LISTED = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)+(?=\0)")
+
+
+def architecture_row(release: str, platform: str, tag: str, library: bytes) -> Row | None:
+    """The GPU architectures that a CUDA wheel was compiled for, out of the library itself."""
+    found = set(_LISTED.findall(library))
+    if len(found) != 1:
+        return None
+    names = found.pop().decode().split()
+    values = {"sm": [name for name in names if name.startswith("sm_")], "ptx": any(name.startswith("compute_") for name in names)}
+    place = ("wheels", tag) if platform == "linux-64" else ("index_default", platform)
+    source = f"PyPI wheel torch=={release} (linux {MACHINES[platform]}): the list in {ARCHITECTURES_IN}"
+    return Row(path=(release, *place, "architectures"), values=values, source=source)
+
+
 def glibc(files: Sequence[File]) -> str | None:
     """The glibc that platform tags promise. manylinux1 wheels of torch need a newer one than the tag says, so it proves nothing."""
     floors = {_tagged_glibc(file.platform_tag) for file in files}
