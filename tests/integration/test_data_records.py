@@ -1,0 +1,64 @@
+"""The data against real conda records: every CUDA build of PyTorch that a channel was seen to have is in the table, as it is there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from provision import compat
+from provision.compat import Build
+from provision.model import PLATFORMS, BuildSource, Platform
+from tests.conftest import SHARED_RECORDS
+
+pytestmark = pytest.mark.conda
+CHANNELS: tuple[BuildSource, ...] = ("pytorch", "conda-forge")
+
+
+def records(channel: str, platform: Platform) -> Iterator[dict[str, object]]:
+    """CUDA builds of the table's releases."""
+    path = SHARED_RECORDS / channel / platform / "repodata.json"
+    content = json.loads(path.read_text())
+    for record in [*content.get("packages", {}).values(), *content.get("packages.conda", {}).values()]:
+        if record["name"] == "pytorch" and "cuda" in record["build"] and compat.version_key(record["version"]) >= (1, 12):
+            yield record
+
+
+def of(record: dict[str, object], source: BuildSource) -> tuple[Build | None, str]:
+    """The build in the table that a record is of, and the record's Python."""
+    build = str(record["build"])
+    numbers = re.search(r"cuda([\d.]+)", build)
+    python = re.search(r"py3\.?(\d+)", build)
+    assert numbers and python
+    cuda = numbers[1] if source == "pytorch" else f"{numbers[1][:2]}.{numbers[1][2:]}"
+    release = compat.releases().get(str(record["version"]))
+    return next((one for one in release.builds(source) if one.cuda == cuda), None) if release else None, f"3.{python[1]}"
+
+
+def floor(record: dict[str, object], name: str) -> str | None:
+    """2.27.7 of `nccl >=2.27.7.1,<3.0a0`."""
+    depends = record["depends"]
+    assert isinstance(depends, list)
+    found = (re.match(rf"{name} >=([\d.]+)", one) for one in depends)
+    return next((".".join(one[1].rstrip(".").split(".")[:3]) for one in found if one), None)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("source", CHANNELS)
+def test_every_record_is_in_the_table(source: BuildSource, platform: Platform) -> None:
+    seen = 0
+    for record in records(source, platform):
+        name = f"{record['version']} {record['build']}"
+        build, python = of(record, source)
+        assert build, f"{name} is not in the table"
+        assert platform in build.platforms, name
+        there = build.on(platform)
+        assert python in (there.python or there.python_seen), name
+        if nccl := floor(record, "nccl"):
+            assert there.nccl_floor and compat.version_key(there.nccl_floor) <= compat.version_key(nccl), name
+        if glibc := floor(record, "__glibc"):
+            assert there.glibc and compat.version_key(there.glibc) <= compat.version_key(glibc), name
+        seen += 1
+    assert seen or (source, platform) == ("pytorch", "linux-aarch64")
