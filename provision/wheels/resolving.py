@@ -81,14 +81,28 @@ def _files(request: Request, options: Sequence[str | Path], folder: Path) -> tup
     """pylock's entries, and who needs whom: uv tells these in two formats, so the versions are found first and then their files."""
     answer = _versions(request, options, folder)
     exact, files = folder / "exact.in", folder / "pylock.toml"
-    provided = {normal(name) for name in request.provided}
-    exact.write_text(_lines(line for line in _pinned(answer) if _name(line) not in provided))
+    ours = _needed(request, _edges(answer))
+    exact.write_text(_lines(line for line in _pinned(answer) if _name(line) in ours))
     command = [*_compile(options), exact, "--no-deps", "--format", "pylock.toml", "-o", files]
     try:  # all that it needs was read a moment ago; some indexes make uv read it again (torch 1.13: 7 s)
         call([*command, "--offline"])
     except ProvisionError:  # there may be no cache
         call(command)
     return _toml(files.read_text()).get("packages", []), _edges(answer)
+
+
+def _needed(request: Request, edges: Mapping[str, Sequence[str]]) -> set[str]:
+    """What must be installed as a wheel: what is asked for and what that needs, but neither what conda has nor what only that
+    needs as a wheel (conda's pytorch brings its own CUDA, not the NVIDIA wheels)."""
+    provided = {normal(name) for name in request.provided}
+    found: set[str] = set()
+    ahead = [_name(text) for text in request.requirements]
+    while ahead:
+        name = ahead.pop()
+        if name not in provided and name not in found:
+            found.add(name)
+            ahead += edges.get(name, ())
+    return found
 
 
 def _compile(options: Sequence[str | Path]) -> list[str | Path]:

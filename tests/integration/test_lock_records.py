@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -24,9 +23,8 @@ BOTH: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
 RELEASES = list(compat.releases().values())
 
 
-def resolve(*, platforms: tuple[Platform, ...] = ("linux-64",), as_of: str | None = None, **asked: object) -> Resolution:
-    resolution = matrix.resolve(spec.combine({}, asked, name=""))
-    return dataclasses.replace(resolution, platforms=platforms, spec=dataclasses.replace(resolution.spec, as_of=as_of))
+def resolve(**asked: object) -> Resolution:
+    return matrix.resolve(spec.combine({}, asked, name=""))
 
 
 def inputs(resolution: Resolution) -> lock.Inputs:
@@ -35,7 +33,7 @@ def inputs(resolution: Resolution) -> lock.Inputs:
 
 
 def solve(**asked: object) -> Solved:
-    resolution = resolve(**asked)  # type: ignore[arg-type]
+    resolution = resolve(**asked)
     return resolution, lock.solve(inputs(resolution), resolution, solver=RECORDS)
 
 
@@ -108,7 +106,7 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lock.Inputs:
 )
 def test_the_guard_catches_traps_in_real_records(asked: dict[str, object], changes: dict[str, str], words: str) -> None:
     """The records hold these traps: each of them solves, to a CPU build."""
-    resolution = resolve(**asked, companions=False)  # type: ignore[arg-type]
+    resolution = resolve(**asked, companions=False)
     with pytest.raises(CheckFailed, match=rf"CUDA .* was asked for, but the locked build is another one.*{words}"):
         lock.solve(edited(resolution, changes), resolution, solver=RECORDS)
 
@@ -149,6 +147,12 @@ def test_wheels_of_a_day_long_ago() -> None:
 def test_a_package_that_both_managers_have_is_condas() -> None:
     _, packages = solve(torch="2.3", cuda="12.1", conda=("numpy=1.26.*",))
     assert [package.manager for package in packages if package.name == "numpy"] == ["conda"]
+
+
+def test_a_wheel_that_needs_torch_is_content_with_condas() -> None:
+    _, packages = solve(torch="2.3", cuda="12.1", source="pytorch", companions=False, pip=("torchmetrics",))
+    assert {package.name for package in packages if package.manager == "pip"} == {"torchmetrics", "lightning-utilities"}
+    assert "pip" in {package.name for package in packages}  # the prefix's own, which conda-lock installs wheels with
 
 
 def test_what_cannot_be_solved_says_so() -> None:

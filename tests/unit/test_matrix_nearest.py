@@ -45,8 +45,13 @@ def builds() -> Iterator[tuple[compat.Release, Any, compat.Build | None, tuple[P
             for build in of_source:
                 yield release, source, build, build.platforms
             if of_source:
-                everywhere = set(release.index_default) if source == "wheels" else {p for build in of_source for p in build.platforms}
-                yield release, source, None, tuple(platform for platform in PLATFORMS if platform in everywhere)
+                everywhere = {"wheels": PLATFORMS, "pytorch": PLATFORMS[:1], "conda-forge": PLATFORMS}[source]
+                yield (
+                    release,
+                    source,
+                    None,
+                    tuple(platform for platform in everywhere if source != "wheels" or platform in release.index_default),
+                )
 
 
 CUDAS = sorted({build.cuda for _, _, build, _ in builds() if build}, key=version_key)

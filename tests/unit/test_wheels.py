@@ -51,6 +51,15 @@ def test_edges_from_annotations() -> None:
     }
 
 
+def test_what_only_condas_packages_need_is_no_wheel_of_ours() -> None:
+    """conda's pytorch stands in for torch, so torch's own NVIDIA wheels are not wanted; what both need is wanted for the other."""
+    edges = {"torchmetrics": ("numpy", "packaging", "torch"), "torch": ("nvidia-nccl-cu12", "packaging"), "nvidia-nccl-cu12": ("deep",)}
+    request = resolving.Request(
+        requirements=("TorchMetrics>=1", "torch"), python="3.11", glibc="2.28", provided={"torch": "2.3.1", "numpy": "2"}
+    )
+    assert resolving._needed(request, edges) == {"torchmetrics", "packaging"}
+
+
 def test_pip_settings_become_uv_options() -> None:
     settings = {
         "index-url": "https://one.invalid/simple",

@@ -98,12 +98,12 @@ class Both:
         bounds = tuple(_bounded(self.wheels.requirements))
         base = self._from_conda(bounds)
         try:
-            return base + wheels.resolve(dataclasses.replace(self.wheels, provided=versions(base)))
+            return base + wheels.resolve(dataclasses.replace(self.wheels, provided=provided(base)))
         except Unsolvable:
             free = versions(self._from_index({}))
             lower = [f"{name} <={free[wheels.normal(name)]}" for name in versions(base) if wheels.normal(name) in free]
             base = self._from_conda((*bounds, *filter(self._fits, lower))) if lower else base
-            return base + self._from_index(versions(base))
+            return base + self._from_index(provided(base))
 
     def _from_conda(self, bounds: tuple[str, ...]) -> Packages:
         request = dataclasses.replace(self.conda, bounds=bounds)
@@ -123,6 +123,16 @@ class Both:
             return wheels.resolve(request)
         except Unsolvable as error:
             raise explaining_wheels.explain(error, request, self.why) from error
+
+
+# conda packages that the package index knows under another name, and wheels ask for by that. Source: the dist-info they install.
+AS_WHEELS = {"pytorch": "torch", "torchtriton": "triton"}
+
+
+def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
+    """Name -> version of what need not be installed as a wheel. Without conda's pytorch among it, a wheel that needs torch would
+    bring a second one."""
+    return {AS_WHEELS.get(package.name, package.name): package.version for package in packages}
 
 
 def versions(packages: Sequence[LockedPackage]) -> dict[str, str]:

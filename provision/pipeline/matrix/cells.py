@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from provision import compat
 from provision.compat import Build, Release, version_key
-from provision.model import PLATFORMS, BuildSource, Platform
+from provision.model import PLATFORM, PLATFORMS, BuildSource, Platform
 
 SOURCES: tuple[BuildSource, ...] = ("wheels", "pytorch", "conda-forge")
 # How a source is spoken of.
@@ -41,13 +41,20 @@ class Cell:
 
     @property
     def platforms(self) -> tuple[Platform, ...]:
-        """Where it is known to exist. CPU builds exist where the source has any build of the release."""
+        """Where it exists, or may: conda-forge builds for CPUs on every platform, and no source says of which releases."""
         if self.build:
             return self.build.platforms
         if self.source == "wheels":
             return tuple(platform for platform in PLATFORMS if platform in self.release.index_default)
-        seen = {platform for build in self.release.builds(self.source) for platform in build.platforms}
-        return tuple(platform for platform in PLATFORMS if platform in seen)
+        return PLATFORMS if self.source == "conda-forge" else (PLATFORM,)
+
+    def is_known_on(self, platform: Platform) -> bool:
+        """Whether a source says that it exists for a platform."""
+        if self.build or self.is_index_default(platform):
+            return True
+        if self.source == "wheels":  # not the default of the index there; PyTorch's own index may have it
+            return platform == PLATFORM
+        return any(platform in build.platforms for build in self.release.builds(self.source))
 
     def on(self, platform: Platform) -> Build | None:
         return self.build.on(platform) if self.build else None

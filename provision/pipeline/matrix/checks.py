@@ -100,8 +100,8 @@ def _platform(cell: Cell, spec: Spec) -> Iterator[Objection]:
         if platform not in cell.platforms:
             known = ", ".join(cell.platforms)
             yield Objection(axis="platform", fact=f"{cell} exists for {known} and not for {platform}", source=cell.origin)
-        elif cell.source == "wheels" and cell.build is None and platform != "linux-64" and not cell.is_index_default(platform):
-            fact = f"whether PyTorch's wheel index has a CPU build of torch {cell.release.version} for {platform} is not known"
+        elif not cell.is_known_on(platform):
+            fact = f"whether there is a build of {cell} for {platform} is not known"
             yield Objection(axis="platform", fact=fact, source=NO_SOURCE, rules_out=False)
 
 

@@ -9,7 +9,7 @@ from provision.model import Choice, Machine, Spec
 from provision.pipeline.matrix import checks, pythons
 from provision.pipeline.matrix.cells import Cell
 from provision.pipeline.matrix.checks import NO_SOURCE
-from provision.pipeline.matrix.pins import COMPANION, PYTHON_REASON, RDMA, RDMA_SOURCE
+from provision.pipeline.matrix.pins import COMPANION, COMPANION_LINE, PYTHON_REASON, RDMA, RDMA_SOURCE
 
 NOT_KNOWN = "not known"
 ASKED = "asked for"
@@ -147,6 +147,8 @@ def _companions(spec: Spec, cell: Cell) -> Iterator[Choice]:
         elif name == "torchaudio" and cell.source == "conda-forge":
             reason = "which torchaudio conda-forge has is not known; ask for it with --conda torchaudio"
             yield Choice(what=name, value="left out", reason=reason, source=NO_SOURCE)
+        elif cell.source == "conda-forge":
+            yield Choice(what=name, value=f"{compat.minor(version)}.*", reason=COMPANION_LINE, source=source)
         else:
             yield Choice(what=name, value=version, reason=COMPANION, source=source)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.compat import Rule
+from provision.compat import Rule, minor
 from provision.model import Manager, Pin, Platform, Spec
 from provision.pipeline.matrix import pythons
 from provision.pipeline.matrix.cells import Cell
@@ -12,11 +12,13 @@ from provision.pipeline.matrix.cells import Cell
 # The same whether asked for or by default: the first build writes the default into spec.yml, and must render the same again.
 PYTHON_REASON = "one minor version per environment, and this build supports it"
 COMPANION = "the release made for this torch"
+COMPANION_LINE = "the releases made for this torch; conda-forge has not every one, and builds each for one torch"
 # As a wheel's requirement tells the platforms apart (PEP 508).
 MARKERS: dict[Platform, str] = {
     "linux-64": 'platform_machine == "x86_64"',
     "linux-aarch64": 'platform_machine == "aarch64"',
 }
+PIP = Pin(manager="conda", requirement="pip", reason="conda-lock installs wheels with the prefix's own pip", source="conda-lock 4")
 RDMA = "several hosts over InfiniBand or RoCE: NCCL loads libibverbs when it starts, and without it falls back to TCP"
 RDMA_SOURCE = "NVIDIA/nccl@d97a32fac84f69cbd022ffdc57d5687c760742c7:src/misc/ibvsymbols.cc"
 
@@ -33,12 +35,14 @@ def pins(spec: Spec, cell: Cell, rules: tuple[Rule, ...]) -> Iterator[Pin]:
     origin = pythons.source_of(cell, spec.platforms[0]) or "no source says"
     yield Pin(manager="conda", requirement=f"python={spec.python}", reason=PYTHON_REASON, source=origin)
     if cell.source == "wheels":
-        yield Pin(manager="conda", requirement="pip", reason="conda-lock installs wheels with the prefix's own pip", source="conda-lock 4")
+        yield PIP
         yield from _wheels(spec, cell)
     elif cell.source == "pytorch":
         yield from _pytorch(spec, cell)
     else:
         yield from _conda_forge(spec, cell)
+    if spec.pip and cell.source != "wheels":
+        yield PIP
     for rule in rules:
         if rule.consequence == "pin" and rule.requirement:
             yield Pin(manager=manager, requirement=rule.requirement, reason=rule.reason, source=rule.source)
@@ -134,8 +138,8 @@ def _conda_forge(spec: Spec, cell: Cell) -> Iterator[Pin]:
     if build and spec.cudnn:
         yield Pin(manager="conda", requirement=_within("cudnn", spec.cudnn, parts=4), reason="asked for", source=origin)
     if spec.companions and release.torchvision:
-        requirement = f"torchvision={release.torchvision}"
-        yield Pin(manager="conda", requirement=requirement, reason=COMPANION, source=release.torchvision_source)
+        requirement = f"torchvision={minor(release.torchvision)}.*"
+        yield Pin(manager="conda", requirement=requirement, reason=COMPANION_LINE, source=release.torchvision_source)
 
 
 def _within(package: str, version: str | None, *, parts: int) -> str:
