@@ -231,6 +231,15 @@ def test_what_is_no_longer_proven_is_said_and_stays() -> None:
     assert gone.unproven == ["2.3.1 index_default linux-64 (PyPI metadata torch==2.3.1)"]
 
 
+def test_what_was_not_looked_at_is_not_called_unproven() -> None:
+    compiled = {"sm": ["sm_80"], "source": "PyPI wheel torch==2.15.0 (linux aarch64): the list"}
+    table = {"2.15.0": {"index_default": {"linux-aarch64": {"architectures": compiled}}}}
+    quiet, looked = Findings(), Findings()
+    unproven(table, [], ["2.15.0"], quiet)
+    unproven(table, [], ["2.15.0"], looked, True)
+    assert (len(quiet.unproven), len(looked.unproven)) == (0, 1)
+
+
 # The file
 
 COMMENTED = """\

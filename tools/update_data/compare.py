@@ -55,12 +55,16 @@ def compare(rows: Sequence[Row], table: Mapping[str, Any], into: Findings) -> No
             _compare_values(row, place, into)
 
 
-def unproven(table: Mapping[str, Any], rows: Sequence[Row], releases: Sequence[str], into: Findings) -> None:
-    """Rows of these releases that were read off an index once, and that nothing on this one says any more."""
+def unproven(table: Mapping[str, Any], rows: Sequence[Row], releases: Sequence[str], into: Findings, looked_inside: bool = False) -> None:
+    """Rows of these releases that were read off an index once, and that nothing on this one says any more.
+
+    looked_inside: wheels were opened for what is not in their metadata; else nothing is said about such rows.
+    """
     proven = {row.path for row in rows if any(value is not None for value in row.values.values())}
     for release in releases:
         for path, place in _rows(table.get(release, {}), (release,)):
-            if _read_off(place) and path not in proven and path[1] in PROVABLE:
+            asked = looked_inside or path[-1] != "architectures"
+            if asked and _read_off(place) and path not in proven and path[1] in PROVABLE:
                 into.unproven.append(f"{_shown(path)} ({place['source']})")
 
 

@@ -51,7 +51,7 @@ def refresh(index: Index, table: Mapping[str, Any], only: Sequence[str] = (), ar
         rows += _torch_index_rows(release, table, found)
     compare(rows, table, found)
     unread = {line.split()[0] for line in found.unread}
-    unproven(table, rows, [one for one in wanted if one in table and one not in unread], found)
+    unproven(table, rows, [one for one in wanted if one in table and one not in unread], found, architectures)
     return found
 
 
