@@ -26,7 +26,7 @@ from provision.cli.options import (
 
 if TYPE_CHECKING:
     from provision.console import Console
-    from provision.workflows.plan import ImageWish
+    from provision.workflows.plan import Context, ImageWish
 
 
 @click.command()
@@ -114,6 +114,7 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
 @name_argument
 @request
 @relock_option
+@click.option("--update", multiple=True, metavar="PKG", help="Move this package, and others only as far as they must; several times.")
 @every
 @dry
 @no_wait
@@ -125,6 +126,9 @@ def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, *
     from provision.workflows.preview import lock_preview
 
     context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    if options["update"]:
+        _update(console, context, name, options, dry_run)
+        return None
     if options["every"]:
         from provision.workflows import bulk
 
@@ -140,6 +144,17 @@ def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, *
     word = "locked" if anew else "already locked"
     console.result(told, f"{word}: {len(made.packages)} packages in {made.path}" + ("" if made.portable else " (not portable)"))
     return None
+
+
+def _update(console: Console, context: Context, name: str | None, options: dict[str, Any], dry_run: bool) -> None:
+    from provision.console import compared_lines
+    from provision.errors import InvalidSpec
+    from provision.workflows.keep import update_lock
+
+    if options["relock"] or options["every"]:
+        raise InvalidSpec("--update moves some packages of one lock.", advice="Give it without --relock and --all, which make locks anew.")
+    _, compared = update_lock(context, wish_of(name, options), options["update"], dry_run=dry_run)
+    console.result(compared, compared_lines(compared))
 
 
 @click.group()

@@ -25,6 +25,7 @@ class Request:
     virtual_packages: tuple[tuple[str, str], ...]
     platform: Platform = PLATFORM
     bounds: tuple[str, ...] = ()  # hold for a package if it becomes part of the answer, but do not ask for it
+    prefer: tuple[LockedPackage, ...] = ()  # of an earlier lock: stay where they can, as far as the channels still have them
     as_of: str | None = None  # YYYY-MM-DD: records newer than the end of that day (UTC), or without a date, are invisible
 
 
@@ -68,6 +69,7 @@ class Solver:
                     platforms=[request.platform, "noarch"],
                     virtual_packages=[_virtual(name, version) for name, version in request.virtual_packages],
                     constraints=[self.matchspec(bound) for bound in request.bounds],
+                    locked_packages=self._still_there(request),
                     exclude_newer=end_of(request.as_of) if request.as_of else None,
                 )
             )
@@ -83,6 +85,18 @@ class Solver:
                 advice="Check the network, or name a mirror with --channel-alias or --channel.",
                 details=str(error),
             ) from error
+
+    def _still_there(self, request: Request) -> list[rattler.RepoDataRecord]:
+        """The channels' own records of the packages that are preferred: a lock does not hold all that a record says."""
+        import rattler
+
+        if not request.prefer:
+            return []
+        specs = [rattler.MatchSpec(f"{package.name} =={package.version} {package.build}") for package in request.prefer]
+        own, urls = self._own(request), {package.url for package in request.prefer}
+        sources = [rattler.Channel(url) for url in own]
+        parts = run(self.gateway().query(sources, [request.platform, "noarch"], specs, recursive=False))
+        return [record for part in parts for record in part if _own_url(record, own) in urls]
 
     def solvable(self, request: Request) -> bool:
         """Whether there is an answer; the packages are not looked at."""

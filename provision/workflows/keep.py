@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from provision import channel, folders
-from provision.errors import StaleLock
+from provision.errors import InvalidSpec, StaleLock
 from provision.folders import held
 from provision.model import Lock, LockedPackage, Prefix
 from provision.pipeline import image as images
@@ -102,11 +103,43 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
 
 def solve(context: Context, wanted: Plan, channels: Path) -> tuple[LockedPackage, ...]:
     """The packages of a plan. channels: where this machine's Python is packaged, if that is where Python comes from."""
-    stand_in = None
-    if wanted.python_from == "host":
-        made = bootstrap(context, channels)
-        stand_in = locks.StandIn(channel=made.url, glibc=made.glibc)
-    return locks.solve(wanted.inputs, wanted.resolution, stand_in=stand_in, solver=context.solver)
+    return locks.solve(wanted.inputs, wanted.resolution, stand_in=_stand_in(context, wanted, channels), solver=context.solver)
+
+
+def _stand_in(context: Context, wanted: Plan, channels: Path) -> locks.StandIn | None:
+    if wanted.python_from != "host":
+        return None
+    made = bootstrap(context, channels)
+    return locks.StandIn(channel=made.url, glibc=made.glibc)
+
+
+def update_lock(context: Context, wish: Wish, names: Sequence[str], *, dry_run: bool) -> tuple[Plan, locks.Compared]:
+    """`provision lock --update`: some packages as a new lock would have them, the others as they are; and what moved."""
+    with planned(context, wish) as wanted:
+        if wanted.lock is None:
+            raise InvalidSpec(f"{wanted.name} has no lock to update.", advice=f"`provision lock {wanted.name}` makes it.")
+        lockable(wanted, wish)
+        path = wanted.lock.path
+        context.progress.say(f"updating {', '.join(names)} in {path}")
+        locks.preload()
+        seen = {platform: locks.read(path, platform) for platform in wanted.lock.platforms}
+        stand_in = _stand_in(context, wanted, context.where.channels)
+        packages = locks.update(wanted.inputs, wanted.resolution, names, seen, stand_in=stand_in, solver=context.solver)
+        text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
+        compared = _compared(path, text)
+        if not dry_run and not compared.same:
+            write_inputs(wanted, force=wish.force)
+            folders.write_whole(path, text)
+            write_dockerfile(context, wanted, locks.read(path))
+        return wanted, compared
+
+
+def _compared(path: Path, text: str) -> locks.Compared:
+    """How a lock would differ with this text."""
+    with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
+        new = Path(scratch) / path.name
+        new.write_text(text, encoding="utf-8")
+        return locks.diff(locks.contents(path), locks.contents(new), ("the lock as it was", "the new lock"))
 
 
 def bootstrap(context: Context, channels: Path, *, again: bool = False) -> channel.Bootstrapped:

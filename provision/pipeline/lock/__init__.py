@@ -11,6 +11,7 @@ from provision.pipeline.lock.export import Format, export, platform_of, selected
 from provision.pipeline.lock.guarding import guard
 from provision.pipeline.lock.reading import read, require_here
 from provision.pipeline.lock.solving import StandIn, solve
+from provision.pipeline.lock.updating import update
 from provision.pipeline.lock.verify import Asked, Verified, verify
 from provision.pipeline.lock.writing import FILE, content_hashes, preload, text
 
@@ -40,5 +41,6 @@ __all__ = [
     "selected",
     "solve",
     "text",
+    "update",
     "verify",
 ]

@@ -33,20 +33,29 @@ def solve(wanted: Inputs, resolution: Resolution, *, stand_in: StandIn | None = 
     solver: what has read the channels already, where there are many locks to be made.
     """
     solver = solver or conda.Solver()
-    if stand_in and (others := [platform for platform in wanted.machines if platform != conda.here()]):
-        raise InvalidSpec(
-            f"Python would come from this machine ({conda.here()}), which cannot lend it to {', '.join(others)}.",
-            advice="Name a channel that answers with --channel, or ask for this machine's platform alone.",
-        )
     found: Packages = ()
     for platform in wanted.machines:
-        conda_part, wheels_part = requests(wanted, resolution, platform, stand_in)
-        why = Why.of(resolution.pins, _bounded(wanted.pip))
-        packages = Both(solver, conda_part, wheels_part, why).solve()
-        if problem_of(packages, resolution):
-            guard(packages, resolution, _cause(conda_part, wheels_part, resolution, solver, why))
-        found += packages
+        both = problem(wanted, resolution, platform, stand_in, solver)
+        found += guarded(both.solve(), both, resolution)
     return found
+
+
+def problem(wanted: Inputs, resolution: Resolution, platform: Platform, stand_in: StandIn | None, solver: conda.Solver) -> Both:
+    """What is to be solved for one platform."""
+    if stand_in and platform != conda.here():
+        raise InvalidSpec(
+            f"Python would come from this machine ({conda.here()}), which cannot lend it to {platform}.",
+            advice="Name a channel that answers with --channel, or ask for this machine's platform alone.",
+        )
+    why = Why.of(resolution.pins, _bounded(wanted.pip))
+    return Both(solver, *requests(wanted, resolution, platform, stand_in), why)
+
+
+def guarded(packages: Packages, both: Both, resolution: Resolution) -> Packages:
+    """The packages of one platform, or CheckFailed with the cause if torch is not the build that was asked for."""
+    if problem_of(packages, resolution):
+        guard(packages, resolution, both.cause(resolution))
+    return packages
 
 
 def requests(
@@ -74,13 +83,6 @@ def requests(
     return from_conda, from_index if wanted.pip else None
 
 
-def _cause(conda_part: conda.Request, wheels_part: wheels.Request | None, resolution: Resolution, solver: conda.Solver, why: Why) -> str:
-    if resolution.source != "wheels":
-        return cause_of(conda_part, resolution, solver, why)
-    asked = [text for text in (wheels_part.requirements if wheels_part else ()) if conda.name_of(text) == torch_name(resolution)]
-    return f"What was asked for is {why.listed(asked)}." if asked else ""
-
-
 @dataclass(frozen=True)
 class Both:
     """Two solvers that must agree: wheels are for what conda does not provide. A Python package that both have is conda's and binds
@@ -93,24 +95,35 @@ class Both:
     why: Why
 
     def solve(self) -> Packages:
+        base = self.base()
         if self.wheels is None:
-            return self._from_conda(())
-        bounds = tuple(_bounded(self.wheels.requirements))
-        base = self._from_conda(bounds)
+            return base
         try:
             return base + wheels.resolve(dataclasses.replace(self.wheels, provided=provided(base)))
         except Unsolvable:
             free = versions(self._from_index({}))
             lower = [f"{name} <={free[wheels.normal(name)]}" for name in versions(base) if wheels.normal(name) in free]
-            base = self._from_conda((*bounds, *filter(self._fits, lower))) if lower else base
+            base = self.base(*filter(self._fits, lower)) if lower else base
             return base + self._from_index(provided(base))
 
-    def _from_conda(self, bounds: tuple[str, ...]) -> Packages:
-        request = dataclasses.replace(self.conda, bounds=bounds)
+    def bounds(self) -> tuple[str, ...]:
+        """What limits conda beside its own requirements."""
+        return tuple(dict.fromkeys((*self.conda.bounds, *_bounded(self.wheels.requirements if self.wheels else ()))))
+
+    def base(self, *more: str) -> Packages:
+        """conda's part, within bounds and more bounds."""
+        request = dataclasses.replace(self.conda, bounds=(*self.bounds(), *more))
         try:
             return self.solver.solve(request)
         except Unsolvable as error:
             raise explaining_conda.explain(error, request, self.solver, self.why) from error
+
+    def cause(self, resolution: Resolution) -> str:
+        """Why torch could come out as another build."""
+        if resolution.source != "wheels":
+            return cause_of(self.conda, resolution, self.solver, self.why)
+        asked = [text for text in (self.wheels.requirements if self.wheels else ()) if conda.name_of(text) == torch_name(resolution)]
+        return f"What was asked for is {self.why.listed(asked)}." if asked else ""
 
     def _fits(self, bound: str) -> bool:
         """Whether conda has an answer within one bound alone: versions of one name need not be counted alike (tzdata 2026.2, 2026b)."""
