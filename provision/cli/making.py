@@ -115,6 +115,11 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
 @request
 @relock_option
 @click.option("--update", multiple=True, metavar="PKG", help="Move this package, and others only as far as they must; several times.")
+@click.option(
+    "--solver",
+    type=click.Choice(["conda", "mamba", "micromamba"]),
+    help="Solve conda's part with this executable, through the conda-lock command.  [default: built in]",
+)
 @every
 @dry
 @no_wait
@@ -132,8 +137,11 @@ def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, *
     if options["every"]:
         from provision.workflows import bulk
 
-        return show_outcomes(console, bulk.lock_all(context, wishes_of(context, name, options, relock=options["relock"]), dry_run=dry_run))
-    wish = wish_of(name, options, relock=options["relock"])
+        return show_outcomes(
+            console,
+            bulk.lock_all(context, wishes_of(context, name, options, relock=options["relock"], solver=options["solver"]), dry_run=dry_run),
+        )
+    wish = wish_of(name, options, relock=options["relock"], solver=options["solver"])
     if dry_run:
         packages = lock_preview(context, wish)
         lines = [f"{package.manager}  {package.name} {package.version} {package.build}".rstrip() for package in packages]
@@ -151,8 +159,10 @@ def _update(console: Console, context: Context, name: str | None, options: dict[
     from provision.errors import InvalidSpec
     from provision.workflows.keep import update_lock
 
-    if options["relock"] or options["every"]:
-        raise InvalidSpec("--update moves some packages of one lock.", advice="Give it without --relock and --all, which make locks anew.")
+    if beside := [option for option in ("relock", "every", "solver") if options[option]]:
+        shown = " and ".join(f"--{option.replace('every', 'all')}" for option in beside)
+        told = f"--update moves some packages of one lock, with the built-in solver, and {shown} was given too."
+        raise InvalidSpec(told, advice="Leave one of them out.")
     _, compared = update_lock(context, wish_of(name, options), options["update"], dry_run=dry_run)
     console.result(compared, compared_lines(compared))
 

@@ -93,17 +93,19 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
         return wanted.lock, False, written + write_dockerfile(context, wanted, wanted.lock)
     context.progress.say(f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements")
     locks.preload()
-    packages = solve(context, wanted, context.where.channels)
-    text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
+    packages = solve(context, wanted, wish, context.where.channels)
+    text = locks.text(wanted.inputs, packages, python_from=wanted.python_from, solver=wish.solver)
     written = write_inputs(wanted, force=wish.force)
     folders.write_whole(wanted.folder / locks.FILE, text)
     lock = locks.read(wanted.folder / locks.FILE)
     return lock, True, written + write_dockerfile(context, wanted, lock)
 
 
-def solve(context: Context, wanted: Plan, channels: Path) -> tuple[LockedPackage, ...]:
+def solve(context: Context, wanted: Plan, wish: Wish, channels: Path) -> tuple[LockedPackage, ...]:
     """The packages of a plan. channels: where this machine's Python is packaged, if that is where Python comes from."""
-    return locks.solve(wanted.inputs, wanted.resolution, stand_in=_stand_in(context, wanted, channels), solver=context.solver)
+    outside = locks.find_solver(wish.solver, context.solver.mirrors) if wish.solver else None
+    stand_in = _stand_in(context, wanted, channels)
+    return locks.solve(wanted.inputs, wanted.resolution, stand_in=stand_in, solver=context.solver, outside=outside)
 
 
 def _stand_in(context: Context, wanted: Plan, channels: Path) -> locks.StandIn | None:

@@ -42,6 +42,7 @@ class Wish:
     smoke: bool = True
     kernel: bool = True
     relock: bool = False
+    solver: locks.SolverName | None = None  # an executable that solves in place of ours
     force: bool = False
     request: validate.Request = field(default_factory=validate.Request)
 

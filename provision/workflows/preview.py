@@ -68,4 +68,4 @@ def lock_preview(context: Context, wish: Wish) -> tuple[LockedPackage, ...]:
     with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
         elsewhere = dataclasses.replace(context, where=dataclasses.replace(context.where, data=Path(scratch)))
         channels = context.where.channels if context.where.channels.exists() else elsewhere.where.channels
-        return solve(elsewhere, wanted, channels)
+        return solve(elsewhere, wanted, wish, channels)

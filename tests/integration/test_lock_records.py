@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -9,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from provision import compat, conda
-from provision.errors import CheckFailed, Unsolvable
+from provision.errors import CheckFailed, InvalidSpec, Unsolvable
 from provision.model import LockedPackage, Platform, Resolution
 from provision.pipeline import lock, matrix, render, spec
-from tests.conftest import SHARED_RECORDS
+from tests.conftest import ROOT, SHARED_RECORDS
 
 pytestmark = [pytest.mark.index, pytest.mark.conda]
 
@@ -142,6 +145,69 @@ def test_wheels_of_a_day_long_ago() -> None:
     assert locked["torch"] == "2.3.1" and locked["fsspec"].startswith("2024.")
     with pytest.raises(Unsolvable, match=r"`torch==2\.3\.1` .*published after 2024-01-01 \(--as-of\)"):
         solve(torch="2.3", cuda="12.1", as_of="2024-01-01", companions=False)
+
+
+def of_a_day(path: Path, day: str, **asked: object) -> Resolution:
+    """A lock as it was made on a day, before what came later; it does not know that the days have gone by."""
+    resolution = resolve(**asked)  # type: ignore[arg-type]
+    _, packages = solve(as_of=day, **asked)
+    path.write_text(lock.text(inputs(resolution), packages, python_from="channel"))
+    return resolution
+
+
+def updated(path: Path, resolution: Resolution, *names: str) -> dict[str, str]:
+    """What moved, as the new lock has it; `-` for what is gone."""
+    seen = {platform: lock.read(path, platform) for platform in resolution.platforms}
+    packages = lock.update(inputs(resolution), resolution, names, seen, solver=RECORDS)
+    before = {(package.platform, package.name): package for found in seen.values() for package in found.packages}
+    after = {(package.platform, package.name): package for package in packages}
+    moved = sorted(key for key in before.keys() | after.keys() if _file(before.get(key)) != _file(after.get(key)))
+    return {name: after[platform, name].version if (platform, name) in after else "-" for platform, name in moved}
+
+
+def _file(package: LockedPackage | None) -> str | None:
+    return package.sha256 if package else None
+
+
+def test_update_moves_what_it_must(tmp_path: Path) -> None:
+    path = tmp_path / lock.FILE
+    resolution = of_a_day(path, "2025-10-01", torch="2.6", cuda="12.6", companions=False, platforms=BOTH)
+    fresh = {package.name: package.version for package in lock.solve(inputs(resolution), resolution, solver=RECORDS)}
+    assert updated(path, resolution, "numpy") == {"numpy": fresh["numpy"]}
+    blas = updated(path, resolution, "libblas")
+    assert {"libblas", "libcblas", "liblapack"} <= blas.keys() <= {"libblas", "libcblas", "liblapack", "libopenblas"}
+    python = updated(path, resolution, "python")
+    assert python["python"] == fresh["python"] and 2 < len(python) < 30
+
+
+def test_update_of_wheels_moves_what_it_must(tmp_path: Path) -> None:
+    path = tmp_path / lock.FILE
+    resolution = of_a_day(path, "2024-10-01", torch="2.3", cuda="12.1", companions=False)
+    assert updated(path, resolution, "fsspec").keys() == {"fsspec"}
+    ipython = updated(path, resolution, "IPython")
+    assert "ipython" in ipython and "torch" not in ipython and len(ipython) < 10
+    with pytest.raises(InvalidSpec, match=r"The lock holds no `numpi`\. Near it: numpy"):
+        updated(path, resolution, "numpi")
+
+
+def test_another_executable_solves_through_conda_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """conda-lock's own command, with an executable on PATH that speaks as micromamba does; no conda executable can be had here."""
+    executable = tmp_path / "bin of mine" / "micromamba"
+    executable.parent.mkdir()
+    executable.write_text(f"#!{sys.executable}\n" + (ROOT / "tests" / "data" / "solver" / "micromamba.py").read_text())
+    executable.chmod(0o755)
+    monkeypatch.setenv("PATH", str(executable.parent), prepend=os.pathsep)
+    monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "11.0")  # of somebody's shell: must not reach the solve
+    resolution = resolve(torch="2.3.1", cuda="12.1", source="pytorch", companions=False)
+    outside = lock.find_solver("micromamba", RECORDS.mirrors)
+    packages = lock.solve(inputs(resolution), resolution, solver=RECORDS, outside=outside)
+    ours = lock.solve(inputs(resolution), resolution, solver=RECORDS)
+    assert [(package.name, package.url, package.sha256) for package in packages] == [
+        (package.name, package.url, package.sha256) for package in ours
+    ]
+    impossible = edited(resolution, {"mkl<2024.1": "mkl<1"})
+    with pytest.raises(Unsolvable, match="micromamba found no environment for linux-64"):
+        lock.solve(impossible, resolution, solver=RECORDS, outside=outside)
 
 
 def test_a_package_that_both_managers_have_is_condas() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies
 
 from provision import conda
 from provision.errors import CheckFailed, IntegrityError, InvalidSpec
 from provision.model import LockedPackage, Resolution
 from provision.pipeline import lock, matrix, spec
+from tests.conftest import ROOT
 from tests.records import make_channel, record
 
 LOCK = """\
@@ -63,6 +66,28 @@ def test_what_is_not_a_lock_is_refused(tmp_path: Path, text: str) -> None:
         lock.read(write(tmp_path, text))
 
 
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=strategies.data())
+def test_a_damaged_lock_is_a_lock_or_refused(tmp_path: Path, data: strategies.DataObject) -> None:
+    """Bytes of a real lock changed at random: never a traceback."""
+    raw = bytearray(ROOT_LOCK)
+    for _ in range(data.draw(strategies.integers(1, 6))):
+        at = data.draw(strategies.integers(0, len(raw) - 1))
+        end = min(len(raw), at + data.draw(strategies.integers(0, 40)))
+        raw[at:end] = data.draw(strategies.one_of(strategies.binary(max_size=12), strategies.sampled_from(UGLY)))
+    path = tmp_path / "conda-lock.yml"
+    path.write_bytes(raw)
+    with contextlib.suppress(IntegrityError):
+        found = lock.read(path)
+        assert found.platform in found.platforms and all(len(package.sha256) == 64 for package in found.packages)
+
+
+WHOLE = (ROOT / "conda-lock.yml").read_bytes()
+ROOT_LOCK = WHOLE[: WHOLE.index(b"\n- name: ", 8000) + 1]  # its head and some packages: reading all of it so often would take a minute
+UGLY = [
+    *(b"\n", b": ", b"- ", b"&a ", b"*a", b"!!python/object:os.system ", b"{", b"\x00", b"\xff\xfe", b"2024-01-01", b"~", b"1e999", b"? "),
+    b"[" * 2000,
+]
 TWO = """\
 version: 1
 metadata:

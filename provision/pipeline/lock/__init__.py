@@ -9,6 +9,7 @@ from provision.pipeline.lock.contents import Contents, Entry, contents
 from provision.pipeline.lock.diff import Compared, diff
 from provision.pipeline.lock.export import Format, export, platform_of, selected
 from provision.pipeline.lock.guarding import guard
+from provision.pipeline.lock.outside import SOLVERS, Outside, SolverName, find_solver
 from provision.pipeline.lock.reading import read, require_here
 from provision.pipeline.lock.solving import StandIn, solve
 from provision.pipeline.lock.updating import update
@@ -18,6 +19,7 @@ from provision.pipeline.lock.writing import FILE, content_hashes, preload, text
 __all__ = [
     "ENVIRONMENT",
     "FILE",
+    "SOLVERS",
     "VIRTUAL_PACKAGES",
     "Asked",
     "Compared",
@@ -25,6 +27,8 @@ __all__ = [
     "Entry",
     "Format",
     "Inputs",
+    "Outside",
+    "SolverName",
     "StandIn",
     "Verified",
     "check",
@@ -32,6 +36,7 @@ __all__ = [
     "contents",
     "diff",
     "export",
+    "find_solver",
     "guard",
     "inputs",
     "platform_of",

@@ -14,6 +14,7 @@ from provision.pipeline.lock import explaining_conda, explaining_wheels
 from provision.pipeline.lock.asked import Inputs
 from provision.pipeline.lock.culprits import Why
 from provision.pipeline.lock.guarding import cause_of, guard, problem_of, torch_name
+from provision.pipeline.lock.outside import Outside
 
 Packages = tuple[LockedPackage, ...]
 
@@ -26,16 +27,24 @@ class StandIn:
     glibc: str
 
 
-def solve(wanted: Inputs, resolution: Resolution, *, stand_in: StandIn | None = None, solver: conda.Solver | None = None) -> Packages:
+def solve(
+    wanted: Inputs,
+    resolution: Resolution,
+    *,
+    stand_in: StandIn | None = None,
+    solver: conda.Solver | None = None,
+    outside: Outside | None = None,
+) -> Packages:
     """Every package of the environment on every platform, guarded.
 
     stand_in: a local channel with this machine's Python, used instead of the request's channels; such a lock is not portable.
     solver: what has read the channels already, where there are many locks to be made.
+    outside: the executable that shall solve conda's part instead.
     """
     solver = solver or conda.Solver()
     found: Packages = ()
     for platform in wanted.machines:
-        both = problem(wanted, resolution, platform, stand_in, solver)
+        both = dataclasses.replace(problem(wanted, resolution, platform, stand_in, solver), outside=outside)
         found += guarded(both.solve(), both, resolution)
     return found
 
@@ -89,10 +98,11 @@ class Both:
     the wheels; where the wheels cannot live with conda's choice (its pip brings the newest setuptools, which some torch releases
     refuse), conda takes theirs."""
 
-    solver: conda.Solver
+    solver: conda.Solver  # ours: solves, unless `outside` does, and explains
     conda: conda.Request
     wheels: wheels.Request | None
     why: Why
+    outside: Outside | None = None
 
     def solve(self) -> Packages:
         base = self.base()
@@ -113,6 +123,8 @@ class Both:
     def base(self, *more: str) -> Packages:
         """conda's part, within bounds and more bounds."""
         request = dataclasses.replace(self.conda, bounds=(*self.bounds(), *more))
+        if self.outside:
+            return self.outside.solve(request)
         try:
             return self.solver.solve(request)
         except Unsolvable as error:

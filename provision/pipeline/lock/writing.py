@@ -107,8 +107,18 @@ def _entry(package: LockedPackage) -> Any:
 
 def _dependencies(package: LockedPackage) -> dict[str, str]:
     """Name -> constraint, as conda-lock holds them. Wheels' constraints are uv's business; the edge is what is kept."""
-    split = (text.partition(" ") for text in package.depends)
-    return {name: (bound if package.manager == "conda" else "*") for name, _, bound in split if name}
+    found: dict[str, str] = {}
+    for text in package.depends:
+        name, _, bound = text.partition(" ")
+        found[name] = _both(found.get(name, ""), bound) if package.manager == "conda" else "*"
+    return {name: bound for name, bound in found.items() if name}
+
+
+def _both(one: str, other: str) -> str:
+    """Two constraints of one package in one; one with a build string says more than any without, and cannot be joined."""
+    if not one or not other or one == other:
+        return one or other
+    return max(one, other, key=lambda bound: bound.count(" ")) if " " in one + other else f"{one},{other}"
 
 
 def _document(lock: Any) -> str:

@@ -1,0 +1,70 @@
+"""Another executable through the conda-lock command: what it is given, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision import conda
+from provision.errors import InvalidSpec, ToolFailed, ToolMissing
+from provision.pipeline import lock
+from provision.pipeline.lock import outside
+
+REQUEST = conda.Request(
+    specs=("python=3.11", "pytorch::pytorch=2.3.1=py3.11_cuda12.1*"),
+    channels=("pytorch", "conda-forge"),
+    virtual_packages=(("__cuda", "12.1"), ("__glibc", "2.28")),
+)
+
+
+def test_what_conda_lock_is_given() -> None:
+    given = outside.files(REQUEST, conda.Alias(alias="file:///srv/mirror"))
+    assert json.loads(given["environment.yml"]) == {
+        "channels": ["file:///srv/mirror/pytorch/", "file:///srv/mirror/conda-forge/", "nodefaults"],
+        "dependencies": ["python=3.11", "pytorch=2.3.1=py3.11_cuda12.1*"],
+    }
+    direct = json.loads(outside.files(REQUEST, conda.DIRECT)["environment.yml"])
+    assert direct["channels"][0] == conda.url_of("pytorch") and direct["dependencies"] == list(REQUEST.specs)
+    assert json.loads(given["virtual-packages.yml"]) == {"subdirs": {"linux-64": {"packages": {"__cuda": "12.1", "__glibc": "2.28"}}}}
+
+
+@pytest.mark.parametrize(
+    "name,flags",
+    [
+        ("conda", ["--no-mamba", "--no-micromamba"]),
+        ("mamba", ["--mamba", "--no-micromamba"]),
+        ("micromamba", ["--no-mamba", "--micromamba"]),
+    ],
+)
+def test_the_command(name: lock.SolverName, flags: list[str]) -> None:
+    argv = outside.command(name, Path("/opt/bin") / name, REQUEST, Path("/tmp/a b"))
+    words = [str(word) for word in argv]
+    assert words[:4] == [sys.executable, "-m", "conda_lock", "lock"]
+    assert words[words.index("--conda") + 1] == f"/opt/bin/{name}" and words[8:10] == flags
+    assert words[words.index("--platform") + 1] == "linux-64"
+    assert words[words.index("--virtual-package-spec") + 1] == "/tmp/a b/virtual-packages.yml"
+    assert words[words.index("--pypi_to_conda_lookup_file") + 1].startswith("file:///")
+
+
+def test_an_executable_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing, match=r"needs the executable `mamba`, and PATH has none.*own solver needs no executable"):
+        lock.find_solver("mamba", conda.DIRECT)
+
+
+def test_one_that_is_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "conda"
+    program.write_text("#!/bin/sh\necho nonsense; exit 3\n")
+    program.chmod(0o755)
+    with pytest.raises(ToolFailed, match="Leave out --solver"):
+        outside.Outside("conda", program).solve(dataclasses.replace(REQUEST, specs=("python=3.11",), channels=("file:///nowhere",)))
+
+
+def test_what_only_our_solver_can() -> None:
+    other = outside.Outside("conda", Path("/opt/bin/conda"))
+    with pytest.raises(InvalidSpec, match="--as-of is for provision's own solver"):
+        other.solve(dataclasses.replace(REQUEST, as_of="2025-01-01"))
