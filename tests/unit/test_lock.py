@@ -13,6 +13,7 @@ from provision import conda
 from provision.errors import CheckFailed, IntegrityError, InvalidSpec
 from provision.model import LockedPackage, Resolution
 from provision.pipeline import lock, matrix, spec
+from provision.pipeline.lock import writing
 from tests.conftest import ROOT
 from tests.records import make_channel, record
 
@@ -249,6 +250,19 @@ def test_guard_says_why_another_build_was_chosen(tmp_path: Path, torch: str, dep
     asked = resolution(torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False)
     with pytest.raises(CheckFailed, match=rf"CUDA 12\.6 was asked for.*cpu_generic_py311_h1_0\.conda.*{words}"):
         lock.solve(wanted, asked, solver=conda.Solver(conda.Alias(alias=tmp_path.as_uri())))
+
+
+@pytest.mark.parametrize(
+    "depends,held",
+    [
+        (["python", "python >=3.9"], {"python": ">=3.9"}),
+        (["python >=3.9", "python"], {"python": ">=3.9"}),
+        (["nettle >=3.4.1", "nettle >=3.6,<3.7.0a0"], {"nettle": ">=3.4.1,>=3.6,<3.7.0a0"}),
+        (["python_abi 3.11.* *_cp311", "python_abi >=3"], {"python_abi": "3.11.* *_cp311"}),
+    ],
+)
+def test_two_requirements_for_one_package_are_both_held(depends: list[str], held: dict[str, str]) -> None:
+    assert writing._dependencies(dataclasses.replace(package("x", "1", "0"), depends=tuple(depends))) == held
 
 
 def test_locked_package_is_frozen() -> None:
