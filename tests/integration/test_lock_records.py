@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -149,7 +148,7 @@ def test_wheels_of_a_day_long_ago() -> None:
 
 def of_a_day(path: Path, day: str, **asked: object) -> Resolution:
     """A lock as it was made on a day, before what came later; it does not know that the days have gone by."""
-    resolution = resolve(**asked)  # type: ignore[arg-type]
+    resolution = resolve(**asked)
     _, packages = solve(as_of=day, **asked)
     path.write_text(lock.text(inputs(resolution), packages, python_from="channel"))
     return resolution
