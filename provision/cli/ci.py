@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     help="The runners: docs/ci.md describes the file.",
 )
 @builds
+@click.option("--newest", is_flag=True, help="Of each minor release only its newest patch.")
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="GPUs that each smoke test uses.")
 @click.option("--install", metavar="REQ", help="What pip installs on a runner; `.` is the checkout.  [default: provision of this version]")
 @click.option("--schedule", metavar="CRON", help="When it runs by itself.  [default: 17 4 * * 1]")

@@ -11,10 +11,9 @@ from typing import Any
 from provision import __version__
 from provision.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
 from provision.folders import write_whole
-from provision.model import Spec
 from provision.pipeline import ci, matrix, render, spec
-from provision.workflows.bulk import difference, named, wanted_builds
-from provision.workflows.plan import Context
+from provision.workflows.bulk import difference, named, wishes_for
+from provision.workflows.plan import Context, Wish
 
 # Where a service looks for it. A GitLab file of this name is included from .gitlab-ci.yml where a project has one of its own.
 PLACES: Mapping[ci.Format, str] = {"github": ".github/workflows/provision.yml", "gitlab": ".gitlab-ci.yml"}
@@ -30,6 +29,7 @@ class CiWish:
     runners: Path
     out: Path | None = None  # None: to be shown, not written
     builds: Mapping[str, Any] = field(default_factory=dict)  # which builds of the table; none: the environments of the envs folder
+    newest: bool = False  # of each minor release only its newest patch
     gpus: int = 1
     install: str | None = None
     schedule: str | None = None
@@ -84,7 +84,7 @@ def diff(path: Path, made: Workflow) -> str:
 
 def _targets(context: Context, wish: CiWish) -> Iterator[ci.Target]:
     if _asked(wish):
-        yield from _each(_specs(wish.builds), _from_matrix)
+        yield from _each(wishes_for(wish.builds, newest=wish.newest, relock=False), _from_table)
     else:
         yield from _each(named(context), lambda name: _from_folder(context, name))
 
@@ -118,16 +118,9 @@ def _asked(wish: CiWish) -> list[str]:
     return list(options({key: list(value) if isinstance(value, tuple) else value for key, value in wish.builds.items() if value}))
 
 
-def _specs(asked: Mapping[str, Any]) -> list[Spec]:
-    """A request for each build of the table that is meant."""
-    return [
-        Spec(name="", torch=build.torch, cuda=build.cuda, python=asked.get("python"), source=build.source, platforms=build.platforms)
-        for build in wanted_builds(asked)
-    ]
-
-
-def _from_matrix(wanted: Spec) -> list[ci.Target]:
-    resolution = matrix.resolve(wanted)
+def _from_table(build: Wish) -> list[ci.Target]:
+    """The same request as `provision matrix lock` makes of it."""
+    resolution = matrix.resolve(spec.combine({}, build.options, name=""))
     words = tuple(options(spec.content(resolution.spec)))
     return [ci.Target(resolution=resolution, platform=platform, options=words) for platform in resolution.platforms]
 
@@ -161,6 +154,7 @@ def _shown(path: Path) -> str:
 
 def _remake(context: Context, wish: CiWish) -> list[str]:
     words = ["provision", "matrix", "ci", "--format", wish.format, "--runners", str(wish.runners), *_asked(wish)]
+    words += ["--newest"] if wish.newest else []
     words += ["--envs", _shown(context.where.envs)] if _shown(context.where.envs) != "envs" else []
     words += ["--gpus", str(wish.gpus)] if wish.gpus != 1 else []
     words += ["--install", wish.install] if wish.install else []

@@ -1,0 +1,209 @@
+"""Every combination of the table from the conda sources, on real records: solved, and then checked by other means than the solver's; or
+refused, and then proved to be impossible."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from provision import compat, conda
+from provision.errors import Unsolvable
+from provision.model import PLATFORMS, BuildSource, LockedPackage, Platform, Resolution, Spec
+from provision.pipeline import lock, matrix, render
+from tests.conftest import SHARED_RECORDS
+from tests.integration import records
+from tests.integration.records import Channels, Impossible, Record
+
+pytestmark = pytest.mark.conda
+
+SOURCES: tuple[BuildSource, ...] = ("pytorch", "conda-forge")
+SOLVER = conda.Solver(conda.Alias(alias=SHARED_RECORDS.as_uri()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One environment that the table says can be asked for."""
+
+    torch: str
+    source: BuildSource
+    cuda: str | None
+    platform: Platform
+    python: str
+    companions: bool = False
+
+    @property
+    def build(self) -> tuple[object, ...]:
+        return self.torch, self.source, self.cuda, self.platform
+
+    def __str__(self) -> str:
+        flavor = f"cuda{self.cuda}" if self.cuda else "cpu"
+        return f"{self.source} {self.platform} torch{self.torch} {flavor} py{self.python}{' companions' if self.companions else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A cell as a request; proofs, if there are any, that it cannot be; and what the tool made of it."""
+
+    cell: Cell
+    resolution: Resolution
+    inputs: lock.Inputs
+    proofs: tuple[Impossible, ...] = ()
+    packages: tuple[LockedPackage, ...] = ()
+    refusal: Unsolvable | None = None
+
+    @property
+    def machine(self) -> list[Record]:
+        return records.virtual(self.inputs.machines[self.cell.platform])
+
+    @property
+    def channels(self) -> Channels:
+        return channels(self.inputs.channels, self.cell.platform)
+
+    def mistakes(self) -> list[str]:
+        return list(records.mistakes(self.packages, self.inputs.conda, self.machine, self.channels))
+
+
+def cells() -> Iterator[Cell]:
+    """Release x source x CUDA or CPU x platform x Python, from the table alone."""
+    for release in compat.releases().values():
+        for source in SOURCES:
+            for platform in PLATFORMS:
+                builds = [build.on(platform) for build in release.builds(source) if platform in build.platforms]
+                pythons: dict[str | None, tuple[str, ...]] = {build.cuda: build.python or release.python for build in builds}
+                pythons[None] = tuple(sorted({python for found in pythons.values() for python in found}, key=compat.version_key))
+                for cuda, found in pythons.items():
+                    for python in found:
+                        yield Cell(torch=release.version, source=source, cuda=cuda, platform=platform, python=python)
+
+
+@functools.cache
+def channels(names: tuple[str, ...], platform: Platform) -> Channels:
+    return Channels(SHARED_RECORDS, names, platform)
+
+
+def request(cell: Cell) -> tuple[Resolution, lock.Inputs]:
+    asked = Spec(
+        name="lab", torch=cell.torch, cuda=cell.cuda, source=cell.source, platforms=(cell.platform,), python=cell.python,
+        companions=cell.companions,
+    )  # fmt: skip
+    resolution = matrix.resolve(asked)
+    texts = render.render_inputs(resolution)
+    return resolution, lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+
+
+def considered(cell: Cell) -> Case:
+    resolution, inputs = request(cell)
+    case = Case(cell=cell, resolution=resolution, inputs=inputs)
+    return replace(case, proofs=tuple(records.impossible(inputs.conda, case.machine, case.channels)))
+
+
+def answered(case: Case) -> Case:
+    """The tool's own answer."""
+    try:
+        return replace(case, packages=lock.solve(case.inputs, case.resolution, solver=SOLVER))
+    except Unsolvable as refusal:
+        return replace(case, refusal=refusal)
+
+
+def worth_asking(cases: list[Case]) -> list[Case]:
+    """All but the plainest: of a build for which some record is not there at all, one Python, since the refusal is the same for all."""
+    first = {case.cell.build: case.cell for case in reversed(cases)}
+    return [case for case in cases if not any(proof.is_missing for proof in case.proofs) or first[case.cell.build] == case.cell]
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    """Every cell that is worth asking for, without companions, and with them where that was solved; each answered."""
+    with ThreadPoolExecutor(4) as pool:
+        alone = list(pool.map(answered, worth_asking([considered(cell) for cell in cells()])))
+        along = [considered(replace(case.cell, companions=True)) for case in alone if case.packages]
+        return alone + list(pool.map(answered, worth_asking(along)))
+
+
+def test_what_can_be_solved_is_solved_and_what_is_refused_is_impossible(cases: list[Case]) -> None:
+    wrong = [
+        f"{case.cell}: {case.refusal.details if case.refusal else case.proofs}"
+        for case in cases
+        if bool(case.packages) is bool(case.proofs)
+    ]
+    assert not wrong
+    solved = Counter(
+        (case.cell.source, case.cell.platform, bool(case.cell.cuda)) for case in cases if case.packages and not case.cell.companions
+    )
+    print(f"\n{sum(solved.values())} environments of the table can be solved from these records: {dict(solved)}")
+    assert sum(solved.values()) >= 160  # counted 2026-11-21; fewer means that cells were lost on the way here
+
+
+def test_every_line_of_every_record_is_satisfied(cases: list[Case]) -> None:
+    wrong = {str(case.cell): case.mistakes()[:3] for case in cases if case.packages and case.mistakes()}
+    assert not wrong
+
+
+def test_it_is_the_build_that_was_asked_for(cases: list[Case]) -> None:
+    for case in cases:
+        cell, locked = case.cell, {package.name: package for package in case.packages}
+        if not locked:
+            continue
+        torch = locked["pytorch"]
+        assert (torch.version, torch.platform) == (cell.torch, cell.platform), cell
+        assert locked["python"].version.startswith(f"{cell.python}."), cell
+        if cell.source == "pytorch":
+            flavor = f"cuda{cell.cuda}_" if cell.cuda else "cpu_"
+            assert torch.build.startswith(f"py{cell.python}_{flavor}"), cell
+            assert "/pytorch/" in torch.url, cell
+        else:
+            assert torch.build.startswith(f"cuda{cell.cuda.replace('.', '')}_" if cell.cuda else "cpu_"), cell
+        if cell.companions:
+            assert "torchvision" in locked, cell
+
+
+def test_a_refusal_names_what_is_missing(cases: list[Case]) -> None:
+    """The solver's words, which -v shows, name a requirement that is proved to have no record, or none that can live beside the others."""
+    for case in cases:
+        if case.refusal:
+            culprits = {records.name_of(records.split(proof.requirement)[1]) for proof in case.proofs}
+            assert any(name in case.refusal.details for name in culprits), (str(case.cell), culprits, case.refusal.details)
+
+
+def test_the_check_sees_what_is_wrong(cases: list[Case]) -> None:
+    case = next(case for case in cases if case.packages and case.cell.cuda)
+    machine, found = case.machine, case.channels
+    locked = {package.name: package for package in case.packages}
+
+    def said(packages: dict[str, LockedPackage], *, on: list[Record] = machine) -> str:
+        return "; ".join(records.mistakes(list(packages.values()), case.inputs.conda, on, found))
+
+    assert said(locked) == ""
+    assert "is asked for; there is none" in said({name: package for name, package in locked.items() if name != "pytorch"})
+    assert "needs openssl" in said({name: package for name, package in locked.items() if name != "openssl"})
+    assert "not as its record says" in said({**locked, "numpy": replace(locked["numpy"], sha256="0" * 64)})
+    assert "in no repodata.json" in said({**locked, "numpy": replace(locked["numpy"], url="https://example/conda-forge/noarch/x.conda")})
+    assert "__glibc" in said(locked, on=[record for record in machine if record.name != "__glibc"])
+    other = next(record for record in found.candidates("python") if not record.version.startswith(f"{case.cell.python}."))
+    swapped = replace(
+        locked["python"], url=f"https://example/{other.url}", version=other.version, build=other.build, sha256=other.sha256, md5=other.md5
+    )
+    assert "needs python" in said({**locked, "python": swapped}) and "is asked for; there is" in said({**locked, "python": swapped})
+    stray = next(record for record in found.candidates("pip"))
+    extra = replace(locked["python"], name="pip", url=f"https://example/{stray.url}", version=stray.version, build=stray.build)
+    assert "pip" in locked or "nothing needs pip" in said({**locked, "pip": extra})
+
+
+def test_the_proof_of_impossibility_is_none_for_what_is_possible() -> None:
+    """What the solver solves has no such proof (above); what is missing one level down has one, and names the line."""
+    machine = records.virtual([("__glibc", "2.28"), ("__linux", "5.10"), ("__unix", "0"), ("__cuda", "12.6")])
+    found = channels(("conda-forge",), "linux-64")
+    assert not records.impossible(["python=3.11", "numpy"], machine, found)
+    (missing,) = records.impossible(["python=2.0"], machine, found)
+    assert missing.is_missing
+    assert not records.impossible(["python=3.11", "pytorch=2.6.0=cuda126*"], machine, found)
+    nested = {proof.requirement: proof.why for proof in records.impossible(["python=3.9", "pytorch=2.6.0=cuda126*"], machine, found)}
+    assert nested.keys() == {"pytorch=2.6.0=cuda126*"}
+    assert len(nested["pytorch=2.6.0=cuda126*"]) > 1 and all(nested["pytorch=2.6.0=cuda126*"].values())
+    assert [proof.requirement for proof in records.impossible(["pytorch=2.6.0=cuda126*"], machine[:3], found)] == ["pytorch=2.6.0=cuda126*"]
