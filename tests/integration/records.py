@@ -14,8 +14,8 @@ from typing import Any
 
 from provision.model import LockedPackage, Platform
 
-# How far impossibility is followed: a pin, what its records need, what that needs, and so on.
-DEPTH = 3
+# How far impossibility is followed: what the records of a pin need, what that needs, and once more.
+DEPTH = 2
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
