@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from provision.errors import InvalidSpec
+from provision.errors import NOT_YAML, InvalidSpec
 from provision.mirrors import ALIAS, Asked, asked, chosen
 
 FILE = "settings.yml"
@@ -46,7 +46,7 @@ def _in_file(path: Path) -> list[Asked]:
 
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, *NOT_YAML) as error:
         raise InvalidSpec(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict) or (unknown := sorted(str(key) for key in content if key not in KEYS)):
         said = f"says {', '.join(unknown)}" if isinstance(content, dict) else "is not a mapping"

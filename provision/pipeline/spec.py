@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from provision.errors import InvalidSpec
+from provision.errors import NOT_YAML, InvalidSpec
 from provision.model import PLATFORMS, Spec
 
 # One rule for every place a name goes: a folder, a Docker repository (lower case, no double separators), a Jupyter kernel.
@@ -67,8 +67,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        # the last four: text that is not UTF-8, and scalars that PyYAML itself trips over (a day 2024-13-01, 5000 digits)
+    except (yaml.YAMLError, *NOT_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise InvalidSpec(

@@ -10,7 +10,7 @@ from typing import Any
 
 from provision import compat
 from provision.compat import Gpu
-from provision.errors import InvalidSpec
+from provision.errors import NOT_YAML, InvalidSpec
 from provision.model import PLATFORM, PLATFORMS, Platform
 
 TIMEOUT_MIN = 120  # minutes; a build from an empty cache downloads several GB
@@ -94,8 +94,7 @@ def _parse(path: Path) -> tuple[Any, _Lines]:
         return yaml.safe_load(text), _Lines(yaml.compose(text, Loader=yaml.SafeLoader))
     except FileNotFoundError as error:
         raise InvalidSpec(f"There is no {path}.", advice="docs/ci.md describes the file, with an example.") from error
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        # the last four: text that is not UTF-8, and scalars that PyYAML itself trips over
+    except (yaml.YAMLError, *NOT_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise InvalidSpec(f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}.") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from provision import conda
-from provision.errors import InvalidSpec
+from provision.errors import NOT_YAML, InvalidSpec
 from provision.model import PLATFORMS, Platform
 
 ENVIRONMENT = "environment.yml"
@@ -88,7 +88,7 @@ def _parse(text: str, path: Path) -> Any:
 
     try:
         return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, *NOT_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         said = getattr(error, "problem", None) or type(error).__name__

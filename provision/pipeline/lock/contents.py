@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.errors import IntegrityError
+from provision.errors import NOT_YAML, IntegrityError
 from provision.model import Manager
 
 
@@ -68,7 +68,7 @@ def contents(path: Path) -> Contents:
         if content["version"] != 1:
             raise IntegrityError(f"{path} is version {content['version']} of the lock format; this reads version 1.")
         return _contents(path, raw, content)
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (yaml.YAMLError, *NOT_YAML) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise IntegrityError(f"{path} is not a lock file ({reason}).", advice="Name a conda-lock.yml, or an environment.") from error
 

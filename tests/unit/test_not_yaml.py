@@ -1,0 +1,60 @@
+"""Every file of ours that a person may write: text that PyYAML trips over is a refusal that names the file, never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision import settings
+from provision.errors import ProvisionError
+from provision.pipeline import ci, lock, spec
+from provision.pipeline.lock.contents import contents
+
+ODD = [
+    b"!!int",
+    b"!!bool x",
+    b"!!float",
+    b"!!timestamp x",
+    b"!!binary \xc3\xa9",
+    b"a: !!int ''",
+    b"2024-13-01",
+    b"1" * 5000,
+    b"9" * 5000 + b": 1",
+    b"? [a]\n: 1",
+    b"&a [*a]",
+    b"a: &a {b: *a}",
+    b"[" * 3000,
+    b"a: [",
+    b"\xff\xfe",
+    b"a: \x00",
+    b"!!python/object:os.system x",
+    b"2001-12-14t21:59:43.10-99:99",
+    b"190:20:30:99e99",
+    b"<<: 1",
+    b"<<: [a]",
+    b"",
+]
+READERS: dict[str, Callable[[Path], object]] = {
+    "spec.yml": spec.read,
+    "runners.yml": ci.read,
+    "settings.yml": lambda path: settings.files({settings.CONFIG: str(path)}) and settings._in_file(path),
+    "conda-lock.yml": lock.read,
+    "lock contents": contents,
+    "environment.yml": lambda path: lock.inputs(path.read_text(errors="replace"), "subdirs: {}", path.parent),
+    "virtual-packages.yml": lambda path: lock.inputs("channels: []\ndependencies: []\n", path.read_text(errors="replace"), path.parent),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("text", ODD, ids=lambda text: repr(text[:20]))
+def test_what_pyyaml_trips_over_is_refused(text: bytes, reader: str, tmp_path: Path) -> None:
+    path = tmp_path / reader
+    path.write_bytes(text)
+    try:
+        READERS[reader](path)
+    except ProvisionError as refused:
+        assert str(tmp_path) in refused.message
+    else:
+        assert reader == "settings.yml" and text == b""  # no settings are fine
