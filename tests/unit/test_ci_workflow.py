@@ -359,6 +359,17 @@ ASKED: list[dict[str, Any]] = [
         "base": "debian:bookworm-slim",
         "python_from": "channel",
     },
+    {
+        "torch": ">=2.3,<2.6",
+        "cuda": "auto",
+        "cudnn": "9.1",
+        "gpu": ["H100", "NVIDIA A100-SXM4-80GB"],
+        "driver": "535.54.03",
+        "glibc": "2.28",
+        "platforms": ["linux-64", "linux-aarch64"],
+        "infiniband": True,
+        "as_of": "2024-06-30",
+    },
 ]
 
 
