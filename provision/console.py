@@ -200,6 +200,9 @@ def passport_lines(passport: Mapping[str, Any]) -> list[str]:
         ),
         "",
     ]
+    for found in passport.get("warnings", ()):
+        lines.append(f"warning {found['what']}: {found['reason']} ({found['source']}). {found['value']}".rstrip())
+    lines += [""] if passport.get("warnings") else []
     locked = passport["lock"]
     lines.append(f"lock    {locked['sha256'][:16]}: {locked['packages']} packages{'' if locked['portable'] else ', not portable'}")
     lines.append(f"prefix  {passport['prefix']['path']}")

@@ -29,6 +29,7 @@ def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str
         "made_by": f"provision {__version__}",
         "request": dict(asked),
         "reasons": [_fields(choice, "what", "value", "reason", "source") for choice in resolution.choices],
+        "warnings": [_fields(choice, "what", "value", "reason", "source") for choice in resolution.warnings],
         "pins": [_fields(pin, "manager", "requirement", "reason", "source") for pin in result.pins],
         "lock": {
             "sha256": lock.sha256,

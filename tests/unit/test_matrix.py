@@ -253,10 +253,12 @@ def test_aarch64_has_what_the_table_says() -> None:
     assert "Nearest: `--torch 2.3 --cuda 12.1 --platform linux-64`" in told
 
 
-def test_a_wheel_that_is_named_differently_on_two_platforms_has_a_line_for_each() -> None:
-    found = resolve(torch="2.9", cpu=True, platforms=["linux-64", "linux-aarch64"], companions=False)
-    assert 'torch==2.9.1+cpu; platform_machine == "x86_64"' in requirements(found)
-    assert 'torch==2.9.1; platform_machine == "aarch64"' in requirements(found)
+def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_once() -> None:
+    told = refused(torch="2.9", cpu=True, platforms=["linux-64", "linux-aarch64"], source="wheels")
+    assert "is plain torch==2.9.1 on one of linux-64, linux-aarch64 and named by its build on another" in told
+    assert "`--torch 2.9 --cpu --source wheels --platform linux-64`" in told
+    assert "`--torch 2.9 --cpu --source conda-forge`" in told
+    assert "torch==2.9.1+cpu" in requirements(resolve(torch="2.9", cpu=True))
     assert "torch==2.9.1" in requirements(resolve(torch="2.9", cpu=True, platforms=["linux-aarch64"]))
 
 

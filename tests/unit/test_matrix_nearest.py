@@ -64,15 +64,19 @@ def points(asked: tuple[Platform, ...], nccl_matters: bool) -> tuple[Point, ...]
     return tuple(
         Point(release.version, build.cuda if build else None, source, platforms, python, nccl)
         for release, source, build, everywhere in builds()
-        for platforms in subsets(asked, everywhere)
+        for platforms in subsets(release, source, build, asked, everywhere)
         for python in pythons(release, source, build, platforms)
         for nccl in (nccls(source, build) if nccl_matters else [None])
     )
 
 
-def subsets(asked: tuple[Platform, ...], everywhere: tuple[Platform, ...]) -> set[tuple[Platform, ...]]:
-    kept = tuple(platform for platform in asked if platform in everywhere)
-    return {kept or everywhere[:1]}
+def subsets(release: compat.Release, source: str, build: compat.Build | None, asked: Any, everywhere: Any) -> set[tuple[Platform, ...]]:
+    """On which platforms a build can be, of those asked for; wheels only where they have one name on all of them."""
+    kept = tuple(platform for platform in asked if platform in everywhere) or everywhere[:1]
+    names = (
+        {release.index_default[platform].build == (build.tag if build else "cpu") for platform in kept} if source == "wheels" else {True}
+    )
+    return {kept if len(names) == 1 else kept[:1]}
 
 
 def pythons(release: compat.Release, source: str, build: compat.Build | None, platforms: Any) -> list[str]:

@@ -24,6 +24,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "cpu": {"torch": "2.13", "cpu": True, "companions": False},
     "pytorch": {"torch": "2.3", "cuda": "12.1", "source": "pytorch"},
     "conda-forge": {"torch": "2.6", "cuda": "12.6"},
+    "pytorch-1.12": {"torch": "1.12", "cuda": "11.3", "source": "pytorch"},
+    "pytorch-cpu": {"torch": "2.3", "cpu": True, "source": "pytorch"},
+    "conda-forge-cpu": {"torch": "2.6", "cpu": True, "source": "conda-forge", "pip": ("einops",)},
+    "aarch64": {"torch": "2.8", "cuda": "12.9", "platforms": ["linux-aarch64"], "nccl": "2.28", "cudnn": "9.13"},
+    "two-platforms": {"torch": "2.11", "cuda": "13.0", "platforms": ["linux-64", "linux-aarch64"]},
+    "machine": {"torch": ">=2.3,<2.6", "cuda": "auto", "gpu": ["H100"], "driver": "550.54.15", "glibc": "2.31", "infiniband": True},
 }
 
 
@@ -54,8 +60,8 @@ def test_rendering_then_parsing_gives_the_request_back(case: str) -> None:
     pip: list[str] = next((item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), [])
     assert plain == [pin.requirement for pin in resolution.pins if pin.manager == "conda"]
     assert pip == [pin.requirement for pin in resolution.pins if pin.manager == "pip"]
-    machine = yaml.safe_load(rendered[render.VIRTUAL_PACKAGES])["subdirs"]["linux-64"]["packages"]
-    assert machine == dict(resolution.virtual_packages)
+    machines = yaml.safe_load(rendered[render.VIRTUAL_PACKAGES])["subdirs"]
+    assert machines == {platform: {"packages": dict(resolution.virtual_packages)} for platform in resolution.platforms}
 
 
 @pytest.mark.parametrize("case", REQUESTS)

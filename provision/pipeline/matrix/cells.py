@@ -68,6 +68,11 @@ class Cell:
         """Whether only PyTorch's own wheel index has this build, for one of the platforms at least."""
         return self.source == "wheels" and not all(self.is_index_default(platform) for platform in platforms)
 
+    def is_named_differently(self, platforms: Sequence[Platform]) -> bool:
+        """Whether an index serves it by default on one platform and not on another: `torch==V` here, `torch==V+cpu` there. A line
+        for each, told apart by a marker, is not what conda-lock understands (only sys_platform, os_name and platform_system)."""
+        return self.source == "wheels" and len({self.is_index_default(one) for one in platforms if one in self.platforms}) > 1
+
     def glibc(self, platforms: Sequence[Platform]) -> str | None:
         """The glibc that it needs, or None where no source says for one of the platforms."""
         needed = [build.glibc if (build := self.on(platform)) else None for platform in platforms]

@@ -10,7 +10,7 @@ from typing import Literal
 from provision import compat
 from provision.compat import version_key
 from provision.errors import NoSuchBuild
-from provision.model import Spec
+from provision.model import PLATFORM, Platform, Spec
 from provision.pipeline.matrix import pythons
 from provision.pipeline.matrix.cells import SPOKEN, Cell
 
@@ -103,6 +103,12 @@ def _platform(cell: Cell, spec: Spec) -> Iterator[Objection]:
         elif not cell.is_known_on(platform):
             fact = f"whether there is a build of {cell} for {platform} is not known"
             yield Objection(axis="platform", fact=fact, source=NO_SOURCE, rules_out=False)
+    if cell.is_named_differently(spec.platforms):
+        fact = (
+            f"{cell} is plain torch=={cell.release.version} on one of {', '.join(spec.platforms)} and named by its build on another, "
+            "which one environment.yml cannot say"
+        )
+        yield Objection(axis="platform", fact=fact, source=cell.release.index_default[spec.platforms[0]].source)
 
 
 def _python(cell: Cell, spec: Spec) -> Iterator[Objection]:
@@ -204,27 +210,30 @@ def _gpu(cell: Cell, spec: Spec) -> Iterator[Objection]:
         if cell.build is None:
             continue
         for platform in spec.platforms:
-            if platform in cell.platforms and (found := _reach(cell, cell.build.on(platform), gpu, spec)):
+            if platform in cell.platforms and (found := _reach(cell, platform, gpu, spec)):
                 yield found
 
 
-def _reach(cell: Cell, build: compat.Build, gpu: compat.Gpu, spec: Spec) -> Objection | None:
+def _reach(cell: Cell, platform: Platform, gpu: compat.Gpu, spec: Spec) -> Objection | None:
+    assert cell.build is not None
+    build = cell.build.on(platform)
+    there = f"{cell}" + (f" on {platform}" if platform != PLATFORM else "")
     reach = compat.runs_on_gpu(build, gpu, spec.driver)
     named = f"{gpu.name} is {gpu.architecture}" if gpu.name != gpu.architecture else gpu.architecture
     if reach == "yes":
         return None
     if reach == "ptx":
-        fact = f"{cell} holds no code for {gpu.name}, which compiles its PTX when a program starts"
+        fact = f"{there} holds no code for {gpu.name}, which compiles its PTX when a program starts"
         return Objection(axis="gpu", fact=fact, source=build.architectures_source or NO_SOURCE, rules_out=False)
     if reach == "unknown":
-        fact = f"for which GPUs {cell} holds code is not known, so neither is whether it runs on {gpu.name}"
+        fact = f"for which GPUs {there} holds code is not known, so neither is whether it runs on {gpu.name}"
         return Objection(axis="gpu", fact=fact, source=NO_SOURCE, rules_out=False)
     if build.architectures is None:
         toolkit = compat.toolkits()[build.cuda]
         fact = f"CUDA {build.cuda} compiles for {toolkit.capability_min} and newer ({toolkit.capability_source}), and {named}"
     else:
         ptx = " and PTX that this driver cannot compile" if build.ptx and spec.driver else ""
-        fact = f"{cell} holds code for {', '.join(build.architectures)}{ptx} ({build.architectures_source}), and {named}"
+        fact = f"{there} holds code for {', '.join(build.architectures)}{ptx} ({build.architectures_source}), and {named}"
     return Objection(axis="gpu", fact=fact, source=gpu.source)
 
 

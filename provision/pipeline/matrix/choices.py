@@ -162,7 +162,10 @@ def _glibc(spec: Spec, cell: Cell) -> Choice:
     elif needed == value:
         reason = "what the build needs"
     else:
-        reason, source = f"our default; the build needs {needed or 'what no source says'}", source or GLIBC_SOURCE
+        reason, source = (
+            f"our default; {f'the build needs {needed}' if needed else 'what the build needs is not known'}",
+            source or GLIBC_SOURCE,
+        )
     return Choice(what="glibc", value=f">={value}", reason=reason, source=source or NO_SOURCE)
 
 

@@ -64,7 +64,8 @@ def _not_chosen(asked: Spec, settled: Spec, cell: Cell) -> Iterator[Choice]:
     others = [minor for minor in pythons.supported(cell, settled.platforms, companions=settled.companions) if minor != settled.python]
     if others:
         source = pythons.source_of(cell, settled.platforms[0]) or checks.NO_SOURCE
-        why = f"{settled.python} was asked for" if asked.python else f"{settled.python} is the nearest to {pythons.DEFAULT_PYTHON}"
+        near = "the default" if settled.python == pythons.DEFAULT_PYTHON else f"the nearest to {pythons.DEFAULT_PYTHON}"
+        why = f"{settled.python} {'was asked for' if asked.python else f'is {near}'}"
         yield Choice(what="python", value=", ".join(others), reason=f"would do as well; {why}", source=source)
 
 

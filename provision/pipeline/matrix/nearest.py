@@ -122,6 +122,7 @@ def _source(cell: Cell, spec: Spec) -> Closer:
 
 def _platform(cell: Cell, spec: Spec) -> Closer:
     kept = tuple(platform for platform in spec.platforms if platform in cell.platforms) or cell.platforms[:1]
+    kept = kept[:1] if cell.is_named_differently(kept) else kept
     return (dataclasses.replace(spec, platforms=kept), len(set(spec.platforms) - set(kept))) if kept else None
 
 

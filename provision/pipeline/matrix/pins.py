@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from provision.compat import Rule, minor
-from provision.model import Manager, Pin, Platform, Spec
+from provision.model import Manager, Pin, Spec
 from provision.pipeline.matrix import pythons
 from provision.pipeline.matrix.cells import Cell
 
@@ -13,11 +13,6 @@ from provision.pipeline.matrix.cells import Cell
 PYTHON_REASON = "one minor version per environment, and this build supports it"
 COMPANION = "the release made for this torch"
 COMPANION_LINE = "the releases made for this torch; conda-forge has not every one, and builds each for one torch"
-# As a wheel's requirement tells the platforms apart (PEP 508).
-MARKERS: dict[Platform, str] = {
-    "linux-64": 'platform_machine == "x86_64"',
-    "linux-aarch64": 'platform_machine == "aarch64"',
-}
 PIP = Pin(manager="conda", requirement="pip", reason="conda-lock installs wheels with the prefix's own pip", source="conda-lock 4")
 RDMA = "several hosts over InfiniBand or RoCE: NCCL loads libibverbs when it starts, and without it falls back to TCP"
 RDMA_SOURCE = "NVIDIA/nccl@d97a32fac84f69cbd022ffdc57d5687c760742c7:src/misc/ibvsymbols.cc"
@@ -81,32 +76,23 @@ def torch_reason(spec: Spec, cell: Cell) -> str:
 
 
 def _wheels(spec: Spec, cell: Cell) -> Iterator[Pin]:
+    """PyTorch's wheels are named by their build, except the one that a package index serves by default."""
     release, build, local = cell.release, cell.build, local_version(cell)
+    apart = cell.needs_torch_index(spec.platforms)
+    suffix = "+" + local.partition("+")[2] if apart else ""
     origin = build.source if build else "asked for with --cpu"
-    kind = "this build" if cell.needs_torch_index(spec.platforms) else "the index default build"
-    reason = f"{torch_reason(spec, cell)}; {kind} is {cell.flavor} ({local})"
-    yield from _wheel(spec, cell, f"torch=={release.version}", reason, origin)
+    reason = f"{torch_reason(spec, cell)}; {'this build' if apart else 'the index default build'} is {cell.flavor} ({local})"
+    yield Pin(manager="pip", requirement=f"torch=={release.version}{suffix}", reason=reason, source=origin)
     if spec.companions and release.torchvision:
-        yield from _wheel(spec, cell, f"torchvision=={release.torchvision}", COMPANION, release.torchvision_source)
+        requirement = f"torchvision=={release.torchvision}{suffix}"
+        yield Pin(manager="pip", requirement=requirement, reason=COMPANION, source=release.torchvision_source)
     if spec.companions and release.companion_audio:
-        yield from _wheel(spec, cell, f"torchaudio=={release.companion_audio}", COMPANION, release.torchaudio_source)
+        requirement = f"torchaudio=={release.companion_audio}{suffix}"
+        yield Pin(manager="pip", requirement=requirement, reason=COMPANION, source=release.torchaudio_source)
     if build and build.nccl and build.nccl_is_package:
         requirement = f"nvidia-nccl-cu{build.cuda.split('.')[0]}=={build.nccl}"
         reason = "the NCCL that this torch was built for; two versions in one process break collectives"
         yield Pin(manager="pip", requirement=requirement, reason=reason, source=build.nccl_source or origin)
-
-
-def _wheel(spec: Spec, cell: Cell, requirement: str, reason: str, source: str) -> Iterator[Pin]:
-    """One wheel of PyTorch's. Its name holds the build unless a package index serves that by default; where that differs between
-    platforms there is a line for each, told apart by a marker."""
-    suffix = "+" + local_version(cell).partition("+")[2]
-    by_platform = {platform: "" if cell.is_index_default(platform) else suffix for platform in spec.platforms}
-    if len(set(by_platform.values())) == 1:
-        yield Pin(manager="pip", requirement=requirement + by_platform[spec.platforms[0]], reason=reason, source=source)
-        return
-    for platform, tail in by_platform.items():
-        line = f"{requirement}{tail}; {MARKERS[platform]}"
-        yield Pin(manager="pip", requirement=line, reason=f"{reason}; on {platform}", source=source)
 
 
 def _pytorch(spec: Spec, cell: Cell) -> Iterator[Pin]:

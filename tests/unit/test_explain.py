@@ -1,0 +1,196 @@
+"""`provision matrix explain`, and how requests that leave something open come through the command line into files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from provision import compat, machine
+from provision.cli import cli
+from provision.model import Machine
+from provision.pipeline import matrix, spec
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for name in ("PROVISION_DATA", "PROVISION_CACHE", "JUPYTER_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.setenv("PROVISION_ENVS", str(tmp_path / "envs"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    machine.this_machine.cache_clear()
+    yield
+    machine.this_machine.cache_clear()
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def explain(*arguments: str) -> matrix.Explanation:
+    given = dict(zip(arguments[::2], arguments[1::2]))
+    return matrix.explain(spec.combine({}, given, name=""))
+
+
+def gpu_machine(folder: Path, says: str) -> None:
+    """This machine, as nvidia-smi describes it."""
+    program = folder / "bin" / "nvidia-smi"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\necho "{says}"\n')
+    program.chmod(0o755)
+
+
+def test_every_choice_has_its_reason_and_source() -> None:
+    found = explain("torch", "2.3", "cuda", "12.1")
+    told = {choice.what: choice for choice in found.choices}
+    assert set(told) == {
+        "torch", "source", "python", "cuda", "nccl", "driver", "cudnn", "triton", "gpu", "torchvision", "torchaudio", "glibc", "platforms",
+        "channels",
+    }  # fmt: skip
+    assert (told["nccl"].value, told["cudnn"].value, told["triton"].value) == ("2.20.5", "8.9.2.26", "2.3.1")
+    assert "a package of its own" in told["nccl"].reason and told["nccl"].source == "PyPI metadata torch==2.3.1"
+    assert told["gpu"].value.split() == ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
+    assert all(choice.reason and choice.source for choice in (*found.choices, *found.rules))
+    assert all(pin.reason and pin.source for pin in found.pins)
+
+
+def test_every_rule_that_holds_is_told() -> None:
+    found = explain("torch", "2.3", "cuda", "12.1", "source", "pytorch")
+    assert [rule.what for rule in found.rules] == ["numpy", "setuptools-82", "mkl-iomp", "cuda-graph-hang"]
+    assert {rule.value for rule in found.rules if rule.what == "mkl-iomp"} == {"mkl<2024.1"}
+    assert [warning.what for warning in found.warnings] == ["cuda-graph-hang"]
+
+
+def test_what_was_not_chosen_is_told_with_the_reason() -> None:
+    told = {(row.what, row.value): row.reason for row in explain("torch", "2.3", "cuda", "12.1").not_chosen}
+    assert told["cuda", "11.8 (wheels, pytorch, conda-forge)"] == "not asked for"
+    assert told["source", "pytorch"].startswith("has this build too; the package index's default build")
+    assert told["source", "conda-forge"].startswith("conda-forge has torch 2.3.1 with CUDA 11.8, 12.0 only (")
+    assert told["python", "3.8, 3.9, 3.10, 3.12"] == "would do as well; 3.11 is the default"
+
+
+def test_newer_releases_that_would_not_do_are_told() -> None:
+    found = explain("torch", ">=2.4,<2.8", "cuda", "12.1", "source", "wheels")
+    newer = {row.value: row.reason for row in found.not_chosen if row.what == "torch"}
+    assert list(newer) == ["2.7.1", "2.7.0", "2.6.0"]
+    assert "the wheels have torch 2.7.1 with CUDA 11.8, 12.6, 12.8 only" in newer["2.7.1"]
+
+
+def test_newer_cudas_that_the_machine_does_not_run_are_told() -> None:
+    wanted = spec.combine({}, {"torch": "2.10", "cuda": "auto", "source": "wheels"}, name="")
+    found = matrix.explain(wanted, Machine(driver="550.54.15", gpus=("sm_90",)))
+    assert {choice.what: choice.value for choice in found.choices}["cuda"] == "12.8"
+    newer = next(row for row in found.not_chosen if row.value.startswith("13.0 "))
+    assert "CUDA 13.0 needs driver 580.65.06 or later, and the driver is 550.54.15" in newer.reason
+
+
+@pytest.mark.parametrize("release", compat.releases())
+def test_every_build_can_be_explained(release: str) -> None:
+    for source in matrix.SOURCES:
+        for build in compat.releases()[release].builds(source):
+            found = explain("torch", release, "cuda", build.cuda, "source", source)
+            assert all(row.reason for row in found.not_chosen)
+            assert {row.value for row in found.not_chosen if row.what == "source"} == set(matrix.SOURCES) - {source}
+
+
+def test_text_and_json_say_the_same() -> None:
+    asked = ("matrix", "explain", "--torch", "2.3", "--cuda", "12.1", "--infiniband")
+    text, data = invoke(*asked).stdout, json.loads(invoke(*asked, "--json").stdout)
+    assert set(data) == {field.name for field in dataclasses.fields(matrix.Explanation)}
+    for part in ("choices", "pins", "rules", "warnings", "not_chosen"):
+        for row in data[part]:
+            assert row["reason"] in text and row["source"] in text and str(row.get("value", row.get("requirement"))) in text
+    assert "solved for linux-64 with __cuda 12.1, __glibc 2.28" in text
+
+
+def test_an_environment_is_explained_by_its_name(tmp_path: Path) -> None:
+    invoke("render", "lab", "--torch", "2.3", "--cuda", "11.8", "--python-from", "channel")
+    assert invoke("matrix", "explain", "lab").stdout.startswith("lab\n")
+    assert "There is no" in invoke("matrix", "explain", "nosuch").output
+    assert invoke("matrix", "explain", "lab", "--cuda", "12.6").exit_code == 4
+    assert json.loads(invoke("matrix", "explain", "lab", "--cuda", "12.1", "--json").stdout)["virtual_packages"]["__cuda"] == "12.1"
+
+
+def test_explaining_writes_nothing(tmp_path: Path) -> None:
+    invoke("matrix", "explain", "--torch", "2.3", "--cuda", "12.1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_warnings_come_on_standard_error() -> None:
+    asked = ("--torch", "2.6", "--cuda", "12.6", "--gpu", "B200", "--python-from", "channel", "--conda", "distributed")
+    for path in (["render"], ["build"]):
+        from provision.workflows import plan
+
+        plan._warned.clear()
+        result = invoke(*path, *asked, "--dry-run")
+        assert result.exit_code == 0, result.output
+        told = " ".join(result.stderr.split())
+        assert (
+            "holds no code for B200" in told and "torch.distributed is part of torch" in told and "Remove it unless Dask is meant" in told
+        )
+        assert "warning:" not in result.stdout
+
+
+def test_what_auto_came_to_is_written_down(tmp_path: Path) -> None:
+    """The next machine, which is another one, gets the same."""
+    gpu_machine(tmp_path, "550.54.15, 8.0, NVIDIA A100-SXM4-40GB")
+    assert invoke("render", "--torch", "2", "--cuda", "auto", "--source", "wheels", "--python-from", "channel").exit_code == 0
+    folder = tmp_path / "envs" / "torch2.14-cuda12.6-py311"
+    asked = yaml.safe_load((folder / "spec.yml").read_text())
+    assert asked == {"torch": "2.14.1", "cuda": "12.6", "python": "3.11", "source": "wheels", "python_from": "channel"}
+    (tmp_path / "bin" / "nvidia-smi").unlink()
+    machine.this_machine.cache_clear()
+    assert "nothing to write" in invoke("render", "torch2.14-cuda12.6-py311").stdout
+    assert "needs a GPU and its driver: there is no nvidia-smi" in invoke("render", "--torch", "2", "--cuda", "auto").stderr
+
+
+def test_a_file_does_not_ask_for_whatever_this_machine_runs(tmp_path: Path) -> None:
+    gpu_machine(tmp_path, "550.54.15, 8.0, NVIDIA A100-SXM4-40GB")
+    path = tmp_path / "envs" / "lab" / "spec.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text('torch: "2.9"\ncuda: auto\npython_from: channel\n')
+    refused = invoke("render", "lab")
+    assert refused.exit_code == 3
+    assert 'on this one it is 12.9: write cuda: "12.9"' in " ".join(refused.stderr.split())
+    path.write_text(path.read_text() + 'gpu: [V100]\ndriver: "535.54.03"\n')
+    assert invoke("render", "lab").exit_code == 0
+    assert '__cuda: "12.9"' in (path.parent / "virtual-packages.yml").read_text()
+
+
+def test_what_was_asked_of_the_machine_is_asked_once(tmp_path: Path) -> None:
+    gpu_machine(tmp_path, "")
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\necho x >> "{tmp_path}/asked"\necho "550.54.15, 8.0, NVIDIA A100"\n')
+    invoke("render", "--torch", "2", "--cuda", "auto", "--source", "wheels", "--python-from", "channel")
+    assert (tmp_path / "asked").read_text() == "x\n"
+
+
+@pytest.mark.parametrize(
+    "arguments,code,words",
+    [
+        (["--torch", "2.3", "--cuda", "12.1", "--gpu", "B200"], 4, "B200 is sm_100"),
+        (["--torch", "2.3", "--cuda", "12.1", "--gpu", "Radeon"], 3, "GPU 'Radeon' is not known"),
+        (["--torch", "2.3", "--cuda", "12.1", "--driver", "470"], 4, "needs driver 525.60.13 or later"),
+        (["--torch", "2.3", "--cuda", "12.1", "--pip", "nvidia-nccl-cu11"], 3, "nvidia-nccl-cu11"),
+        (["--torch", "newest", "--cuda", "12.1"], 3, "`torch` is like 2, 2.3, 2.3.1, >=2.3,<2.6 or latest"),
+        (["--torch", ">=3", "--cuda", "12.1"], 4, "not in the table"),
+        (["--torch", "2.3", "--cuda", "cu121"], 3, "`cuda` is like 12.1, 12 (the newest 12.x) or auto"),
+        (["--torch", "2.3", "--cuda", "12.1", "--as-of", "2024-02-30"], 3, "`as_of` is a day"),
+        (["--torch", "2.3", "--cuda", "12.1", "--glibc", "new"], 3, "`glibc` is like 2.28"),
+        (["--torch", "2.3", "--cpu", "--gpu", "H100"], 3, "`gpu` is about GPUs"),
+        (["--torch", "2.3", "--cuda", "12.1", "--platform", "win-64"], 2, "linux-aarch64"),
+        (["--torch", "2.3", "--cuda", "12.1", "--conda", "foo >>1"], 3, "`foo >>1` is not a conda requirement"),
+    ],
+)
+def test_bad_requests_are_one_line_and_their_code(arguments: list[str], code: int, words: str) -> None:
+    for verb in (["matrix", "explain"], ["render", "--python-from", "channel"]):
+        result = invoke(*verb, *arguments)
+        assert result.exit_code == code, result.output
+        assert words in " ".join(result.output.split())
+        assert len(re.findall(r"^error:|^Error:", result.output, flags=re.MULTILINE)) == 1
