@@ -223,6 +223,13 @@ def test_an_old_driver_is_refused_with_both_facts() -> None:
     assert "Nearest: `--torch 2.3 --cuda 11.8` (pytorch)" in told
 
 
+def test_drivers_are_known_for_x86_only() -> None:
+    found = resolve(torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="590.44.01")
+    assert found.driver_floor is None
+    assert "on linux-64; which it needs on linux-aarch64 is not known" in found.warnings[0].reason
+    assert "the driver is 550.54.15" in refused(torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="550.54.15")
+
+
 def test_an_old_glibc_is_refused_and_a_newer_one_is_what_the_solver_is_told() -> None:
     assert "needs glibc 2.28 or later, and 2.17 was asked for" in refused(torch="2.6", cuda="12.6", glibc="2.17", source="wheels")
     assert dict(resolve(torch="2.6", cuda="12.4", glibc="2.17").virtual_packages)["__glibc"] == "2.17"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,13 @@ def test_any_content_is_a_spec_or_a_mistake(content: dict[Any, Any]) -> None:
         assert str(error)
     else:
         assert spec.combine(spec.content(made), {}, name="lab") == made
+
+
+def test_every_key_and_option_is_documented() -> None:
+    from provision.cli.options import SPEC_OPTIONS
+
+    page = (Path(__file__).parent.parent.parent / "docs" / "spec.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert set(spec.KEYS) == set(SPEC_OPTIONS)
+    for key in spec.KEYS:
+        assert any(re.search(rf"`{key}[`:]", row.split("|")[1]) for row in rows), key

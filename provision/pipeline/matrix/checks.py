@@ -241,18 +241,21 @@ def _driver(cell: Cell, spec: Spec) -> Iterator[Objection]:
     if spec.driver is None or cell.build is None:
         return
     answer = compat.runs_on_driver(cell.build.cuda, spec.driver)
-    if answer == "yes":
-        return
     toolkit = compat.toolkits().get(cell.build.cuda)
     if toolkit is None:
         fact = f"which driver CUDA {cell.build.cuda} needs is not known"
         yield Objection(axis="driver", fact=fact, source=NO_SOURCE, rules_out=False)
-    elif answer == "unknown":
-        fact = f"CUDA {cell.build.cuda} needs driver {toolkit.driver_floor} or later; whether {spec.driver} is that is not known"
-        yield Objection(axis="driver", fact=fact, source=toolkit.driver_source, rules_out=False)
-    else:
-        fact = f"CUDA {cell.build.cuda} needs driver {toolkit.driver_floor} or later, and the driver is {spec.driver}"
+        return
+    needs = f"CUDA {cell.build.cuda} needs driver {toolkit.driver_floor} or later"
+    if answer == "no":
+        fact = f"{needs}, and the driver is {spec.driver}"
         yield Objection(axis="driver", fact=fact, source=toolkit.driver_source)
+    elif answer == "unknown":
+        fact = f"{needs}; whether {spec.driver} is that is not known"
+        yield Objection(axis="driver", fact=fact, source=toolkit.driver_source, rules_out=False)
+    elif others := ", ".join(platform for platform in spec.platforms if platform not in toolkit.driver_platforms):
+        fact = f"{needs} on {', '.join(toolkit.driver_platforms)}; which it needs on {others} is not known"
+        yield Objection(axis="driver", fact=fact, source=toolkit.driver_source, rules_out=False)
 
 
 def _glibc(cell: Cell, spec: Spec) -> Iterator[Objection]:

@@ -28,7 +28,7 @@ def choices(asked: Spec, spec: Spec, cell: Cell, machine: Machine, channels: tup
     if cell.build:
         yield _cuda(asked, cell, machine)
         yield _nccl(spec, cell)
-        yield _driver(cell)
+        yield _driver(spec, cell)
         yield _cudnn(spec, cell)
         yield _triton(cell)
         yield _architectures(cell)
@@ -44,6 +44,12 @@ def glibc(spec: Spec, cell: Cell) -> str:
     """What the solvers may assume of the machine."""
     needed = cell.glibc(spec.platforms) or DEFAULT_GLIBC
     return spec.glibc or max(DEFAULT_GLIBC, needed, key=compat.version_key)
+
+
+def driver_floor(spec: Spec, cell: Cell) -> str | None:
+    """The oldest driver that runs the build, where a source says for one of the platforms."""
+    toolkit = compat.toolkits().get(cell.build.cuda) if cell.build else None
+    return toolkit.driver_floor if toolkit and any(one in toolkit.driver_platforms for one in spec.platforms) else None
 
 
 def nccl(spec: Spec, cell: Cell) -> str | None:
@@ -112,11 +118,15 @@ def _triton(cell: Cell) -> Choice:
     return Choice(what="triton", value=value, reason="what torch requires", source=cell.build.triton_source or NO_SOURCE)
 
 
-def _driver(cell: Cell) -> Choice:
+def _driver(spec: Spec, cell: Cell) -> Choice:
     assert cell.build is not None
     toolkit = compat.toolkits().get(cell.build.cuda)
-    value, source = (f">={toolkit.driver_floor}", toolkit.driver_source) if toolkit else (NOT_KNOWN, NO_SOURCE)
-    return Choice(what="driver", value=value, reason="oldest driver that runs this CUDA", source=source)
+    floor = driver_floor(spec, cell)
+    reason = "oldest driver that runs this CUDA"
+    if toolkit and floor is None:
+        reason += f": {toolkit.driver_floor} on {', '.join(toolkit.driver_platforms)}, and no source says for {', '.join(spec.platforms)}"
+    source = toolkit.driver_source if toolkit else NO_SOURCE
+    return Choice(what="driver", value=f">={floor}" if floor else NOT_KNOWN, reason=reason, source=source)
 
 
 def _architectures(cell: Cell) -> Choice:

@@ -12,7 +12,7 @@ from provision.errors import InvalidSpec, NoSuchBuild
 from provision.model import Choice, Machine, Pin, Resolution, Spec
 from provision.pipeline.matrix import checks, extras
 from provision.pipeline.matrix.cells import Cell
-from provision.pipeline.matrix.choices import choices, glibc, nccl
+from provision.pipeline.matrix.choices import choices, driver_floor, glibc, nccl
 from provision.pipeline.matrix.choose import choose, described, settle
 from provision.pipeline.matrix.pins import channels, local_version, pins
 
@@ -33,7 +33,6 @@ def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
     rules = applying(there, cell, ordered)
     made = tuple(pins(settled, cell, rules))
     _refuse(settled, cell, rules, made)
-    toolkit = compat.toolkits().get(cell.build.cuda) if cell.build else None
     return Resolution(
         spec=settled,
         torch=cell.release.version,
@@ -45,7 +44,7 @@ def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
         cudnn=cell.build.cudnn if cell.build else None,
         architectures=(cell.build.architectures or ()) if cell.build else (),
         glibc=glibc(settled, cell),
-        driver_floor=toolkit.driver_floor if toolkit else None,
+        driver_floor=driver_floor(settled, cell),
         needs_local_build=cell.needs_torch_index(settled.platforms),
         channels=ordered,
         pins=made,
