@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: f53f5eaf761dd6e92640179e08b305107205d6980c6f82f3f1b96279e56ed112
+# sha256 of what follows: 0072f20aeebfb0555184a9b7d97c0625b90fde5ec993af6a6ac2666e4a525199
 #
 # The build context is this folder (conda-lock.yml) and provision's own inside/. Both reach the engine as one stream:
 #   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision; print(*provision.__path__)')" inside \
@@ -28,7 +28,7 @@ ENV \
     PYTHONNOUSERSITE=1 \
     HOME=/tmp \
     USER=provision \
-    PROVISION_LOCK_HASH=26b45450359990f7133296b4bc1ae8fe1948258293fecc64a036797f4cb2f409 \
+    PROVISION_LOCK_HASH=c84267b8be2ca05c9c0af32a7711ddaa47a74853899f37f68b5f3b04ede5f756 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     NVIDIA_REQUIRE_CUDA='cuda>=12.1 driver>=525.60.13'
@@ -36,10 +36,10 @@ LABEL \
     org.opencontainers.image.base.digest=sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716 \
     org.opencontainers.image.base.name=docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716 \
     org.opencontainers.image.title=torch2.3-cuda12.1-py311-pytorch \
-    org.opencontainers.image.version=26b454503599 \
+    org.opencontainers.image.version=c84267b8be2c \
     org.provision.cuda=12.1 \
     org.provision.driver-floor=525.60.13 \
-    org.provision.lock=26b45450359990f7133296b4bc1ae8fe1948258293fecc64a036797f4cb2f409 \
+    org.provision.lock=c84267b8be2ca05c9c0af32a7711ddaa47a74853899f37f68b5f3b04ede5f756 \
     org.provision.nccl=2.20.5 \
     org.provision.python=3.11 \
     org.provision.tool=0.1.0 \

@@ -4,6 +4,7 @@ that `provision --help` is quick; docs/cli.md is generated from here and compare
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from provision.cli.options import INTERRUPTED
 def main() -> None:
     """The `provision` command. Ends the process itself: py-rattler 0.28 was seen to crash in its own clean-up at interpreter exit
     (SIGSEGV after correct results), and the exit code must not depend on that."""
+    gc.set_threshold(100_000, 50, 50)  # thousands of objects are made by imports and stay: looking through them costs 0.1 s of a lock
     for name in (signal.SIGTERM, signal.SIGHUP):  # a scheduler's cancel and a closed terminal clean up as Ctrl-C does
         signal.signal(name, _interrupt)
     for stream in (sys.stdout, sys.stderr):

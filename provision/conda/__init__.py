@@ -5,11 +5,11 @@ awaited to its end, so a returned function has nothing in flight.
 """
 
 from provision.conda.addresses import DIRECT, Alias, Mirrors, url_of
-from provision.conda.channels import check_specs, is_version, name_of, pins_build, unanswered, without_build, without_version
 from provision.conda.checking import Candidate, newer, unsatisfied
 from provision.conda.linking import index, link, sha256_of
 from provision.conda.platforms import here
 from provision.conda.records import Record, Records
+from provision.conda.requirements import check_specs, is_version, name_of, pins_build, without_build, without_version
 from provision.conda.solving import Request, Solver, solve
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "pins_build",
     "sha256_of",
     "solve",
-    "unanswered",
     "unsatisfied",
     "url_of",
     "without_build",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -10,6 +9,8 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
+    import asyncio  # 25 ms, and many a command asks rattler nothing
+
     return asyncio.run(work)
 
 

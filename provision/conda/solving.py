@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from provision.model import PLATFORM, LockedPackage, Platform
 
 if TYPE_CHECKING:
     import rattler
+
+# Long enough for a slow mirror's first byte, short enough that a firewall that drops packets does not look like a hang.
+ANSWER_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +101,29 @@ class Solver:
         sources = [rattler.Channel(url) for url in own]
         parts = run(self.gateway().query(sources, [request.platform, "noarch"], specs, recursive=False))
         return [record for part in parts for record in part if _own_url(record, own) in urls]
+
+    def unanswered(self, channels: Sequence[str], platform: Platform) -> dict[str, str]:
+        """Channels that do not serve records for a platform, each with the reason. Asks all, within ANSWER_TIMEOUT_S each."""
+        return run(self._ask({name: self.mirrors.real(url_of(name)) for name in channels}, platform))
+
+    async def _ask(self, real: Mapping[str, str], platform: Platform) -> dict[str, str]:
+        import asyncio
+
+        import rattler
+        from rattler.exceptions import GatewayError
+
+        async def ask(name: str, url: str) -> tuple[str, str | None]:
+            query = self.gateway().query([rattler.Channel(url)], [platform, "noarch"], ["python"], recursive=False)
+            try:
+                await asyncio.wait_for(query, ANSWER_TIMEOUT_S)
+            except asyncio.TimeoutError:
+                return name, f"no answer within {ANSWER_TIMEOUT_S:.0f} s"
+            except GatewayError as error:
+                return name, last_cause(error)
+            return name, None
+
+        answers = await asyncio.gather(*(ask(name, url) for name, url in real.items()))
+        return {name: reason for name, reason in answers if reason is not None}
 
     def solvable(self, request: Request) -> bool:
         """Whether there is an answer; the packages are not looked at."""

@@ -92,7 +92,6 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
         written = write_inputs(wanted, force=wish.force)
         return wanted.lock, False, written + write_dockerfile(context, wanted, wanted.lock)
     context.progress.say(f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements")
-    locks.preload()
     packages = solve(context, wanted, wish, context.where.channels)
     text = locks.text(wanted.inputs, packages, python_from=wanted.python_from, solver=wish.solver)
     written = write_inputs(wanted, force=wish.force)
@@ -123,7 +122,6 @@ def update_lock(context: Context, wish: Wish, names: Sequence[str], *, dry_run: 
         lockable(wanted, wish)
         path = wanted.lock.path
         context.progress.say(f"updating {', '.join(names)} in {path}")
-        locks.preload()
         seen = {platform: locks.read(path, platform) for platform in wanted.lock.platforms}
         stand_in = _stand_in(context, wanted, context.where.channels)
         packages = locks.update(wanted.inputs, wanted.resolution, names, seen, stand_in=stand_in, solver=context.solver)

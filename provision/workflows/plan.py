@@ -166,7 +166,7 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
         return "channel", wanted
     if wanted.python_from == "auto" and lock is None:
         resolution = request.resolved(wanted)
-        silent = _silent(resolution.channels, context.solver.mirrors, resolution.platforms[0])
+        silent = _silent(context.solver, resolution.channels, resolution.platforms[0])
         if len(silent) < len(resolution.channels):
             return "channel", wanted
         reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
@@ -180,9 +180,9 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
 
 
 @functools.cache
-def _silent(channels: tuple[str, ...], mirrors: conda.Mirrors, platform: Platform) -> dict[str, str]:
+def _silent(solver: conda.Solver, channels: tuple[str, ...], platform: Platform) -> dict[str, str]:
     """Asked once per run: naming and planning must not see two answers."""
-    return conda.unanswered(channels, mirrors, platform)
+    return solver.unanswered(channels, platform)
 
 
 def _tell_warnings(context: Context, resolution: Resolution) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provision import compat, conda
+from provision import compat, conda, process
 from provision.errors import CheckFailed, InvalidSpec, Unsolvable
 from provision.model import LockedPackage, Platform, Resolution
 from provision.pipeline import lock, matrix, render, spec
@@ -43,24 +43,11 @@ def index_build(release: compat.Release) -> compat.Build:
     return next(build for build in release.wheels if build.on_pypi)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def every_index_build() -> Iterator[dict[str, Future[Solved]]]:
-    """The locks of all releases, several at a time: most of a lock's time is spent waiting for the index."""
+    """The locks of all releases, several at a time and while other tests run: they mostly wait for the index."""
     with ThreadPoolExecutor(4) as pool:
         yield {release.version: pool.submit(solve, torch=release.version, cuda=index_build(release).cuda) for release in RELEASES}
-
-
-@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
-def test_every_index_build_locks(release: compat.Release, every_index_build: dict[str, Future[Solved]]) -> None:
-    build = index_build(release)
-    resolution, packages = every_index_build[release.version].result()
-    locked = {package.name: package for package in packages}
-    assert locked["torch"].version == release.version
-    assert locked["python"].version.startswith(resolution.python + ".")
-    nccl = [package.version for name, package in locked.items() if name.startswith("nvidia-nccl-cu")]
-    assert nccl == ([resolution.nccl] if build.nccl and build.nccl_is_package else [])
-    for package in packages:
-        assert len(package.sha256) == 64
 
 
 @pytest.mark.parametrize(
@@ -125,6 +112,21 @@ def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
         assert found.content_hash == lock.content_hashes(inputs(resolution))[platform]
     assert seen["linux-64"].content_hash != seen["linux-aarch64"].content_hash
     assert len(packages) == sum(len(found.packages) for found in seen.values())
+    check_by_conda_lock(path, inputs(resolution))
+
+
+def check_by_conda_lock(path: Path, wanted: lock.Inputs) -> None:
+    """The conda-lock command itself takes the file: renders a platform of it, and knows it for the lock of the two files."""
+    for name, text in (("environment.yml", wanted.environment), ("virtual-packages.yml", wanted.virtual_packages)):
+        (path.parent / name).write_text(text)
+    conda_lock = [sys.executable, "-m", "conda_lock"]
+    process.run([*conda_lock, "render", "--kind", "explicit", "--platform", "linux-aarch64", path], cwd=path.parent)
+    assert "/linux-aarch64/pytorch-2.6.0-cuda126" in (path.parent / "conda-linux-aarch64.lock").read_text()
+    names = (compat.DATA / "pypi-conda-names.yml").as_uri()
+    command = [*conda_lock, "lock", "--file", "environment.yml", "--virtual-package-spec", "virtual-packages.yml", "--check-input-hash"]
+    command += ["-p", "linux-64", "-p", "linux-aarch64", "--conda", "/bin/true", "--pypi_to_conda_lookup_file", names]
+    done = process.run([*command, "--lockfile", path.name], cwd=path.parent)
+    assert "Spec hash already locked for ['linux-64', 'linux-aarch64']" in done.stderr
 
 
 def test_a_day_long_ago(tmp_path: Path) -> None:
@@ -231,3 +233,16 @@ def test_locking_twice_gives_the_same_bytes() -> None:
     resolution, packages = solve(torch="2.3", cuda="12.1")
     texts.append(lock.text(inputs(resolution), packages, python_from="channel"))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
+def test_every_index_build_locks(release: compat.Release, every_index_build: dict[str, Future[Solved]]) -> None:
+    build = index_build(release)
+    resolution, packages = every_index_build[release.version].result()
+    locked = {package.name: package for package in packages}
+    assert locked["torch"].version == release.version
+    assert locked["python"].version.startswith(resolution.python + ".")
+    nccl = [package.version for name, package in locked.items() if name.startswith("nvidia-nccl-cu")]
+    assert nccl == ([resolution.nccl] if build.nccl and build.nccl_is_package else [])
+    for package in packages:
+        assert len(package.sha256) == 64

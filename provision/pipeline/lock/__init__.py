@@ -1,7 +1,7 @@
 """environment.yml + virtual-packages.yml -> conda-lock.yml (v1).
 
 What a workflow needs is named here: what is locked (asked), which packages answer it (solving), whether torch is the build that
-was asked for (guarding), and the file, written with conda-lock's own code (writing) and read without it (reading).
+was asked for (guarding), its content hash (hashing), and the file as it is written (writing) and read (reading).
 """
 
 from provision.pipeline.lock.asked import ENVIRONMENT, VIRTUAL_PACKAGES, Inputs, check, inputs
@@ -9,12 +9,13 @@ from provision.pipeline.lock.contents import Contents, Entry, contents
 from provision.pipeline.lock.diff import Compared, diff
 from provision.pipeline.lock.export import Format, export, platform_of, selected
 from provision.pipeline.lock.guarding import guard
+from provision.pipeline.lock.hashing import content_hashes
 from provision.pipeline.lock.outside import SOLVERS, Outside, SolverName, find_solver
 from provision.pipeline.lock.reading import read, require_here
 from provision.pipeline.lock.solving import StandIn, solve
 from provision.pipeline.lock.updating import update
 from provision.pipeline.lock.verify import Asked, Verified, verify
-from provision.pipeline.lock.writing import FILE, content_hashes, preload, text
+from provision.pipeline.lock.writing import FILE, text
 
 __all__ = [
     "ENVIRONMENT",
@@ -40,7 +41,6 @@ __all__ = [
     "guard",
     "inputs",
     "platform_of",
-    "preload",
     "read",
     "require_here",
     "selected",

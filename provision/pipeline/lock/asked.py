@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,8 @@ from provision.model import PLATFORMS, Platform
 
 ENVIRONMENT = "environment.yml"
 VIRTUAL_PACKAGES = "virtual-packages.yml"
+PLAIN = {"name", "channels", "dependencies"}
+SELECTOR = re.compile(r"#.*\[")
 T = TypeVar("T")
 _BACK = "Mend it, or bring back what spec.yml says: provision render {name} --force"
 
@@ -35,6 +37,7 @@ class Inputs:
     machines: Mapping[Platform, Machine]  # one solve and one part of the lock for each, in the order of PLATFORMS
     sha256: str  # of what they say: a comment or a reason does not make a lock stale
     as_of: str | None = None  # YYYY-MM-DD: what was published later is invisible
+    plain: bool = True  # environment.yml says no more than what we render: other tools may know keys and selectors that we do not
 
 
 def inputs(environment: str, virtual_packages: str, folder: Path, *, as_of: str | None = None) -> Inputs:
@@ -54,7 +57,18 @@ def inputs(environment: str, virtual_packages: str, folder: Path, *, as_of: str 
         machines=_machines(machines, folder / VIRTUAL_PACKAGES),
         sha256=hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest(),
         as_of=as_of,
+        plain=_is_plain(said, sections) and not _selectors(environment),
     )
+
+
+def _is_plain(said: Any, sections: Sequence[Any]) -> bool:
+    return set(said) <= PLAIN and len(sections) < 2 and not any(set(section) - {"pip"} for section in sections)
+
+
+def _selectors(environment: str) -> list[int]:
+    """The lines that conda-lock would read as one platform's alone, while conda and we would not."""
+    lines = enumerate(environment.splitlines(), 1)
+    return [number for number, line in lines if SELECTOR.search(line) and not line.lstrip().startswith("#")]
 
 
 def _machines(content: Any, path: Path) -> dict[Platform, Machine]:
@@ -113,9 +127,8 @@ def check(wanted: Inputs, folder: Path) -> None:
             Requirement(text)
         except InvalidRequirement as error:
             mistakes.append(f"`{text}` is not a requirement: {str(error).splitlines()[0]}.")
-    for number, line in enumerate(wanted.environment.splitlines(), 1):
-        if re.search(r"#\s*\[", line):  # conda-lock would read it as a platform's alone, conda and we would not
-            mistakes.append(f"line {number} has a platform selector; the requirements are the same on every platform.")
+    if lines := _selectors(wanted.environment):
+        mistakes.append(f"line {lines[0]} has a platform selector; the requirements are the same on every platform.")
     if mistakes:
         raise InvalidSpec(f"{folder / ENVIRONMENT}: {' '.join(mistakes)}", advice=_BACK.format(name=folder.name))
     for platform, machine in wanted.machines.items():

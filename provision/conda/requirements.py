@@ -1,17 +1,9 @@
-"""Requirements in conda's language, and which channels answer."""
+"""Requirements in conda's language."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Iterable, Sequence
-
-from provision.conda.addresses import DIRECT, Mirrors, url_of
-from provision.conda.calls import last_cause, run
-from provision.model import PLATFORM, Platform
-
-# Long enough for a slow mirror's first byte, short enough that a firewall that drops packets does not look like a hang.
-ANSWER_TIMEOUT_S = 20.0
+from collections.abc import Iterable
 
 
 def check_specs(specs: Iterable[str]) -> list[str]:
@@ -63,26 +55,3 @@ def is_version(text: str) -> bool:
     except Exception:
         return False
     return True
-
-
-def unanswered(channels: Sequence[str], mirrors: Mirrors = DIRECT, platform: Platform = PLATFORM) -> dict[str, str]:
-    """Channels that did not serve repodata for a platform, each with the reason. Asks all, within ANSWER_TIMEOUT_S each."""
-    return run(_ask({name: mirrors.real(url_of(name)) for name in channels}, platform))
-
-
-async def _ask(real: dict[str, str], platform: Platform) -> dict[str, str]:
-    import rattler
-    from rattler.exceptions import GatewayError
-
-    async def ask(name: str, url: str) -> tuple[str, str | None]:
-        query = rattler.Gateway().query([rattler.Channel(url)], [platform, "noarch"], ["python"], recursive=False)
-        try:
-            await asyncio.wait_for(query, ANSWER_TIMEOUT_S)
-        except asyncio.TimeoutError:
-            return name, f"no answer within {ANSWER_TIMEOUT_S:.0f} s"
-        except GatewayError as error:
-            return name, last_cause(error)
-        return name, None
-
-    answers = await asyncio.gather(*(ask(name, url) for name, url in real.items()))
-    return {name: reason for name, reason in answers if reason is not None}

@@ -1,0 +1,84 @@
+"""Our content hash and conda-lock's: the same, or left to conda-lock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision import compat
+from provision.pipeline import lock, matrix, render, spec
+from provision.pipeline.lock import hashing
+
+MACHINES = "subdirs: {linux-64: {packages: {__glibc: '2.28', __cuda: '12.1'}}, linux-aarch64: {packages: {__glibc: '2.34'}}}"
+names = st.sampled_from(["python", "numpy", "pytorch-cuda", "a.b", "x_y", "Foo", "pip", "_libgcc", "zlib"])
+versions = st.sampled_from(["3", "3.11", "2.3.1", "1.0.post1", "2024.1", "1.*", "3.11.*", "1!2.0", "1.0a1", "0.18.1+cu121"])
+builds = st.sampled_from(["py3.11_cuda12.1*", "cuda126*", "0", "*", "py_0", "[build=x]"])
+operators = st.sampled_from(["=", "==", "<", "<=", ">", ">=", "!=", "~=", " ", " ==", " <", "==="])
+ranges = st.lists(st.tuples(operators, versions).map("".join), max_size=3).map(",".join)
+channels = st.sampled_from(["", "", "pytorch::", "conda-forge::", "https://x.invalid/c::"])
+conda_specs = st.one_of(
+    st.tuples(channels, names, ranges).map("".join),
+    st.builds("{}{}={}={}".format, channels, names, versions, builds),
+    st.builds("{}{} {} {}".format, channels, names, versions, builds),
+)
+CHANNELS = ["conda-forge", "pytorch", "a/b", "https://x.invalid/c", "file:///srv/c"]
+extras = st.sampled_from(["", "", "[extra]", "[b,a]"])
+markers = st.sampled_from(["", "", "", "; python_version < '3.9'", " ; sys_platform == 'win32'"])
+pip_specs = st.one_of(
+    st.tuples(names, extras, ranges, markers).map("".join), names.map(lambda name: f"{name} @ https://x.invalid/{name}.whl")
+)
+
+
+def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lock.Inputs:
+    sections = [{"pip": pip}] if pip else []
+    environment = json.dumps({"name": "lab", "channels": [*channels, "nodefaults"], "dependencies": [*conda, *sections]}, indent=1)
+    return lock.inputs(environment, MACHINES, Path("envs/lab"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    conda=st.lists(conda_specs, min_size=1, max_size=4),
+    pip=st.lists(pip_specs, max_size=3),
+    channels=st.lists(st.sampled_from(CHANNELS), min_size=1, max_size=2, unique=True),
+)
+def test_what_is_hashed_here_is_hashed_as_by_conda_lock(conda: list[str], pip: list[str], channels: list[str]) -> None:
+    wanted = inputs(conda, pip, channels)
+    try:
+        lock.check(wanted, Path("envs/lab"))
+    except Exception:  # no solver would take it either
+        return
+    mine = hashing.ours(wanted)
+    assert mine is None or mine == hashing.theirs(wanted)
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "2.1.2", "2.3.1", "2.6.0", "2.9.1"])
+def test_what_we_render_is_hashed_here(version: str) -> None:
+    found = 0
+    for source in ("wheels", "pytorch", "conda-forge"):
+        for build in compat.releases()[version].builds(source):
+            asked = {"torch": version, "cuda": build.cuda, "source": source, "conda": ("scipy>=1.2,<3",), "pip": ("einops==0.8",)}
+            resolution = matrix.resolve(spec.combine({}, asked, name=""))
+            texts = render.render_inputs(resolution)
+            wanted = lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+            mine = hashing.ours(wanted)
+            assert mine is not None and mine == hashing.theirs(wanted)
+            found += 1
+    assert found
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        "channels: [c]\npip-repositories: [https://x.invalid]\ndependencies: [python]\n",
+        "channels: [c]\ncategory: dev\ndependencies: [python]\n",
+        "channels: [c]\ndependencies:\n- python # [linux64]\n",
+        "channels: [c]\ndependencies: [python, pip: [six], other: [x]]\n",
+        "channels: [c]\ndependencies: [python, pip: [six], {pip: [seven]}]\n",
+    ],
+)
+def test_what_only_conda_lock_can_read_is_left_to_it(environment: str) -> None:
+    assert hashing.ours(lock.inputs(environment, MACHINES, Path("envs/lab"))) is None
