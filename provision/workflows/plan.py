@@ -208,6 +208,7 @@ def _fits_host(wanted: Spec) -> Spec:
             f"Python {wanted.python} was asked for, but this machine's Python, which would be packaged, is {have}.",
             advice=f"Ask for --python {have}, run provision with Python {wanted.python}, or name a channel that answers with --channel.",
         )
+    request.resolved(wanted)  # what would not exist with any Python is refused for that
     fitting = dataclasses.replace(wanted, python=have)
     try:
         request.resolved(fitting)

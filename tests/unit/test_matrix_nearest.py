@@ -162,7 +162,7 @@ requests = st.builds(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(wanted=requests)
 def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
     try:
@@ -186,7 +186,7 @@ def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
     assert nearer <= {(minor(one.cell.release.version), one.cell.cuda) for one in told}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(wanted=requests)
 def test_what_is_offered_can_be_had(wanted: Spec) -> None:
     """The words that are offered, typed as they are, come to the build that they were offered for."""

@@ -88,7 +88,7 @@ def test_every_build_can_be_asked_for_and_is_what_one_gets(cells: Cells) -> None
         check(found)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(wanted=requests)
 def test_every_resolution_respects_every_rule(wanted: Spec) -> None:
     found = resolved(wanted)
@@ -125,7 +125,7 @@ def _holds(rule: compat.Rule, found: Resolution) -> bool:
     return inside and SpecifierSet(rule.torch).contains(found.torch) and found.source in rule.sources
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(wanted=requests)
 def test_what_is_written_down_gives_the_same_again(tmp_path_factory: pytest.TempPathFactory, wanted: Spec) -> None:
     found = resolved(wanted)
@@ -155,7 +155,7 @@ machines = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(wanted=open_requests, machine=machines)
 def test_what_is_left_open_is_settled_for_every_machine(wanted: Spec, machine: Machine) -> None:
     """No machine is needed to resolve it again, and nothing of this one is written down."""
@@ -250,3 +250,34 @@ def test_the_parsers_refuse_what_is_none() -> None:
     for parser in (conda_spec, rattler.MatchSpec):
         with pytest.raises(Exception, match=r"."):
             parser("pytorch=2.3.1=py3.11 cuda[")
+
+
+def words(key: str) -> st.SearchStrategy[str]:
+    """Any value that a key of a spec may have."""
+    pattern = spec.TEXTS[key][0] if key in spec.TEXTS else spec.LISTS[key][0]
+    return st.from_regex(pattern, fullmatch=True).filter(lambda text: len(text) < 20)
+
+
+well_formed = st.fixed_dictionaries(
+    {
+        "torch": st.sampled_from(["latest", "~=2", "===2.3", ">=2.3rc1", "!=2.*", "<0", "==2.3.*,!=2.3.1"])
+        | st.from_regex(r"\d{1,3}(\.\d{1,3}){0,2}", fullmatch=True)
+    },
+    optional={
+        "cuda": words("cuda"), "cpu": st.just(True), "python": words("python"), "nccl": words("nccl"), "cudnn": words("cudnn"),
+        "driver": words("driver"), "glibc": words("glibc"), "gpu": st.lists(words("gpu"), max_size=2), "infiniband": st.booleans(),
+        "platforms": st.lists(words("platforms"), max_size=2), "source": st.sampled_from(spec.CHOICES["source"]),
+        "pip": st.lists(words("pip"), max_size=2), "conda": st.lists(words("conda"), max_size=2), "companions": st.booleans(),
+    },
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(asked=well_formed)
+def test_whatever_is_well_formed_is_resolved_or_refused(asked: dict[str, Any]) -> None:
+    try:
+        found = matrix.resolve(spec.combine({}, asked, name=""), Machine(driver="535.54.03", gpus=("sm_80",)))
+    except (InvalidSpec, NoSuchBuild) as error:
+        assert str(error)
+    else:
+        assert matrix.resolve(found.spec).pins == found.pins
