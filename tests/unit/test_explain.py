@@ -90,6 +90,15 @@ def test_newer_cudas_that_the_machine_does_not_run_are_told() -> None:
     assert "CUDA 13.0 needs driver 580.65.06 or later, and the driver is 550.54.15" in newer.reason
 
 
+def test_a_source_that_is_not_the_usual_one_has_its_reason() -> None:
+    found = matrix.explain(spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), Machine(driver="550.54.15", gpus=("sm_90",)))
+    why = next(choice.reason for choice in found.choices if choice.what == "source")
+    assert why.startswith("usually it is the pytorch channel, but for which GPUs")
+    other = next(row.reason for row in found.not_chosen if (row.what, row.value) == ("source", "pytorch"))
+    assert other.startswith("has this build too; usually it is the pytorch channel, but for which GPUs")
+    assert explain("torch", "2.6", "cuda", "12.6", "nccl", "2.21.5").choices[1].reason.startswith("usually it is conda-forge, but ")
+
+
 @pytest.mark.parametrize("release", compat.releases())
 def test_every_build_can_be_explained(release: str) -> None:
     for source in matrix.SOURCES:

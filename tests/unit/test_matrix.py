@@ -264,7 +264,7 @@ def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_o
     told = refused(torch="2.9", cpu=True, platforms=["linux-64", "linux-aarch64"], source="wheels")
     assert "is plain torch==2.9.1 on one of linux-64, linux-aarch64 and named by its build on another" in told
     assert "`--torch 2.9 --cpu --source wheels --platform linux-64`" in told
-    assert "`--torch 2.9 --cpu --source conda-forge`" in told
+    assert "`--torch 2.9 --cpu --source conda-forge --platform linux-64 --platform linux-aarch64`" in told
     assert "torch==2.9.1+cpu" in requirements(resolve(torch="2.9", cpu=True))
     assert "torch==2.9.1" in requirements(resolve(torch="2.9", cpu=True, platforms=["linux-aarch64"]))
 

@@ -66,7 +66,7 @@ def points(asked: tuple[Platform, ...], nccl_matters: bool) -> tuple[Point, ...]
         for release, source, build, everywhere in builds()
         for platforms in subsets(release, source, build, asked, everywhere)
         for python in pythons(release, source, build, platforms)
-        for nccl in (nccls(source, build) if nccl_matters else [None])
+        for nccl in (nccls(source, build, platforms) if nccl_matters else [None])
     )
 
 
@@ -94,12 +94,12 @@ def pythons(release: compat.Release, source: str, build: compat.Build | None, pl
     return sorted(common, key=version_key)
 
 
-def nccls(source: str, build: compat.Build | None) -> list[str | None]:
+def nccls(source: str, build: compat.Build | None, platforms: tuple[Platform, ...]) -> list[str | None]:
     if build is None:
         return [None]
     if source != "conda-forge":
         return [build.nccl]
-    floor = version_key(build.nccl_floor or "0")
+    floor = max(version_key(build.on(platform).nccl_floor or "0") for platform in platforms)
     fitting = [v for v, one in compat.nccl_on_conda_forge().items() if one.runs_with(build.cuda) and version_key(v) >= floor]
     return [*fitting] or [None]
 
@@ -130,7 +130,7 @@ def distance(point: Point, wanted: Spec) -> tuple[int, int]:
     steps = []
     asked = releases_meant(wanted.torch)
     if point.torch not in asked:
-        steps.append(apart(minor(point.torch), [minor(v) for v in asked] or re.findall(r"\d+(?:\.\d+)?", wanted.torch), MINORS))
+        steps.append(apart(minor(point.torch), [minor(v) for v in asked or re.findall(r"[\d.]+", wanted.torch)], MINORS))
     if point.cuda is None or wanted.cuda is None:
         steps += [] if point.cuda is wanted.cuda else [ACROSS]
     elif not starts(point.cuda, wanted.cuda):
@@ -153,7 +153,7 @@ requests = st.builds(
         {"python": python, "nccl": None if "cpu" in flavor else nccl, **flavor},
         name="",
     ),
-    torch=st.sampled_from([*RELEASES, *MINORS, "2", "latest", ">=2.3,<2.6", "9.9", "1.5", ">=3"]),
+    torch=st.sampled_from([*RELEASES, *MINORS, "2", "latest", ">=2.3,<2.6", "9.9", "1.5", ">=3", "2.3.7"]),
     flavor=st.sampled_from([*({"cuda": cuda} for cuda in [*CUDAS, "12", "13", "12.7", "9.2", "99.0"]), {"cpu": True}]),
     source=st.sampled_from(["auto", *matrix.SOURCES]),
     python=st.none() | st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.16"]),

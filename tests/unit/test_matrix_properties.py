@@ -260,7 +260,7 @@ def words(key: str) -> st.SearchStrategy[str]:
 
 well_formed = st.fixed_dictionaries(
     {
-        "torch": st.sampled_from(["latest", "~=2", "===2.3", ">=2.3rc1", "!=2.*", "<0", "==2.3.*,!=2.3.1"])
+        "torch": st.sampled_from(["latest", "~=2", "===2.3", "===x", ">=2.3rc1", "!=2.*", "<0", "==2.3.*,!=2.3.1"])
         | st.from_regex(r"\d{1,3}(\.\d{1,3}){0,2}", fullmatch=True)
     },
     optional={

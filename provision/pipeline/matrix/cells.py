@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from provision import compat
 from provision.compat import Build, Release, version_key
 from provision.model import PLATFORM, PLATFORMS, BuildSource, Platform
 
+Library = Literal["nccl", "cudnn"]
 SOURCES: tuple[BuildSource, ...] = ("wheels", "pytorch", "conda-forge")
 # How a source is spoken of.
 SPOKEN: dict[BuildSource, str] = {"wheels": "the wheels", "pytorch": "the pytorch channel", "conda-forge": "conda-forge"}
@@ -77,6 +79,12 @@ class Cell:
         """The glibc that it needs, or None where no source says for one of the platforms."""
         needed = [build.glibc if (build := self.on(platform)) else None for platform in platforms]
         return max((glibc for glibc in needed if glibc), key=version_key) if needed and all(needed) else None
+
+    def floor(self, library: Library, platforms: Sequence[Platform]) -> tuple[str | None, str | None]:
+        """The oldest NCCL or cuDNN that a conda-forge build takes, on all of the platforms, and its source; None where it is not known."""
+        builds = [build for platform in platforms if platform in self.platforms and (build := self.on(platform))]
+        facts = [(one.nccl_floor, one.nccl_source) if library == "nccl" else (one.cudnn_floor, one.cudnn_source) for one in builds]
+        return max(((floor, source) for floor, source in facts if floor), key=lambda fact: version_key(fact[0]), default=(None, None))
 
     def preference(self, platforms: Sequence[Platform]) -> tuple[int, str]:
         """The place of this source in what `auto` means, and why: facts decide, never what the network answers."""

@@ -143,14 +143,14 @@ def _nccl(cell: Cell, spec: Spec) -> Iterator[Objection]:
     if cell.build is None:
         yield Objection(axis="nccl", fact=f"{cell} is a CPU build without NCCL", source=cell.origin)
     elif cell.source == "conda-forge":
-        yield from _nccl_on_conda_forge(cell, spec.nccl)
+        yield from _nccl_on_conda_forge(cell, spec, spec.nccl)
     elif not starts(cell.build.nccl, spec.nccl):
         carried = cell.build.nccl or "whose version is not known"
         fact = f"{cell} carries NCCL {carried}, not {spec.nccl}, and it cannot be exchanged"
         yield Objection(axis="nccl", fact=fact, source=cell.build.nccl_source or NO_SOURCE)
 
 
-def _nccl_on_conda_forge(cell: Cell, asked: str) -> Iterator[Objection]:
+def _nccl_on_conda_forge(cell: Cell, spec: Spec, asked: str) -> Iterator[Objection]:
     assert cell.build is not None
     table = compat.nccl_on_conda_forge()
     meant = [one for version, one in table.items() if starts(version, asked)]
@@ -164,12 +164,12 @@ def _nccl_on_conda_forge(cell: Cell, asked: str) -> Iterator[Objection]:
             yield Objection(axis="nccl", fact=f"conda-forge never had NCCL {asked}", source=source)
         return
     fitting = [one for one in meant if one.runs_with(cell.build.cuda)]
+    floor, floor_source = cell.floor("nccl", spec.platforms)
     if not fitting:
         fact = f"conda-forge built NCCL {asked} for CUDA {', '.join(meant[-1].cuda)} only"
         yield Objection(axis="nccl", fact=fact, source=source)
-    elif cell.build.nccl_floor and all(version_key(one.version) < version_key(cell.build.nccl_floor) for one in fitting):
-        fact = f"{cell} needs NCCL {cell.build.nccl_floor} or later"
-        yield Objection(axis="nccl", fact=fact, source=cell.build.nccl_source or NO_SOURCE)
+    elif floor and all(version_key(one.version) < version_key(floor) for one in fitting):
+        yield Objection(axis="nccl", fact=f"{cell} needs NCCL {floor} or later, not {asked}", source=floor_source or NO_SOURCE)
 
 
 def _cudnn(cell: Cell, spec: Spec) -> Iterator[Objection]:
@@ -178,7 +178,7 @@ def _cudnn(cell: Cell, spec: Spec) -> Iterator[Objection]:
     if cell.build is None:
         yield Objection(axis="cudnn", fact=f"{cell} is a CPU build without cuDNN", source=cell.origin)
     elif cell.source == "conda-forge":
-        yield from _cudnn_on_conda_forge(cell, spec.cudnn)
+        yield from _cudnn_on_conda_forge(cell, spec, spec.cudnn)
     elif cell.source == "pytorch" and cell.build.cudnn and starts(spec.cudnn, cell.build.cudnn):
         if spec.cudnn != cell.build.cudnn:  # a build string holds three numbers of it
             fact = f"{cell} carries cuDNN {cell.build.cudnn}; whether that is {spec.cudnn} is not known"
@@ -189,10 +189,9 @@ def _cudnn(cell: Cell, spec: Spec) -> Iterator[Objection]:
         yield Objection(axis="cudnn", fact=fact, source=cell.build.cudnn_source or NO_SOURCE)
 
 
-def _cudnn_on_conda_forge(cell: Cell, asked: str) -> Iterator[Objection]:
+def _cudnn_on_conda_forge(cell: Cell, spec: Spec, asked: str) -> Iterator[Objection]:
     """The solver chooses, from the build's own cuDNN on and within its major version."""
-    assert cell.build is not None
-    floor, source = cell.build.cudnn_floor, cell.build.cudnn_source or NO_SOURCE
+    floor, source = cell.floor("cudnn", spec.platforms)
     if floor is None:
         fact = f"which cuDNN {cell} takes is not known; the solver will tell"
         yield Objection(axis="cudnn", fact=fact, source=NO_SOURCE, rules_out=False)
@@ -200,7 +199,7 @@ def _cudnn_on_conda_forge(cell: Cell, asked: str) -> Iterator[Objection]:
     wanted, least = version_key(asked), version_key(floor)
     if wanted[0] != least[0] or wanted < least[: len(wanted)]:
         fact = f"{cell} needs cuDNN {floor} or a later {least[0]}.x, not {asked}"
-        yield Objection(axis="cudnn", fact=fact, source=source)
+        yield Objection(axis="cudnn", fact=fact, source=source or NO_SOURCE)
 
 
 def _gpu(cell: Cell, spec: Spec) -> Iterator[Objection]:

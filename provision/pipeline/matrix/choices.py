@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from provision import compat
-from provision.model import Choice, Machine, Spec
+from provision.model import Choice, Spec
 from provision.pipeline.matrix import checks, pythons
-from provision.pipeline.matrix.cells import Cell
+from provision.pipeline.matrix.cells import SPOKEN, Cell, cells_of
 from provision.pipeline.matrix.checks import NO_SOURCE
 from provision.pipeline.matrix.pins import COMPANION, COMPANION_LINE, PYTHON_REASON, RDMA, RDMA_SOURCE
 
@@ -18,15 +19,16 @@ DEFAULT_GLIBC = "2.28"
 GLIBC_SOURCE = "conda-lock's default-virtual-packages.yaml"
 
 
-def choices(asked: Spec, spec: Spec, cell: Cell, machine: Machine, channels: tuple[str, ...]) -> Iterator[Choice]:
-    """asked: the spec before what it left open was made exact, as it is in `spec`."""
+def choices(asked: Spec, there: Spec, spec: Spec, cell: Cell, channels: tuple[str, ...]) -> Iterator[Choice]:
+    """asked: what was asked for; there: with the machine that it is for; spec: with what was left open made exact."""
     yield _torch(asked, cell)
-    yield _source(asked, cell)
+    why = why_source(dataclasses.replace(there, cuda=cell.cuda), cell)
+    yield Choice(what="source", value=cell.source, reason=why, source=cell.origin)
     yield Choice(
         what="python", value=spec.python or "", reason=PYTHON_REASON, source=pythons.source_of(cell, spec.platforms[0]) or NO_SOURCE
     )
     if cell.build:
-        yield _cuda(asked, cell, machine)
+        yield _cuda(there, cell)
         yield _nccl(spec, cell)
         yield _driver(spec, cell)
         yield _cudnn(spec, cell)
@@ -72,16 +74,23 @@ def _torch(asked: Spec, cell: Cell) -> Choice:
     return Choice(what="torch", value=version, reason=reason, source=cell.release.sources[cell.source])
 
 
-def _source(asked: Spec, cell: Cell) -> Choice:
-    why = cell.preference(asked.platforms)[1] if asked.source == "auto" else "asked for with --source"
-    return Choice(what="source", value=cell.source, reason=why, source=cell.origin)
+def why_source(asked: Spec, cell: Cell) -> str:
+    """Why a build comes from where it does. asked: with the machine that it is for."""
+    if asked.source != "auto":
+        return "asked for with --source"
+    alike = [one for one in cells_of(cell.release.version) if one.cuda == cell.cuda and checks.passes(one, asked, "platform")]
+    usual = min(alike, key=lambda one: one.preference(asked.platforms)[0])
+    if usual is cell:
+        return cell.preference(asked.platforms)[1]
+    against = next(checks.objections(usual, asked), None)
+    return f"usually it is {SPOKEN[usual.source]}" + (f", but {against.fact}" if against else "")
 
 
-def _cuda(asked: Spec, cell: Cell, machine: Machine) -> Choice:
+def _cuda(asked: Spec, cell: Cell) -> Choice:
     assert cell.build is not None
     if asked.cuda == "auto":
-        gpus, driver = (asked.gpu, asked.driver) if asked.gpu or asked.driver else (machine.gpus, machine.driver)
-        reason = f"newest of this release that {' and '.join([*gpus, *([f'driver {driver}'] if driver else [])])} can run"
+        machine = [*asked.gpu, *([f"driver {asked.driver}"] if asked.driver else [])]
+        reason = f"newest of this release that {' and '.join(machine)} can run"
     else:
         reason = ASKED if asked.cuda == cell.cuda else f"newest {asked.cuda}.x of this release"
     return Choice(what="cuda", value=cell.build.cuda, reason=reason, source=cell.build.source)
@@ -90,9 +99,8 @@ def _cuda(asked: Spec, cell: Cell, machine: Machine) -> Choice:
 def _nccl(spec: Spec, cell: Cell) -> Choice:
     assert cell.build is not None
     if cell.source == "conda-forge":
-        reason = "a shared package on conda-forge, chosen by the solver" + (
-            f" from {cell.build.nccl_floor} on" if cell.build.nccl_floor else ""
-        )
+        floor = cell.floor("nccl", spec.platforms)[0]
+        reason = "a shared package on conda-forge, chosen by the solver" + (f" from {floor} on" if floor else "")
         value = spec.nccl or "chosen by the solver"
     elif cell.build.nccl_is_package:
         reason, value = "a package of its own: the exact version that torch's metadata pins", cell.build.nccl or NOT_KNOWN
@@ -103,7 +111,7 @@ def _nccl(spec: Spec, cell: Cell) -> Choice:
 
 def _cudnn(spec: Spec, cell: Cell) -> Choice:
     assert cell.build is not None
-    floor = cell.build.cudnn_floor
+    floor = cell.floor("cudnn", spec.platforms)[0]
     if cell.source == "conda-forge":
         reason = "a shared package on conda-forge, chosen by the solver" + (f" from {floor} on" if floor else "")
         value = spec.cudnn or "chosen by the solver"

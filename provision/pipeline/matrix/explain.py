@@ -11,6 +11,7 @@ from provision.compat import version_key
 from provision.model import Choice, Machine, Pin, Platform, Spec
 from provision.pipeline.matrix import checks, pythons
 from provision.pipeline.matrix.cells import SOURCES, Cell, cells_of
+from provision.pipeline.matrix.choices import why_source
 from provision.pipeline.matrix.choose import choose
 from provision.pipeline.matrix.refuse import conflict
 from provision.pipeline.matrix.resolve import applying, on_its_machine, resolve
@@ -102,7 +103,7 @@ def _sources(asked: Spec, cell: Cell) -> Iterator[Choice]:
         if having is None or not checks.fits(having, dataclasses.replace(exact, source=source)):
             yield _because("source", source, conflict(dataclasses.replace(exact, source=source)))
         else:
-            why = NOT_ASKED if asked.source != "auto" else cell.preference(asked.platforms)[1]
+            why = NOT_ASKED if asked.source != "auto" else why_source(exact, cell)
             yield Choice(what="source", value=source, reason=f"has this build too; {why}", source=having.origin)
 
 

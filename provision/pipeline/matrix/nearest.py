@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from provision import compat
 from provision.compat import minor, version_key
-from provision.model import Spec
+from provision.model import PLATFORM, Spec
 from provision.pipeline.matrix import checks, pythons
 from provision.pipeline.matrix.cells import Cell, cells
 from provision.pipeline.matrix.checks import CHANGEABLE, Axis
@@ -45,7 +45,8 @@ class Neighbor:
         words += [] if self.spec.source == "auto" else ["--source", self.spec.source]
         for option, value in (("--python", self.spec.python), ("--nccl", self.spec.nccl), ("--cudnn", self.spec.cudnn)):
             words += [option, value] if value else []
-        words += [word for platform in self.spec.platforms for word in ("--platform", platform)] if "platform" in self.changed else []
+        if "platform" in self.changed or self.spec.platforms != (PLATFORM,):
+            words += [word for platform in self.spec.platforms for word in ("--platform", platform)]
         return shlex.join(words)
 
 
@@ -105,8 +106,8 @@ Closer = tuple[Spec, int] | None  # the spec with one choice given up, and by ho
 
 def _torch(cell: Cell, spec: Spec) -> Closer:
     minors = _minors()
-    meant = [minor(version) for version in checks.releases_of(spec.torch)] or re.findall(r"\d+(?:\.\d+)?", spec.torch)
-    return dataclasses.replace(spec, torch=cell.release.version), _apart(cell.release.minor, meant, minors)
+    meant = checks.releases_of(spec.torch) or re.findall(r"\d+(?:\.\d+)*", spec.torch) or minors[-1:]
+    return dataclasses.replace(spec, torch=cell.release.version), _apart(cell.release.minor, map(minor, meant), minors)
 
 
 def _cuda(cell: Cell, spec: Spec) -> Closer:
@@ -141,7 +142,7 @@ def _nccl(cell: Cell, spec: Spec) -> Closer:
         return dataclasses.replace(spec, nccl=None), ACROSS
     if cell.build.nccl is not None:
         return dataclasses.replace(spec, nccl=cell.build.nccl), _apart(cell.build.nccl, _meant(asked, _nccls()), _nccls())
-    floor = version_key(cell.build.nccl_floor or "0")
+    floor = version_key(cell.floor("nccl", spec.platforms)[0] or "0")
     fitting = [
         version for version, one in compat.nccl_on_conda_forge().items() if one.runs_with(cell.build.cuda) and version_key(version) >= floor
     ]
@@ -153,7 +154,7 @@ def _nccl(cell: Cell, spec: Spec) -> Closer:
 
 def _cudnn(cell: Cell, spec: Spec) -> Closer:
     assert spec.cudnn is not None
-    have = (cell.build.cudnn or cell.build.cudnn_floor) if cell.build else None
+    have = (cell.build.cudnn or cell.floor("cudnn", spec.platforms)[0]) if cell.build else None
     if have is None:
         return dataclasses.replace(spec, cudnn=None), ACROSS
     return dataclasses.replace(spec, cudnn=have), _apart(have, _meant(spec.cudnn, _cudnns()), _cudnns())

@@ -49,7 +49,7 @@ def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
         channels=ordered,
         pins=made,
         virtual_packages=_virtual_packages(cell, glibc(settled, cell)),
-        choices=tuple(choices(spec, settled, cell, machine, ordered)),
+        choices=tuple(choices(spec, described(spec, machine), settled, cell, ordered)),
         platforms=settled.platforms,
         warnings=_warnings(there, cell, rules),
     )
