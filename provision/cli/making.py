@@ -144,13 +144,22 @@ def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, *
     wish = wish_of(name, options, relock=options["relock"], solver=options["solver"])
     if dry_run:
         packages = lock_preview(context, wish)
-        lines = [f"{package.manager}  {package.name} {package.version} {package.build}".rstrip() for package in packages]
+        several = len({package.platform for package in packages}) > 1
+        lines = [
+            f"{package.platform + '  ' if several else ''}{package.manager}  {package.name} {package.version} {package.build}".rstrip()
+            for package in packages
+        ]
         console.result(packages, lines)
         return None
     _, made, anew = workflow.lock_only(context, wish)
-    told = {"path": made.path, "sha256": made.sha256, "packages": len(made.packages), "portable": made.portable, "made": anew}
+    from provision.pipeline.lock import read_all
+
+    seen = read_all(made.path) if len(made.platforms) > 1 else (made,)
+    counts = {lock.platform: len(lock.packages) for lock in seen}
+    told = {"path": made.path, "sha256": made.sha256, "packages": sum(counts.values()), "portable": made.portable, "made": anew}
+    said = ", ".join(f"{count} packages for {platform}" for platform, count in counts.items())
     word = "locked" if anew else "already locked"
-    console.result(told, f"{word}: {len(made.packages)} packages in {made.path}" + ("" if made.portable else " (not portable)"))
+    console.result({**told, "platforms": counts}, f"{word}: {said} in {made.path}" + ("" if made.portable else " (not portable)"))
     return None
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from provision import conda, folders
-from provision.errors import IntegrityError, ToolMissing
-from provision.model import BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord, StageStatus
+from provision.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision.model import PLATFORM, BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord, StageStatus
 from provision.pipeline import image as images
 from provision.pipeline import passport, register, validate
 from provision.workflows.keep import check_place, edited_files, keep_lock, keep_prefix, planned
@@ -109,6 +109,8 @@ def _image_stage(
 
 def make_image(context: Context, wanted: Plan, lock: Lock, prefix: Prefix, client: Any) -> tuple[Image, bool]:
     """The image of a prefix, in the engine; whether anything was made or loaded."""
+    if lock.platform != PLATFORM:
+        raise InvalidSpec(f"Images are made for {PLATFORM} only, and {wanted.name} is for {lock.platform} here.", advice="Use --no-image.")
     layout = context.where.images / wanted.name
     base = images.find_base(client, wanted.resolution.spec.base, context.progress)
 

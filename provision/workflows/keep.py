@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from provision import channel, folders
-from provision.errors import InvalidSpec, StaleLock
+from provision import channel, conda, folders
+from provision.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.folders import held
-from provision.model import Lock, LockedPackage, Prefix
+from provision.model import PLATFORM, Lock, LockedPackage, Prefix
 from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import prefix as prefixes
@@ -122,7 +122,7 @@ def update_lock(context: Context, wish: Wish, names: Sequence[str], *, dry_run: 
         lockable(wanted, wish)
         path = wanted.lock.path
         context.progress.say(f"updating {', '.join(names)} in {path}")
-        seen = {platform: locks.read(path, platform) for platform in wanted.lock.platforms}
+        seen = {lock.platform: lock for lock in locks.read_all(path)}
         stand_in = _stand_in(context, wanted, context.where.channels)
         packages = locks.update(wanted.inputs, wanted.resolution, names, seen, stand_in=stand_in, solver=context.solver)
         text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
@@ -144,6 +144,10 @@ def _compared(path: Path, text: str) -> locks.Compared:
 
 def bootstrap(context: Context, channels: Path, *, again: bool = False) -> channel.Bootstrapped:
     """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
+    if conda.here() != PLATFORM:
+        raise ToolMissing(
+            f"This machine's Python can be packaged on {PLATFORM} only.", advice="Name a channel that answers with --channel."
+        )
     with held(context.where, BOOTSTRAP, context.progress, wait=context.wait):
         return channel.bootstrap(channels, context.progress, again=again)
 
@@ -158,12 +162,13 @@ def create(context: Context, wish: Wish) -> tuple[Prefix, bool]:
 
 def check_place(wanted: Plan) -> None:
     """Refuse, before the first change, a place for the prefix that is not this environment's."""
+    locks.require_here(wanted.name, wanted.inputs.machines)
     prefixes.check_place(wanted.name, wanted.folder, wanted.prefix_path)
 
 
 def keep_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
     """The prefix of a lock, and whether it was made anew."""
-    locks.require_here(lock)
+    locks.require_here(wanted.name, lock.platforms)
     folders.sweep(wanted.prefix_path)  # a build killed right after the swap left the old prefix beside a current one
     found = prefixes.find(wanted.name, wanted.prefix_path)
     if found and prefixes.is_current(found, lock):

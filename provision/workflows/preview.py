@@ -8,6 +8,7 @@ from pathlib import Path
 
 from provision.model import LockedPackage
 from provision.pipeline import image as images
+from provision.pipeline import lock as locks
 from provision.pipeline import prefix as prefixes
 from provision.pipeline import register, render
 from provision.workflows.keep import check_place, edited_files, lockable, solve
@@ -64,7 +65,7 @@ def lock_preview(context: Context, wish: Wish) -> tuple[LockedPackage, ...]:
     """The packages that `lock` would write now. A local channel that it would need is made in a folder that goes away."""
     wanted = lockable(plan(context, wish), wish)
     if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
-        return wanted.lock.packages
+        return tuple(package for seen in locks.read_all(wanted.lock.path) for package in seen.packages)
     with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
         elsewhere = dataclasses.replace(context, where=dataclasses.replace(context.where, data=Path(scratch)))
         channels = context.where.channels if context.where.channels.exists() else elsewhere.where.channels

@@ -117,10 +117,10 @@ def test_a_platform_that_a_lock_lacks_is_refused(tmp_path: Path, monkeypatch: py
     with pytest.raises(InvalidSpec, match=r"locks nothing for linux-aarch64\. It is for linux-64\. Name the platform in spec\.yml"):
         lock.read(path, "linux-aarch64")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    with pytest.raises(InvalidSpec, match="is for linux-64, and this machine is linux-aarch64"):
-        lock.require_here(lock.read(path))
+    with pytest.raises(InvalidSpec, match="lab is for linux-64, and this machine is linux-aarch64: it can be locked here, but not made"):
+        lock.require_here("lab", ["linux-64"])
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    lock.require_here(lock.read(path))
+    lock.require_here("lab", ["linux-64"])
 
 
 ENVIRONMENT = "channels: [conda-forge, nodefaults]\ndependencies: [python=3.11, pip: [six]]\n"

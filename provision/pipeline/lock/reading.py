@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from provision import conda
-from provision.errors import NOT_YAML, IntegrityError, InvalidSpec
+from provision.errors import IntegrityError, InvalidSpec
 from provision.model import PLATFORMS, Lock, LockedPackage, Manager, Platform
 from provision.pipeline.lock.writing import AS_OF, INPUTS, PORTABLE, PYTHON_FROM, SOLVER
 
@@ -22,15 +22,28 @@ def read(path: Path, platform: Platform | None = None) -> Lock:
 
     Raises IntegrityError for a file that cannot be trusted as a lock, InvalidSpec for a platform that it does not hold.
     """
+    return _seen(path, lambda raw, content: _lock(path, raw, content, platform))
+
+
+def read_all(path: Path) -> tuple[Lock, ...]:
+    """The lock as seen from each of its platforms."""
+
+    def every(raw: bytes, content: Any) -> tuple[Lock, ...]:
+        return tuple(_lock(path, raw, content, platform) for platform in _lock(path, raw, content, None).platforms)
+
+    return _seen(path, every)
+
+
+def _seen(path: Path, see: Callable[[bytes, Any], T]) -> T:
     import yaml
 
     raw = path.read_bytes()
     try:
         content = yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, *NOT_YAML) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise IntegrityError(f"{path} is not a lock file: {' '.join(str(error).split())}.", advice=_RELOCK) from error
     try:
-        return _lock(path, raw, content, platform)
+        return see(raw, content)
     except _Wrong as error:
         raise IntegrityError(f"{path} is not a lock file: {error}.", advice=_RELOCK) from error
 
@@ -90,12 +103,14 @@ def _seen_from(path: Path, platforms: tuple[Platform, ...], asked: Platform | No
 ADD_PLATFORM = "Name the platform in spec.yml (platforms:) and lock it anew: provision lock NAME --relock"
 
 
-def require_here(lock: Lock) -> Lock:
-    """Raise InvalidSpec unless the lock, as it was read, is for the machine we are on."""
+def require_here(name: str, platforms: Collection[Platform]) -> None:
+    """Raise InvalidSpec unless an environment is for the machine we are on, too."""
     here = conda.here()
-    if lock.platform != here:
-        raise InvalidSpec(f"{lock.path} is for {', '.join(lock.platforms)}, and this machine is {here or 'another'}.", advice=ADD_PLATFORM)
-    return lock
+    if here not in platforms:
+        raise InvalidSpec(
+            f"{name} is for {', '.join(platforms)}, and this machine is {here or 'another'}: it can be locked here, but not made.",
+            advice=ADD_PLATFORM,
+        )
 
 
 def _package(entry: Mapping[str, Any], platform: Platform) -> LockedPackage:
