@@ -86,7 +86,23 @@ def test_a_damaged_lock_is_a_lock_or_refused(tmp_path: Path, data: strategies.Da
 WHOLE = (ROOT / "conda-lock.yml").read_bytes()
 ROOT_LOCK = WHOLE[: WHOLE.index(b"\n- name: ", 8000) + 1]  # its head and some packages: reading all of it so often would take a minute
 UGLY = [
-    *(b"\n", b": ", b"- ", b"&a ", b"*a", b"!!python/object:os.system ", b"{", b"\x00", b"\xff\xfe", b"2024-01-01", b"~", b"1e999", b"? "),
+    *(
+        b"\n",
+        b": ",
+        b"- ",
+        b"&a ",
+        b"*a",
+        b"!!python/object:os.system ",
+        b"{",
+        b"\x00",
+        b"\xff\xfe",
+        b"2024-01-01",
+        b"~",
+        b"1e999",
+        b"? ",
+        b"!!int ",
+        b"!!bool ",
+    ),
     b"[" * 2000,
 ]
 TWO = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from provision import conda
-from provision.errors import IntegrityError, InvalidSpec
+from provision.errors import NOT_YAML, IntegrityError, InvalidSpec
 from provision.model import PLATFORMS, Lock, LockedPackage, Manager, Platform
 from provision.pipeline.lock.writing import AS_OF, INPUTS, PORTABLE, PYTHON_FROM, SOLVER
 
@@ -40,7 +40,7 @@ def _seen(path: Path, see: Callable[[bytes, Any], T]) -> T:
     raw = path.read_bytes()
     try:
         content = yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+    except (yaml.YAMLError, *NOT_YAML) as error:
         raise IntegrityError(f"{path} is not a lock file: {' '.join(str(error).split())}.", advice=_RELOCK) from error
     try:
         return see(raw, content)
