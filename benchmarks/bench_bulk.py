@@ -41,11 +41,13 @@ def main() -> None:
     specs = [everything[name] for name in solvable[:: max(1, len(solvable) // CELLS)][:CELLS]]
     for count in (CELLS // 4, CELLS // 2, CELLS):
         together = lock_all(specs[:count], address)
-        print(f"{count:4} together   {together.seconds:7.2f} s   {together.peak_mb:5.0f} MB   {together.locked} locked")
+        print(f"{together.locked:4} together   {together.seconds:7.2f} s   {together.peak_mb:5.0f} MB")
     alone = [lock_one(folder, address) for folder in sorted((box() / "bulk" / "envs").iterdir())[:: CELLS // ALONE]]
     each = statistics.median(ran.seconds for ran in alone)
     print(f"one alone (median of {len(alone)})   {each:.2f} s   {statistics.median(ran.peak_mb for ran in alone):.0f} MB")
-    print(f"ratio of {CELLS} together to {CELLS} alone: {together.seconds / (each * CELLS):.3f}   (target 0.1)")
+    print(
+        f"ratio of {together.locked} together to {together.locked} alone: {together.seconds / (each * together.locked):.3f}   (target 0.1)"
+    )
 
 
 def cells() -> list[dict[str, object]]:
@@ -55,7 +57,8 @@ def cells() -> list[dict[str, object]]:
         for source in ("conda-forge", "pytorch"):
             for build in release.builds(source):
                 for python in build.python or build.python_seen:
-                    found.append({"torch": version, "cuda": build.cuda, "python": python, "source": source, "companions": False})
+                    asked = {"torch": version, "python": python, "source": source, "companions": False}
+                    found += [{**asked, "cuda": build.cuda}, {**asked, "cpu": True}]
     return found
 
 

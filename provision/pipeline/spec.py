@@ -65,8 +65,9 @@ def read(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     except (yaml.YAMLError, *NOT_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)

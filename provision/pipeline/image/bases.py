@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class BaseImage:
     archive: Callable[[], Iterable[bytes]]  # a docker or OCI archive as a stream
 
 
+@functools.cache
 def rows() -> tuple[Row, ...]:
     """The images we ship a digest of, checked."""
     import yaml
