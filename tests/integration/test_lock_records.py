@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from provision.errors import CheckFailed, InvalidSpec, Unsolvable
 from provision.model import LockedPackage, Platform, Resolution
 from provision.pipeline import lock, matrix, render, spec
 from tests.conftest import ROOT, SHARED_RECORDS
+from tests.integration.conftest import make_home
 
 pytestmark = [pytest.mark.index, pytest.mark.conda]
 
@@ -46,8 +48,9 @@ def index_build(release: compat.Release) -> compat.Build:
 @pytest.fixture(scope="module", autouse=True)
 def every_index_build() -> Iterator[dict[str, Future[Solved]]]:
     """The locks of all releases, several at a time and while other tests run: they mostly wait for the index."""
-    with ThreadPoolExecutor(4) as pool:
-        yield {release.version: pool.submit(solve, torch=release.version, cuda=index_build(release).cuda) for release in RELEASES}
+    pool = ThreadPoolExecutor(4)
+    yield {release.version: pool.submit(solve, torch=release.version, cuda=index_build(release).cuda) for release in RELEASES}
+    pool.shutdown(cancel_futures=True)  # where only some tests are run, what nobody waits for is not begun
 
 
 @pytest.mark.parametrize(
@@ -211,6 +214,17 @@ def test_another_executable_solves_through_conda_lock(tmp_path: Path, monkeypatc
         lock.solve(impossible, resolution, solver=RECORDS, outside=outside)
 
 
+def test_wheels_of_several_platforms() -> None:
+    resolution, packages = solve(torch="2.13", cuda="13.0", source="wheels", companions=False, platforms=BOTH)
+    torch = {package.platform: package for package in packages if package.name == "torch"}
+    assert torch["linux-64"].filename.endswith("x86_64.whl") and torch["linux-aarch64"].filename.endswith("aarch64.whl")
+    nccl = {package.platform: package.version for package in packages if package.name == "nvidia-nccl-cu13"}
+    assert nccl == dict.fromkeys(BOTH, resolution.nccl)
+    with pytest.raises(CheckFailed, match=r"CUDA 12\.8 was asked for, .* it is a build for CPUs.*linux-aarch64"):
+        added = resolve(torch="2.9", cuda="12.8", source="wheels", companions=False)  # and a platform written in by hand
+        lock.solve(inputs(dataclasses.replace(added, platforms=("linux-aarch64",))), added, solver=RECORDS)
+
+
 def test_a_package_that_both_managers_have_is_condas() -> None:
     _, packages = solve(torch="2.3", cuda="12.1", conda=("numpy=1.26.*",))
     assert [package.manager for package in packages if package.name == "numpy"] == ["conda"]
@@ -227,11 +241,29 @@ def test_what_cannot_be_solved_says_so() -> None:
         solve(torch="2.3", cuda="12.1", conda=("no-such-package",))
 
 
-def test_locking_twice_gives_the_same_bytes() -> None:
-    resolution, packages = solve(torch="2.3", cuda="12.1")
-    texts = [lock.text(inputs(resolution), packages, python_from="channel")]
-    resolution, packages = solve(torch="2.3", cuda="12.1")
-    texts.append(lock.text(inputs(resolution), packages, python_from="channel"))
+def test_the_same_bytes_for_everybody(tmp_path: Path) -> None:
+    """Whatever the language, the time zone, the order of sets, and where one stands."""
+    found = []
+    somebody: list[dict[str, str]] = [
+        {"LC_ALL": "C", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1"},
+        {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "2"},
+    ]
+    for number, variables in enumerate(somebody):
+        made = make_home(tmp_path / f"home {number}")
+        home = dataclasses.replace(made, env={**made.env, **variables, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()})
+        asked = ("--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--platform", "linux-64", "--platform", "linux-aarch64")
+        done = home.run("lock", *asked, "--no-companions")
+        assert done.returncode == 0, done.stderr
+        found += [path.read_bytes() for path in home.envs.glob("*/conda-lock.yml")]
+    assert len(found) == 2 and found[0] == found[1]
+    assert not [line for line in found[0].decode().splitlines() if "file://" in line or str(tmp_path) in line]
+
+
+def test_wheels_twice_the_same() -> None:
+    texts = []
+    for _ in range(2):
+        resolution, packages = solve(torch="2.3", cuda="12.1")
+        texts.append(lock.text(inputs(resolution), packages, python_from="channel"))
     assert texts[0] == texts[1]
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 
 from provision import conda
 from provision.errors import CheckFailed, IntegrityError, InvalidSpec
-from provision.model import LockedPackage, Resolution
+from provision.model import LockedPackage, Manager, Resolution
 from provision.pipeline import lock, matrix, spec
 from provision.pipeline.lock import writing
 from tests.conftest import ROOT
@@ -190,8 +190,10 @@ def resolution(**asked: object) -> Resolution:
 
 
 def package(name: str, version: str, build: str = "") -> LockedPackage:
-    manager = "conda" if build else "pip"
-    return LockedPackage(manager=manager, name=name, version=version, build=build, url=f"https://x.invalid/{name}", sha256="a" * 64)  # type: ignore[arg-type]
+    manager: Manager = "conda" if build else "pip"
+    needs = ("nvidia-cublas-cu12",) if manager == "pip" and "cpu" not in version else ()
+    url = f"https://x.invalid/{name}"
+    return LockedPackage(manager=manager, name=name, version=version, build=build, url=url, sha256="a" * 64, depends=needs)
 
 
 def test_guard_accepts_the_build_asked_for() -> None:
@@ -203,6 +205,13 @@ def test_guard_accepts_the_build_asked_for() -> None:
     lock.guard([package("pytorch", "2.3.1", "py3.11_cuda12.1_cudnn8.9.2_0")], channel)
     forge = resolution(torch="2.6", cuda="12.6")
     lock.guard([package("pytorch", "2.6.0", "cuda126_generic_py311_h1_200")], forge)
+
+
+def test_guard_knows_a_wheel_without_cuda() -> None:
+    """The index's default wheels for aarch64 were CPU builds until CUDA 13; nothing in their name says so."""
+    bare = dataclasses.replace(package("torch", "2.9.1"), depends=("numpy",), platform="linux-aarch64")
+    with pytest.raises(CheckFailed, match=r"CUDA 12\.8 was asked for, .* it is a build for CPUs.*linux-aarch64"):
+        lock.guard([bare, package("nvidia-nccl-cu12", "2.27.5")], resolution(torch="2.9", cuda="12.8"))
 
 
 @pytest.mark.parametrize(

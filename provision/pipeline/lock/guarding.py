@@ -46,9 +46,16 @@ def _wheel_problem(packages: Sequence[LockedPackage], torch: LockedPackage, reso
     if version != resolution.torch:
         return f"The locked torch is {torch.version}, not {resolution.torch}."
     wanted = resolution.local_version.partition("+")[2]
-    if (local or not resolution.needs_local_build) and local in ("", wanted):
-        return _nccl_problem(packages, resolution)
-    return f"The locked torch is not the {wanted} build."
+    if (not local and resolution.needs_local_build) or local not in ("", wanted):
+        return f"The locked torch is not the {wanted} build."
+    if _brings_cuda(resolution) and not any(text.startswith(("nvidia-", "cuda-")) for text in torch.depends):
+        return f"CUDA {resolution.cuda} was asked for, but the locked torch needs no CUDA libraries: it is a build for CPUs."
+    return _nccl_problem(packages, resolution)
+
+
+def _brings_cuda(resolution: Resolution) -> bool:
+    """Whether the build asked for has CUDA in packages beside it (since torch 1.13), and not inside."""
+    return any(pin.requirement.startswith("nvidia-nccl-cu") for pin in resolution.pins)
 
 
 def _nccl_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:
