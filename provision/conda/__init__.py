@@ -4,7 +4,7 @@ Callers see plain values (`LockedPackage`, paths); rattler's types stay in here.
 awaited to its end, so a returned function has nothing in flight.
 """
 
-from provision.conda.addresses import DIRECT, Alias, Mirrors, url_of
+from provision.conda.addresses import DIRECT, Alias, Mirrors, url_of, without_login
 from provision.conda.checking import Candidate, newer, unsatisfied
 from provision.conda.linking import index, link, sha256_of
 from provision.conda.platforms import here
@@ -34,5 +34,6 @@ __all__ = [
     "unsatisfied",
     "url_of",
     "without_build",
+    "without_login",
     "without_version",
 ]

@@ -5,6 +5,7 @@ URL; from where records and bytes really come is this machine's affair and never
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,3 +43,8 @@ def url_of(channel: str) -> str:
         return rattler.Channel(channel).base_url.rstrip("/") + "/"
     except Exception as error:
         raise InvalidSpec(f"`{channel}` is not a channel: {' '.join(str(error).split())}.") from error
+
+
+def without_login(url: str) -> str:
+    """The same address without user name and password: what may stand in a file."""
+    return re.sub(r"://[^/@\s]*@", "://", url)

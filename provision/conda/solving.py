@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from provision.conda.addresses import DIRECT, Mirrors, url_of
-from provision.conda.calls import last_cause, run
+from provision.conda.addresses import DIRECT, Mirrors, url_of, without_login
+from provision.conda.calls import last_cause, run, told
 from provision.errors import IntegrityError, Unreachable, Unsolvable
 from provision.model import PLATFORM, LockedPackage, Platform
 
@@ -81,13 +81,13 @@ class Solver:
             raise Unsolvable(
                 f"No set of packages in {', '.join(request.channels)} satisfies {', '.join(request.specs)}.",
                 advice="Loosen a requirement, or name a channel that has the package with --channel; -v shows the solver's words.",
-                details=str(error),
+                details=told(error),
             ) from error
         except GatewayError as error:
             raise Unreachable(
                 f"A channel among {', '.join(request.channels)} did not answer: {last_cause(error)}.",
                 advice="Check the network, or name a mirror with --channel-alias or --channel.",
-                details=str(error),
+                details=told(error),
             ) from error
 
     def _still_there(self, request: Request) -> list[rattler.RepoDataRecord]:
@@ -180,8 +180,10 @@ def _locked(record: rattler.RepoDataRecord, own: dict[str, str], platform: Platf
     return package
 
 
-def _own_url(record: rattler.RepoDataRecord, own: dict[str, str]) -> str:
-    """By the channel's own URL, wherever a mirror says that its packages lie; a channel that is no mirror is taken by its word."""
-    place = (record.channel or "").rstrip("/") + "/"
-    channel = own.get(place, place)
-    return record.url if channel == place else f"{channel}{record.subdir}/{record.file_name}"
+def _own_url(record: rattler.RepoDataRecord, own: Mapping[str, str]) -> str:
+    """By the channel's own URL, wherever a mirror says that its packages lie; a channel that is no mirror is taken by its word.
+    Without a password in any case: rattler leaves it in a record's URL, and hides it in the channel's (tried)."""
+    by_place = {without_login(real): (real, channel) for real, channel in own.items()}
+    place = without_login((record.channel or "").rstrip("/") + "/")
+    real, channel = by_place.get(place, (place, place))
+    return without_login(record.url if channel == real else f"{channel}{record.subdir}/{record.file_name}")

@@ -93,10 +93,10 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
         return wanted.lock, False, written + write_dockerfile(context, wanted, wanted.lock)
     context.progress.say(f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements")
     packages = solve(context, wanted, wish, context.where.channels)
-    text = locks.text(wanted.inputs, packages, python_from=wanted.python_from, solver=wish.solver)
+    path = wanted.folder / locks.FILE
+    text, lock = locks.composed(path, wanted.inputs, packages, python_from=wanted.python_from, solver=wish.solver)
     written = write_inputs(wanted, force=wish.force)
-    folders.write_whole(wanted.folder / locks.FILE, text)
-    lock = locks.read(wanted.folder / locks.FILE)
+    folders.write_whole(path, text)
     return lock, True, written + write_dockerfile(context, wanted, lock)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from provision import conda
+from provision.conda import solving
 from provision.errors import InvalidSpec, Unsolvable
 from provision.model import LockedPackage
 from provision.pipeline import lock
@@ -26,6 +29,22 @@ def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
         assert found.url == f"{conda.url_of('lab')}noarch/six-1-0.conda"
     (found,) = conda.solve(request("six", channels=((tmp_path / "mirror of all" / "lab").as_uri(),)))
     assert found.url.startswith("file:///")
+
+
+@pytest.mark.parametrize(
+    "mirror,channel,url",
+    [
+        ("https://m.invalid/c/", "https://m.invalid/c/", "https://m.invalid/c/noarch/x-1-0.conda"),
+        ("https://me:secret@m.invalid/c/", "https://me:********@m.invalid/c/", "https://me:secret@m.invalid/c/noarch/x-1-0.conda"),
+        ("https://m.invalid/c/", "https://m.invalid/c/", "https://elsewhere.invalid/x-1-0.conda"),
+    ],
+    ids=["plain", "password", "packages elsewhere"],
+)
+def test_no_word_of_a_mirror_in_a_package_url(mirror: str, channel: str, url: str) -> None:
+    record: Any = SimpleNamespace(channel=channel, url=url, subdir="noarch", file_name="x-1-0.conda")
+    assert solving._own_url(record, {mirror: "https://own.invalid/c/"}) == "https://own.invalid/c/noarch/x-1-0.conda"
+    direct = solving._own_url(record, {mirror: mirror})
+    assert "secret" not in direct and direct.endswith("x-1-0.conda")
 
 
 def test_what_one_solver_read_serves_the_next(tmp_path: Path) -> None:
@@ -73,6 +92,8 @@ def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:
     theirs.parent.mkdir()
     write_conda_lock_file(parse_conda_lock_file(ours), theirs, metadata_choices=None)
     assert body(ours) == body(theirs)
+    text, composed = lock.composed(ours, wanted, packages, python_from="channel")
+    assert text == ours.read_text(encoding="utf-8") and composed == lock.read(ours)
 
 
 def body(path: Path) -> list[str]:

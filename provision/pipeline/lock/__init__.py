@@ -11,7 +11,7 @@ from provision.pipeline.lock.export import Format, export, platform_of, selected
 from provision.pipeline.lock.guarding import guard
 from provision.pipeline.lock.hashing import content_hashes
 from provision.pipeline.lock.outside import SOLVERS, Outside, SolverName, find_solver
-from provision.pipeline.lock.reading import read, read_all, require_here
+from provision.pipeline.lock.reading import composed, read, read_all, require_here
 from provision.pipeline.lock.solving import StandIn, solve
 from provision.pipeline.lock.updating import update
 from provision.pipeline.lock.verify import Asked, Verified, verify
@@ -33,6 +33,7 @@ __all__ = [
     "StandIn",
     "Verified",
     "check",
+    "composed",
     "content_hashes",
     "contents",
     "diff",

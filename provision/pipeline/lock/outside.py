@@ -58,7 +58,7 @@ class Outside:
             except IntegrityError as error:
                 said = error.message.partition(": ")[2]
                 raise IntegrityError(f"What {self.name} answered cannot be locked: {said}", advice=_OURS) from error
-        own = {self.mirrors.real(conda.url_of(name)): conda.url_of(name) for name in request.channels}
+        own = {conda.without_login(self.mirrors.real(conda.url_of(name))): conda.url_of(name) for name in request.channels}
         found = tuple(sorted((_named(package, own) for package in packages), key=lambda package: package.name))
         _check_channels(request.specs, found)
         return found
@@ -114,9 +114,10 @@ def command(name: SolverName, executable: Path, request: conda.Request, folder: 
 
 
 def _named(package: LockedPackage, own: Mapping[str, str]) -> LockedPackage:
-    """By its channel's own URL."""
-    place = next((real for real in own if package.url.startswith(real)), None)
-    return dataclasses.replace(package, url=own[place] + package.url[len(place) :]) if place else package
+    """By its channel's own URL. (conda-lock puts variables where an address has a password.)"""
+    url = conda.without_login(package.url)
+    place = next((place for place in own if url.startswith(place)), None)
+    return dataclasses.replace(package, url=own[place] + url[len(place) :] if place else url)
 
 
 def _candidate(package: LockedPackage) -> conda.Candidate:

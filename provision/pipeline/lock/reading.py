@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from provision import conda
 from provision.errors import NOT_YAML, IntegrityError, InvalidSpec
 from provision.model import PLATFORMS, Lock, LockedPackage, Manager, Platform
-from provision.pipeline.lock.writing import AS_OF, INPUTS, PORTABLE, PYTHON_FROM, SOLVER
+from provision.pipeline.lock.asked import Inputs
+from provision.pipeline.lock.writing import AS_OF, INPUTS, PORTABLE, PYTHON_FROM, SOLVER, PythonSource, content, emitted
 
 T = TypeVar("T")
 _RELOCK = "Restore the file, or make it anew: provision lock NAME --relock"
@@ -34,16 +35,25 @@ def read_all(path: Path) -> tuple[Lock, ...]:
     return _seen(path, every)
 
 
+def composed(
+    path: Path, wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: PythonSource, solver: str | None = None
+) -> tuple[str, Lock]:
+    """The text of a lock that is to be written at `path`, and what reading it would give, without parsing it."""
+    said = content(wanted, packages, python_from=python_from, solver=solver)
+    text = emitted(said)
+    return text, _lock(path, text.encode(), said, None)
+
+
 def _seen(path: Path, see: Callable[[bytes, Any], T]) -> T:
     import yaml
 
     raw = path.read_bytes()
     try:
-        content = yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        said = yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, *NOT_YAML) as error:
         raise IntegrityError(f"{path} is not a lock file: {' '.join(str(error).split())}.", advice=_RELOCK) from error
     try:
-        return see(raw, content)
+        return see(raw, said)
     except _Wrong as error:
         raise IntegrityError(f"{path} is not a lock file: {error}.", advice=_RELOCK) from error
 

@@ -12,6 +12,8 @@ from provision.pipeline.lock.hashing import content_hashes
 
 FILE = "conda-lock.yml"
 
+PythonSource = Literal["channel", "host"]
+
 # Keys of the lock's metadata.custom_metadata; conda-lock carries them along untouched.
 PYTHON_FROM, PORTABLE, INPUTS = "provision_python_from", "provision_portable", "provision_inputs_sha256"
 AS_OF, SOLVER = "provision_as_of", "provision_solver"
@@ -24,16 +26,28 @@ HEADER = """\
 """
 
 
-def text(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: Literal["channel", "host"], solver: str | None = None) -> str:
-    """The lock file of these packages, of all platforms. solver: the executable that solved, if it was not ours."""
-    import yaml
+Content = dict[str, Any]
 
+
+def text(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: PythonSource, solver: str | None = None) -> str:
+    """The lock file of these packages, of all platforms. solver: the executable that solved, if it was not ours."""
+    return emitted(content(wanted, packages, python_from=python_from, solver=solver))
+
+
+def content(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: PythonSource, solver: str | None = None) -> Content:
+    """What that file says."""
     portable = python_from == "channel" and not any(package.url.startswith("file:") for package in packages)
     custom = {PYTHON_FROM: python_from, PORTABLE: str(portable).lower(), INPUTS: wanted.sha256}
     custom |= {AS_OF: wanted.as_of} if wanted.as_of else {}
     custom |= {SOLVER: solver} if solver else {}
     listed = sorted((package for package in packages if not package.name.startswith("__")), key=_key)
-    content = {"version": 1, "metadata": _metadata(wanted, custom), "package": [_entry(package) for package in listed]}
+    return {"version": 1, "metadata": _metadata(wanted, custom), "package": [_entry(package) for package in listed]}
+
+
+def emitted(content: Content) -> str:
+    """The file's text."""
+    import yaml
+
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the same text, 5 times as fast
     return HEADER + str(yaml.dump(content, Dumper=dumper, sort_keys=False))
 
