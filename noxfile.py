@@ -27,6 +27,8 @@ TEST_TOOLS = [
     "cyclonedx-python-lib[json-validation]>=11",
     "spdx-tools>=0.8",
 ]
+# Two files at a time: much of the integration tests is waiting, for an engine, an index, a deadline.
+PARALLEL = ("-n", "2", "--dist", "loadfile")
 # What tools/update_data reads and writes with.
 DATA_TOOLS = ["pypi-simple>=1.8", "remotezip>=0.12", "ruamel.yaml>=0.18"]
 
@@ -43,7 +45,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict, over package and tests."""
-    session.install("-e", ".", "mypy>=1.18", "types-PyYAML", "types-docker", "nox", *TEST_TOOLS[:1], *DATA_TOOLS)
+    session.install("-e", ".", "mypy>=1.18", "types-PyYAML", "types-docker", "nox", *TEST_TOOLS, *DATA_TOOLS)
     session.run("mypy")
 
 
@@ -59,7 +61,7 @@ def docs(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit tests: no network, engine or torch; seconds."""
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
-    session.run("pytest", "tests/unit", *session.posargs)
+    session.run("pytest", "tests/unit", *(session.posargs or PARALLEL))
 
 
 @nox.session(venv_backend="none")
@@ -69,8 +71,8 @@ def hosts(session: nox.Session) -> None:
         place = Path(session.create_tmp()).absolute() / f"py{python.name.removeprefix('python')}"
         session.run(str(python), "-m", "venv", "--clear", str(place / "venv"))
         ours = place / "venv" / "bin"
-        session.run(str(ours / "python"), "-m", "pip", "install", "--quiet", ".", "pytest>=8", "hypothesis>=6")
-        session.run(str(ours / "python"), "-m", "pytest", "-q", "tests/unit")
+        session.run(str(ours / "python"), "-m", "pip", "install", "--quiet", ".", "pytest>=8", "pytest-xdist>=3", "hypothesis>=6")
+        session.run(str(ours / "python"), "-m", "pytest", "-q", *PARALLEL, "tests/unit")
         shutil.rmtree(place / "data", ignore_errors=True)
         session.run(str(ours / "provision"), "channel", "bootstrap", env={"PROVISION_DATA": str(place / "data")})
 
@@ -91,9 +93,8 @@ def _other_pythons() -> list[Path]:
 def integration(session: nox.Session) -> None:
     """Tests with real parts; a part that is absent skips with its reason, and fails where PROVISION_REQUIRE names it."""
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
-    # Much of the time is waiting (for an engine, an index, a deadline), so two files are tested at a time.
-    parallel = ("-n", "2", "--dist", "loadfile") if not session.posargs else ()
-    session.run("pytest", "tests/integration", "--durations=15", *parallel, *session.posargs, env=_interpreter_with_torch(session))
+    chosen = session.posargs or PARALLEL
+    session.run("pytest", "tests/integration", "--durations=15", *chosen, env=_interpreter_with_torch(session))
 
 
 def _interpreter_with_torch(session: nox.Session) -> dict[str, str]:

@@ -77,7 +77,8 @@ class Console:
 
     def say(self, text: str) -> None:
         if not self.as_json or self.verbose:
-            print(f"  {text}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"  {text}\n")  # one write: lines of several threads stay lines
+            sys.stderr.flush()
 
     def warn(self, text: str) -> None:
         self._rich().print(f"[yellow]warning:[/yellow] {_escape(text)}")

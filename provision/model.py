@@ -230,9 +230,9 @@ class Outcome:
     """What became of one environment of many."""
 
     name: str
-    status: Literal["made", "kept", "true", "differs", "failed"]
+    status: Literal["made", "kept", "solved", "current", "differs", "failed"]
     detail: str
-    seconds: float
+    seconds: float = 0.0
     exit_code: int = 0  # what the verb would have ended with for this environment alone
     diff: str = ""
 

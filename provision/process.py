@@ -35,6 +35,16 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, **(extra or {})}
 
 
+# What threads of ours wait for: Ctrl-C reaches the main thread only.
+_running: set[subprocess.Popen[str]] = set()
+
+
+def end_running() -> None:
+    """End every child that some thread still waits for; its `run` raises ToolFailed there."""
+    for child in tuple(_running):
+        end_group(child)
+
+
 def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -71,11 +81,13 @@ def run(
             )
         except OSError as error:
             raise ToolMissing(f"`{argv[0]}` cannot be started: {error.strerror}.") from error
+        _running.add(child)
         try:
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise TimedOut(f"`{' '.join(argv[:4])}` did not end within {timeout_s:.0f} s and was stopped.") from error
         finally:
+            _running.discard(child)
             end_group(child)
             for stream in (child.stdout, child.stderr):
                 if stream is not None:

@@ -21,7 +21,7 @@ from provision.cli.options import (
     testing,
     verb,
     wish_of,
-    wishes_of,
+    wishes_of_all,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
     if options["check"] or options["every"]:
         from provision.workflows import bulk
 
-        wishes = wishes_of(context, name, options, force=force)
+        if not options["every"]:
+            return show_outcomes(console, [bulk.check(context, wish_of(name, options))])
+        wishes = wishes_of_all(context, name, options, force=force)
         outcomes = bulk.check_all(context, wishes) if options["check"] or dry_run else bulk.render_all(context, wishes)
         return show_outcomes(console, outcomes)
     wish = wish_of(name, options, force=force)
@@ -139,7 +141,9 @@ def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, *
 
         return show_outcomes(
             console,
-            bulk.lock_all(context, wishes_of(context, name, options, relock=options["relock"], solver=options["solver"]), dry_run=dry_run),
+            bulk.lock_all(
+                context, wishes_of_all(context, name, options, relock=options["relock"], solver=options["solver"]), dry_run=dry_run
+            ),
         )
     wish = wish_of(name, options, relock=options["relock"], solver=options["solver"])
     if dry_run:

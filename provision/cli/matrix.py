@@ -82,6 +82,8 @@ def lock(console: Console, envs: Path | None, dry_run: bool, alias: str | None, 
     """
     from provision.workflows import bulk
 
+    if not any(chosen.values()):
+        raise click.UsageError("Say which builds, e.g. --torch '>=2.4' --driver 535: all of the table would be locked.")
     context = context_of(console, envs, alias=alias)
     wishes = bulk.wishes_for(chosen, newest=newest, relock=relock)
     return show_outcomes(console, bulk.lock_all(context, wishes, dry_run=dry_run))

@@ -173,13 +173,11 @@ def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
     return Wish(name=name, options=asked(options), request=Request(**test, inject=tuple(options.get("inject", ()))), **more)
 
 
-def wishes_of(context: Context, name: str | None, options: dict[str, Any], **more: Any) -> list[Wish]:
-    """One wish for each environment that is meant: all of the envs folder with --all, else the one that was named or described."""
+def wishes_of_all(context: Context, name: str | None, options: dict[str, Any], **more: Any) -> list[Wish]:
+    """--all: a wish for each environment of the envs folder. Raises InvalidSpec if one was also named or described."""
     from provision.errors import InvalidSpec
     from provision.workflows.bulk import named
 
-    if not options["every"]:
-        return [wish_of(name, options, **more)]
     told = sorted(key for key in SPEC_OPTIONS if options.get(key) not in (None, (), [], False))
     if name or told:
         raise InvalidSpec(

@@ -6,10 +6,10 @@ import dataclasses
 import difflib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from provision.compat import minor, version_key
 from provision.errors import InvalidSpec, ProvisionError
@@ -18,8 +18,9 @@ from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import render
 from provision.pipeline.table import question, table
+from provision.process import end_running
 from provision.workflows.keep import lock_only, render_only
-from provision.workflows.plan import Context, Plan, Wish, plan
+from provision.workflows.plan import Context, Plan, Wish, name_of, plan
 from provision.workflows.preview import lock_preview
 
 # Solving is the work of rattler's threads and of uv's process; more of ours only take memory.
@@ -105,47 +106,45 @@ def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[
 
 def lock_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = False) -> list[Outcome]:
     """`provision lock --all` and `provision matrix lock`: the lock of each, several at a time, in the order of the wishes."""
+    return _each(context, wishes, _solved if dry_run else _locked)
 
-    def lock(alone: Context, wish: Wish) -> Outcome:
-        started = time.monotonic()
-        if dry_run:
-            packages = lock_preview(alone, wish)
-            return Outcome(name=str(wish.name), status="true", detail=f"{len(packages)} packages", seconds=time.monotonic() - started)
-        wanted, made, anew = lock_only(alone, wish)
-        told = f"{len(made.packages)} packages" + ("" if made.portable else ", not portable")
-        return Outcome(name=wanted.name, status="made" if anew else "kept", detail=told, seconds=time.monotonic() - started)
 
-    return _each(context, wishes, lock)
+def _solved(context: Context, wish: Wish, name: str) -> Outcome:
+    return Outcome(name=name, status="solved", detail=f"{len(lock_preview(context, wish))} packages")
+
+
+def _locked(context: Context, wish: Wish, name: str) -> Outcome:
+    _, made, anew = lock_only(context, wish)
+    told = f"{len(made.packages)} packages" + ("" if made.portable else ", not portable")
+    return Outcome(name=name, status="made" if anew else "kept", detail=told)
 
 
 def render_all(context: Context, wishes: Sequence[Wish]) -> list[Outcome]:
     """`provision render --all`: the generated files of each."""
+    return _each(context, wishes, _written)
 
-    def write(alone: Context, wish: Wish) -> Outcome:
-        started = time.monotonic()
-        written = render_only(alone, wish)
-        told = f"wrote {', '.join(written)}" if written else "all files are as rendered"
-        return Outcome(name=str(wish.name), status="made" if written else "kept", detail=told, seconds=time.monotonic() - started)
 
-    return _each(context, wishes, write)
+def _written(context: Context, wish: Wish, name: str) -> Outcome:
+    written = render_only(context, wish)
+    told = f"wrote {', '.join(written)}" if written else "all files are as rendered"
+    return Outcome(name=name, status="made" if written else "kept", detail=told)
 
 
 def check_all(context: Context, wishes: Sequence[Wish]) -> list[Outcome]:
-    """`provision render --check`: whether each environment's files are what its spec.yml renders, and its lock is made from them."""
+    """`provision render --all --check`: for each what `check` says."""
+    return _each(context, wishes, lambda alone, wish, name: check(alone, wish))
 
-    def compare(alone: Context, wish: Wish) -> Outcome:
-        started = time.monotonic()
-        wanted = plan(alone, dataclasses.replace(wish, force=True))
-        texts = rendered(wanted)
-        pending = render.pending(wanted.folder, texts)
-        diff = "".join(line for name in pending for line in difference(wanted.folder / name, texts[name]))
-        stale = [locks.FILE + " (stale)"] if wanted.lock and not wanted.lock_is_current else []
-        status: Literal["true", "differs"] = "differs" if pending or stale else "true"
-        told = ", ".join(pending + stale) or "as rendered"
-        seconds = time.monotonic() - started
-        return Outcome(name=wanted.name, status=status, detail=told, seconds=seconds, exit_code=int(status == "differs"), diff=diff)
 
-    return _each(context, wishes, compare)
+def check(context: Context, wish: Wish) -> Outcome:
+    """`provision render --check`: whether an environment's files are what its spec.yml renders, and its lock is made from them."""
+    wanted = plan(context, dataclasses.replace(wish, force=True))
+    texts = rendered(wanted)
+    pending = render.pending(wanted.folder, texts)
+    diff = "".join(line for name in pending for line in difference(wanted.folder / name, texts[name]))
+    stale = [f"{locks.FILE} (stale)"] if wanted.lock and not wanted.lock_is_current else []
+    if not pending and not stale:
+        return Outcome(name=wanted.name, status="current", detail="as rendered")
+    return Outcome(name=wanted.name, status="differs", detail=", ".join(pending + stale), exit_code=1, diff=diff)
 
 
 def rendered(wanted: Plan) -> dict[str, str]:
@@ -161,26 +160,24 @@ def difference(path: Path, text: str) -> Iterator[str]:
     return difflib.unified_diff(before.splitlines(keepends=True), text.splitlines(keepends=True), str(path), f"{path} (as rendered)")
 
 
-def _each(context: Context, wishes: Sequence[Wish], work: Callable[[Context, Wish], Outcome]) -> list[Outcome]:
+def _each(context: Context, wishes: Sequence[Wish], work: Callable[[Context, Wish, str], Outcome]) -> list[Outcome]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         running = [pool.submit(_one, context, wish, work) for wish in wishes]
         try:
             return [future.result() for future in running]
-        except BaseException:  # Ctrl-C: what has not begun does not begin
-            _cancel(running)
+        except BaseException:  # Ctrl-C: what has not begun does not begin, and what uv does for the others ends
+            for future in running:
+                future.cancel()
+            end_running()
             raise
 
 
-def _cancel(running: Sequence[Future[Outcome]]) -> None:
-    for future in running:
-        future.cancel()
-
-
-def _one(context: Context, wish: Wish, work: Callable[[Context, Wish], Outcome]) -> Outcome:
+def _one(context: Context, wish: Wish, work: Callable[[Context, Wish, str], Outcome]) -> Outcome:
     started = time.monotonic()
-    name = wish.name or " ".join(f"{key} {value}" for key, value in wish.options.items() if value)
+    name = wish.name or " ".join(str(wish.options[key]) for key in ("torch", "cuda", "source") if wish.options.get(key))
     try:
-        return work(dataclasses.replace(context, progress=Named(name, context.progress)), wish)
+        name = name_of(context, wish)
+        done = work(dataclasses.replace(context, progress=Named(name, context.progress)), wish, name)
     except ProvisionError as error:
-        said = " ".join(str(error).split())
-        return Outcome(name=name, status="failed", detail=said, seconds=time.monotonic() - started, exit_code=error.exit_code)
+        done = Outcome(name=name, status="failed", detail=" ".join(str(error).split()), exit_code=error.exit_code)
+    return dataclasses.replace(done, seconds=time.monotonic() - started)

@@ -89,3 +89,16 @@ def test_an_empty_folder_has_nothing_to_lock(shelf: Home, tmp_path: Path) -> Non
     done = shelf.run("lock", "--all", "--envs", str(tmp_path))
     assert done.returncode == 3
     assert os.fspath(tmp_path) in done.stderr
+
+
+def test_a_whole_matrix(shelf: Home, tmp_path: Path) -> None:
+    """Builds of the table that fit a question, each as an environment; one that the records lack is named and stops nothing."""
+    asked = ("matrix", "lock", "--torch", ">=2.5.1,<2.8", "--cuda", "12", "--source", "conda-forge", "--driver", "535", "--no-companions")
+    done = shelf.run(*asked, "--envs", str(tmp_path))
+    assert done.returncode == 1
+    locked = {path.parent.name for path in tmp_path.glob("*/conda-lock.yml")}
+    assert {"torch2.5.1-cuda12.6-py311", "torch2.6.0-cuda12.6-py311"} <= locked
+    assert "torch2.5.1-cuda12.0-py311" not in locked
+    assert "torch2.5.1-cuda12.0-py311 " in done.stdout
+    newest = rows(shelf, *asked, "--envs", str(tmp_path), "--newest", "--dry-run")
+    assert "torch2.7.1-cuda12.6-py311-conda-forge" in newest and "torch2.7.0-cuda12.6-py311-conda-forge" not in newest

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.torch
 
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
 FOLDER = Path(str(provision.inside.__file__)).parent
-# Over the deadline: noticing, collecting where the ranks stand, and ending them.
-BEYOND_DEADLINE_S = 10
+# Patience with a busy machine: what matters here is that it ends; how soon is a benchmark's business.
+BEYOND_DEADLINE_S = 60
 DEADLINE_S = 4
 TIMEOUT_S = 180
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
