@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -91,6 +92,7 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
     if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
         written = write_inputs(wanted, force=wish.force)
         return wanted.lock, False, written + write_dockerfile(context, wanted, wanted.lock)
+    _tell_open_day(context, wanted.inputs.as_of)
     context.progress.say(f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements")
     packages = solve(context, wanted, wish, context.where.channels)
     path = wanted.folder / locks.FILE
@@ -98,6 +100,11 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
     written = write_inputs(wanted, force=wish.force)
     folders.write_whole(path, text)
     return lock, True, written + write_dockerfile(context, wanted, lock)
+
+
+def _tell_open_day(context: Context, as_of: str | None) -> None:
+    if as_of and as_of >= datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"):
+        context.progress.warn(f"{as_of} is not over yet: what is published before it ends would be part of a later lock")
 
 
 def solve(context: Context, wanted: Plan, wish: Wish, channels: Path) -> tuple[LockedPackage, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from provision import channel, conda, folders
-from provision.errors import InvalidSpec, NoSuchBuild, StaleLock, ToolMissing, Unreachable
+from provision.errors import IntegrityError, InvalidSpec, NoSuchBuild, StaleLock, ToolMissing, Unreachable
 from provision.folders import Folders
 from provision.model import Lock, Manager, Pin, Platform, Progress, Resolution, Spec
 from provision.pipeline import lock as locks
@@ -90,7 +90,7 @@ def plan(context: Context, wish: Wish) -> Plan:
     """
     wanted = _spec(context, wish)
     folder = context.where.envs / wanted.name
-    lock = locks.read(folder / locks.FILE) if (folder / locks.FILE).exists() else None
+    lock = _known_lock(context, folder / locks.FILE, wish)
     python_from, wanted = _python_from(context, wanted, None if wish.relock else lock)
     resolution = request.resolved(wanted)
     _tell_warnings(context, resolution)
@@ -114,6 +114,19 @@ def plan(context: Context, wish: Wish) -> Plan:
         python_from=python_from,
         prefix_path=folders.prefix_path(context.where, wanted.name, wish.prefix),
     )
+
+
+def _known_lock(context: Context, path: Path, wish: Wish) -> Lock | None:
+    """The lock that is there. One that cannot be read stands in the way of everything but being replaced."""
+    if not path.exists():
+        return None
+    try:
+        return locks.read(path)
+    except IntegrityError as error:
+        if not wish.relock:
+            raise
+        context.progress.warn(f"{error.message} It is replaced.")
+        return None
 
 
 def _fits(lock: Lock, inputs: locks.Inputs) -> bool:

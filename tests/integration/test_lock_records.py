@@ -259,6 +259,20 @@ def test_the_same_bytes_for_everybody(tmp_path: Path) -> None:
     assert not [line for line in found[0].decode().splitlines() if "file://" in line or str(tmp_path) in line]
 
 
+def test_a_damaged_lock_is_replaced_when_asked(tmp_path: Path) -> None:
+    made = make_home(tmp_path)
+    home = dataclasses.replace(made, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()})
+    assert home.run("lock", "lab", "--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--no-companions").returncode == 0
+    path = home.envs / "lab" / lock.FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole[:3000])
+    refused = home.run("lock", "lab")
+    assert refused.returncode == 7 and "is not a lock file" in refused.stderr and "--relock" in refused.stderr
+    assert path.read_bytes() == whole[:3000]
+    done = home.run("lock", "lab", "--relock")
+    assert done.returncode == 0 and "It is replaced" in done.stderr and path.read_bytes() == whole
+
+
 def test_wheels_twice_the_same() -> None:
     texts = []
     for _ in range(2):
