@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from provision.pipeline.lock.diff import Compared
     from provision.pipeline.lock.verify import Verified
+    from provision.workflows.mirroring import Mirrored
 
 
 def plain(value: Any) -> Any:
@@ -251,3 +252,12 @@ def size_of(found: Compared) -> str:
         return f"{found.after} locks the same {found.packages} packages as {found.before}"
     told = ", ".join(f"{count} {change}" for change, count in sorted(counts.items()))
     return f"{len(found.differences)} of {found.packages} packages differ: {told}"
+
+
+def mirrored_lines(found: Mirrored) -> list[str]:
+    """What a mirror holds and what was done; a preview lists each file."""
+    if found.dry_run:
+        lines = [f"would fetch {path}" for path in found.fetched] + [f"would remove {path}" for path in found.removed]
+        return [*lines, f"{found.folder}: {len(found.fetched)} of {found.files} files to fetch, {len(found.removed)} to remove"]
+    done = f"{len(found.fetched)} fetched, {found.kept} kept" + (f", {len(found.removed)} removed" if found.removed else "")
+    return [f"{found.folder}: {found.files} files, {found.bytes / 1e6:.1f} MB ({done})"]

@@ -8,17 +8,19 @@ pip's settings for them where the environment says nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from provision.errors import IntegrityError, ProvisionError, Unreachable, from_system
-from provision.mirrors import path_of, shown
+from provision.mirrors import path_of, without_login
 
 if TYPE_CHECKING:
     import requests
@@ -28,13 +30,14 @@ CONNECT_S = 10.0
 SILENCE_S = 30.0
 TIMEOUT = "PROVISION_HTTP_TIMEOUT"  # seconds; instead of SILENCE_S
 TRIES = 4
-PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0  # doubled with each try in vain
+WORTH = 1 << 16  # bytes
 SLOWEST = 1024  # bytes per second over SILENCE_S; slower counts as silent
 TEXT_LIMIT = 64 << 20
 # What a server may say now and not say in a moment (RFC 9110; 429 is RFC 6585).
 PASSING = (408, 425, 429, 500, 502, 503, 504)
 
 T = TypeVar("T")
+R = TypeVar("R")
 State = Literal["there", "gone", "changed", "silent", "other"]
 
 
@@ -64,6 +67,11 @@ def silence_s() -> float:
         return SILENCE_S
 
 
+def pause_s(in_vain: int) -> float:
+    """How long to wait before the next try: twice as long each time, and the impatient wait less."""
+    return min(0.25, silence_s() / 8) * float(2**in_vain)
+
+
 class Web:
     """Connections that are kept open between requests; threads may share them. Close it, or use `with`."""
 
@@ -90,16 +98,16 @@ class Web:
             try:
                 return self._body(response).decode("utf-8")
             except UnicodeDecodeError as error:
-                raise Unreachable(f"{shown(url)} is not a text.") from error
+                raise Unreachable(f"{without_login(url)} is not a text.") from error
 
     def _body(self, response: requests.Response) -> bytes:
         pieces, size = [], 0
         pace = _Pace(self._silence_s)
-        for piece in response.iter_content(1 << 16):
+        for piece in _pieces(response):
             pace.came(len(piece))
             size += len(piece)
             if size > TEXT_LIMIT:
-                raise Unreachable(f"{shown(response.url)} is larger than a text should be.")
+                raise Unreachable(f"{without_login(response.url)} is larger than a text should be.")
             pieces.append(piece)
         return b"".join(pieces)
 
@@ -123,56 +131,51 @@ class Web:
             raise requests.exceptions.HTTPError(f"HTTP {status}")
         return status
 
-    def download(self, wanted: Sequence[Wanted], came: Callable[[int], None]) -> list[tuple[Wanted, ProvisionError]]:
+    def download(self, wanted: Sequence[Wanted], done: Callable[[Wanted], None]) -> list[tuple[Wanted, ProvisionError]]:
         """Download files, several at a time, and return those that could not be had, each with why; the others stand under their
-        names. `came` is told of bytes as they arrive. The disk's own errors are raised."""
+        names, and `done` is told of each. The disk's own errors are raised."""
         failed: list[tuple[Wanted, ProvisionError]] = []
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            running = {pool.submit(self._one, one, came): one for one in wanted}
-            try:
-                for future in as_completed(running):
-                    try:
-                        future.result()
-                    except (Unreachable, IntegrityError) as error:
-                        failed.append((running[future], error))
-            except BaseException:  # a full disk, Ctrl-C: what has not begun does not begin
-                for future in running:
-                    future.cancel()
-                self._session.close()
-                raise
+        for one, error in in_parallel(self._one, wanted):
+            if error is None:
+                done(one)
+            else:
+                failed.append((one, error))
         return sorted(failed, key=lambda pair: str(pair[0].target))
 
-    def _one(self, wanted: Wanted, came: Callable[[int], None]) -> None:
+    def _one(self, wanted: Wanted) -> ProvisionError | None:
         part = part_of(wanted.target)
         try:
             wanted.target.parent.mkdir(parents=True, exist_ok=True)
-            self._fill(wanted, part, came)
+            self._fill(wanted, part)
             os.replace(part, wanted.target)
+        except (Unreachable, IntegrityError) as error:
+            return error
         except OSError as error:
             raise from_system(error) from error
+        return None
 
-    def _fill(self, wanted: Wanted, part: Path, came: Callable[[int], None]) -> None:
+    def _fill(self, wanted: Wanted, part: Path) -> None:
         """Make `part` whole and right. A part whose hash is wrong at the end is thrown away, and fetched once more from its
         beginning: an earlier run may have left it, or a proxy may have put something of its own in between."""
         if wanted.url.startswith("file:"):
-            _copy(wanted, part, came)
+            _copy(wanted, part)
             _check(wanted, part)
             return
         began_empty = not part.exists()
-        self._receive(wanted, part, came)
+        self._receive(wanted, part)
         try:
             _check(wanted, part)
         except IntegrityError:
             if began_empty:
                 raise
-            self._receive(wanted, part, came)
+            self._receive(wanted, part)
             _check(wanted, part)
 
-    def _receive(self, wanted: Wanted, part: Path, came: Callable[[int], None]) -> None:
+    def _receive(self, wanted: Wanted, part: Path) -> None:
         """Fetch what is missing of `part`; a try that brought something does not count as one in vain."""
-        _again(lambda: self._append(wanted.url, part, came), wanted.url, progress=lambda: _size(part))
+        _again(lambda: self._append(wanted.url, part), wanted.url, progress=lambda: _size(part))
 
-    def _append(self, url: str, part: Path, came: Callable[[int], None]) -> None:
+    def _append(self, url: str, part: Path) -> None:
         have = _size(part)
         with self._get(url, {"Range": f"bytes={have}-"} if have else {}) as response:
             if have and response.status_code == 416:  # nothing is missing, or the part is not of this file: its hash will tell
@@ -181,29 +184,34 @@ class Web:
             continues = response.status_code == 206
             pace = _Pace(self._silence_s)
             with part.open("ab" if continues else "wb") as file:
-                for piece in response.iter_content(1 << 18):
+                for piece in _pieces(response):
                     pace.came(len(piece))
                     file.write(piece)
-                    came(len(piece))
 
     def _get(self, url: str, headers: Mapping[str, str] | None = None) -> requests.Response:
         plain = {"Accept-Encoding": "identity", **(headers or {})}  # a file's hash is that of its bytes as they lie there
         return self._session.get(url, headers=plain, stream=True, timeout=(CONNECT_S, self._silence_s))
 
 
+def _pieces(response: requests.Response) -> Iterator[bytes]:
+    """What has arrived, as it arrives: waiting for a piece of some length would wait for ever on a server that trickles."""
+    while piece := response.raw.read1(1 << 18):
+        yield piece
+
+
 def _again(work: Callable[[], T], url: str, *, progress: Callable[[], int] = lambda: 0) -> T:
-    """Do what a connection may spoil, again as often as it helps. progress: a figure that grows when a try was not in vain.
-    Raises Unreachable."""
+    """Do what a connection may spoil, again as often as it helps. progress: how many bytes there are; a try that brought WORTH of them
+    was not in vain. Raises Unreachable."""
     in_vain, best = 0, progress()
     while True:
         try:
             return work()
         except _transport_errors() as error:
-            in_vain = 0 if progress() > best else in_vain + 1
-            best = max(best, progress())
+            worth_it = progress() - best >= WORTH and not isinstance(error, TooSlow)
+            in_vain, best = 0 if worth_it else in_vain + 1, max(best, progress())
             if in_vain >= TRIES or isinstance(error, ValueError):  # requests' errors about the address itself are ValueErrors
-                raise Unreachable(f"{shown(url)} cannot be had: {_reason(error)}.", advice=_ADVICE) from error
-            time.sleep(min(PAUSE_S * 2**in_vain, LONGEST_PAUSE_S))
+                raise Unreachable(f"{without_login(url)} cannot be had: {_reason(error)}.", advice=_ADVICE) from error
+            time.sleep(pause_s(in_vain))
 
 
 _ADVICE = "Check the network and the mirror, and run the same command again."
@@ -271,7 +279,7 @@ def _reason(error: BaseException) -> str:
         return str(system.strerror)
     if any(isinstance(one, (Timeout, TimeoutError)) for one in chain):
         return f"the server was silent for too long ({TIMEOUT} sets the seconds)"
-    return shown(" ".join(str(chain[-1]).split()).rstrip(".?"))[:300]
+    return without_login(" ".join(str(chain[-1]).split()).rstrip(".?"))[:300]
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -299,7 +307,7 @@ def _require(response: requests.Response, url: str) -> None:
     if not 200 <= status < 300:
         response.close()
         gone = " is gone: the server says" if status in (404, 410) else " cannot be had: the server says"
-        raise Unreachable(f"{shown(url)}{gone} HTTP {status}.", advice=_ADVICE if status not in (404, 410) else "")
+        raise Unreachable(f"{without_login(url)}{gone} HTTP {status}.", advice=_ADVICE if status not in (404, 410) else "")
 
 
 def part_of(target: Path) -> Path:
@@ -328,19 +336,18 @@ def _check(wanted: Wanted, part: Path) -> None:
     if (found := sha256_of(part)) != wanted.sha256:
         part.unlink()
         raise IntegrityError(
-            f"{shown(wanted.url)} is not the file that the lock names: its sha256 is {found[:16]}…, not {wanted.sha256[:16]}….",
+            f"{without_login(wanted.url)} is not the file that the lock names: its sha256 is {found[:16]}…, not {wanted.sha256[:16]}….",
             advice="A mirror may be damaged, or a login page answers in its place; nothing of it was kept.",
         )
 
 
-def _copy(wanted: Wanted, part: Path, came: Callable[[int], None]) -> None:
+def _copy(wanted: Wanted, part: Path) -> None:
     source = path_of(wanted.url)
     if not source.is_file():
         raise Unreachable(f"{source} is not there.")
     with source.open("rb") as reader, part.open("wb") as writer:
         while piece := reader.read(1 << 20):
             writer.write(piece)
-            came(len(piece))
 
 
 def _ask_disk(path: Path, sha256: str) -> Answer:
@@ -360,12 +367,36 @@ def _local_text(url: str) -> str:
         raise Unreachable(f"{path_of(url)} cannot be read: {getattr(error, 'strerror', None) or 'it is not a text'}.") from error
 
 
-def in_parallel(work: Callable[[str], Answer], urls: Sequence[str]) -> Iterator[tuple[str, Answer]]:
-    """Each address with its answer, as they come; several at a time."""
-    pool = ThreadPoolExecutor(AT_ONCE)
+def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
+    """Each item with what became of it, as they come; several at a time. What a worker raises is raised here, and ends it all.
+
+    The workers are daemons: whoever is waiting for a silent server when Ctrl-C comes is not waited for.
+    """
+    waiting: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+    ready: queue.SimpleQueue[tuple[T, R | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        while (item := waiting.get()) is not None:
+            try:
+                ready.put((item, work(item), None))
+            except BaseException as error:
+                ready.put((item, None, error))
+
+    for item in items:
+        waiting.put(item)
+    workers = [threading.Thread(target=run, daemon=True) for _ in range(min(AT_ONCE, len(items)))]
+    for worker in workers:
+        waiting.put(None)
+        worker.start()
     try:
-        running = {pool.submit(work, url): url for url in urls}
-        for future in as_completed(running):
-            yield running[future], future.result()
+        for _ in items:
+            item, result, error = ready.get()
+            if error is not None:
+                raise error
+            yield item, cast("R", result)
     finally:
-        pool.shutdown(cancel_futures=True)
+        with contextlib.suppress(queue.Empty):
+            while waiting.get_nowait() is not None:
+                pass
+        for _ in workers:
+            waiting.put(None)

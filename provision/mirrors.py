@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from provision.errors import IntegrityError, InvalidSpec, Unreachable
 
@@ -50,13 +50,36 @@ class MirroredWheel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mirrors:
-    """Every mirror of this run."""
+class _Known:
+    """What was asked for, with every name as an address and every folder's content read."""
 
     pairs: tuple[Mirror, ...] = ()
-    index: str | None = None  # instead of the default package index
-    folders: tuple[str, ...] = ()  # addresses of folders of ours; if there is one, nothing else is asked
     wheels: tuple[MirroredWheel, ...] = ()
+
+    @functools.cached_property
+    def by_canonical(self) -> Mapping[str, MirroredWheel]:
+        return {wheel.canonical: wheel for wheel in self.wheels}
+
+    @functools.cached_property
+    def by_hash(self) -> Mapping[str, MirroredWheel]:
+        return {wheel.sha256: wheel for wheel in self.wheels}
+
+
+class Mirrors:
+    """Every mirror of this run. What names and folders stand for is asked at first use: most verbs never need it."""
+
+    def __init__(
+        self, wanted: Iterable[Asked] = (), *, channel_url: Callable[[str], str] = str, manifest: Callable[[str], str] = str
+    ) -> None:
+        """channel_url: the canonical address of a channel's name (of `*`: what all names are looked up under).
+        manifest: the text of the manifest of the folder with this address."""
+        self._wanted = tuple(wanted)
+        self._channel_url, self._manifest = channel_url, manifest
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Addresses of folders of ours."""
+        return tuple(one.url for one in self._wanted if one.what is None)
 
     @property
     def closed(self) -> bool:
@@ -68,38 +91,53 @@ class Mirrors:
         """The package indexes of the folders."""
         return tuple(f"{folder}{SIMPLE}/" for folder in self.folders)
 
-    def real(self, url: str) -> str:
-        """From where to fetch what a lock names by `url`. Raises Unreachable if folders stand for everything and hold it not."""
-        if (wheel := self._by_canonical.get(url)) is not None:
+    @property
+    def index(self) -> str | None:
+        """What is asked instead of the default package index."""
+        return next((one.url.rstrip("/") for one in self._wanted if one.what == INDEX), None)
+
+    def real(self, url: str, sha256: str = "") -> str:
+        """From where to fetch what a lock names by `url`. Raises Unreachable if folders stand for everything and do not hold it."""
+        if not self._wanted:
+            return url
+        if (wheel := self._known.by_canonical.get(url) or self._known.by_hash.get(sha256)) is not None:
             return wheel.url
-        pairs = [pair for pair in self.pairs if url.startswith(pair.canonical)]
+        pairs = [pair for pair in self._known.pairs if url.startswith(pair.canonical)]
         if pairs:
             best = max(pairs, key=lambda pair: len(pair.canonical))
             return best.url + url[len(best.canonical) :]
         if self.closed and not (url.startswith("file:") and path_of(url).exists()):
             raise Unreachable(
-                f"{' and '.join(map(shown, self.folders))} does not hold {shown(url)}.",
+                f"{' and '.join(map(without_login, self.folders))} does not hold {without_login(url)}.",
                 advice="`provision channel mirror NAME DIR` adds what a lock needs; or leave out --mirror.",
             )
         return url
 
     def canonical(self, url: str, sha256: str = "") -> str:
         """By which address a lock names what was found at `url`."""
-        if (wheel := self._by_hash.get(sha256)) is not None:
+        if not self._wanted:
+            return url
+        if (wheel := self._known.by_hash.get(sha256)) is not None:
             return wheel.canonical
-        pairs = [pair for pair in self.pairs if url.startswith(pair.url)]
+        pairs = [pair for pair in self._known.pairs if url.startswith(pair.url)]
         if not pairs:
             return url
         best = max(pairs, key=lambda pair: len(pair.url))
         return best.canonical + url[len(best.url) :]
 
     @functools.cached_property
-    def _by_canonical(self) -> Mapping[str, MirroredWheel]:
-        return {wheel.canonical: wheel for wheel in self.wheels}
-
-    @functools.cached_property
-    def _by_hash(self) -> Mapping[str, MirroredWheel]:
-        return {wheel.sha256: wheel for wheel in self.wheels}
+    def _known(self) -> _Known:
+        pairs: list[Mirror] = []
+        wheels: list[MirroredWheel] = []
+        for one in self._wanted:
+            if one.what is None:
+                held, files = read_manifest(self._manifest(one.url), one.url)
+                pairs += held
+                wheels += files
+            elif one.what != INDEX:
+                canonical = one.what if "://" in one.what else self._channel_url(one.what)
+                pairs.append(Mirror(canonical=canonical.rstrip("/") + "/", url=one.url))
+        return _Known(pairs=tuple(pairs), wheels=tuple(wheels))
 
 
 DIRECT = Mirrors()
@@ -110,7 +148,7 @@ def asked(text: str, where: Path) -> Asked:
     what, separator, url = text.partition("=")
     if separator and "/" not in what.partition("://")[0]:
         if not what.strip() or not url.strip():
-            raise InvalidSpec(f"`{shown(text)}` is not a mirror.", advice=_SYNTAX)
+            raise InvalidSpec(f"`{without_login(text)}` is not a mirror.", advice=_SYNTAX)
         return Asked(what=what.strip(), url=_folder_url(url.strip(), where))
     return Asked(what=None, url=_folder_url(text.strip(), where))
 
@@ -122,7 +160,7 @@ def _folder_url(text: str, where: Path) -> str:
     """An address that ends with a slash, from an address or a path."""
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", text):
         if urlsplit(text).scheme.lower() not in SCHEMES:
-            raise InvalidSpec(f"`{shown(text)}` is not an address of a mirror.", advice=f"Known: {', '.join(SCHEMES)}, or a path.")
+            raise InvalidSpec(f"`{without_login(text)}` is not an address of a mirror.", advice=f"Known: {', '.join(SCHEMES)}, or a path.")
         return text.rstrip("/") + "/"
     if not text:
         raise InvalidSpec("A mirror has no address.", advice=_SYNTAX)
@@ -136,9 +174,9 @@ def path_of(url: str) -> Path:
     return Path(url2pathname(urlsplit(url).path))
 
 
-def shown(url: str) -> str:
-    """An address for people and reports: without the user's name and password."""
-    return re.sub(r"://[^/@\s]*@", "://", url)
+def without_login(text: str) -> str:
+    """Addresses without user names and passwords: what may be shown, or stand in a file."""
+    return re.sub(r"://[^/@\s]*@", "://", text)
 
 
 def chosen(*sources: Sequence[Asked]) -> tuple[Asked, ...]:
@@ -156,36 +194,12 @@ def chosen(*sources: Sequence[Asked]) -> tuple[Asked, ...]:
     return tuple(found.values())
 
 
-def resolve(wanted: Iterable[Asked], channel_url: Callable[[str], str], manifest: Callable[[str], str]) -> Mirrors:
-    """Mirrors from what was asked for.
-
-    channel_url: the canonical address of a channel's name (of `*`: what all names are looked up under).
-    manifest: the text of the manifest of the folder with this address.
-    """
-    pairs: list[Mirror] = []
-    wheels: list[MirroredWheel] = []
-    folders: list[str] = []
-    index = None
-    for one in wanted:
-        if one.what is None:
-            held, files = read_manifest(manifest(one.url), one.url)
-            pairs += held
-            wheels += files
-            folders.append(one.url)
-        elif one.what == INDEX:
-            index = one.url.rstrip("/")
-        else:
-            canonical = one.what if "://" in one.what else channel_url(one.what)
-            pairs.append(Mirror(canonical=canonical.rstrip("/") + "/", url=one.url))
-    return Mirrors(pairs=tuple(pairs), index=index, folders=tuple(folders), wheels=tuple(wheels))
-
-
 def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWheel]]:
     """What a folder of ours holds, with addresses in it. Raises IntegrityError for what is no such manifest."""
     try:
         content = json.loads(text)
         if content["schema"] != 1:
-            raise IntegrityError(f"{shown(folder)}{MANIFEST} is of schema {content['schema']}; this reads schema 1.")
+            raise IntegrityError(f"{without_login(folder)}{MANIFEST} is of schema {content['schema']}; this reads schema 1.")
         pairs = [Mirror(canonical=name, url=_inside(folder, path)) for name, path in content["channels"].items()]
         wheels = [
             MirroredWheel(sha256=sha256, canonical=row["url"], url=_inside(folder, row["path"]))
@@ -193,7 +207,7 @@ def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWh
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise IntegrityError(
-            f"{shown(folder)}{MANIFEST} is not the manifest of a mirror: {type(error).__name__}.",
+            f"{without_login(folder)}{MANIFEST} is not the manifest of a mirror: {type(error).__name__}.",
             advice="Make the folder again: provision channel mirror.",
         ) from error
     return pairs, wheels
@@ -206,9 +220,3 @@ def _inside(folder: str, path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"{path} leads out of the folder")
     return folder + quote(path)
-
-
-def without_login(url: str) -> str:
-    """The same address without user name and password: what may stand in a file."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -14,8 +14,9 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 # A number is an HTTP status. truncate: half of the file, then the connection ends. wrong: other bytes of the same length. stall: half,
-# then silence. drop: no answer at all. slow: a tenth at a time. no-head: HEAD is not allowed. no-range: the whole file whatever is asked.
-Fault = int | Literal["truncate", "wrong", "stall", "drop", "slow", "no-head", "no-range"]
+# then silence. drop: no answer at all. slow: a tenth at a time. trickle: a byte at a time. no-head: HEAD is not allowed. no-range: the
+# whole file whatever is asked.
+Fault = int | Literal["truncate", "wrong", "stall", "drop", "slow", "trickle", "no-head", "no-range"]
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -23,8 +24,10 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), functools.partial(_Handler, directory=str(folder)))
+        self.folder = folder
         self.faults: list[tuple[str, Fault, int]] = []
         self.log: list[str] = []
+        self.ranges: list[str] = []
         self.over = threading.Event()
         self._counting = threading.Lock()
 
@@ -39,6 +42,7 @@ class Server(http.server.ThreadingHTTPServer):
     def clear(self) -> None:
         self.faults.clear()
         self.log.clear()
+        self.ranges.clear()
 
     def take(self, path: str) -> Fault | None:
         with self._counting:
@@ -89,16 +93,18 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             self.send_error(kind)
         elif kind == "drop":
             self.close_connection = True
-        elif path.is_dir():
-            super().do_GET()
+        elif path.is_dir() and self.path.endswith("/"):
+            self._send(path / "index.html", kind)
         elif not path.is_file():
             self.send_error(404)
         else:
-            self._send(path.read_bytes(), kind)
+            self._send(path, kind)
 
-    def _send(self, content: bytes, kind: Fault | None) -> None:
+    def _send(self, path: Path, kind: Fault | None) -> None:
+        content = path.read_bytes()
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
         if wanted and kind != "no-range":
+            self.server.ranges.append(wanted[0])
             begin, end = int(wanted[1]), min(int(wanted[2] or len(content)) + 1, len(content))
             if begin >= len(content):
                 return self.send_error(416)
@@ -107,6 +113,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             content = content[begin:end]
         else:
             self.send_response(200)
+        self.send_header("Content-Type", self.guess_type(str(path)))
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if kind in ("truncate", "stall"):
@@ -115,9 +122,11 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             if kind == "stall":
                 self.server.over.wait()
             self.close_connection = True
-        elif kind == "slow":
-            step = max(1, len(content) // 10)
+        elif kind in ("slow", "trickle"):
+            step = max(1, len(content) // 10) if kind == "slow" else 1
             for begin in range(0, len(content), step):
+                if self.server.over.is_set():
+                    break
                 self.wfile.write(content[begin : begin + step])
                 self.wfile.flush()
                 self.server.over.wait(0.05)

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from provision import conda
+from provision.mirrors import Mirrors, asked
+
 TIMESTAMP = 1_700_000_000_000  # 2023-11-14
 
 
@@ -33,3 +36,8 @@ def make_channel(folder: Path, records: Mapping[str, Sequence[dict[str, Any]]]) 
         content = {"info": {"subdir": subdir}, "packages": {}, "packages.conda": rows}
         (folder / subdir / "repodata.json").write_text(json.dumps(content))
     return folder
+
+
+def alias(folder: Path) -> Mirrors:
+    """Every channel that is known by its name alone, from a folder."""
+    return Mirrors([asked(f"*={folder}", Path())], channel_url=conda.url_of)

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import common, context_of, dry, name_argument, no_wait, prefix_option, relock_option, request, verb, wish_of
+from provision.cli.options import (
+    common,
+    context_of,
+    dry,
+    mirrored,
+    name_argument,
+    no_wait,
+    prefix_option,
+    relock_option,
+    request,
+    verb,
+    wish_of,
+)
 
 if TYPE_CHECKING:
     from provision.console import Console
@@ -31,7 +43,7 @@ def env_create(console: Console, name: str | None, envs: Path | None, prefix: Pa
     """Install an environment from its lock (which is made if there is none)."""
     from provision.workflows import keep as workflow
 
-    context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
     wish = wish_of(name, options, prefix=prefix, relock=options["relock"])
     if dry_run:
         from provision.workflows.preview import build_preview
@@ -100,7 +112,7 @@ def kernel_add(console: Console, name: str | None, envs: Path | None, prefix: Pa
     """Register an environment with this user's Jupyter."""
     from provision.workflows import verbs as workflow
 
-    context = context_of(console, envs, alias=options["alias"])
+    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"])
     if dry_run:
         text = workflow.preview_kernel(context, wish_of(name, options, prefix=prefix))
         import json
@@ -161,18 +173,53 @@ def channel() -> None:
 
 @channel.command("bootstrap")
 @click.option("--again", is_flag=True, help="Package the interpreter anew even if its version is there.")
+@mirrored
 @dry
 @no_wait
 @common
 @verb
-def channel_bootstrap(console: Console, envs: Path | None, again: bool, dry_run: bool, no_wait: bool) -> None:
+def channel_bootstrap(console: Console, envs: Path | None, again: bool, dry_run: bool, no_wait: bool, **options: Any) -> None:
     """Package this machine's Python and pip into a local channel, for networks where no channel answers."""
     from provision.channel import host_python
     from provision.workflows.keep import bootstrap
 
-    context = context_of(console, envs, wait=not no_wait)
+    context = context_of(console, envs, **options, wait=not no_wait)
     if dry_run:
         found = host_python()
         return console.result(found, f"would package Python {found.version} ({found.executable}) into {context.where.channels}")
     made = bootstrap(context, context.where.channels, again=again)
     return console.result(made, f"Python {made.python} in {made.url} (needs glibc {made.glibc})")
+
+
+@channel.command("mirror")
+@click.argument("targets", metavar="NAME|FILE...", nargs=-1, required=True)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--platform", "platforms", multiple=True, metavar="PLATFORM", help="Only these of the locks' platforms.  [default: all]")
+@click.option("--prune", is_flag=True, help="Remove what none of these locks needs.")
+@mirrored
+@dry
+@no_wait
+@common
+@verb
+def channel_mirror(
+    console: Console,
+    targets: tuple[str, ...],
+    folder: Path,
+    envs: Path | None,
+    platforms: tuple[str, ...],
+    prune: bool,
+    dry_run: bool,
+    no_wait: bool,
+    **options: Any,
+) -> None:
+    """Download all that locks name into DIR: conda packages as channels, wheels as an index. `--mirror DIR` then needs no network.
+
+    What is there already is checked and kept; what was interrupted goes on where it stopped.
+    """
+    from provision.console import mirrored_lines
+    from provision.workflows.mirroring import mirror, preview
+
+    context = context_of(console, envs, **options, wait=not no_wait)
+    work = preview if dry_run else mirror
+    found = work(context, targets, folder, platforms=platforms, prune=prune)
+    return console.result(found, mirrored_lines(found))

@@ -9,7 +9,7 @@ import click
 
 from provision.cli import making
 from provision.cli.group import Verbs
-from provision.cli.options import common, context_of, verb
+from provision.cli.options import common, context_of, mirrored, verb
 
 if TYPE_CHECKING:
     from provision.console import Console
@@ -19,10 +19,11 @@ lock = Verbs(making.lock)
 
 @lock.command()
 @click.argument("targets", metavar="[NAME|FILE]...", nargs=-1)
-@click.option("--offline", is_flag=True, help="Ask nobody: leave out whether the files are still served.")
+@click.option("--offline", is_flag=True, help="Ask nobody: leave out what channels say, and whether the files are still served.")
+@mirrored
 @common
 @verb
-def verify(console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool) -> int:
+def verify(console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool, **options: Any) -> int:
     """Check locks, whoever made them: requirements, hashes, channels, duplicates, inputs, and whether each file is still served.
 
     Without a name, all of the envs folder. Exit code 1 if anything is wrong.
@@ -30,7 +31,7 @@ def verify(console: Console, targets: tuple[str, ...], envs: Path | None, offlin
     from provision.console import verified_lines
     from provision.workflows.locks import verify_locks
 
-    found = verify_locks(context_of(console, envs), targets, offline=offline)
+    found = verify_locks(context_of(console, envs, **options), targets, offline=offline)
     for one in found:
         for note in one.notes:
             console.say(f"{one.lock}: {note}")

@@ -49,7 +49,7 @@ def build(console: Console, name: str | None, envs: Path | None, prefix: Path | 
     """
     from provision.workflows import build as workflow
 
-    context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
     images: dict[bool | None, ImageWish] = {None: "auto", True: "demand", False: "skip"}
     wish = wish_of(
         name,
@@ -91,7 +91,7 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
     """Write environment.yml, virtual-packages.yml and (for a locked environment) Dockerfile from spec.yml and options."""
     from provision.workflows import keep as workflow
 
-    context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
     if options["check"] or options["every"]:
         from provision.workflows import bulk
 
@@ -132,7 +132,7 @@ def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, *
     from provision.workflows import keep as workflow
     from provision.workflows.preview import lock_preview
 
-    context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
     if options["update"]:
         _update(console, context, name, options, dry_run)
         return None
@@ -196,7 +196,7 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
     """Make the image of a locked environment and load it into the Docker engine."""
     from provision.workflows import verbs as workflow
 
-    context = context_of(console, envs, alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
     wish = wish_of(name, options, image="demand")
     if dry_run:
         from provision.workflows.preview import build_preview
@@ -230,7 +230,7 @@ def smoke(console: Console, name: str | None, envs: Path | None, prefix: Path | 
     from provision.pipeline.validate import failures
     from provision.workflows import verbs as workflow
 
-    context = context_of(console, envs, alias=options["alias"])
+    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"])
     places: Any = {"prefix": ("prefix",), "image": ("image",), "both": ("prefix", "image")}[place]
     results = workflow.smoke(context, wish_of(name, options, prefix=prefix), places)
     lines = [line for found in results for line in smoke_lines(found)]

@@ -9,7 +9,19 @@ import click
 from click.core import ParameterSource
 
 from provision.cli.ci import ci
-from provision.cli.options import asked, builds, common, context_of, dry, name_argument, relock_option, request, show_outcomes, verb
+from provision.cli.options import (
+    asked,
+    builds,
+    common,
+    context_of,
+    dry,
+    mirrored,
+    name_argument,
+    relock_option,
+    request,
+    show_outcomes,
+    verb,
+)
 
 if TYPE_CHECKING:
     from provision.console import Console
@@ -68,12 +80,21 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
 @builds
 @click.option("--newest", is_flag=True, help="Of each minor release only its newest patch.")
 @click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]")
-@click.option("--channel-alias", "alias", metavar="URL", help="Where channel names are looked up (a mirror).")
+@mirrored
 @relock_option
 @dry
 @common
 @verb
-def lock(console: Console, envs: Path | None, dry_run: bool, alias: str | None, relock: bool, newest: bool, **chosen: Any) -> int:
+def lock(
+    console: Console,
+    envs: Path | None,
+    dry_run: bool,
+    mirrors: tuple[str, ...],
+    alias: str | None,
+    relock: bool,
+    newest: bool,
+    **chosen: Any,
+) -> int:
     """Lock every build that fits, each as an environment of its own; one that fails does not stop the others.
 
     \b
@@ -84,7 +105,7 @@ def lock(console: Console, envs: Path | None, dry_run: bool, alias: str | None, 
 
     if not any(chosen.values()):
         raise click.UsageError("Say which builds, e.g. --torch '>=2.4' --driver 535: all of the table would be locked.")
-    context = context_of(console, envs, alias=alias)
+    context = context_of(console, envs, mirrors=mirrors, alias=alias)
     wishes = bulk.wishes_for(chosen, newest=newest, relock=relock)
     return show_outcomes(console, bulk.lock_all(context, wishes, dry_run=dry_run))
 

@@ -38,6 +38,20 @@ dry = click.option("--dry-run", is_flag=True, help="Say what would be done; chan
 every = click.option("--all", "every", is_flag=True, help="Every environment of the envs folder, several at a time.")
 no_wait = click.option("--no-wait", is_flag=True, help="Fail if another process works on this environment.")
 
+# Where to fetch from; never part of a spec or a lock.
+mirrored = options(
+    click.option(
+        "--mirror",
+        "mirrors",
+        multiple=True,
+        metavar="WHAT=URL|DIR",
+        help="Fetch a channel (by name or URL) or `pypi` from there instead; DIR, which `channel mirror` made, stands for everything.",
+    ),
+    click.option(
+        "--channel-alias", "alias", metavar="URL", help="Fetch every channel that is known by its name from there: --mirror '*=URL'."
+    ),
+)
+
 # What an environment is asked to be; the keys of spec.yml.
 request = options(
     click.option("--torch", metavar="VERSION", help="PyTorch release: 2.3 (newest 2.3.x), 2 (newest 2.x), 2.3.1, '>=2.3,<2.6' or latest."),
@@ -70,7 +84,7 @@ request = options(
     click.option(
         "--channel", "channels", multiple=True, metavar="NAME|URL", help="conda channel, in order of priority.  [default: conda-forge]"
     ),
-    click.option("--channel-alias", "alias", metavar="URL", help="Where channel names are looked up (a mirror)."),
+    mirrored,
     click.option("--conda", multiple=True, metavar="SPEC", help="Another conda package."),
     click.option("--pip", multiple=True, metavar="REQ", help="Another package from the package index."),
     click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]"),
@@ -149,13 +163,16 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
     return run
 
 
-def context_of(console: Console, envs: Path | None, *, alias: str | None = None, wait: bool = True) -> Context:
-    from provision import conda
+def context_of(
+    console: Console, envs: Path | None, *, mirrors: Sequence[str] | None = None, alias: str | None = None, wait: bool = True
+) -> Context:
+    """mirrors: as given on the command line, over what is set elsewhere; None for a verb that fetches nothing."""
+    from provision import conda, settings
     from provision.folders import folders
-    from provision.workflows.plan import Context
+    from provision.workflows.plan import Context, mirrors_of
 
-    mirrors = conda.Alias(alias=alias or os.environ.get("PROVISION_CHANNEL_ALIAS"))
-    return Context(where=folders(envs), progress=console, solver=conda.Solver(mirrors), wait=wait)
+    asked = () if mirrors is None else settings.mirrors(mirrors, alias, os.environ)
+    return Context(where=folders(envs), progress=console, solver=conda.Solver(mirrors_of(asked)), wait=wait)
 
 
 def asked(options: dict[str, Any]) -> dict[str, Any]:

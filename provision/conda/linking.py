@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
+import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
-from urllib.parse import unquote, urlsplit
 
-from provision.conda.calls import last_cause, run
+from provision.conda.calls import again, client, last_cause, passing, run, unanswered_by
+from provision.conda.watching import Stalled, Watched, watched
 from provision.errors import IntegrityError, NoSpace, ToolFailed, Unreachable
+from provision.fetch import TIMEOUT, sha256_of
+from provision.mirrors import DIRECT, Mirrors, path_of, without_login
 from provision.model import PLATFORM, LockedPackage, Progress
 
 if TYPE_CHECKING:
@@ -17,54 +21,91 @@ if TYPE_CHECKING:
     from rattler.install import InstallerReporter
 
 
-def link(packages: Sequence[LockedPackage], target: Path, *, final: Path, cache: Path, progress: Progress) -> None:
-    """Fetch packages into `cache` and link them into `target`; paths inside the files name `final`.
+def link(
+    packages: Sequence[LockedPackage], target: Path, *, final: Path, cache: Path, progress: Progress, mirrors: Mirrors = DIRECT
+) -> None:
+    """Fetch packages into `cache` and link them into `target`, an empty folder or none; paths inside the files name `final`. What a
+    mirror served is recorded under its own address.
 
     Raises IntegrityError when a file is not what the lock says, Unreachable when it cannot be had, NoSpace on a full disk.
     """
-    import rattler
-
-    for package in packages:
+    fetched = [dataclasses.replace(package, url=mirrors.real(package.url)) for package in packages]
+    for package in fetched:
         _verify_local(package)
     cache.mkdir(parents=True, exist_ok=True)
     with progress.meter("linking conda packages", len(packages)) as meter:
         try:
-            run(
-                rattler.install(
-                    [_record(package) for package in packages],
-                    target,
-                    cache_dir=cache,
-                    platform=rattler.Subdir(packages[0].platform if packages else PLATFORM),
-                    execute_link_scripts=False,
-                    show_progress=False,
-                    reporter=_reporter(meter.advance),
-                    alternative_target_prefix=final,
-                )
-            )
+            _link(fetched, target, final, cache, meter.advance)
         except Exception as error:
             raise _install_error(error, target) from error
+    for ours, theirs in zip(packages, fetched):
+        if ours.url != theirs.url:
+            _name_own_address(target, ours)
+
+
+def _link(packages: Sequence[LockedPackage], target: Path, final: Path, cache: Path, advance: Callable[[int], None]) -> None:
+    """One transaction, and again where it failed for what may pass: packages that have arrived are in the cache by then."""
+    import rattler
+
+    linked = 0
+
+    def more(count: int) -> None:
+        nonlocal linked
+        if count > linked:
+            linked = count
+            advance(1)
+
+    def transaction() -> None:
+        if target.exists():
+            shutil.rmtree(target)
+        watch = Watched(more)
+        work = rattler.install(
+            [_record(package) for package in packages],
+            target,
+            cache_dir=cache,
+            platform=rattler.Subdir(packages[0].platform if packages else PLATFORM),
+            execute_link_scripts=False,
+            show_progress=False,
+            client=client(whole=False),
+            reporter=cast("InstallerReporter", watch),
+            alternative_target_prefix=final,
+        )
+        run(watched(work, watch))
+
+    again(transaction, Exception, lambda error: isinstance(error, Stalled) or passing(error))
 
 
 def _install_error(error: Exception, target: Path) -> Exception:
-    text = str(error)
+    text = without_login(str(error))
     low = text.lower()
     if "no space left" in low or "os error 28" in low or "quota" in low:
         return NoSpace(f"The disk of {target} is full.", advice="Free space there and run the same command again.", details=text)
+    said = f"{text.splitlines()[0].removeprefix('failed to fetch ')} ({last_cause(error)})" if text else type(error).__name__
     if "hash mismatch" in low or "sha256" in low:
-        return IntegrityError(f"A conda package is not what the lock says: {last_cause(error)}.", details=text)
-    if "error sending request" in low or "404" in low or "not found" in low or "client error" in low:
-        return Unreachable(f"A locked conda package cannot be had: {text.splitlines()[0]}.", details=text)
+        return IntegrityError(f"A conda package is not what the lock says: {said}.", details=text)
+    if any(words in low for words in NO_PACKAGE):
+        return IntegrityError(
+            f"What came is not the conda package that the lock names, nor any: {said}.",
+            advice="A mirror may be damaged, or a login page answers in its place; nothing was changed.",
+            details=text,
+        )
+    if isinstance(error, Stalled):
+        return Unreachable(f"A locked conda package cannot be had: {text}.", advice=f"{TIMEOUT} sets the seconds.", details=text)
+    if unanswered_by(error):
+        return Unreachable(f"A locked conda package cannot be had: {said}.", details=text)
     return ToolFailed(["rattler", "install"], 1, text)
 
 
-def _reporter(advance: Callable[[int], None]) -> InstallerReporter:
-    """Counts linked packages. rattler calls it from its own threads, and only the methods that are there."""
+# Of zip, zstandard and bzip2, which read a package while it arrives, before its hash is known.
+NO_PACKAGE = ("invalid zip archive", "unknown frame descriptor", "bzip2", "zstd", "invalid gzip", "unexpected end of file")
 
-    class Linked:
-        def on_link_complete(self, index: int) -> None:
-            advance(1)
 
-    return cast("InstallerReporter", Linked())
+def _name_own_address(target: Path, package: LockedPackage) -> None:
+    """rattler records the address from which it fetched; the same lock shall give the same prefix behind any mirror."""
+    record = target / "conda-meta" / f"{package.filename.removesuffix('.conda').removesuffix('.tar.bz2')}.json"
+    content = json.loads(record.read_text(encoding="utf-8"))
+    content["url"], content["channel"] = package.url, package.url.rsplit("/", 2)[0]
+    record.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 # Files whose hash this run has checked: prefix and image are linked from the same ones.
@@ -73,10 +114,9 @@ _verified: set[tuple[str, Path, int, int]] = set()
 
 def _verify_local(package: LockedPackage) -> None:
     """rattler 0.28 checks the hash of what it downloads but not of `file://` packages (tried: any hash is accepted)."""
-    parts = urlsplit(package.url)
-    if parts.scheme != "file":
+    if not package.url.startswith("file:"):
         return
-    path = Path(unquote(parts.path))
+    path = path_of(package.url)
     if path.exists() and (key := (package.sha256, path, path.stat().st_mtime_ns, path.stat().st_size)) in _verified:
         return
     if not path.exists():
@@ -90,15 +130,6 @@ def _verify_local(package: LockedPackage) -> None:
             advice="Restore the lock or run `provision lock --relock`.",
         )
     _verified.add(key)
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _record(package: LockedPackage) -> rattler.RepoDataRecord:

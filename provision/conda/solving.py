@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from provision.conda.addresses import DIRECT, Mirrors, url_of, without_login
-from provision.conda.calls import last_cause, run, told
+from provision.conda.addresses import url_of
+from provision.conda.calls import again, client, last_cause, run, told
 from provision.errors import IntegrityError, Unreachable, Unsolvable
+from provision.fetch import silence_s
+from provision.mirrors import DIRECT, Mirrors, without_login
 from provision.model import PLATFORM, LockedPackage, Platform
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Solver:
 
         with self._opening:
             if self._opened is None:
-                self._opened = rattler.Gateway()
+                self._opened = rattler.Gateway(client=client(whole=True))
             return self._opened
 
     def solve(self, request: Request) -> tuple[LockedPackage, ...]:
@@ -64,7 +66,7 @@ class Solver:
         import rattler
         from rattler.exceptions import GatewayError, SolverError
 
-        try:
+        def solve() -> list[rattler.RepoDataRecord]:
             return run(
                 rattler.solve(
                     [rattler.Channel(url) for url in self._own(request)],
@@ -77,6 +79,9 @@ class Solver:
                     exclude_newer=end_of(request.as_of) if request.as_of else None,
                 )
             )
+
+        try:
+            return again(solve, GatewayError)
         except SolverError as error:
             raise Unsolvable(
                 f"No set of packages in {', '.join(request.channels)} satisfies {', '.join(request.specs)}.",
@@ -85,8 +90,8 @@ class Solver:
             ) from error
         except GatewayError as error:
             raise Unreachable(
-                f"A channel among {', '.join(request.channels)} did not answer: {last_cause(error)}.",
-                advice="Check the network, or name a mirror with --channel-alias or --channel.",
+                f"A channel among {', '.join(map(without_login, request.channels))} did not answer: {last_cause(error)}.",
+                advice="Check the network, or name a mirror with --mirror.",
                 details=told(error),
             ) from error
 
@@ -104,25 +109,30 @@ class Solver:
 
     def unanswered(self, channels: Sequence[str], platform: Platform) -> dict[str, str]:
         """Channels that do not serve records for a platform, each with the reason. Asks all, within ANSWER_TIMEOUT_S each."""
-        return run(self._ask({name: self.mirrors.real(url_of(name)) for name in channels}, platform))
+        return run(self._ask(channels, platform))
 
-    async def _ask(self, real: Mapping[str, str], platform: Platform) -> dict[str, str]:
+    async def _ask(self, channels: Sequence[str], platform: Platform) -> dict[str, str]:
         import asyncio
 
         import rattler
         from rattler.exceptions import GatewayError
 
-        async def ask(name: str, url: str) -> tuple[str, str | None]:
-            query = self.gateway().query([rattler.Channel(url)], [platform, "noarch"], ["python"], recursive=False)
+        patience_s = min(ANSWER_TIMEOUT_S, silence_s())
+
+        async def ask(name: str) -> tuple[str, str | None]:
             try:
-                await asyncio.wait_for(query, ANSWER_TIMEOUT_S)
+                place = rattler.Channel(self.mirrors.real(url_of(name)))
+                query = self.gateway().query([place], [platform, "noarch"], ["python"], recursive=False)
+                await asyncio.wait_for(query, patience_s)
             except asyncio.TimeoutError:
-                return name, f"no answer within {ANSWER_TIMEOUT_S:.0f} s"
+                return name, f"no answer within {patience_s:.0f} s"
+            except Unreachable as error:
+                return name, error.message.rstrip(".")
             except GatewayError as error:
                 return name, last_cause(error)
             return name, None
 
-        answers = await asyncio.gather(*(ask(name, url) for name, url in real.items()))
+        answers = await asyncio.gather(*(ask(name) for name in channels))
         return {name: reason for name, reason in answers if reason is not None}
 
     def solvable(self, request: Request) -> bool:
@@ -137,8 +147,10 @@ class Solver:
         """A requirement as rattler understands it; `channel::package` means the channel as it is served."""
         import rattler
 
-        name, separator, rest = spec.partition("::")
-        return rattler.MatchSpec(f"{self.mirrors.real(url_of(name))}::{rest}" if separator else spec)
+        parsed = rattler.MatchSpec(spec)
+        if parsed.channel is None or (real := self.mirrors.real(url_of(parsed.channel.base_url))) == url_of(parsed.channel.base_url):
+            return parsed
+        return rattler.MatchSpec(f"{real}::{str(parsed).partition('::')[2]}")
 
 
 def solve(request: Request, mirrors: Mirrors = DIRECT) -> tuple[LockedPackage, ...]:

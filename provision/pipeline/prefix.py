@@ -22,6 +22,7 @@ from typing import Any, Literal
 from provision import conda, wheels
 from provision.errors import IntegrityError, InvalidSpec, Taken, from_system
 from provision.folders import Folders, beside, replaced, sweep, sweep_until_quiet
+from provision.mirrors import DIRECT, Mirrors
 from provision.model import Lock, Prefix, Progress
 
 MARKER = Path("conda-meta") / "provision.json"
@@ -83,7 +84,7 @@ def is_current(prefix: Prefix | None, lock: Lock) -> bool:
     return not any(_package_drift(prefix, lock))
 
 
-def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progress: Progress) -> Prefix:
+def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progress: Progress, mirrors: Mirrors = DIRECT) -> Prefix:
     """Realize a lock at `path`, replacing what was there in one step. The caller holds the name and has checked the place.
 
     folder: the environment's folder under envs, by which two folders that use one name are kept apart.
@@ -92,7 +93,7 @@ def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progre
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path)
     try:
-        _fill(lock, building, path, where, progress)
+        _fill(lock, building, path, where, progress, mirrors)
         marker = {"name": name, "folder": str(folder), "lock_sha256": lock.sha256}
         (building / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
         _swap(building, path)
@@ -106,12 +107,12 @@ def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progre
     return Prefix(name=name, path=path, lock_sha256=lock.sha256)
 
 
-def _fill(lock: Lock, building: Path, final: Path, where: Folders, progress: Progress) -> None:
-    conda.link(lock.by("conda"), building, final=final, cache=where.packages, progress=progress)
+def _fill(lock: Lock, building: Path, final: Path, where: Folders, progress: Progress, mirrors: Mirrors) -> None:
+    conda.link(lock.by("conda"), building, final=final, cache=where.packages, progress=progress, mirrors=mirrors)
     locked = lock.by("pip")
     if locked:
         progress.say(f"installing {len(locked)} wheels")
-        wheels.install(locked, building / "bin" / "python")
+        wheels.install(locked, building / "bin" / "python", mirrors)
         _name_final(building, final)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provision.errors import IntegrityError, NoSpace, ProvisionError, ToolFailed, ToolMissing, Unreachable, Unsolvable
+from provision.fetch import TIMEOUT, silence_s
 from provision.process import clean_environment, run
 
 
@@ -22,13 +23,34 @@ def uv() -> str:
         raise ToolMissing("The uv executable is missing.", advice="Reinstall provision: it brings uv as a package.") from error
 
 
-def call(command: Sequence[str | Path], *, show: bool = False) -> str:
-    """Run uv; its failures come back as ours."""
+# Variables that name indexes.
+_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONFIG_FILE")
+
+
+def call(command: Sequence[str | Path], *, show: bool = False, alone: bool = False) -> str:
+    """Run uv; its failures come back as ours. alone: no index but those that the command names."""
     env = clean_environment({"UV_NO_PROGRESS": "1"} if not sys.stderr.isatty() else None)
+    if os.environ.get(TIMEOUT):
+        env.setdefault("UV_HTTP_TIMEOUT", str(max(1, round(silence_s()))))
+    if alone:
+        env = {name: value for name, value in env.items() if name not in _INDEXES}
     try:
         return run(command, env=env, show=show).stdout
     except ToolFailed as error:
         raise explain(error) from error
+
+
+# An answer that is none: no connection, silence, an end in the middle, a server that fails or refuses.
+_NO_ANSWER = (
+    "error sending request",
+    "client error (Connect)",
+    "dns error",
+    "timed out",
+    "network timeout",
+    "error decoding response body",
+    "HTTP status server error",
+    "HTTP status client error",
+)
 
 
 def explain(error: ToolFailed) -> ProvisionError:
@@ -50,9 +72,21 @@ def explain(error: ToolFailed) -> ProvisionError:
             advice="Run `provision lock --relock` to choose versions that are still served.",
             details=text,
         )
+    if "invalid package format" in text:
+        return Unreachable(
+            f"What the index serves is no whole wheel: {_because(text)}",
+            advice="Check the mirror; a connection that ends early looks the same. Run the same command again.",
+            details=text,
+        )
     if "No solution found" in text:
         return Unsolvable(f"No set of wheels satisfies the request: {_because(text)}", details=text)
-    if "error sending request" in text or "client error (Connect)" in text or "dns error" in text or "timed out" in text:
+    if "Invalid zip file structure" in text or "unexpected header" in text:
+        return IntegrityError(
+            f"What came is not the wheel that the lock names, nor any: {_shorten(sentence)}.",
+            advice="A mirror may be damaged, or a login page answers in its place; nothing was changed.",
+            details=text,
+        )
+    if any(words in text for words in _NO_ANSWER):
         return Unreachable(
             f"The package index did not answer: {_shorten(sentence)}.",
             advice="Check the network, or the index settings of uv or pip.",

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provision.errors import Unreachable, Unsolvable
+from provision.mirrors import DIRECT, Mirrors
 from provision.model import LockedPackage
 from provision.wheels.command import call, uv
 from provision.wheels.settings import indexes
 
 
-def install(packages: Sequence[LockedPackage], interpreter: Path) -> None:
+def install(packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirrors = DIRECT) -> None:
     """Install exactly these wheels, every one checked against its hash, into the environment of `interpreter`. On a terminal
     uv's own progress bars are shown.
 
@@ -23,11 +24,12 @@ def install(packages: Sequence[LockedPackage], interpreter: Path) -> None:
     builds = {package.version.partition("+")[2] for package in packages if package.name == "torch"}
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
         wanted = Path(folder) / "requirements.txt"
-        wanted.write_text(requirements(packages))
+        wanted.write_text(requirements(packages, mirrors))
+        where = indexes(next(iter(builds), None), mirrors)
         command: list[str | Path] = [uv(), "pip", "install", "--python", interpreter, "--no-deps", "--require-hashes"]
-        command += ["--no-python-downloads", *indexes(next(iter(builds), None)).remote, "-r", wanted]
+        command += ["--no-python-downloads", *where.remote, "-r", wanted]
         try:
-            call(command, show=True)
+            call(command, show=True, alone=where.alone)
         except Unsolvable as error:
             raise Unreachable(
                 f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
@@ -36,19 +38,23 @@ def install(packages: Sequence[LockedPackage], interpreter: Path) -> None:
             ) from error
 
 
-def _by_hash(package: LockedPackage) -> str:
-    local = package.direct or package.url.startswith("file:")
-    return f"{package.name}{' @ ' + package.url if local else '==' + package.version} --hash=sha256:{package.sha256}"
+def _by_hash(package: LockedPackage, mirrors: Mirrors) -> str:
+    """By name from an index; by address what no index has: a folder of ours has an index of all that it holds."""
+    url = mirrors.real(package.url, package.sha256)
+    indexed = mirrors.closed and url != package.url
+    by_address = (package.direct or package.url.startswith("file:")) and not indexed
+    return f"{package.name}{' @ ' + url if by_address else '==' + package.version} --hash=sha256:{package.sha256}"
 
 
-def requirements(packages: Sequence[LockedPackage]) -> str:
+def requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = DIRECT) -> str:
     """What uv is asked to install: requirements with hashes."""
-    return "".join(f"{_by_hash(package)}\n" for package in packages)
+    return "".join(f"{_by_hash(package, mirrors)}\n" for package in packages)
 
 
-def unpack(requirement: str, target: Path, *, python: str) -> str:
+def unpack(requirement: str, target: Path, *, python: str, mirrors: Mirrors = DIRECT) -> str:
     """Unpack one package without its dependencies into a folder, and return its version."""
     command: list[str | Path] = [uv(), "pip", "install", "--quiet", "--no-deps", "--target", target, "--python-version", python]
-    call([*command, "--python", sys.executable, *indexes().remote, requirement])
+    where = indexes(mirrors=mirrors)
+    call([*command, "--python", sys.executable, *where.remote, requirement], alone=where.alone)
     info = next(target.glob("*.dist-info"))
     return info.name.removesuffix(".dist-info").rpartition("-")[2]

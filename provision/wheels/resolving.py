@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 from provision.compat import version_key
 from provision.errors import ProvisionError, Unsolvable
+from provision.mirrors import DIRECT, Mirrors
 from provision.model import PLATFORM, LockedPackage, Platform
 from provision.wheels.command import call, uv
-from provision.wheels.settings import indexes
+from provision.wheels.settings import indexes, own_address
 
 # uv --python-platform takes these glibc versions only (uv pip compile --help); the newest not above the wanted one is used.
 UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
@@ -35,6 +36,7 @@ class Request:
     prefer: Mapping[str, str] = field(default_factory=dict)  # name -> version of what an earlier lock holds: stays where it can
     build_path: str | None = None  # the folder of PyTorch's own wheel index that holds the wanted build
     as_of: str | None = None  # YYYY-MM-DD: files uploaded after that day (UTC), or at a time that nobody tells, are invisible
+    mirrors: Mirrors = DIRECT  # where indexes and files really are; the answer names files by their own addresses
 
 
 def resolve(request: Request) -> tuple[LockedPackage, ...]:
@@ -43,7 +45,7 @@ def resolve(request: Request) -> tuple[LockedPackage, ...]:
     entries, edges = _in_turn(request, _files)
     if request.as_of:
         _check_dates(entries, request.as_of)
-    found = (dataclasses.replace(_package(entry, edges), platform=request.platform) for entry in entries)
+    found = (dataclasses.replace(_package(entry, edges, request.mirrors), platform=request.platform) for entry in entries)
     return tuple(sorted(found, key=lambda package: package.name))
 
 
@@ -55,7 +57,7 @@ def versions(request: Request) -> dict[str, str]:
 
 def _in_turn(request: Request, ask: Callable[[Request, Sequence[str | Path], Path], T]) -> T:
     """Ask the indexes, and only if they have no answer the folders of this machine too."""
-    where = indexes(request.build_path)
+    where = indexes(request.build_path, request.mirrors)
     options: list[str | Path] = ["--python-version", request.python, "--python-platform", _python_platform(request)]
     options += ["--exclude-newer", f"{request.as_of}T23:59:59.999Z"] if request.as_of else []
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
@@ -73,7 +75,7 @@ def _versions(request: Request, options: Sequence[str | Path], folder: Path) -> 
     wanted.write_text(_lines(request.requirements))
     bounds.write_text(_lines(f"{name}=={version}" for name, version in request.provided.items() if _is_pep440(name, version)))
     answer.write_text(_lines(f"{name}=={version}" for name, version in request.prefer.items()))  # uv keeps to what stands there
-    call([*_compile(options), wanted, "--constraints", bounds, "--annotation-style", "split", "-o", answer])
+    call([*_compile(options), wanted, "--constraints", bounds, "--annotation-style", "split", "-o", answer], alone=request.mirrors.closed)
     return answer.read_text()
 
 
@@ -85,9 +87,9 @@ def _files(request: Request, options: Sequence[str | Path], folder: Path) -> tup
     exact.write_text(_lines(line for line in _pinned(answer) if _name(line) in ours))
     command = [*_compile(options), exact, "--no-deps", "--format", "pylock.toml", "-o", files]
     try:  # all that it needs was read a moment ago; some indexes make uv read it again (torch 1.13: 7 s)
-        call([*command, "--offline"])
+        call([*command, *([] if "--offline" in options else ["--offline"])], alone=request.mirrors.closed)
     except ProvisionError:  # there may be no cache
-        call(command)
+        call(command, alone=request.mirrors.closed)
     return _toml(files.read_text()).get("packages", []), _edges(answer)
 
 
@@ -183,20 +185,21 @@ def _archive(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _package(entry: Mapping[str, Any], edges: Mapping[str, tuple[str, ...]]) -> LockedPackage:
+def _package(entry: Mapping[str, Any], edges: Mapping[str, tuple[str, ...]], mirrors: Mirrors = DIRECT) -> LockedPackage:
     archive = _archive(entry)
     if "sha256" not in archive.get("hashes", {}):
         raise Unsolvable(
             f"{entry['name']} {entry.get('version', '')} has no file with a sha256 that fits this platform, so it cannot be locked.",
             advice="Pin another version of it, or take it from conda.",
         )
-    url = archive.get("url") or Path(archive["path"]).absolute().as_uri()
+    sha256: str = archive["hashes"]["sha256"]
+    url = own_address(archive.get("url") or Path(archive["path"]).absolute().as_uri(), sha256, mirrors)
     return LockedPackage(
         manager="pip",
         name=entry["name"],
         version=entry["version"],
         url=url,
-        sha256=archive["hashes"]["sha256"],
+        sha256=sha256,
         depends=edges.get(entry["name"], ()),
         direct="archive" in entry,
     )

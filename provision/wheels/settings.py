@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from provision.mirrors import DIRECT, Mirrors
 from provision.process import run
 
 TORCH_INDEX = "PROVISION_TORCH_INDEX"
@@ -20,20 +23,38 @@ class Indexes:
 
     remote: tuple[str, ...] = ()
     local: tuple[str, ...] = ()
+    alone: bool = False  # whatever uv's own settings say
 
 
-def indexes(build_path: str | None = None) -> Indexes:
-    """Index options from the configuration.
+def indexes(build_path: str | None = None, mirrors: Mirrors = DIRECT) -> Indexes:
+    """Index options from the configuration, each index where its mirror is.
 
     build_path: the folder of PyTorch's own wheel index that holds the wanted build (`cu126`, `cpu`), used when the user has
     named that index in PROVISION_TORCH_INDEX.
     """
-    found = Indexes() if _uv_is_configured() else _from_pip(pip_settings())
+    if mirrors.closed:
+        return Indexes(remote=_of_folders(mirrors), alone=True)
+    found = _mirrored(Indexes() if _uv_is_configured() else _from_pip(pip_settings()), mirrors)
     base = os.environ.get(TORCH_INDEX)
     if build_path and base:
-        extra = ("--index", f"{base.rstrip('/')}/{build_path}", "--index-strategy", "unsafe-best-match")
+        extra = ("--index", mirrors.real(f"{base.rstrip('/')}/{build_path}"), "--index-strategy", "unsafe-best-match")
         return Indexes(remote=found.remote + extra, local=found.local)
     return found
+
+
+def _of_folders(mirrors: Mirrors) -> tuple[str, ...]:
+    """The folders' indexes alone; from the disk nothing needs a network, so none is tried."""
+    first, *more = mirrors.indexes
+    options = ["--no-config", "--default-index", first, *(word for url in more for word in ("--index", url))]
+    options += ["--index-strategy", "unsafe-best-match"] if more else []
+    return (*options, *(["--offline"] if all(url.startswith("file:") for url in mirrors.indexes) else []))
+
+
+def _mirrored(found: Indexes, mirrors: Mirrors) -> Indexes:
+    remote, local = ([mirrors.real(word) if "://" in word else word for word in options] for options in (found.remote, found.local))
+    if mirrors.index:
+        remote = ["--default-index", mirrors.index, *(remote[2:] if remote[:1] == ["--default-index"] else remote)]
+    return Indexes(remote=tuple(remote), local=tuple(local))
 
 
 def _uv_is_configured() -> bool:
@@ -80,3 +101,24 @@ def _from_pip(settings: Mapping[str, str]) -> Indexes:
         if options:  # pip looks at all indexes and takes the best version; uv stops at the first index that has the name
             options += ["--index-strategy", "unsafe-best-match"]
     return Indexes(remote=tuple(remote), local=tuple(local))
+
+
+# PyPI names a file by its content, and mirrors that keep its paths serve it under the same tail: /packages/, the BLAKE2b hash, the name.
+_OF_PYPI = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
+
+
+def own_address(url: str, sha256: str, mirrors: Mirrors) -> str:
+    """By which address a lock names a file that an index told: its own, whatever mirror served it, as far as that can be known."""
+    found = mirrors.canonical(url, sha256)
+    if found == url and mirrors.index and (path := _OF_PYPI.search(urlsplit(url).path)) and (host := _file_host()):
+        return f"https://{host}{path[0]}"
+    return found
+
+
+def _file_host() -> str | None:
+    """Where PyPI's files are, from whoever knows: pip does."""
+    try:
+        from pip._internal.models.index import PyPI
+    except ImportError:
+        return None
+    return str(PyPI.file_storage_domain)

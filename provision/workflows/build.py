@@ -115,7 +115,8 @@ def make_image(context: Context, wanted: Plan, lock: Lock, prefix: Prefix, clien
     base = images.find_base(client, wanted.resolution.spec.base, context.progress)
 
     def link(staging: Path) -> None:
-        conda.link(lock.by("conda"), staging, final=Path(images.PREFIX), cache=context.where.packages, progress=context.progress)
+        packages, final = lock.by("conda"), Path(images.PREFIX)
+        conda.link(packages, staging, final=final, cache=context.where.packages, progress=context.progress, mirrors=context.mirrors)
 
     epoch = images.source_date_epoch(os.environ)
     found = images.find(wanted.resolution, lock, base, layout=layout, inside=validate.INSIDE, epoch=epoch)

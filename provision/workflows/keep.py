@@ -156,7 +156,7 @@ def bootstrap(context: Context, channels: Path, *, again: bool = False) -> chann
             f"This machine's Python can be packaged on {PLATFORM} only.", advice="Name a channel that answers with --channel."
         )
     with held(context.where, BOOTSTRAP, context.progress, wait=context.wait):
-        return channel.bootstrap(channels, context.progress, again=again)
+        return channel.bootstrap(channels, context.progress, again=again, mirrors=context.mirrors)
 
 
 def create(context: Context, wish: Wish) -> tuple[Prefix, bool]:
@@ -180,6 +180,6 @@ def keep_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, boo
     found = prefixes.find(wanted.name, wanted.prefix_path)
     if found and prefixes.is_current(found, lock):
         return found, False
-    made = prefixes.make(lock, wanted.name, wanted.folder, wanted.prefix_path, context.where, context.progress)
+    made = prefixes.make(lock, wanted.name, wanted.folder, wanted.prefix_path, context.where, context.progress, context.mirrors)
     folders.remember(context.where, wanted.name, wanted.prefix_path)
     return made, True

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from provision import fetch, folders, wheels
-from provision.errors import InvalidSpec
+from provision import conda, fetch, folders, wheels
+from provision.errors import InvalidSpec, Unreachable
+from provision.mirrors import without_login
 from provision.pipeline import lock as locks
 from provision.pipeline import prefix as prefixes
 from provision.pipeline import spec
@@ -44,8 +45,18 @@ def every_lock(context: Context) -> list[str]:
 def verify_locks(context: Context, targets: Sequence[str], *, offline: bool) -> list[locks.Verified]:
     """`provision lock verify`: what is wrong with each lock; all of the envs folder if none is named."""
     found = [(target, locks.contents(lock_file(context, target))) for target in targets or every_lock(context)]
-    served = None if offline else _served(context, [lock for _, lock in found])
-    return [locks.verify(lock, locks.Asked(served=served), target) for target, lock in found]
+    asked = locks.Asked() if offline else _asked(context, [lock for _, lock in found])
+    return [locks.verify(lock, asked, target) for target, lock in found]
+
+
+def _asked(context: Context, found: Sequence[locks.Contents]) -> locks.Asked:
+    """What others say of all the files, each asked once: servers and channels, where their mirrors are."""
+    urls = {entry.url for lock in found for entry in lock.entries if entry.manager == "conda" and entry.url.count("/") > 3}
+    records, silent = conda.published(urls, context.mirrors)
+    for channel, reason in silent.items():
+        context.progress.say(f"{without_login(channel)} did not tell its records: {reason}")
+    constrains = {url: tuple(record.get("constrains", ())) for url, record in records.items()}
+    return locks.Asked(served=_served(context, found), constrains=constrains)
 
 
 def _served(context: Context, found: Sequence[locks.Contents]) -> dict[str, fetch.Answer]:
@@ -54,7 +65,10 @@ def _served(context: Context, found: Sequence[locks.Contents]) -> dict[str, fetc
     with fetch.Web(wheels.pip_settings()) as web, context.progress.meter("asking for files", len(hashes)) as meter:
 
         def ask(url: str) -> fetch.Answer:
-            return web.ask(url, hashes[url])
+            try:
+                return web.ask(context.mirrors.real(url, hashes[url]), hashes[url])
+            except Unreachable as error:
+                return fetch.Answer(state="gone", detail=error.message.rstrip("."))
 
         answers = {}
         for url, answer in fetch.in_parallel(ask, sorted(hashes)):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from provision import channel, conda, folders
+from provision import channel, conda, fetch, folders, wheels
 from provision.errors import IntegrityError, InvalidSpec, NoSuchBuild, StaleLock, ToolMissing, Unreachable
 from provision.folders import Folders
+from provision.mirrors import DIRECT, MANIFEST, Asked, Mirrors
 from provision.model import Lock, Manager, Pin, Platform, Progress, Resolution, Spec
 from provision.pipeline import lock as locks
 from provision.pipeline import render, spec, validate
@@ -29,6 +30,20 @@ class Context:
     progress: Progress
     solver: conda.Solver = field(default_factory=conda.Solver)  # keeps what it reads of channels, for all that is solved
     wait: bool = True
+
+    @property
+    def mirrors(self) -> Mirrors:
+        return self.solver.mirrors
+
+
+def mirrors_of(wanted: Sequence[Asked]) -> Mirrors:
+    """Mirrors whose names and folders are looked up when they are first used."""
+
+    def manifest(folder: str) -> str:
+        with fetch.Web(wheels.pip_settings() if not folder.startswith("file:") else None) as web:
+            return web.text(folder + MANIFEST)
+
+    return Mirrors(wanted, channel_url=conda.url_of, manifest=manifest) if wanted else DIRECT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +201,7 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
         if resolution.source != "wheels":
             raise Unreachable(
                 f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
-                advice="Name a mirror with --channel-alias, or use --source wheels.",
+                advice="Name a mirror with --mirror, or use --source wheels.",
             )
         _warn_once(context, f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable")
     return "host", _fits_host(wanted)

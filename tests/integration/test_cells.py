@@ -22,11 +22,12 @@ from provision.pipeline.matrix import pythons
 from tests.conftest import SHARED_RECORDS
 from tests.integration import records
 from tests.integration.records import Channels, Impossible, Record
+from tests.records import alias
 
 pytestmark = pytest.mark.conda
 
 SOURCES: tuple[BuildSource, ...] = ("pytorch", "conda-forge")
-SOLVER = conda.Solver(conda.Alias(alias=SHARED_RECORDS.as_uri()))
+SOLVER = conda.Solver(alias(SHARED_RECORDS))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,11 @@ from provision.model import LockedPackage, Platform, Resolution
 from provision.pipeline import lock, matrix, render, spec
 from tests.conftest import ROOT, SHARED_RECORDS
 from tests.integration.conftest import make_home
+from tests.records import alias
 
 pytestmark = [pytest.mark.index, pytest.mark.conda]
 
-RECORDS = conda.Solver(conda.Alias(alias=SHARED_RECORDS.as_uri()))  # one for all: what one test made it read serves the next
+RECORDS = conda.Solver(alias(SHARED_RECORDS))  # one for all: what one test made it read serves the next
 Solved = tuple[Resolution, tuple[LockedPackage, ...]]
 BOTH: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
 # PyPI builds of the table from 1.13 on; 1.12 has one for CUDA 10.2 only and Python up to 3.10.

@@ -29,8 +29,8 @@ LAYERS = [
 # Modules of one layer that may use each other: one package's own modules, and the bootstrap, which packages with both doors.
 TOOL_OWNERS = {
     "rattler": {"conda/"},
-    "rattler_build": {"channel.py"},
-    "elftools": {"channel.py"},
+    "rattler_build": {"channel/"},
+    "elftools": {"channel/"},
     "docker": {"pipeline/image/"},
     "conda_lock": {"pipeline/lock/"},
     "jinja2": {"pipeline/render.py"},

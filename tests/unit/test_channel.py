@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision import channel
+from provision.channel import bootstrapping as channel
 
 
 @pytest.mark.parametrize("path", [

@@ -59,6 +59,7 @@ CHANGING = {
     "kernel add",
     "kernel remove",
     "channel bootstrap",
+    "channel mirror",
     "matrix ci",
     "matrix lock",
 }

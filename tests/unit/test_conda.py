@@ -14,7 +14,7 @@ from provision.conda import solving
 from provision.errors import InvalidSpec, Unsolvable
 from provision.model import LockedPackage
 from provision.pipeline import lock
-from tests.records import make_channel, record
+from tests.records import alias, make_channel, record
 
 
 def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: str) -> conda.Request:
@@ -23,7 +23,7 @@ def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: str) -> c
 
 def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
     make_channel(tmp_path / "mirror of all" / "lab", {"noarch": [record("six")]})
-    mirrors = conda.Alias(alias=(tmp_path / "mirror of all").as_uri())
+    mirrors = alias(tmp_path / "mirror of all")
     for spec in ("six", "lab::six"):
         (found,) = conda.solve(request(spec), mirrors)
         assert found.url == f"{conda.url_of('lab')}noarch/six-1-0.conda"
@@ -49,7 +49,7 @@ def test_no_word_of_a_mirror_in_a_package_url(mirror: str, channel: str, url: st
 
 def test_what_one_solver_read_serves_the_next(tmp_path: Path) -> None:
     folder = make_channel(tmp_path / "lab", {"noarch": [record("six"), record("seven", depends=["six"])]})
-    solver = conda.Solver(conda.Alias(alias=tmp_path.as_uri()))
+    solver = conda.Solver(alias(tmp_path))
     assert [package.name for package in solver.solve(request("seven"))] == ["seven", "six"]
     (folder / "noarch" / "repodata.json").write_text("gone")
     assert [package.name for package in solver.solve(request("six"))] == ["six"]
@@ -59,7 +59,7 @@ def test_a_day_hides_what_came_later_and_what_has_no_date(tmp_path: Path) -> Non
     day = 1_704_067_199_999  # 2023-12-31T23:59:59.999Z
     rows = [record("six", str(version), timestamp=when) for version, when in ((1, day - 1), (2, day), (3, day + 1), (4, None))]
     make_channel(tmp_path / "lab", {"noarch": rows})
-    solver = conda.Solver(conda.Alias(alias=tmp_path.as_uri()))
+    solver = conda.Solver(alias(tmp_path))
 
     def newest(as_of: str | None) -> str:
         (found,) = solver.solve(dataclasses.replace(request("six"), as_of=as_of))
@@ -82,7 +82,7 @@ def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:
 
     ugly = ("six >=1,<2|3.*", "nothing", "long " + ",".join(f"!=1.{minor}.*" for minor in range(60)), "é >=1", "null ==0x1F", "b *")
     make_channel(tmp_path / "lab", {"noarch": [record("six")]})
-    (found,) = conda.solve(request("six"), conda.Alias(alias=tmp_path.as_uri()))
+    (found,) = conda.solve(request("six"), alias(tmp_path))
     packages = [lock_package(found, "six", ()), lock_package(found, "ugly", ugly)]
     wanted = lock.inputs(
         "channels: [lab, nodefaults]\ndependencies: [six]\n", "subdirs: {linux-64: {packages: {__glibc: '2.28'}}}\n", Path("envs/lab")

@@ -13,7 +13,7 @@ from provision.errors import Unsolvable
 from provision.model import Pin, Platform
 from provision.pipeline.lock import explaining_conda
 from provision.pipeline.lock.culprits import RULES, USERS, Why, minimal
-from tests.records import make_channel, record
+from tests.records import alias, make_channel, record
 
 TODAY, LATER = 1_700_000_000_000, 1_800_000_000_000  # 2023-11-14, 2027-01-15
 LINUX_64 = [
@@ -46,7 +46,7 @@ PINS = [
 def lab(tmp_path: Path) -> conda.Solver:
     make_channel(tmp_path / "first", {"linux-64": LINUX_64, "linux-aarch64": [record("arm-only"), record("python", "3.11.1")]})
     make_channel(tmp_path / "second", {"linux-64": SECOND})
-    return conda.Solver(conda.Alias(alias=tmp_path.as_uri()))
+    return conda.Solver(alias(tmp_path))
 
 
 def explained(lab: conda.Solver, *specs: str, machine: Sequence[tuple[str, str]] = (("__glibc", "2.28"),), **more: Any) -> Unsolvable:

@@ -15,7 +15,7 @@ from provision.model import LockedPackage, Manager, Resolution
 from provision.pipeline import lock, matrix, spec
 from provision.pipeline.lock import writing
 from tests.conftest import ROOT
-from tests.records import make_channel, record
+from tests.records import alias, make_channel, record
 
 LOCK = """\
 version: 1
@@ -274,7 +274,7 @@ def test_guard_says_why_another_build_was_chosen(tmp_path: Path, torch: str, dep
     wanted = lock.inputs(texts[0], texts[1], Path("envs/lab"))
     asked = resolution(torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False)
     with pytest.raises(CheckFailed, match=rf"CUDA 12\.6 was asked for.*cpu_generic_py311_h1_0\.conda.*{words}"):
-        lock.solve(wanted, asked, solver=conda.Solver(conda.Alias(alias=tmp_path.as_uri())))
+        lock.solve(wanted, asked, solver=conda.Solver(alias(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from provision import conda
 from provision.errors import InvalidSpec, ToolFailed, ToolMissing
 from provision.pipeline import lock
 from provision.pipeline.lock import outside
+from tests.records import alias
 
 REQUEST = conda.Request(
     specs=("python=3.11", "pytorch::pytorch=2.3.1=py3.11_cuda12.1*"),
@@ -22,7 +23,7 @@ REQUEST = conda.Request(
 
 
 def test_what_conda_lock_is_given() -> None:
-    given = outside.files(REQUEST, conda.Alias(alias="file:///srv/mirror"))
+    given = outside.files(REQUEST, alias(Path("/srv/mirror")))
     assert json.loads(given["environment.yml"]) == {
         "channels": ["file:///srv/mirror/pytorch/", "file:///srv/mirror/conda-forge/", "nodefaults"],
         "dependencies": ["python=3.11", "pytorch=2.3.1=py3.11_cuda12.1*"],

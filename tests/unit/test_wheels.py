@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from provision import wheels
 from provision.errors import IntegrityError, NoSpace, ProvisionError, ToolFailed, Unreachable, Unsolvable
+from provision.mirrors import Mirrors, asked
 from provision.model import LockedPackage
 from provision.wheels import resolving
 from provision.wheels import settings as index_settings
@@ -23,6 +25,12 @@ CAPTURED = Path(__file__).parent.parent / "data" / "uv"
         ("gone", Unreachable, "A package is gone from the index: Failed to download `comm==0.2.3`"),
         ("unreachable", Unreachable, "The package index did not answer: Failed to fetch: https://index.invalid/simple/torch/"),
         ("unsolvable", Unsolvable, "torch==2.9.1 depends on nvidia-nccl-cu12"),
+        ("refused", Unreachable, "403 Forbidden"),
+        ("failed", Unreachable, "500 Internal Server Error"),
+        ("silent", Unreachable, "network timeout"),
+        ("cut-off", Unreachable, "end of file before message length reached"),
+        ("no-wheel", IntegrityError, "not the wheel that the lock names"),
+        ("damaged", Unreachable, "no whole wheel"),
     ],
 )
 def test_failures_of_uv_are_explained(case: str, kind: type[ProvisionError], words: str) -> None:
@@ -144,3 +152,45 @@ def test_a_file_without_a_date_has_no_place_in_a_lock_of_a_day() -> None:
 )
 def test_only_what_pypi_can_count_binds_wheels(name: str, version: str, expected: bool) -> None:
     assert resolving._is_pep440(name, version) is expected
+
+
+def mirrors(*texts: str, manifest: str = "") -> Mirrors:
+    return Mirrors([asked(text, Path("/work")) for text in texts], manifest=lambda folder: manifest)
+
+
+def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_settings, "_uv_is_configured", lambda: False)
+    settings = {"index-url": "https://one.invalid/simple", "extra-index-url": "https://two.invalid/simple"}
+    monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
+    found = wheels.indexes(mirrors=mirrors("pypi=https://m.invalid/simple", "https://two.invalid=file:///srv/two"))
+    assert found.remote[:4] == ("--default-index", "https://m.invalid/simple", "--index", "file:///srv/two/simple")
+    assert "https://one.invalid/simple" not in found.remote
+
+
+def test_a_folder_of_ours_is_the_only_index() -> None:
+    found = wheels.indexes("cu126", mirrors("/srv/mirror"))
+    assert found.alone and found.local == ()
+    assert found.remote == ("--no-config", "--default-index", "file:///srv/mirror/simple/", "--offline")
+    assert "--offline" not in wheels.indexes(mirrors=mirrors("https://m.invalid/mirror")).remote
+    assert "--index-strategy" in wheels.indexes(mirrors=mirrors("/srv/one", "/srv/two")).remote
+
+
+def test_a_file_is_named_by_its_own_address() -> None:
+    pypi = f"/packages/ab/cd/{'e' * 60}/x-1.0-py3-none-any.whl"
+    behind = mirrors("pypi=https://m.invalid/simple")
+    found = index_settings.own_address(f"https://m.invalid/repository/pypi{pypi}", "0" * 64, behind)
+    assert found.endswith(pypi) and "m.invalid" not in found
+    for url in ("https://m.invalid/packages/x-1.0-py3-none-any.whl", f"https://m.invalid{pypi}/more"):
+        assert index_settings.own_address(url, "0" * 64, behind) == url
+    assert index_settings.own_address(f"https://m.invalid{pypi}", "0" * 64, mirrors()) == f"https://m.invalid{pypi}"
+    prefixed = mirrors("pypi=https://m.invalid/simple", "https://f.invalid=https://m.invalid/files")
+    assert index_settings.own_address("https://m.invalid/files/a/x.whl", "0" * 64, prefixed) == "https://f.invalid/a/x.whl"
+
+
+def test_what_a_folder_holds_is_asked_for_by_name() -> None:
+    sha = "a" * 64
+    row = {"name": "x", "path": f"wheels/{sha}/x-1.0-py3-none-any.whl", "url": "file:///srv/x-1.0-py3-none-any.whl"}
+    package = LockedPackage(manager="pip", name="x", version="1.0", url=row["url"], sha256=sha)
+    folder = mirrors("/m", manifest=json.dumps({"schema": 1, "channels": {}, "wheels": {sha: row}}))
+    assert wheels.requirements([package], folder) == f"x==1.0 --hash=sha256:{sha}\n"
+    assert wheels.requirements([package], mirrors("file:///srv=file:///elsewhere")).startswith("x @ file:///elsewhere/x-1.0")

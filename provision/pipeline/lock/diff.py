@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from provision import conda
-from provision.mirrors import shown
+from provision.mirrors import without_login
 from provision.model import Manager
 from provision.pipeline.lock.contents import Contents, Entry
 
@@ -92,7 +92,7 @@ def _hashes(entry: Entry) -> str:
 
 
 def _place(entry: Entry) -> str:
-    return shown(entry.url).rpartition("/")[0]
+    return without_login(entry.url).rpartition("/")[0]
 
 
 def _newer(one: Entry, other: Entry) -> bool:
@@ -113,4 +113,4 @@ def _about(before: Contents, after: Contents) -> Iterator[str]:
     )
     for what, old, new in rows:
         if tuple(old) != tuple(new):
-            yield f"{what}: {', '.join(map(shown, old)) or 'none'} -> {', '.join(map(shown, new)) or 'none'}"
+            yield f"{what}: {', '.join(map(without_login, old)) or 'none'} -> {', '.join(map(without_login, new)) or 'none'}"

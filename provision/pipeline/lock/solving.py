@@ -57,7 +57,7 @@ def problem(wanted: Inputs, resolution: Resolution, platform: Platform, stand_in
             advice="Name a channel that answers with --channel, or ask for this machine's platform alone.",
         )
     why = Why.of(resolution.pins, _bounded(wanted.pip))
-    return Both(solver, *requests(wanted, resolution, platform, stand_in), why)
+    return Both(solver, *requests(wanted, resolution, platform, stand_in, solver.mirrors), why)
 
 
 def guarded(packages: Packages, both: Both, resolution: Resolution) -> Packages:
@@ -68,7 +68,7 @@ def guarded(packages: Packages, both: Both, resolution: Resolution) -> Packages:
 
 
 def requests(
-    wanted: Inputs, resolution: Resolution, platform: Platform, stand_in: StandIn | None
+    wanted: Inputs, resolution: Resolution, platform: Platform, stand_in: StandIn | None, mirrors: conda.Mirrors
 ) -> tuple[conda.Request, wheels.Request | None]:
     """What conda's solver and uv are asked for one platform; uv nothing, if nothing is asked of the package index."""
     virtual = dict(wanted.machines[platform])
@@ -88,6 +88,7 @@ def requests(
         platform=platform,
         build_path=resolution.local_version.partition("+")[2] if resolution.needs_local_build else None,
         as_of=wanted.as_of,
+        mirrors=mirrors,
     )
     return from_conda, from_index if wanted.pip else None
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from provision import conda
 from provision.fetch import Answer
-from provision.mirrors import shown, without_login
+from provision.mirrors import without_login
 from provision.pipeline.lock.contents import Contents, Entry
 from provision.pipeline.lock.verify.finding import Finding, Kind
 from provision.pipeline.lock.writing import PYTHON_FROM
@@ -62,8 +62,8 @@ def _channel_problem(entry: Entry, lock: Contents) -> str | None:
             return None
         if url.startswith(without_login(conda.url_of(channel))):
             return None
-    place = shown(entry.url).rsplit("/", 2)[0]
-    return f"is from {place}, which is none of the lock's channels ({', '.join(map(shown, lock.channels)) or 'it has none'})"
+    place = without_login(entry.url).rsplit("/", 2)[0]
+    return f"is from {place}, which is none of the lock's channels ({', '.join(map(without_login, lock.channels)) or 'it has none'})"
 
 
 def twice(lock: Contents) -> Iterator[Finding]:
@@ -106,5 +106,5 @@ def served(entries: Sequence[Entry], answers: Mapping[str, Answer]) -> Iterator[
         answer = answers.get(entry.url)
         if answer is not None and answer.state in kinds:
             kind, words = kinds[answer.state]
-            message = f"{words}: {shown(entry.url)} ({answer.detail})"
+            message = f"{words}: {without_login(entry.url)} ({answer.detail})"
             yield Finding(platform=entry.platform, package=entry.name, kind=kind, message=message)

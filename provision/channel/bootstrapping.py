@@ -1,6 +1,6 @@
-"""Local conda channels. `bootstrap` packages the interpreter that runs us, so that an environment can be made where no channel
-answers. The package is relocatable without prefix replacement: its libraries find each other by $ORIGIN, its sysconfig asks
-`sys.base_prefix`. It runs on hosts with this machine's glibc or newer; the lock that uses it is marked `portable: false`.
+"""This machine's Python as a local channel, so that an environment can be made where no channel answers. The package is relocatable
+without prefix replacement: its libraries find each other by $ORIGIN, its sysconfig asks `sys.base_prefix`. It runs on hosts with this
+machine's glibc or newer; the lock that uses it is marked `portable: false`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from provision import conda, wheels
 from provision.compat import version_key
 from provision.errors import ToolMissing
 from provision.folders import beside, replaced, sweep
+from provision.mirrors import DIRECT, Mirrors
 from provision.model import PLATFORM, Progress
 from provision.process import run
 
@@ -85,7 +86,7 @@ def host_python() -> HostPython:
     )
 
 
-def bootstrap(folder: Path, progress: Progress, *, again: bool = False) -> Bootstrapped:
+def bootstrap(folder: Path, progress: Progress, *, again: bool = False, mirrors: Mirrors = DIRECT) -> Bootstrapped:
     """Make (or find) a channel with this machine's Python and pip in `folder`. The caller holds the folder.
 
     A channel that already holds this very version is used as it is. With `again` the interpreter is packaged anew; packages that
@@ -97,7 +98,7 @@ def bootstrap(folder: Path, progress: Progress, *, again: bool = False) -> Boots
     if again or not (made / "glibc").exists():
         progress.say(f"packaging this machine's Python {python.version} into a local channel")
         try:
-            _build(python, beside(made), made)
+            _build(python, beside(made), made, mirrors)
             if made.exists():
                 made.rename(replaced(made))
             beside(made).rename(made)
@@ -106,7 +107,7 @@ def bootstrap(folder: Path, progress: Progress, *, again: bool = False) -> Boots
     return Bootstrapped(path=made, python=python.version, glibc=(made / "glibc").read_text().strip())
 
 
-def _build(python: HostPython, channel: Path, earlier: Path) -> None:
+def _build(python: HostPython, channel: Path, earlier: Path, mirrors: Mirrors) -> None:
     packages = channel / PLATFORM
     packages.mkdir(parents=True)
     for package in sorted((earlier / PLATFORM).glob("*.conda")):
@@ -115,7 +116,7 @@ def _build(python: HostPython, channel: Path, earlier: Path) -> None:
         stage = Path(scratch)
         glibc = _stage_python(python, stage / "python")
         _assemble("python", python.version, stage / "python", channel, depends=[f"__glibc >={glibc}"])
-        pip_version = _stage_pip(python, stage / "pip")
+        pip_version = _stage_pip(python, stage / "pip", mirrors)
         _assemble("pip", pip_version, stage / "pip", channel, depends=[f"python {python.minor}.*"])
     conda.index(channel)
     (channel / "glibc").write_text(glibc + "\n")
@@ -257,11 +258,11 @@ def _patchelf() -> Path:
     return Path(found)
 
 
-def _stage_pip(python: HostPython, stage: Path) -> str:
+def _stage_pip(python: HostPython, stage: Path, mirrors: Mirrors) -> str:
     """pip, as conda-lock wants it in every prefix that has wheels; its script finds the interpreter beside itself."""
     site = stage / "lib" / f"python{python.minor}" / "site-packages"
     site.mkdir(parents=True)
-    version = wheels.unpack("pip", site, python=python.minor)
+    version = wheels.unpack("pip", site, python=python.minor, mirrors=mirrors)
     shutil.rmtree(site / "bin", ignore_errors=True)
     (site / ".lock").unlink(missing_ok=True)
     for record in site.glob("*.dist-info/RECORD"):  # --target put scripts into bin/ here; ours stands where conda's does

@@ -1,0 +1,374 @@
+"""Mirrors as users have them: locks do not know them, closed networks need nothing else, and what breaks is told in one line.
+
+The world is small: this machine's Python as the channel `lab`, and an index of wheels of a few kilobytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from provision import conda
+from provision.mirrors import asked
+from provision.pipeline import lock, matrix, render, spec
+from provision.workflows.plan import mirrors_of
+from tests.conftest import SHARED_RECORDS
+from tests.faulty import Fault, Server, served
+from tests.integration.conftest import Eventually, Home, make_home
+from tests.small import write_index
+
+NAME = "small"
+REQUEST = (NAME, "--torch", "2.13", "--cpu", "--no-companions", "--python", f"3.{sys.version_info[1]}", "--python-from", "channel")
+WHEELS = "https://wheels.invalid"  # whose the wheels are, by the locks
+
+pytestmark = pytest.mark.index  # pip, which is packaged with this machine's Python, comes from there
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path) -> Iterator[Server]:
+    """A server of the channel and the index."""
+    folder = tmp_path_factory.mktemp("world")
+    (made,) = packaged_python.glob("py*")
+    shutil.copytree(made, folder / "lab", ignore=shutil.ignore_patterns("*.zst", "shards"))
+    correct(folder / "lab" / "linux-64" / "repodata.json")
+    write_index(folder)
+    with served(folder) as server:
+        yield server
+
+
+def correct(repodata: Path) -> None:
+    """What channels do to records after packages were made: here Python no longer needs this machine's glibc."""
+    content = json.loads(repodata.read_text())
+    for record in content["packages.conda"].values():
+        record["depends"] = [text for text in record["depends"] if not text.startswith("__glibc")]
+    repodata.write_text(json.dumps(content))
+
+
+@pytest.fixture(autouse=True)
+def in_order(world: Server) -> None:
+    world.clear()
+
+
+def behind(place: str) -> tuple[str, ...]:
+    """Options that name a place with the world's layout as the mirror of everything."""
+    return ("--mirror", f"lab={place}/lab", "--mirror", f"pypi={place}/simple", "--mirror", f"{WHEELS}={place}/files")
+
+
+def user(root: Path, *, locked: Path | None = None, variables: Mapping[str, str] | None = None) -> Home:
+    """Somebody with caches of their own and little patience, who has nothing yet but perhaps a lock."""
+    made = make_home(root)
+    patience = {"PROVISION_HTTP_TIMEOUT": "1", "UV_HTTP_RETRIES": "1"}
+    no_index = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "UV_CACHE_DIR": str(root / "uv")}
+    found = Home(root=root, env={**made.env, **no_index, **patience, **(variables or {})})
+    if locked:
+        shutil.copytree(locked, found.envs / NAME)
+    return found
+
+
+@pytest.fixture(scope="module")
+def locked(world: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The environment's folder, locked behind the server."""
+    made = user(tmp_path_factory.mktemp("locked") / "home")
+    done = made.run("lock", *REQUEST, "--channel", "lab", *behind(world.url))
+    assert done.returncode == 0, done.stderr
+    return made.envs / NAME
+
+
+def prefix(home: Home) -> Path:
+    return home.root / "data" / "prefixes" / NAME
+
+
+def test_no_file_knows_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
+    for path in locked.iterdir():
+        assert "127.0.0.1" not in path.read_text(), path
+    found = lock.contents(locked / "conda-lock.yml")
+    places = {entry.url.startswith((conda.url_of("lab"), f"{WHEELS}/")) for entry in found.entries}
+    assert places == {True}
+    assert found.custom["provision_portable"] == "true"
+    other = user(tmp_path)
+    done = other.run("lock", *REQUEST, "--channel", "lab", *behind(str(world.folder)))
+    assert done.returncode == 0, done.stderr
+    for path in locked.iterdir():
+        assert (other.envs / NAME / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_lock_is_the_same_in_the_open_and_installs_both_ways(world: Server, tmp_path: Path) -> None:
+    """In the open, everything is where its own address says: here in a folder, with pip's settings for the index."""
+    place = world.folder.as_uri()
+    options = (*REQUEST, "--channel", f"{place}/lab")
+    settings = {"PIP_INDEX_URL": f"{place}/simple"}
+    in_the_open, closed_in = user(tmp_path / "open", variables=settings), user(tmp_path / "closed in", variables=settings)
+    mirror = ("--mirror", f"{place}={world.url}")
+    for home, more in ((in_the_open, ()), (closed_in, mirror)):
+        done = home.run("lock", *options, *more)
+        assert done.returncode == 0, done.stderr
+    assert any("repodata" in path for path in world.log)
+    locks = [(home.envs / NAME / "conda-lock.yml").read_bytes() for home in (in_the_open, closed_in)]
+    assert locks[0] == locks[1]
+    for home, more in ((in_the_open, ()), (closed_in, mirror)):
+        done = home.run("env", "create", NAME, *more)
+        assert done.returncode == 0, done.stderr
+    assert any(path.startswith("/lab/linux-64/python-") for path in world.log)
+    assert records(in_the_open) == records(closed_in)
+    assert subprocess.run([prefix(closed_in) / "bin" / "python", "-c", "import torch, numpy"]).returncode == 0
+
+
+def records(home: Home) -> dict[str, dict[str, object]]:
+    """conda-meta, without where this user's cache is."""
+    found = {}
+    for path in (prefix(home) / "conda-meta").glob("*-*.json"):
+        content = json.loads(path.read_text())
+        found[path.name] = {key: value for key, value in content.items() if key not in ("extracted_package_dir", "link")}
+    assert found
+    return found
+
+
+@pytest.mark.conda
+@pytest.mark.parametrize(
+    "wanted",
+    [{"torch": "2.3.0", "cuda": "12.1", "source": "pytorch", "companions": False}, {"torch": "2.6", "cuda": "12.6"}],
+    ids=["pytorch", "conda-forge"],
+)
+def test_real_records_behind_a_server(wanted: dict[str, object]) -> None:
+    resolution = matrix.resolve(spec.combine({}, wanted, name=""))
+    texts = render.render_inputs(resolution)
+    inputs = lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+
+    def locked_behind(*mirrors: str) -> str:
+        solver = conda.Solver(mirrors_of([asked(text, Path()) for text in mirrors]))
+        return lock.text(inputs, lock.solve(inputs, resolution, solver=solver), python_from="channel")
+
+    with served(SHARED_RECORDS) as server:
+        behind_a_server = locked_behind(*(f"{name}={server.url}/{name}" for name in ("pytorch", "nvidia", "conda-forge")))
+    assert behind_a_server == locked_behind(f"*={SHARED_RECORDS}")
+    assert "127.0.0.1" not in behind_a_server and "file://" not in behind_a_server
+    assert f"url: {conda.url_of('conda-forge')}" in behind_a_server
+
+
+@pytest.fixture(scope="module")
+def folder(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that the lock names, in a folder."""
+    made = tmp_path_factory.mktemp("mirror") / "every thing"
+    home = user(tmp_path_factory.mktemp("mirroring") / "home", locked=locked)
+    done = home.run("channel", "mirror", NAME, str(made), *behind(world.url))
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def no_network() -> list[str]:
+    """A command that runs another without any network."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode != 0:
+        pytest.skip("a network namespace cannot be made here: that needs root and `unshare`")
+    return ["unshare", "-n"]
+
+
+def test_a_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Path) -> None:
+    home = user(tmp_path, locked=locked)
+    command = [*no_network(), str(Path(sys.executable).parent / "provision")]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *arguments], cwd=home.root / "work", env=home.env, capture_output=True, text=True, timeout=300)
+
+    unreachable = run("build", NAME, "--no-image", "--no-smoke")
+    assert unreachable.returncode == 8, unreachable.stderr
+    built = run("build", NAME, "--no-image", "--no-smoke", "--mirror", str(folder))
+    assert built.returncode == 0, built.stderr
+    assert subprocess.run([prefix(home) / "bin" / "python", "-c", "import torch, numpy"]).returncode == 0
+    assert home.run("env", "diff", NAME, "--files").returncode == 0
+    relocked = run("lock", NAME, "--relock", "--mirror", str(folder))
+    assert relocked.returncode == 0, relocked.stderr
+    assert (home.envs / NAME / "conda-lock.yml").read_bytes() == (locked / "conda-lock.yml").read_bytes()
+    verified = run("lock", "verify", NAME, "--mirror", str(folder))
+    assert (verified.returncode, verified.stdout) == (0, f"{NAME}: 5 packages, nothing wrong\n")
+
+
+def test_a_folder_can_be_served(folder: Path, locked: Path, tmp_path: Path) -> None:
+    home = user(tmp_path, locked=locked)
+    with served(folder) as server:
+        done = home.run("env", "create", NAME, "--mirror", server.url)
+        assert done.returncode == 0, done.stderr
+        assert any(path.startswith("/wheels/") for path in server.log)
+    (meta,) = (prefix(home) / "conda-meta").glob("python-3*.json")
+    assert json.loads(meta.read_text())["channel"] == conda.url_of("lab").rstrip("/")
+
+
+def test_a_folder_that_lacks_something_says_so(folder: Path, locked: Path, tmp_path: Path) -> None:
+    partial = tmp_path / "partial"
+    shutil.copytree(folder, partial)
+    manifest = json.loads((partial / "mirror.json").read_text())
+    manifest["wheels"] = {}
+    (partial / "mirror.json").write_text(json.dumps(manifest))
+    home = user(tmp_path / "home", locked=locked)
+    done = home.run("env", "create", NAME, "--mirror", str(partial))
+    assert done.returncode == 8, done.stderr
+    assert f"does not hold {WHEELS}/" in done.stderr and "provision channel mirror" in done.stderr
+    assert not prefix(home).exists()
+    absent = home.run("env", "create", NAME, "--mirror", str(tmp_path / "none"))
+    assert absent.returncode == 8 and "mirror.json" in absent.stderr
+
+
+# Which verb, what its mirror does to requests for what, whether it does it for ever, and what comes of it.
+EVER = 10**6
+ENV, MIRROR, LOCK = "env create", "channel mirror", "lock"
+CASES: list[tuple[str, str, Fault, int, int, str]] = [
+    (LOCK, "/repodata", 404, EVER, 8, "404"),
+    (LOCK, "/repodata", 503, EVER, 8, "503"),
+    (LOCK, "/repodata", "truncate", EVER, 8, "A channel among lab did not answer"),
+    (LOCK, "/repodata", "wrong", EVER, 8, "A channel among lab did not answer"),
+    (LOCK, "/repodata", "stall", EVER, 8, "A channel among lab did not answer"),
+    (LOCK, "/repodata", "truncate", 1, 0, ""),
+    (LOCK, "/repodata", "drop", 1, 0, ""),
+    (LOCK, "/repodata", "slow", EVER, 0, ""),
+    (LOCK, "simple/torch", 404, EVER, 5, "torch"),
+    (LOCK, "simple/torch", "drop", EVER, 8, "package index did not answer"),
+    (ENV, "lab/linux-64/python-", 404, EVER, 8, "python-3"),
+    (ENV, "lab/linux-64/python-", 503, EVER, 8, "503"),
+    (ENV, "lab/linux-64/python-", "truncate", EVER, 8, "python-3"),
+    (ENV, "lab/linux-64/python-", "wrong", EVER, 7, "not the conda package that the lock names"),
+    (ENV, "lab/linux-64/python-", "stall", EVER, 8, "python: the server was silent"),
+    (ENV, "lab/linux-64/python-", "stall", 1, 0, ""),
+    (ENV, "lab/linux-64/python-", "truncate", 1, 0, ""),
+    (ENV, "lab/linux-64/python-", "slow", EVER, 0, ""),
+    (ENV, "files/torch-", 404, EVER, 8, "torch"),
+    (ENV, "files/torch-", "truncate", EVER, 8, "torch"),
+    (ENV, "files/torch-", "wrong", EVER, 7, "not the wheel that the lock names"),
+    (ENV, "files/torch-", "stall", 1, 0, ""),
+    (MIRROR, "files/torch-", 404, EVER, 8, "/files/torch-2.13.0%2Bcpu-py3-none-any.whl is gone: the server says HTTP 404"),
+    (MIRROR, "files/torch-", 503, EVER, 8, "HTTP 503"),
+    (MIRROR, "files/torch-", "wrong", EVER, 7, "is not the file that the lock names"),
+    (MIRROR, "files/torch-", "stall", EVER, 8, "silent for too long"),
+    (MIRROR, "files/torch-", "truncate", 1, 0, ""),
+    (MIRROR, "files/torch-", "stall", 1, 0, ""),
+    (MIRROR, "files/torch-", "slow", EVER, 0, ""),
+    (MIRROR, "lab/linux-64/python-", "truncate", EVER, 8, "the connection ended before the file did"),
+]
+
+
+def name_of(case: tuple[str, str, Fault, int, int, str]) -> str:
+    verb, part, kind, times, _, _ = case
+    return f"{verb.replace(' ', '-')}-{part.strip('/-').rpartition('/')[2]}-{kind}{'-once' if times == 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did behind a mirror at fault."""
+
+    home: Home
+    done: subprocess.CompletedProcess[str]
+
+    @property
+    def mirror(self) -> Path:
+        return self.home.root / "mirror"
+
+
+@pytest.fixture(scope="module")
+def outcomes(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Every case, each with a server of its own, several at a time: most of their time is waiting."""
+    root = tmp_path_factory.mktemp("faults")
+
+    def run(case: tuple[str, str, Fault, int, int, str]) -> Outcome:
+        verb, part, kind, times, _, _ = case
+        home = user(root / name_of(case), locked=None if verb == LOCK else locked)
+        with served(world.folder) as server:
+            server.fault(part, kind, times)
+            more = {LOCK: (*REQUEST, "--channel", "lab"), ENV: (NAME,), MIRROR: (NAME, str(home.root / "mirror"))}
+            return Outcome(home, home.run(*verb.split(), *more[verb], *behind(server.url), timeout_s=120))
+
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(map(name_of, CASES), pool.map(run, CASES)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_a_mirror_at_fault(outcomes: dict[str, Outcome], case: tuple[str, str, Fault, int, int, str]) -> None:
+    verb, _, _, _, code, words = case
+    found = outcomes[name_of(case)]
+    check(found.done, code, words)
+    if verb == LOCK:
+        assert (found.home.envs / NAME / "conda-lock.yml").exists() == (code == 0)
+        assert code == 0 or not found.home.envs.exists()
+    elif verb == ENV:
+        assert [path.name for path in (found.home.root / "data" / "prefixes").iterdir()] == ([NAME] if code == 0 else [])
+    else:
+        assert list(found.mirror.glob("wheels/*/numpy-*.whl"))
+        named = (found.mirror / "mirror.json").read_text()
+        for path in found.mirror.rglob("*.whl"):
+            assert path.name in named or path.name.startswith("."), "what is there is whole, and named"
+        assert bool(list(found.mirror.rglob("*.part"))) <= bool(code)
+
+
+def check(done: subprocess.CompletedProcess[str], code: int, words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == (code != 0), done.stderr
+    assert not errors or words in errors[0], done.stderr
+
+
+@pytest.mark.parametrize("case", ["env-create-python-stall", "env-create-torch-truncate", "channel-mirror-torch-stall"])
+def test_the_same_command_completes_when_the_mirror_has_recovered(world: Server, outcomes: dict[str, Outcome], case: str) -> None:
+    found = outcomes[case]
+    if case.startswith("env"):
+        assert found.home.run("env", "create", NAME, *behind(world.url)).returncode == 0
+        return
+    again = found.home.json("channel", "mirror", NAME, str(found.mirror), *behind(world.url))
+    assert isinstance(again, dict) and [Path(path).name[:6] for path in again["fetched"]] == ["torch-"]
+    assert world.ranges, "it goes on where it stopped"
+    assert not list(found.mirror.rglob("*.part"))
+
+
+def test_an_interrupted_mirror_goes_on(world: Server, locked: Path, tmp_path: Path, eventually: Eventually) -> None:
+    home, folder = user(tmp_path / "home", locked=locked), tmp_path / "mirror"
+    world.fault("torch-", "stall")
+    mirror = ("channel", "mirror", NAME, str(folder), *behind(world.url))
+    child = home.start(*mirror, PROVISION_HTTP_TIMEOUT="30")
+    eventually(lambda: any(path.stat().st_size for path in folder.rglob(".torch-*.part")), 30)
+    child.send_signal(signal.SIGINT)
+    _, told = child.communicate(timeout=60)
+    assert child.returncode == 130, told
+    assert not (folder / "mirror.json").exists() and not list(folder.rglob("torch-*.whl"))
+    world.clear()
+    assert home.run(*mirror).returncode == 0
+    assert world.ranges
+    assert not list(folder.rglob("*.part"))
+    old = folder / "wheels" / ("0" * 64) / "old-1.0-py3-none-any.whl"
+    old.parent.mkdir()
+    old.touch()
+    preview = home.json(*mirror, "--prune", "--dry-run")
+    assert isinstance(preview, dict) and (len(preview["removed"]), preview["fetched"]) == (1, []) and old.exists()
+    assert home.run(*mirror, "--prune").returncode == 0
+    assert not old.parent.exists()
+
+
+def test_a_full_disk_is_no_matter_of_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
+    try:
+        done = user(tmp_path / "home", locked=locked).run("channel", "mirror", NAME, str(small / "m"), *behind(world.url))
+        check(done, 11, "disk is full")
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_what_is_set_once(world: Server, locked: Path, tmp_path: Path, folder: Path) -> None:
+    settings = tmp_path / "settings.yml"
+    settings.write_text(f"mirrors:\n- {folder.name}\n")
+    shutil.copytree(folder, tmp_path / folder.name)
+    home = user(tmp_path / "home", locked=locked)
+    done = home.run("env", "create", NAME, PROVISION_CONFIG=str(settings))
+    assert done.returncode == 0, done.stderr
+    settings.write_text("mirrors: oops\n")
+    refused = home.run("env", "create", NAME, PROVISION_CONFIG=str(settings))
+    assert refused.returncode == 3 and str(settings) in refused.stderr

@@ -1,0 +1,43 @@
+"""A world small enough to be mirrored in a test: wheels of a few bytes in an index of their own, and this machine's Python as a channel."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from pathlib import Path
+
+# What `--torch 2.13 --cpu --no-companions` asks of an index.
+WHEELS = {"torch": "2.13.0+cpu", "numpy": "2.4.0", "ipykernel": "7.0.0", "setuptools": "80.0.0", "pip": "26.0"}
+
+
+def write_wheel(folder: Path, name: str, version: str) -> Path:
+    """A wheel that installs one module."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"__version__ = {version!r}\n" + "# padding, so that half of it is something\n" * 2000,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},{_digest(content)},{len(content)}\n" for path, content in files.items())
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, content in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+            archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), content)
+    return wheel
+
+
+def _digest(content: str) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
+
+
+def write_index(folder: Path) -> Path:
+    """A package index (PEP 503) of the wheels above; returns its `simple` folder."""
+    for name, version in WHEELS.items():
+        wheel = write_wheel(folder / "files", name, version)
+        page = folder / "simple" / name / "index.html"
+        page.parent.mkdir(parents=True)
+        sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        page.write_text(f'<a href="../../files/{wheel.name.replace("+", "%2B")}#sha256={sha256}">{wheel.name}</a>\n')
+    return folder / "simple"

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provision import settings
+from provision.errors import IntegrityError, InvalidSpec, Unreachable
+from provision.mirrors import DIRECT, Asked, Mirrors, asked, chosen, without_login
+
+HERE = Path("/work")
+FORGE = "https://channels.invalid/conda-forge/"
+
+
+def mirrors(*texts: str, manifest: str = "") -> Mirrors:
+    names = {"*": "https://channels.invalid/", "conda-forge": FORGE}
+    return Mirrors([asked(text, HERE) for text in texts], channel_url=names.__getitem__, manifest=lambda folder: manifest)
+
+
+@pytest.mark.parametrize(
+    "text,what,url",
+    [
+        ("conda-forge=https://m.invalid/cf", "conda-forge", "https://m.invalid/cf/"),
+        ("https://a.invalid/x=https://m.invalid/y/", "https://a.invalid/x", "https://m.invalid/y/"),
+        ("pypi=/srv/simple", "pypi", "file:///srv/simple/"),
+        ("*=file:///srv/all", "*", "file:///srv/all/"),
+        ("lab=channels/lab", "lab", "file:///work/channels/lab/"),
+        ("/srv/mirror", None, "file:///srv/mirror/"),
+        ("/srv/a=b", None, "file:///srv/a%3Db/"),
+        ("./mirror of all", None, "file:///work/mirror%20of%20all/"),
+        ("https://m.invalid/mirror", None, "https://m.invalid/mirror/"),
+    ],
+)
+def test_what_may_be_asked_for(text: str, what: str | None, url: str) -> None:
+    assert asked(text, HERE) == Asked(what=what, url=url)
+
+
+@pytest.mark.parametrize("text", ["", "=", "lab=", "=https://m.invalid", "lab=ftp://m.invalid"])
+def test_what_is_no_mirror(text: str) -> None:
+    with pytest.raises(InvalidSpec):
+        asked(text, HERE)
+
+
+def test_addresses_are_translated_both_ways() -> None:
+    found = mirrors("conda-forge=https://m.invalid/cf", "https://files.invalid/packages=file:///srv/files")
+    for canonical, real in [
+        (f"{FORGE}linux-64/a-1-0.conda", "https://m.invalid/cf/linux-64/a-1-0.conda"),
+        ("https://files.invalid/packages/ab/cd/x.whl", "file:///srv/files/ab/cd/x.whl"),
+        ("https://channels.invalid/conda-forge-testing/linux-64/a-1-0.conda",) * 2,
+        ("https://elsewhere.invalid/x",) * 2,
+    ]:
+        assert found.real(canonical) == real
+        assert found.canonical(real) == canonical
+
+
+def test_the_longest_address_decides() -> None:
+    found = mirrors("*=https://all.invalid", "conda-forge=https://m.invalid/cf")
+    assert found.real(f"{FORGE}noarch/x") == "https://m.invalid/cf/noarch/x"
+    assert found.real("https://channels.invalid/nvidia/noarch/x") == "https://all.invalid/nvidia/noarch/x"
+
+
+def test_without_mirrors_nothing_is_looked_up() -> None:
+    assert DIRECT.real(FORGE) == DIRECT.canonical(FORGE) == FORGE
+    assert not DIRECT.closed and DIRECT.index is None and DIRECT.indexes == ()
+
+
+SHA = "a" * 64
+MANIFEST = {
+    "schema": 1,
+    "channels": {FORGE: "channels/channels.invalid/conda-forge/"},
+    "wheels": {SHA: {"name": "x", "path": f"wheels/{SHA}/x-1+cu121-py3-none-any.whl", "url": "https://files.invalid/x-1%2Bcu121.whl"}},
+}
+
+
+def test_a_folder_stands_for_everything(tmp_path: Path) -> None:
+    found = mirrors("/srv/mirror", manifest=json.dumps(MANIFEST))
+    assert found.closed
+    assert found.indexes == ("file:///srv/mirror/simple/",)
+    assert found.real(f"{FORGE}noarch/x") == "file:///srv/mirror/channels/channels.invalid/conda-forge/noarch/x"
+    wheel = f"file:///srv/mirror/wheels/{SHA}/x-1%2Bcu121-py3-none-any.whl"
+    assert found.real("https://files.invalid/x-1%2Bcu121.whl") == found.real("https://other.invalid/x.whl", SHA) == wheel
+    assert found.canonical(wheel, SHA) == "https://files.invalid/x-1%2Bcu121.whl"
+    with pytest.raises(Unreachable, match=r"file:///srv/mirror/ does not hold https://files\.invalid/y\.whl"):
+        found.real("https://files.invalid/y.whl")
+    local = tmp_path / "python.conda"
+    local.touch()
+    assert found.real(local.as_uri()) == local.as_uri()
+    with pytest.raises(Unreachable):
+        found.real((tmp_path / "none").as_uri())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"schema": 2, "channels": {}, "wheels": {}}',
+        '{"schema": 1, "channels": []}',
+        json.dumps({**MANIFEST, "channels": {FORGE: "/etc/"}}),
+        json.dumps({**MANIFEST, "channels": {FORGE: "channels/../../etc/"}}),
+        json.dumps({**MANIFEST, "wheels": {SHA: {"url": "x"}}}),
+    ],
+)
+def test_what_is_no_manifest(text: str) -> None:
+    with pytest.raises(IntegrityError, match=r"mirror\.json"):
+        mirrors("/srv/mirror", manifest=text).real(FORGE)
+
+
+def test_the_strongest_source_decides_for_each_thing() -> None:
+    options = [asked("lab=https://option.invalid", HERE)]
+    variables = [asked("lab=https://variable.invalid", HERE), asked("nvidia=https://variable.invalid", HERE)]
+    assert {one.what: one.url for one in chosen(options, variables)} == {
+        "lab": "https://option.invalid/",
+        "nvidia": "https://variable.invalid/",
+    }
+    with pytest.raises(InvalidSpec, match="lab is given two mirrors"):
+        chosen([*options, *variables])
+
+
+def test_a_folder_is_not_mixed_with_what_is_set_elsewhere() -> None:
+    options, variables = [asked("/srv/mirror", HERE)], [asked("lab=https://variable.invalid", HERE)]
+    assert chosen(options, variables) == tuple(options)
+
+
+def test_passwords_are_not_shown() -> None:
+    assert without_login("got https://me:secret@m.invalid/x and http://t@h/y") == "got https://m.invalid/x and http://h/y"
+    assert without_login("https://me:secret@m.invalid:80/x?y") == "https://m.invalid:80/x?y"
+
+
+def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "provision").mkdir()
+    (tmp_path / "provision" / "settings.yml").write_text("mirrors:\n- lab=channels/lab\n- pypi=https://file.invalid\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    environ = {settings.MIRRORS: "nvidia=https://variable.invalid pypi=https://variable.invalid", settings.CHANNEL_ALIAS: "/srv/all"}
+    found = {one.what: one.url for one in settings.mirrors(["nvidia=https://option.invalid"], None, environ)}
+    assert found == {
+        "nvidia": "https://option.invalid/",
+        "pypi": "https://variable.invalid/",
+        "*": "file:///srv/all/",
+        "lab": f"file://{tmp_path}/provision/channels/lab/",
+    }
+    assert settings.mirrors([], "https://alias.invalid", {})[0] == Asked(what="*", url="https://alias.invalid/")
+
+
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("mirrors: [", "is not YAML"),
+        ("- a\n", "is not a mapping"),
+        ("mirror: []\n", "says mirror"),
+        ("mirrors: {lab: x}\n", "`mirrors` is not a list"),
+        ("mirrors: [1]\n", "`mirrors` is not a list"),
+        ("mirrors: ['=']\n", "is not a mirror"),
+    ],
+)
+def test_a_settings_file_that_is_none(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "mine.yml"
+    path.write_text(text)
+    with pytest.raises(InvalidSpec, match=words):
+        settings.mirrors([], None, {settings.CONFIG: str(path)})
+    with pytest.raises(InvalidSpec, match="not there"):
+        settings.mirrors([], None, {settings.CONFIG: str(tmp_path / "none.yml")})
+
+
+def test_an_empty_settings_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yml"
+    path.touch()
+    assert settings.mirrors([], None, {settings.CONFIG: str(path)}) == ()
