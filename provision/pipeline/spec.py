@@ -79,7 +79,8 @@ def read(path: Path) -> dict[str, Any]:
     first = {key.value: key.start_mark.line + 1 for key, _ in reversed(root.value)}
     places = [(key.start_mark.line + 1, key.value) for key, _ in root.value]
     repeated = [(line, f"`{key}` stands here again.") for line, key in places if line != first[key]]
-    _refuse(repeated + [(first.get(str(key), 1), text) for key, text in _mistakes(content)], path)
+    written = {key.value: value.value for key, value in root.value if isinstance(value, yaml.ScalarNode)}
+    _refuse(repeated + [(first.get(str(key), 1), text) for key, text in _mistakes(content, written)], path)
     return content
 
 
@@ -145,13 +146,13 @@ def _refuse(mistakes: Sequence[tuple[int, str]], path: Path) -> None:
         raise InvalidSpec(listed)
 
 
-def _mistakes(content: Mapping[Any, Any]) -> list[tuple[str, str]]:
-    """Every key or value that is not what it must be, as (key, sentence)."""
+def _mistakes(content: Mapping[Any, Any], written: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """Every key or value that is not what it must be, as (key, sentence). written: scalars as they stand in the file."""
     found = []
     for key, value in content.items():
         if key not in KEYS:
             found.append((str(key), f"`{key}` is not a key of a spec; the keys are {', '.join(KEYS)}."))
-        elif problem := _problem(key, value):
+        elif problem := _problem(key, value, (written or {}).get(key)):
             found.append((key, problem))
     if content.get("cuda") and content.get("cpu"):
         found.append(("cpu", "`cuda` and `cpu: true` exclude each other."))
@@ -160,19 +161,29 @@ def _mistakes(content: Mapping[Any, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _problem(key: str, value: Any) -> str | None:
+def _problem(key: str, value: Any, written: str | None = None) -> str | None:
     if key in FLAGS:
         return None if isinstance(value, bool) else f"`{key}` is true or false, not `{value}`."
     if key in LISTS:
         return _list_problem(key, value)
     if not isinstance(value, str):
-        return f'`{key}` must be text; write it in quotes: {key}: "{value}".'
+        return _not_text(key, value, written)
     if key in CHOICES:
         return None if value in CHOICES[key] else f"`{key}` is one of {', '.join(CHOICES[key])}, not `{value}`."
     if key in TEXTS:
         pattern, example = TEXTS[key]
         return None if re.fullmatch(pattern, value) else f"`{key}` is like {example}, not `{value}`."
     return {"torch": _torch_problem, "as_of": _date_problem}[key](value)
+
+
+def _not_text(key: str, value: Any, written: str | None) -> str:
+    """YAML reads 2.10 without quotes as the number 2.1, and yes as true: what to write is what stands in the file."""
+    if value is None:
+        return f"`{key}` says nothing; give it a value, or leave the line out."
+    if isinstance(value, (list, dict, set)):
+        return f"`{key}` is one text, not `{value}`."
+    text = str(value) if written is None else written
+    return _problem(key, text) or f'`{key}` must be text; write it in quotes: {key}: "{text}".'
 
 
 def _torch_problem(value: str) -> str | None:
@@ -204,7 +215,8 @@ def _list_problem(key: str, value: Any) -> str | None:
     wrong = [item for item in value if not re.fullmatch(pattern, item)]
     if wrong:
         return f"`{key}` holds what cannot be {kind}: {', '.join(map(repr, wrong))}."
-    return _requirement_problem(value) if key == "pip" else None
+    further = {"pip": _requirement_problem, "gpu": _gpu_problem}.get(key)
+    return further(value) if further else None
 
 
 def _requirement_problem(requirements: Sequence[str]) -> str | None:
@@ -215,4 +227,16 @@ def _requirement_problem(requirements: Sequence[str]) -> str | None:
             Requirement(text)
         except InvalidRequirement as error:
             return f"`pip` holds `{text}`, which is not a requirement: {str(error).splitlines()[0]}."
+    return None
+
+
+def _gpu_problem(names: Sequence[str]) -> str | None:
+    """GPUs are named in words that the facts know; a misspelt one is a mistake like the others, and told with them."""
+    from provision import compat
+
+    for name in names:
+        try:
+            compat.find_gpu(name)
+        except InvalidSpec as error:
+            return f"`gpu`: {error.message} {error.advice}".strip()
     return None

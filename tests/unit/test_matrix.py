@@ -55,6 +55,13 @@ def test_auto_decides_by_facts() -> None:
     assert "torch==2.9.1+cu130" in requirements(beyond)
 
 
+def test_a_build_that_may_fit_is_taken_before_one_that_does_not() -> None:
+    """The wheels need glibc 2.17; which one the pytorch channel's build needs no source says."""
+    found = resolve(torch="2.3", cuda="12.1", glibc="2.12")
+    assert found.source == "pytorch"
+    assert ["which glibc" in row.reason for row in found.warnings if row.what == "glibc"] == [True]
+
+
 def test_pytorch_channel_pins_the_build_string_and_the_order() -> None:
     found = resolve(torch="2.3", cuda="12.1", source="pytorch")
     assert found.spec.name == "torch2.3-cuda12.1-py311-pytorch"

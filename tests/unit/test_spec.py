@@ -142,6 +142,29 @@ def test_a_date_without_quotes_is_said_to_need_them(tmp_path: Path) -> None:
         spec.read(write(tmp_path, "as_of: 2024-06-30\n"))
 
 
+@pytest.mark.parametrize("line", ["torch: 2.10", "cuda: 12.10", "cuda: 13.0", "python: 3.10", "nccl: 2.20", "glibc: 2.40", "driver: 0535"])
+def test_the_quotes_advised_are_around_what_was_written(tmp_path: Path, line: str) -> None:
+    key, value = line.split(": ")
+    with pytest.raises(InvalidSpec, match=re.escape(f'write it in quotes: {key}: "{value}".')):
+        spec.read(write(tmp_path, line + "\n"))
+
+
+@pytest.mark.parametrize(
+    "line,told", [("cuda: yes", "not `yes`"), ("torch: 2.1e1", "not `2.1e1`"), ("cuda:", "says nothing"), ("cuda: [1]", "one text")]
+)
+def test_quotes_are_not_advised_where_they_would_not_help(tmp_path: Path, line: str, told: str) -> None:
+    with pytest.raises(InvalidSpec, match=re.escape(told)) as caught:
+        spec.read(write(tmp_path, line + "\n"))
+    assert "write it in quotes" not in str(caught.value)
+
+
+def test_an_unknown_gpu_is_told_with_the_other_mistakes() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        spec.combine({}, {"gpu": ("blah",), "torch": "x", "cuda": "y"}, name="")
+    for word in ("'blah'", "`torch`", "`cuda`"):
+        assert word in str(caught.value)
+
+
 @pytest.mark.parametrize("key,value", [("nccl", "2.20"), ("cudnn", "9"), ("gpu", ["H100"]), ("driver", "535")])
 def test_cpu_with_what_is_about_gpus_is_refused(key: str, value: Any) -> None:
     with pytest.raises(InvalidSpec, match=f"`{key}` is about GPUs"):

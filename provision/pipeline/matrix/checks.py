@@ -28,6 +28,7 @@ class Objection:
     fact: str
     source: str
     rules_out: bool = True  # false: it may be what is asked for; no source says, or not without a drawback
+    unlikely: bool = False  # it may be, but only by what nobody says that the build has: asked for by name, never taken by itself
 
     def __str__(self) -> str:
         return f"{self.fact} ({self.source})" if self.source else self.fact
@@ -224,6 +225,13 @@ def _reach(cell: Cell, platform: Platform, gpu: compat.Gpu, spec: Spec) -> Objec
     if reach == "ptx":
         fact = f"{there} holds no code for {gpu.name}, which compiles its PTX when a program starts"
         return Objection(axis="gpu", fact=fact, source=build.architectures_source or NO_SOURCE, rules_out=False)
+    if reach == "unknown" and build.architectures is None and _is_beyond(build.cuda, gpu):
+        toolkit = compat.toolkits()[build.cuda]
+        fact = (
+            f"CUDA {build.cuda} compiles for nothing newer than {toolkit.capability_max} ({toolkit.capability_source}), and {named}; "
+            f"whether {there} holds PTX for newer GPUs is not known"
+        )
+        return Objection(axis="gpu", fact=fact, source=gpu.source, rules_out=False, unlikely=True)
     if reach == "unknown":
         fact = f"for which GPUs {there} holds code is not known, so neither is whether it runs on {gpu.name}"
         return Objection(axis="gpu", fact=fact, source=NO_SOURCE, rules_out=False)
@@ -234,6 +242,13 @@ def _reach(cell: Cell, platform: Platform, gpu: compat.Gpu, spec: Spec) -> Objec
         ptx = " and PTX that this driver cannot compile" if build.ptx and spec.driver else ""
         fact = f"{there} holds code for {', '.join(build.architectures)}{ptx} ({build.architectures_source}), and {named}"
     return Objection(axis="gpu", fact=fact, source=gpu.source)
+
+
+def _is_beyond(cuda: str, gpu: compat.Gpu) -> bool:
+    """Whether a GPU is newer than all that a toolkit compiles for."""
+    toolkit = compat.toolkits().get(cuda)
+    newest = toolkit.capability_max if toolkit else None
+    return newest is not None and version_key(gpu.capability) > version_key(newest)
 
 
 def _driver(cell: Cell, spec: Spec) -> Iterator[Objection]:

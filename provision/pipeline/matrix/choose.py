@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from provision.errors import InvalidSpec
 from provision.model import Machine, Spec
@@ -66,9 +66,18 @@ def _best(spec: Spec) -> Iterator[Cell]:
     as_asked = (cell for cell in meant if all(checks.passes(cell, spec, axis) for axis in checks.CHANGEABLE))
     for _, alike in itertools.groupby(as_asked, key=lambda cell: (cell.release.version, cell.cuda)):
         rivals = sorted(alike, key=lambda cell: cell.preference(spec.platforms)[0])
-        found = next((cell for cell in rivals if not any(checks.on_machine(cell, spec))), rivals[0])
-        if checks.fits(found, spec):
+        if found := _runs_best(rivals, spec):
             yield found
+
+
+def _runs_best(rivals: Sequence[Cell], spec: Spec) -> Cell | None:
+    """Of builds alike, in the order of `auto`: the first against which nothing stands on the machine, else the first that may do."""
+    against = {cell: list(checks.on_machine(cell, spec)) for cell in rivals}
+    plainly = (cell for cell, found in against.items() if not found)
+    perhaps = (
+        cell for cell, found in against.items() if not any(one.rules_out or (one.unlikely and cell is not rivals[0]) for one in found)
+    )
+    return next(itertools.chain(plainly, perhaps), None)
 
 
 def _newest_for(there: Spec) -> Cell | None:
