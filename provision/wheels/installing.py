@@ -55,6 +55,6 @@ def unpack(requirement: str, target: Path, *, python: str, mirrors: Mirrors = DI
     """Unpack one package without its dependencies into a folder, and return its version."""
     command: list[str | Path] = [uv(), "pip", "install", "--quiet", "--no-deps", "--target", target, "--python-version", python]
     where = indexes(mirrors=mirrors)
-    call([*command, "--python", sys.executable, *where.remote, requirement], alone=where.alone)
+    call([*command, "--no-python-downloads", "--python", sys.executable, *where.remote, requirement], alone=where.alone)
     info = next(target.glob("*.dist-info"))
     return info.name.removesuffix(".dist-info").rpartition("-")[2]

@@ -108,7 +108,9 @@ def _needed(request: Request, edges: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _compile(options: Sequence[str | Path]) -> list[str | Path]:
-    return [uv(), "pip", "compile", "--quiet", "--no-header", *options]
+    # Any interpreter will do to resolve for another version; without this, uv downloads one of that version (tried: 11 s and 40 s, and
+    # a site that is not the configured index).
+    return [uv(), "pip", "compile", "--quiet", "--no-header", "--no-python-downloads", "--python", sys.executable, *options]
 
 
 def _check_dates(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:
