@@ -20,7 +20,7 @@ from provision.compat.hardware import (
     toolkits,
 )
 from provision.compat.nccl import CondaForgeNccl, cuda_versions, nccl_on_conda_forge, nccl_wheels
-from provision.compat.releases import Build, IndexDefault, Release, matching_releases, releases
+from provision.compat.releases import Build, IndexDefault, Release, matching_releases, means_minor, releases
 from provision.compat.rules import Rule, applying, rules
 from provision.compat.versions import minor, version_key
 
@@ -41,6 +41,7 @@ __all__ = [
     "find_gpu",
     "gpus",
     "matching_releases",
+    "means_minor",
     "minor",
     "nccl_on_conda_forge",
     "nccl_wheels",

@@ -141,6 +141,18 @@ def matching_releases(asked: str) -> tuple[Release, ...]:
     )
 
 
+def means_minor(asked: str, minor: str) -> bool:
+    """Whether an expression means all of a minor release, those of its patches included that are still to come. `latest` means the
+    newest there is, as a minor release by number does."""
+    asked = asked.strip()
+    if asked == LATEST:
+        return True
+    if re.fullmatch(r"\d+(\.\d+){0,2}", asked):
+        return version_key(minor)[: len(version_key(asked))] == version_key(asked)
+    patches = [version for version in releases() if version.startswith(f"{minor}.")]
+    return all(_range(asked).contains(version) for version in (*patches, f"{minor}.99"))
+
+
 def _matching(asked: str) -> tuple[Release, ...]:
     table = releases()
     if asked == LATEST:

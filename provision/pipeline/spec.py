@@ -189,7 +189,7 @@ def _not_text(key: str, value: Any, written: str | None) -> str:
 def _torch_problem(value: str) -> str | None:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-    if value == "latest" or re.fullmatch(r"\d+(\.\d+){0,2}", value):
+    if value == "latest" or re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){0,2}", value):
         return None
     try:
         if re.fullmatch(r"[0-9A-Za-z.*,<>=!~ ]+", value) and SpecifierSet(value):

@@ -142,8 +142,43 @@ def test_nccl_on_conda_forge_is_within_what_is_known_of_it() -> None:
     assert "needs NCCL 2.25.1 or later" in refused(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.23")
     assert "never had NCCL 2.16" in refused(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.16")
     assert "built NCCL 2.18.5 for CUDA 11.2, 11.8, 12.0 only" in refused(torch="2.10", cuda="13.0", source="conda-forge", nccl="2.18.5")
-    newer = resolve(torch="2.10", cuda="12.9", source="conda-forge", nccl="2.99")
-    assert ["whether conda-forge has NCCL 2.99 is not known" in found.reason for found in newer.warnings] == [True]
+    assert re.search(
+        r"conda-forge is not known to have NCCL 2\.99, and for CUDA 12\.9 has 2\.17, .*2\.30 \(conda-forge/nccl-feedstock",
+        refused(torch="2.10", cuda="12.9", source="conda-forge", nccl="2.99"),
+    )
+
+
+def test_an_nccl_that_nobody_has_is_refused_and_none_such_is_offered() -> None:
+    for cuda in ("12.0", "12.1"):
+        assert "2.99" not in refused(torch="2.3", cuda=cuda, nccl="2.99").partition("Nearest:")[2]
+
+
+def test_where_only_the_builds_own_floor_is_unknown_that_is_a_warning() -> None:
+    cells = [(release, build) for release in compat.releases().values() for build in release.conda_forge if not build.nccl_floor]
+    assert cells
+    for release, build in cells:
+        known = next(version for version, one in reversed(compat.nccl_on_conda_forge().items()) if one.runs_with(build.cuda))
+        found = resolve(torch=release.version, cuda=build.cuda, source="conda-forge", nccl=known)
+        assert ["is not known; the solver will tell" in row.reason for row in found.warnings if row.what == "nccl"] == [True]
+
+
+@pytest.mark.parametrize(
+    "torch,named,written",
+    [
+        ("2.3", "torch2.3", "2.3"),
+        ("2.3.0", "torch2.3.0", "2.3.0"),
+        ("==2.3", "torch2.3.0", "2.3.0"),
+        ("<2.3.1", "torch2.3.0", "2.3.0"),
+        (">=2.3.1,<2.4", "torch2.3.1", "2.3.1"),
+        (">=2.3,<2.4", "torch2.3", "2.3.1"),
+        ("==2.3.*", "torch2.3", "2.3.1"),
+        ("<=2.3.1", "torch2.3.1", "2.3.1"),
+    ],
+)
+def test_only_what_means_a_whole_minor_release_is_named_by_it(torch: str, named: str, written: str) -> None:
+    found = resolve(torch=torch, cuda="12.1")
+    assert found.spec.name == f"{named}-cuda12.1-py311"
+    assert found.spec.torch == written
 
 
 def test_cudnn_is_chosen_as_nccl_is() -> None:

@@ -18,9 +18,16 @@ from provision import compat
 from provision.cli.options import SPEC_OPTIONS
 from provision.compat import minor, version_key
 from provision.errors import NoSuchBuild
-from provision.model import PLATFORMS, Platform, Spec
+from provision.model import PLATFORMS, Machine, Platform, Spec
 from provision.pipeline import matrix, spec
-from provision.pipeline.matrix.nearest import ACROSS, Neighbor, nearest
+from provision.pipeline.matrix import nearest as nearby
+from provision.pipeline.matrix.nearest import ACROSS, Neighbor
+from provision.pipeline.matrix.resolve import leads_to
+
+
+def nearest(wanted: Spec, limit: int) -> list[Neighbor]:
+    return nearby.nearest(wanted, limit, leads_to)
+
 
 RELEASES = list(compat.releases())
 MINORS = list(dict.fromkeys(map(minor, RELEASES)))
@@ -140,26 +147,33 @@ def distance(point: Point, wanted: Spec) -> tuple[int, int]:
     if wanted.python not in (None, point.python):
         steps.append(abs(int(point.python[2:]) - int((wanted.python or "")[2:])))
     if wanted.nccl and not starts(point.nccl, wanted.nccl):
-        newer = point.source == "conda-forge" and version_key(wanted.nccl) > version_key(list(compat.nccl_on_conda_forge())[-1])
-        if not newer or point.cuda is None:
-            meant = [v for v in NCCLS if starts(v, wanted.nccl)] or [wanted.nccl]
-            steps.append(apart(point.nccl, meant, NCCLS) if point.nccl else ACROSS)
+        meant = [v for v in NCCLS if starts(v, wanted.nccl)] or [wanted.nccl]
+        steps.append(apart(point.nccl, meant, NCCLS) if point.nccl else ACROSS)
     return len(steps), sum(steps)
 
 
-requests = st.builds(
-    lambda torch, flavor, source, python, nccl, platforms: spec.combine(
-        {"torch": torch, "source": source, "platforms": platforms},
-        {"python": python, "nccl": None if "cpu" in flavor else nccl, **flavor},
-        name="",
-    ),
-    torch=st.sampled_from([*RELEASES, *MINORS, "2", "latest", ">=2.3,<2.6", "9.9", "1.5", ">=3", "2.3.7"]),
-    flavor=st.sampled_from([*({"cuda": cuda} for cuda in [*CUDAS, "12", "13", "12.7", "9.2", "99.0"]), {"cpu": True}]),
-    source=st.sampled_from(["auto", *matrix.SOURCES]),
-    python=st.none() | st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.16"]),
-    nccl=st.none() | st.sampled_from(["2.14", "2.20.5", "2.28", "2.16.5", "2.99"]),
-    platforms=st.sampled_from([["linux-64"], ["linux-64"], ["linux-aarch64"], list(PLATFORMS)]),
-)  # fmt: skip
+def request(*, flavor: dict[str, Any], **asked: Any) -> Spec:
+    """What a CPU build has nothing to do with is not asked of it."""
+    kept = {key: value for key, value in asked.items() if "cpu" not in flavor or key not in spec.ABOUT_GPUS}
+    return spec.combine({}, {**kept, **flavor}, name="")
+
+
+choices: dict[str, st.SearchStrategy[Any]] = {
+    "torch": st.sampled_from([*RELEASES, *MINORS, "2", "latest", ">=2.3,<2.6", "9.9", "1.5", ">=3", "2.3.7"]),
+    "flavor": st.sampled_from([*({"cuda": cuda} for cuda in [*CUDAS, "12", "13", "12.7", "9.2", "99.0"]), {"cpu": True}]),
+    "source": st.sampled_from(["auto", *matrix.SOURCES]),
+    "python": st.none() | st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.16"]),
+    "nccl": st.none() | st.sampled_from(["2.14", "2.20.5", "2.28", "2.16.5", "2.99"]),
+    "platforms": st.sampled_from([["linux-64"], ["linux-64"], ["linux-aarch64"], list(PLATFORMS)]),
+}  # fmt: skip
+machine: dict[str, st.SearchStrategy[Any]] = {
+    "gpu": st.sampled_from([[], [], ["V100"], ["H100"], ["B200"], ["K80"], ["sm_86", "sm_120"]]),
+    "driver": st.none() | st.sampled_from(["450.80.02", "470", "525", "535.183.01", "575.51.03"]),
+    "glibc": st.none() | st.sampled_from(["2.12", "2.17", "2.28"]),
+    "cudnn": st.none() | st.sampled_from(["7", "8", "8.9.2.26", "9", "9.8", "9.99"]),
+}
+requests = st.builds(request, **choices)
+on_machines = st.builds(request, **choices, **machine)
 
 
 @settings(deadline=None, max_examples=25)
@@ -186,16 +200,17 @@ def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
     assert nearer <= {(minor(one.cell.release.version), one.cell.cuda) for one in told}
 
 
-@settings(deadline=None, max_examples=25)
-@given(wanted=requests)
+@settings(deadline=None, max_examples=60)
+@given(wanted=on_machines)
 def test_what_is_offered_can_be_had(wanted: Spec) -> None:
-    """The words that are offered, typed as they are, come to the build that they were offered for."""
+    """The words that are offered, typed in place of those that they change, come to the build that they were offered for."""
     try:
         matrix.resolve(wanted)
-    except NoSuchBuild:
+    except NoSuchBuild as error:
         for one in nearest(wanted, 6):
+            assert f"`{one.options}`" in (error.advice or "")
             found = matrix.resolve(typed(one, wanted))
-            assert (minor(found.torch), found.cuda) == (minor(one.cell.release.version), one.cell.cuda)
+            assert (found.torch, found.cuda, found.source) == (one.cell.release.version, one.cell.cuda, one.cell.source)
             assert one.spec.python in (None, found.python)
             assert found.platforms == one.spec.platforms
 
@@ -213,7 +228,39 @@ def typed(offered: Neighbor, wanted: Spec) -> Spec:
         else:
             given[option] = words.pop(0)
     assert set(given) <= set(SPEC_OPTIONS)
-    return spec.combine({}, {"platforms": list(wanted.platforms), **given}, name="")
+    kept = {key: value for key, value in spec.content(wanted).items() if key not in ("torch", "cuda", "cpu", *offered.dropped)}
+    return spec.combine({}, {**kept, **given}, name="")
+
+
+@pytest.mark.parametrize(
+    "asked,offer",
+    [
+        ({"torch": "2.3", "cuda": "12.6", "nccl": "2.99"}, "`--torch 2.3 --cuda 12.0 --nccl 2.30.4` (conda-forge)"),
+        ({"torch": "1.12", "cuda": "12.1", "nccl": "2.99", "source": "pytorch"}, "without --nccl"),
+    ],
+)
+def test_an_offer_names_what_is_known_or_what_to_leave_out(asked: dict[str, Any], offer: str) -> None:
+    with pytest.raises(NoSuchBuild) as caught:
+        matrix.resolve(spec.combine({}, asked, name=""))
+    assert offer in str(caught.value)
+
+
+def test_packages_that_are_kept_are_minded() -> None:
+    """What would be refused beside them is not offered."""
+    with pytest.raises(NoSuchBuild) as caught:
+        matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "11.6", "pip": ["nvidia-nccl-cu12"]}, name=""))
+    assert "--cuda 12.1" in (caught.value.advice or "") and "--cuda 11" not in (caught.value.advice or "")
+
+
+def test_nothing_is_offered_for_this_machine_that_words_alone_do_not_lead_to() -> None:
+    wanted = spec.combine({}, {"torch": "1.12", "cuda": "auto", "source": "wheels"}, name="")
+    with pytest.raises(NoSuchBuild) as caught:
+        matrix.resolve(wanted, Machine(gpus=("B200",), driver="575.51.03"))
+    for options in re.findall(r"`(--torch [^`]+)`", caught.value.advice or ""):
+        words = shlex.split(options)
+        given = dict(zip((word.removeprefix("--") for word in words[::2]), words[1::2]))
+        found = matrix.resolve(spec.combine({}, given, name=""))
+        assert found.cuda == given["cuda"] and found.architectures
 
 
 def test_a_machine_is_never_given_up() -> None:

@@ -106,7 +106,9 @@ def test_how_a_torch_may_be_named(value: str) -> None:
     assert spec.combine({}, {"torch": value, "cpu": True}, name="lab").torch == value
 
 
-@pytest.mark.parametrize("value", ["", ">=", "2.3.1+cu121", "=2.3", ">=2.3 <2.6", "$(id)", "2.3.1.4", "two", "===x y", "cu121"])
+@pytest.mark.parametrize(
+    "value", ["", ">=", "2.3.1+cu121", "=2.3", ">=2.3 <2.6", "$(id)", "2.3.1.4", "two", "===x y", "cu121", "02.3", "2.03"]
+)
 def test_how_it_may_not(value: str) -> None:
     with pytest.raises(InvalidSpec, match="torch"):
         spec.combine({}, {"torch": value, "cpu": True}, name="lab")

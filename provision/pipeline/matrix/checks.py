@@ -158,11 +158,10 @@ def _nccl_on_conda_forge(cell: Cell, spec: Spec, asked: str) -> Iterator[Objecti
     newest = next(reversed(table))
     source = table[newest].source
     if not meant:
-        if version_key(asked) > version_key(newest):
-            fact = f"whether conda-forge has NCCL {asked} is not known; the newest in the table is {newest}"
-            yield Objection(axis="nccl", fact=fact, source=source, rules_out=False)
-        else:
-            yield Objection(axis="nccl", fact=f"conda-forge never had NCCL {asked}", source=source)
+        has = "is not known to have" if version_key(asked) > version_key(newest) else "never had"
+        for_cuda = dict.fromkeys(compat.minor(version) for version, one in table.items() if one.runs_with(cell.build.cuda))
+        fact = f"conda-forge {has} NCCL {asked}, and for CUDA {cell.build.cuda} has {', '.join(for_cuda) or 'none'}"
+        yield Objection(axis="nccl", fact=fact, source=source)
         return
     fitting = [one for one in meant if one.runs_with(cell.build.cuda)]
     floor, floor_source = cell.floor("nccl", spec.platforms)
@@ -171,6 +170,9 @@ def _nccl_on_conda_forge(cell: Cell, spec: Spec, asked: str) -> Iterator[Objecti
         yield Objection(axis="nccl", fact=fact, source=source)
     elif floor and all(version_key(one.version) < version_key(floor) for one in fitting):
         yield Objection(axis="nccl", fact=f"{cell} needs NCCL {floor} or later, not {asked}", source=floor_source or NO_SOURCE)
+    elif floor is None:
+        fact = f"which NCCL {cell} takes is not known; the solver will tell"
+        yield Objection(axis="nccl", fact=fact, source=NO_SOURCE, rules_out=False)
 
 
 def _cudnn(cell: Cell, spec: Spec) -> Iterator[Objection]:

@@ -8,23 +8,20 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
+from provision import compat
 from provision.errors import InvalidSpec
 from provision.model import Machine, Spec
 from provision.pipeline.matrix import checks, pythons
 from provision.pipeline.matrix.cells import Cell, cells_of
-from provision.pipeline.matrix.refuse import no_such_build
 
 # A release or a minor release by number: a choice of its own, which spec.yml keeps and which names the environment.
 NUMBER = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
-def choose(spec: Spec, machine: Machine) -> Cell:
-    """The cell that a spec means. Raises NoSuchBuild with the facts that conflict and the nearest combinations that exist."""
+def choose(spec: Spec, machine: Machine) -> Cell | None:
+    """The cell that a spec means, or None where there is none."""
     there = described(spec, machine)
-    found = _newest_for(there) if spec.cuda == "auto" else next(_best(there), None)
-    if found is None:
-        raise no_such_build(there)
-    return found
+    return _newest_for(there) if spec.cuda == "auto" else next(_best(there), None)
 
 
 def described(spec: Spec, machine: Machine) -> Spec:
@@ -51,7 +48,9 @@ def settle(spec: Spec, cell: Cell) -> Spec:
 def _name(spec: Spec, exact: Spec, cell: Cell) -> str:
     """Semantic, from what was asked for; a source other than the one that the release and CUDA alone lead to is part of it, and
     so is a machine that is not the usual one."""
-    torch = spec.torch if NUMBER.fullmatch(spec.torch) else cell.release.minor
+    torch = spec.torch if NUMBER.fullmatch(spec.torch) else cell.release.version
+    if compat.means_minor(spec.torch, cell.release.minor):
+        torch = cell.release.minor
     parts = [f"torch{torch}", f"cuda{cell.cuda}" if cell.cuda else "cpu", f"py{(exact.python or '').replace('.', '')}"]
     plain = dataclasses.replace(exact, source="auto", torch=torch, nccl=None, cudnn=None, gpu=(), driver=None, glibc=None)
     usual = next(_best(plain), None)

@@ -39,6 +39,7 @@ def explain(spec: Spec, machine: Machine | None = None) -> Explanation:
     machine = machine or Machine()
     found = resolve(spec, machine)
     cell = choose(spec, machine)
+    assert cell is not None  # it was resolved
     there = on_its_machine(spec, found.spec, machine)
     held = applying(there, cell, found.channels)
     return Explanation(

@@ -39,6 +39,11 @@ class Neighbor:
         return len(self.changed), self.steps
 
     @property
+    def dropped(self) -> tuple[Axis, ...]:
+        """What must not be asked for at all."""
+        return tuple(axis for axis, value in (("nccl", self.spec.nccl), ("cudnn", self.spec.cudnn)) if axis in self.changed and not value)
+
+    @property
     def options(self) -> str:
         """What to give on the command line instead."""
         words = ["--torch", self.spec.torch, *(["--cuda", self.spec.cuda] if self.spec.cuda else ["--cpu"])]
@@ -50,9 +55,10 @@ class Neighbor:
         return shlex.join(words)
 
 
-def nearest(spec: Spec, limit: int) -> list[Neighbor]:
-    """The nearest combinations, each of which resolves; of the patch releases of one minor release, only the newest. What runs on
-    the machine only perhaps, or only by compiling PTX, is offered only where nothing runs as it is."""
+def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Cell | None]) -> list[Neighbor]:
+    """The nearest combinations, each of which resolves to its cell (leads_to: what a spec resolves to); of the patch releases of one
+    minor release, only the newest. What runs on the machine only perhaps, or only by compiling PTX, is offered only where nothing
+    runs as it is."""
     all_of = list(_neighbors(spec))
     plainly = [one for one in all_of if not any(checks.on_machine(one.cell, one.spec))]
     ordered = sorted(plainly or all_of, key=_order)
@@ -60,10 +66,22 @@ def nearest(spec: Spec, limit: int) -> list[Neighbor]:
     found: list[Neighbor] = []
     for neighbor in ordered:
         alike = (neighbor.cell.release.minor, *(getattr(neighbor.spec, field) for field in _TOLD))
-        if alike not in seen:
+        if alike not in seen and (leading := _leading(neighbor, leads_to)):
             seen.add(alike)
-            found.append(neighbor)
-    return found[:limit]
+            found.append(leading)
+        if len(found) == limit:
+            break
+    return found
+
+
+def _leading(neighbor: Neighbor, leads_to: Callable[[Spec], Cell | None]) -> Neighbor | None:
+    """The neighbor by words that lead to its cell: those as they are, or with its source or its exact release said as well."""
+    spec, cell = neighbor.spec, neighbor.cell
+    for further in ({}, {"source": cell.source}, {"torch": cell.release.version}, {"source": cell.source, "torch": cell.release.version}):
+        offered = dataclasses.replace(spec, **further)
+        if leads_to(offered) is cell:
+            return dataclasses.replace(neighbor, spec=offered)
+    return None
 
 
 _TOLD = ("cuda", "source", "python", "nccl", "cudnn", "platforms")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from provision import compat
 from provision.compat import version_key
@@ -11,18 +11,26 @@ from provision.model import PLATFORM, BuildSource, Spec
 from provision.pipeline.matrix import checks
 from provision.pipeline.matrix.cells import SOURCES, SPOKEN, Cell, cells_of
 from provision.pipeline.matrix.checks import Axis
-from provision.pipeline.matrix.nearest import nearest
+from provision.pipeline.matrix.nearest import Neighbor, nearest
 
 NEAREST = 6
 FACTS = 3  # of a kind; a range has many builds, and each its own
 
 
-def no_such_build(spec: Spec) -> NoSuchBuild:
-    """The refusal of a spec that no cell satisfies."""
+def no_such_build(spec: Spec, leads_to: Callable[[Spec], Cell | None]) -> NoSuchBuild:
+    """The refusal of a spec that no cell satisfies. leads_to: what a spec resolves to, by which every offer is tried."""
     facts = "; ".join(conflict(spec))
-    near = [f"`{found.options}`" + (f" ({found.cell.source})" if found.spec.source == "auto" else "") for found in nearest(spec, NEAREST)]
-    advice = f"Nearest: {'; '.join(near)}." if near else "Nothing in the table comes near it: no build runs on that machine."
+    near = [_offer(found) for found in nearest(spec, NEAREST, leads_to)]
+    beside = " beside those packages" if spec.conda or spec.pip else ""
+    advice = f"Nearest: {'; '.join(near)}." if near else f"Nothing in the table comes near it: no build runs on that machine{beside}."
     return NoSuchBuild(f"There is no build for {in_words(spec)}: {facts}.", advice=advice)
+
+
+def _offer(found: Neighbor) -> str:
+    """What to type instead, what to leave out, and where the build is from where the words do not say."""
+    remarks: list[str] = [found.cell.source] if found.spec.source == "auto" else []
+    remarks += [f"without --{axis}" for axis in found.dropped]
+    return f"`{found.options}`" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def in_words(spec: Spec) -> str:

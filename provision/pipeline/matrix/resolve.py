@@ -15,6 +15,7 @@ from provision.pipeline.matrix.cells import Cell
 from provision.pipeline.matrix.choices import choices, driver_floor, glibc, nccl
 from provision.pipeline.matrix.choose import choose, described, settle
 from provision.pipeline.matrix.pins import channels, local_version, pins
+from provision.pipeline.matrix.refuse import no_such_build
 
 KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
 
@@ -27,6 +28,22 @@ def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
     """
     machine = machine or Machine()
     cell = choose(spec, machine)
+    if cell is None:
+        typed = (spec.gpu, spec.driver)
+        raise no_such_build(described(spec, machine), lambda offered: leads_to(dataclasses.replace(offered, gpu=typed[0], driver=typed[1])))
+    return _resolution(spec, machine, cell)
+
+
+def leads_to(spec: Spec) -> Cell | None:
+    """The cell that a spec resolves to, or None if it is refused. Its CUDA is given."""
+    cell = choose(spec, Machine())
+    try:
+        return cell if cell and _resolution(spec, Machine(), cell) else None
+    except (InvalidSpec, NoSuchBuild):
+        return None
+
+
+def _resolution(spec: Spec, machine: Machine, cell: Cell) -> Resolution:
     settled = settle(spec, cell)
     there = on_its_machine(spec, settled, machine)
     ordered = channels(settled, cell)
