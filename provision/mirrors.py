@@ -159,7 +159,8 @@ _SYNTAX = f"Write NAME_OR_URL=URL (NAME: a channel, `{ALIAS}` for all channel na
 def _folder_url(text: str, where: Path) -> str:
     """An address that ends with a slash, from an address or a path."""
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", text):
-        if urlsplit(text).scheme.lower() not in SCHEMES:
+        scheme, host, path, *_ = urlsplit(text)
+        if scheme.lower() not in SCHEMES or not (host or (scheme.lower() == "file" and path)):
             raise InvalidSpec(f"`{without_login(text)}` is not an address of a mirror.", advice=f"Known: {', '.join(SCHEMES)}, or a path.")
         return text.rstrip("/") + "/"
     if not text:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.errors import NOT_YAML, InvalidSpec
-from provision.mirrors import ALIAS, Asked, asked, chosen
+from provision.mirrors import ALIAS, Asked, asked, chosen, path_of
 
 FILE = "settings.yml"
 CONFIG = "PROVISION_CONFIG"
@@ -21,11 +21,19 @@ KEYS = ("mirrors",)
 def mirrors(options: Sequence[str], alias: str | None, environ: Mapping[str, str]) -> tuple[Asked, ...]:
     """What was asked for on the command line, else by variables, else in the user's file, else in the site's."""
     here = Path.cwd()
-    given = [asked(text, here) for text in options] + ([asked(f"{ALIAS}={alias}", here)] if alias else [])
+    given = [asked(text, here) for text in options] + ([_alias(alias, here)] if alias else [])
     variables = [asked(text, here) for text in environ.get(MIRRORS, "").split()]
     if environ.get(CHANNEL_ALIAS):
-        variables.append(asked(f"{ALIAS}={environ[CHANNEL_ALIAS]}", here))
+        variables.append(_alias(environ[CHANNEL_ALIAS], here))
     return chosen(given, variables, *(_in_file(path) for path in files(environ)))
+
+
+def _alias(text: str, here: Path) -> Asked:
+    """A mirror of all channel names. It is a URL, seldom a folder: one that is not there is a slip of the pen, not an outage."""
+    found = asked(f"{ALIAS}={text}", here)
+    if "://" not in text and not path_of(found.url).is_dir():
+        raise InvalidSpec(f"{path_of(found.url)} is not there.", advice="A channel alias is a URL (https://…), or a folder of channels.")
+    return found
 
 
 def files(environ: Mapping[str, str]) -> tuple[Path, ...]:

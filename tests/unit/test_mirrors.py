@@ -132,12 +132,12 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "provision").mkdir()
     (tmp_path / "provision" / "settings.yml").write_text("mirrors:\n- lab=channels/lab\n- pypi=https://file.invalid\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    environ = {settings.MIRRORS: "nvidia=https://variable.invalid pypi=https://variable.invalid", settings.CHANNEL_ALIAS: "/srv/all"}
+    environ = {settings.MIRRORS: "nvidia=https://variable.invalid pypi=https://variable.invalid", settings.CHANNEL_ALIAS: str(tmp_path)}
     found = {one.what: one.url for one in settings.mirrors(["nvidia=https://option.invalid"], None, environ)}
     assert found == {
         "nvidia": "https://option.invalid/",
         "pypi": "https://variable.invalid/",
-        "*": "file:///srv/all/",
+        "*": f"{tmp_path.as_uri()}/",
         "lab": f"file://{tmp_path}/provision/channels/lab/",
     }
     assert settings.mirrors([], "https://alias.invalid", {})[0] == Asked(what="*", url="https://alias.invalid/")
@@ -167,3 +167,13 @@ def test_an_empty_settings_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yml"
     path.touch()
     assert settings.mirrors([], None, {settings.CONFIG: str(path)}) == ()
+
+
+@pytest.mark.parametrize("address", ["notaurl", "no/such/folder", "https://", "ftp://host"])
+def test_what_is_no_address_is_a_mistake_and_not_an_outage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for alias, environ in ((address, {}), (None, {settings.CHANNEL_ALIAS: address})):
+        with pytest.raises(InvalidSpec):
+            settings.mirrors([], alias, environ)
+    (tmp_path / "notaurl").mkdir()
+    assert settings.mirrors([], "notaurl", {})[0].url == f"{tmp_path.as_uri()}/notaurl/"
