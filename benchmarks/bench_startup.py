@@ -14,6 +14,7 @@ from pathlib import Path
 from measure import PROVISION, box, environment
 
 RUNS = 9
+NAME = f"torch2.3-cuda12.1-py3{sys.version_info[1]}"
 
 
 def seconds(command: list[str]) -> float:
@@ -28,19 +29,25 @@ def modified() -> dict[Path, int]:
 
 
 def main() -> None:
-    request = ["--torch", "2.3", "--cuda", "12.1", "--no-image", "--no-smoke"]
-    subprocess.run([PROVISION, "build", *request], check=True, env=environment(), cwd=box())
+    request = ["--torch", "2.3", "--cuda", "12.1"]
+    build = [PROVISION, "build", *request, "--no-image", "--no-smoke"]
+    subprocess.run(build, check=True, env=environment(), cwd=box())
     before = modified()
-    helps, bares, tables, builds = [], [], [], []
+    commands = {
+        "bare interpreter": ([sys.executable, "-c", "pass"], None),
+        "provision --help": ([PROVISION, "--help"], 0.25),
+        "provision matrix": ([PROVISION, "matrix"], 0.4),
+        "provision matrix explain": ([PROVISION, "matrix", "explain", *request], 0.4),
+        "provision render": ([PROVISION, "render", NAME], 0.4),
+        "build, nothing to do": (build, 2.0),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(RUNS):  # interleaved: whatever else the machine does falls on all
-        helps.append(seconds([PROVISION, "--help"]))
-        bares.append(seconds([sys.executable, "-c", "pass"]))
-        tables.append(seconds([PROVISION, "matrix"]))
-        builds.append(seconds([PROVISION, "build", *request]))
-    print(f"provision --help        {statistics.median(helps):.3f} s  (bare interpreter {statistics.median(bares):.3f} s; target 0.25 s)")
-    print(f"provision matrix        {statistics.median(tables):.3f} s  (target 0.4 s)")
-    print(f"build, nothing to do    {statistics.median(builds):.3f} s  (target 2 s)")
-    print(f"  writes                {'nothing' if modified() == before else 'SOMETHING'}")
+        for name, (command, _) in commands.items():
+            taken[name].append(seconds(command))
+    for name, (_, target) in commands.items():
+        print(f"{name:26} {statistics.median(taken[name]):.3f} s" + (f"  (target {target} s)" if target else ""))
+    print(f"  writes                   {'nothing' if modified() == before else 'SOMETHING'}")
 
 
 if __name__ == "__main__":
