@@ -1,4 +1,4 @@
-"""Seconds of `provision --help`, of all of `provision matrix`, and of a build with nothing to do, which writes nothing.
+"""Seconds of the commands that should answer at once, and of a build with nothing to do, which writes nothing.
 
 Usage: python benchmarks/bench_startup.py   (makes or reuses the environment torch2.3-cuda12.1-py311 in ./.bench)
 """
