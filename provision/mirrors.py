@@ -119,11 +119,12 @@ class Mirrors:
             return url
         if (wheel := self._known.by_hash.get(sha256)) is not None:
             return wheel.canonical
-        pairs = [pair for pair in self._known.pairs if url.startswith(pair.url)]
-        if not pairs:
+        places = {without_login(pair.url): pair.canonical for pair in self._known.pairs}
+        plain = without_login(url)  # uv leaves a login out of what an index told it, rattler does not
+        if not (fitting := [place for place in places if plain.startswith(place)]):
             return url
-        best = max(pairs, key=lambda pair: len(pair.url))
-        return best.canonical + url[len(best.url) :]
+        best = max(fitting, key=len)
+        return places[best] + plain[len(best) :]
 
     @functools.cached_property
     def _known(self) -> _Known:

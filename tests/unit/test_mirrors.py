@@ -54,6 +54,13 @@ def test_addresses_are_translated_both_ways() -> None:
         assert found.canonical(real) == canonical
 
 
+@pytest.mark.parametrize("login", ["", "me:secret@"])
+def test_the_way_back_does_not_depend_on_a_login(login: str) -> None:
+    found = mirrors("https://files.invalid=https://me:secret@m.invalid/files")
+    assert found.real("https://files.invalid/x.whl") == "https://me:secret@m.invalid/files/x.whl"
+    assert found.canonical(f"https://{login}m.invalid/files/x.whl") == "https://files.invalid/x.whl"
+
+
 def test_the_longest_address_decides() -> None:
     found = mirrors("*=https://all.invalid", "conda-forge=https://m.invalid/cf")
     assert found.real(f"{FORGE}noarch/x") == "https://m.invalid/cf/noarch/x"
