@@ -1,0 +1,157 @@
+"""What lock exports are for: real installers take them. And verify and diff as commands, with their exit codes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provision import wheels
+from tests.faulty import served
+from tests.integration.conftest import Home, make_home
+from tests.small import WHEELS, write_index, write_wheel
+
+NAME = "lab"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """Somebody with a lock of wheels, made by hand, and the index that has them."""
+    made = make_home(tmp_path / "home")
+    write_index(tmp_path)
+    packages = [wheel(tmp_path, name) for name in ("torch", "numpy", "ipykernel")]
+    (made.envs / NAME).mkdir(parents=True)
+    (made.envs / NAME / "conda-lock.yml").write_text(yaml.safe_dump(lock_of(packages)))
+    return made
+
+
+def lock_of(packages: list[dict[str, Any]]) -> dict[str, Any]:
+    metadata = {"content_hash": {"linux-64": "a" * 64}, "channels": [], "platforms": ["linux-64"], "sources": ["environment.yml"]}
+    return {"version": 1, "metadata": metadata, "package": packages}
+
+
+def wheel(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / "files" / f"{name}-{WHEELS[name]}-py3-none-any.whl"
+    return {
+        "name": name,
+        "version": WHEELS[name],
+        "manager": "pip",
+        "platform": "linux-64",
+        "dependencies": {"numpy": "*"} if name == "torch" else {},
+        "url": path.as_uri(),
+        "hash": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+        "category": "main",
+        "optional": False,
+    }
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """An empty environment; its interpreter."""
+    subprocess.run([wheels.uv(), "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True)
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def export(home: Home, kind: str, name: str) -> Path:
+    path = home.root / name
+    done = home.run("lock", "export", NAME, "--format", kind, "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def installed(python: Path) -> set[str]:
+    listed = subprocess.run([wheels.uv(), "pip", "freeze", "--python", python], check=True, capture_output=True, text=True).stdout
+    return {line.partition("==")[0].partition(" @ ")[0] for line in listed.splitlines()}
+
+
+@pytest.mark.parametrize("kind,name", [("requirements", "requirements.txt"), ("pylock", "pylock.toml")])
+def test_uv_installs_what_is_exported(home: Home, environment: Path, kind: str, name: str) -> None:
+    path = export(home, kind, name)
+    hashes = ["--require-hashes"] if kind == "requirements" else []
+    command: list[str | Path] = [
+        wheels.uv(),
+        "pip",
+        "install",
+        "--no-config",
+        "--offline",
+        "--no-deps",
+        *hashes,
+        "--python",
+        environment,
+        "-r",
+        path,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert installed(environment) == {"torch", "numpy", "ipykernel"}
+
+
+def test_pip_takes_the_requirements_and_their_hashes(home: Home, environment: Path, tmp_path: Path) -> None:
+    path = export(home, "requirements", "requirements.txt")
+    command = [sys.executable, "-m", "pip", "--isolated", "install", "--dry-run", "--no-index", "--no-deps", "--require-hashes"]
+    command += ["--find-links", str(tmp_path / "files"), "--target", str(tmp_path / "target"), "-r", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    write_wheel(tmp_path / "files", "numpy", WHEELS["numpy"]).write_bytes(b"another file")
+    spoiled = subprocess.run(command, capture_output=True, text=True)
+    assert spoiled.returncode != 0 and "HASHES" in spoiled.stderr.upper()
+
+
+def test_a_lock_whose_files_go(home: Home, tmp_path: Path) -> None:
+    path = home.envs / NAME / "conda-lock.yml"
+    with served(tmp_path) as server:
+        path.write_text(path.read_text().replace(tmp_path.as_uri(), server.url))
+        sound = home.run("lock", "verify", NAME)
+        assert (sound.returncode, sound.stdout) == (0, f"{NAME}: 3 packages, nothing wrong\n"), sound.stderr
+        server.fault("numpy", 404)
+        server.fault("torch", 503, times=2)
+        found = home.run("lock", "verify", NAME, str(path))
+    assert found.returncode == 1
+    lines = found.stdout.splitlines()
+    assert [line for line in lines if line.startswith(f"{NAME}: linux-64 numpy is no longer served: ") and line.endswith("(HTTP 404)")]
+    assert lines[-2:] == [f"{NAME}: 3 packages, 1 finding", f"{path}: 3 packages, 1 finding"]
+    offline = home.json("lock", "verify", NAME, "--offline")
+    assert isinstance(offline, list) and offline[0]["findings"] == [] and "--offline" in offline[0]["notes"][0]
+
+
+def test_what_changed(home: Home, tmp_path: Path) -> None:
+    path = tmp_path / "new.yml"
+    content = yaml.safe_load((home.envs / NAME / "conda-lock.yml").read_text())
+    content["package"] = [entry for entry in content["package"] if entry["name"] != "numpy"]
+    path.write_text(yaml.safe_dump(content))
+    done = home.run("lock", "diff", NAME, str(path))
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == ["linux-64, pip", "  removed  numpy  2.4.0", "1 of 3 packages differ: 1 removed"]
+    assert home.run("lock", "diff", NAME, str(path), "--exit-code").returncode == 1
+    assert home.run("lock", "diff", NAME, NAME, "--exit-code").returncode == 0
+    compared = home.json("lock", "diff", NAME, str(path))
+    assert isinstance(compared, dict) and compared["differences"][0]["change"] == "removed"
+
+
+@pytest.mark.parametrize("arguments", [("verify", "none"), ("diff", NAME, "none.yml"), ("export", "none", "--format", "spdx")])
+def test_a_lock_that_is_not_there(home: Home, arguments: tuple[str, ...]) -> None:
+    done = home.run("lock", *arguments)
+    assert done.returncode == 3
+    assert "There is no" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_bill_knows_the_licenses_of_the_locks_own_prefix(home: Home) -> None:
+    lock = home.envs / NAME / "conda-lock.yml"
+    prefix = home.root / "data" / "prefixes" / NAME
+    info = prefix / "lib" / "python3.11" / "site-packages" / "numpy-2.4.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: numpy\nVersion: 2.4.0\nLicense-Expression: BSD-3-Clause\n")
+    (prefix / "conda-meta").mkdir()
+    sha256 = hashlib.sha256(lock.read_bytes()).hexdigest()
+    marker = {"name": NAME, "folder": str(lock.parent), "lock_sha256": sha256}
+    (prefix / "conda-meta" / "provision.json").write_text(json.dumps(marker))
+    bill = json.loads(home.run("lock", "export", NAME, "--format", "cyclonedx").stdout)
+    said = {one["name"]: one.get("licenses") for one in bill["components"]}
+    assert said == {"torch": None, "ipykernel": None, "numpy": [{"expression": "BSD-3-Clause"}]}
+    assert "BSD" not in home.run("lock", "export", NAME, "--format", "cyclonedx", "--no-licenses").stdout
