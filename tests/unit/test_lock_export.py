@@ -116,13 +116,14 @@ def test_spdx_is_valid_and_whole(contents: lock.Contents, tmp_path: Path) -> Non
     by_name = {one.name: one for one in document.packages}
     assert str(by_name["numpy"].license_declared) == "BSD-3-Clause"
     assert str(by_name["torch"].license_declared) == "NOASSERTION"
+    assert [one.license_id for one in document.extracted_licensing_info] == ["LicenseRef-Lab-Own"]
     assert by_name["torch"].license_comment == "The package says: BSD, as we like it"
     assert str(by_name["mine"].download_location) == "NOASSERTION"
     assert by_name["torchvision"].external_references[0].locator == "pkg:pypi/torchvision@0.18.1%2Bcu121"
 
 
 def licenses(contents: lock.Contents) -> dict[str, str]:
-    said = {"numpy": "bsd-3-clause", "torch": "BSD, as we like it"}
+    said = {"numpy": "bsd-3-clause", "torch": "BSD, as we like it", "filelock": "MIT AND LicenseRef-Lab-Own"}
     return {one.url: said[one.name] for one in contents.entries if one.name in said}
 
 

@@ -144,7 +144,7 @@ def spdx(what: Described) -> str:
     relationships = [_relationship("SPDXRef-DOCUMENT", "DESCRIBES", root)]
     relationships += [_relationship(root, "CONTAINS", ids[entry.url]) for entry in entries]
     relationships += [_relationship(ids[entry.url], "DEPENDS_ON", ids[url]) for entry in entries for url in needs[entry.url]]
-    document = {
+    document: dict[str, Any] = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
@@ -157,7 +157,19 @@ def spdx(what: Described) -> str:
         ],
         "relationships": relationships,
     }
+    if own := sorted(_own_licenses(what)):
+        document["hasExtractedLicensingInfos"] = [{"licenseId": name, "name": name, "extractedText": NO_TEXT} for name in own]
     return json.dumps(document, indent=2) + "\n"
+
+
+# SPDX wants the text of every license that is not in its list; metadata holds the name alone.
+NO_TEXT = "The package names this license; its text is in the package."
+
+
+def _own_licenses(what: Described) -> set[str]:
+    """Licenses that packages name themselves: LicenseRef-NVIDIA-Proprietary."""
+    expressions = (_expression(what.licenses.get(entry.url)) or "" for entry in what.entries)
+    return {name for expression in expressions for name in re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression)}
 
 
 def _idstring(name: str) -> str:
