@@ -11,7 +11,7 @@ from typing import Any
 from provision.fetch import SLOWEST, silence_s
 
 CHECK_S = 0.2
-LEAST_S = 3.0  # between two tries of its own rattler is silent for as long
+LEAST_S = 2.0  # between two tries of its own rattler is silent for as long
 SETTLE_S = 0.5  # for what rattler's threads have begun when a transaction is given up
 
 

@@ -222,34 +222,23 @@ EVER = 10**6
 ENV, MIRROR, LOCK = "env create", "channel mirror", "lock"
 CASES: list[tuple[str, str, Fault, int, int, str]] = [
     (LOCK, "/repodata", 404, EVER, 8, "404"),
-    (LOCK, "/repodata", 503, EVER, 8, "503"),
     (LOCK, "/repodata", "truncate", EVER, 8, "A channel among lab did not answer"),
-    (LOCK, "/repodata", "wrong", EVER, 8, "A channel among lab did not answer"),
     (LOCK, "/repodata", "stall", EVER, 8, "A channel among lab did not answer"),
     (LOCK, "/repodata", "truncate", 1, 0, ""),
-    (LOCK, "/repodata", "drop", 1, 0, ""),
     (LOCK, "/repodata", "slow", EVER, 0, ""),
-    (LOCK, "simple/torch", 404, EVER, 5, "torch"),
     (LOCK, "simple/torch", "drop", EVER, 8, "package index did not answer"),
     (ENV, "lab/linux-64/python-", 404, EVER, 8, "python-3"),
-    (ENV, "lab/linux-64/python-", 503, EVER, 8, "503"),
     (ENV, "lab/linux-64/python-", "truncate", EVER, 8, "python-3"),
     (ENV, "lab/linux-64/python-", "wrong", EVER, 7, "not the conda package that the lock names"),
     (ENV, "lab/linux-64/python-", "stall", EVER, 8, "python: the server was silent"),
     (ENV, "lab/linux-64/python-", "stall", 1, 0, ""),
-    (ENV, "lab/linux-64/python-", "truncate", 1, 0, ""),
-    (ENV, "lab/linux-64/python-", "slow", EVER, 0, ""),
     (ENV, "files/torch-", 404, EVER, 8, "torch"),
     (ENV, "files/torch-", "truncate", EVER, 8, "torch"),
     (ENV, "files/torch-", "wrong", EVER, 7, "not the wheel that the lock names"),
-    (ENV, "files/torch-", "stall", 1, 0, ""),
     (MIRROR, "files/torch-", 404, EVER, 8, "/files/torch-2.13.0%2Bcpu-py3-none-any.whl is gone: the server says HTTP 404"),
-    (MIRROR, "files/torch-", 503, EVER, 8, "HTTP 503"),
     (MIRROR, "files/torch-", "wrong", EVER, 7, "is not the file that the lock names"),
     (MIRROR, "files/torch-", "stall", EVER, 8, "silent for too long"),
     (MIRROR, "files/torch-", "truncate", 1, 0, ""),
-    (MIRROR, "files/torch-", "stall", 1, 0, ""),
-    (MIRROR, "files/torch-", "slow", EVER, 0, ""),
     (MIRROR, "lab/linux-64/python-", "truncate", EVER, 8, "the connection ended before the file did"),
 ]
 
@@ -314,7 +303,7 @@ def check(done: subprocess.CompletedProcess[str], code: int, words: str) -> None
     assert not errors or words in errors[0], done.stderr
 
 
-@pytest.mark.parametrize("case", ["env-create-python-stall", "env-create-torch-truncate", "channel-mirror-torch-stall"])
+@pytest.mark.parametrize("case", ["env-create-python-stall", "channel-mirror-torch-stall"])
 def test_the_same_command_completes_when_the_mirror_has_recovered(world: Server, outcomes: dict[str, Outcome], case: str) -> None:
     found = outcomes[case]
     if case.startswith("env"):

@@ -1,0 +1,125 @@
+"""conda packages of a few bytes linked from a server at fault, without a command around it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision import conda, fetch
+from provision.errors import IntegrityError, ProvisionError, Unreachable
+from provision.mirrors import Mirrors, asked
+from provision.model import LockedPackage
+from tests.faulty import Fault, Server, served
+from tests.integration.test_image import Watching
+
+OWN = "https://channels.invalid/lab"
+
+
+@pytest.fixture(scope="module")
+def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two packages of one file each."""
+    from rattler_build import assemble_package
+
+    folder = tmp_path_factory.mktemp("channel")
+    (folder / "linux-64").mkdir()
+    for name in ("alpha", "beta"):
+        stage = tmp_path_factory.mktemp("stage")
+        (stage / f"{name}.txt").write_text("".join(f"line {number}\n" for number in range(20_000)))
+        assemble_package(
+            name, "1.0", "linux-64", "h0_0", folder / "linux-64", files_dir=stage, depends=[], compression_level=1, detect_prefix=False,
+            timestamp=datetime.datetime(2000, 1, 1, tzinfo=datetime.timezone.utc),
+        )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fetch.TIMEOUT, "0.4")
+
+
+@pytest.fixture
+def server(channel: Path) -> Iterator[Server]:
+    with served(channel) as running:
+        yield running
+
+
+def package(channel: Path, name: str) -> LockedPackage:
+    path = channel / "linux-64" / f"{name}-1.0-h0_0.conda"
+    url = f"{OWN}/linux-64/{path.name}"
+    return LockedPackage(manager="conda", name=name, version="1.0", build="h0_0", url=url, sha256=conda.sha256_of(path))
+
+
+def link(server: Server, channel: Path, folder: Path, *packages: LockedPackage) -> None:
+    mirrors = Mirrors([asked(f"{OWN}={server.url}", Path())])
+    wanted = packages or (package(channel, "alpha"), package(channel, "beta"))
+    conda.link(wanted, folder / "prefix", final=Path("/opt/env"), cache=folder / "cache", progress=Watching(), mirrors=mirrors)
+
+
+def test_the_record_names_the_channel(server: Server, channel: Path, tmp_path: Path) -> None:
+    link(server, channel, tmp_path)
+    record = json.loads((tmp_path / "prefix" / "conda-meta" / "alpha-1.0-h0_0.json").read_text())
+    assert (record["url"], record["channel"]) == (f"{OWN}/linux-64/alpha-1.0-h0_0.conda", OWN)
+    assert (tmp_path / "prefix" / "beta.txt").exists()
+
+
+@pytest.mark.parametrize("kind", [503, "truncate", "drop"])
+def test_what_passes_is_tried_again(server: Server, channel: Path, tmp_path: Path, kind: Fault) -> None:
+    server.fault("alpha", kind, times=3)
+    link(server, channel, tmp_path)
+    assert (tmp_path / "prefix" / "alpha.txt").exists()
+
+
+def test_a_slow_server_is_waited_for(server: Server, channel: Path, tmp_path: Path) -> None:
+    server.fault("alpha", "slow")
+    link(server, channel, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind,error,words",
+    [
+        (404, Unreachable, "alpha-1.0-h0_0.conda .*404"),
+        (403, Unreachable, "alpha-1.0-h0_0.conda .*403"),
+        ("wrong", IntegrityError, "not the conda package that the lock names"),
+    ],
+)
+def test_what_lasts_is_told(server: Server, channel: Path, tmp_path: Path, kind: Fault, error: type[ProvisionError], words: str) -> None:
+    server.fault("alpha", kind)
+    start = time.monotonic()
+    with pytest.raises(error, match=words):
+        link(server, channel, tmp_path)
+    assert time.monotonic() - start < 10
+
+
+def test_another_package_in_its_place(server: Server, channel: Path, tmp_path: Path) -> None:
+    """A package that is whole and valid, and not the one that is locked."""
+    with pytest.raises(IntegrityError, match=r"alpha-1\.0-h0_0\.conda .*hash mismatch"):
+        link(server, channel, tmp_path, dataclasses.replace(package(channel, "alpha"), sha256="0" * 64))
+
+
+def test_nobody_is_there(channel: Path, tmp_path: Path) -> None:
+    with served(channel) as server:
+        pass
+    with pytest.raises(Unreachable, match=r"alpha|beta"):
+        link(server, channel, tmp_path)
+
+
+def test_from_the_disk_only_the_locked_file(channel: Path, tmp_path: Path) -> None:
+    mirrors = Mirrors([asked(f"{OWN}={channel}", Path())])
+    alpha = package(channel, "alpha")
+
+    def place(one: LockedPackage, name: str) -> None:
+        final, cache = Path("/opt/env"), tmp_path / "cache"
+        conda.link([one], tmp_path / name, final=final, cache=cache, progress=Watching(), mirrors=mirrors)
+
+    place(alpha, "prefix")
+    with pytest.raises(IntegrityError, match="sha256 differs"):
+        place(dataclasses.replace(alpha, sha256="0" * 64), "none")
+    with pytest.raises(Unreachable, match="gone from"):
+        place(dataclasses.replace(alpha, url=alpha.url.replace("alpha", "gamma")), "none")
+    assert not (tmp_path / "none").exists()
