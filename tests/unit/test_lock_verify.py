@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings, strategies
 
 from provision import conda
-from provision.errors import IntegrityError
+from provision.errors import IntegrityError, ProvisionError
 from provision.fetch import Answer
 from provision.pipeline import lock
 from provision.pipeline.lock.verify.finding import Finding
@@ -264,3 +266,50 @@ def test_what_is_no_lock_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml is"):
         lock.contents(path)
+
+
+UGLY: list[Any] = [
+    None,
+    "",
+    " ",
+    0,
+    -1,
+    1e400,
+    True,
+    [],
+    {},
+    ["a"],
+    {"a": 1},
+    "é\x00",
+    "../..",
+    "https://[",
+    "file:",
+    "==",
+    "a" * 300,
+    "1!2+x",
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=strategies.data())
+def test_a_strange_lock_is_looked_at_or_refused(tmp_path: Path, data: strategies.DataObject) -> None:
+    """Values of a lock changed at random: never a traceback, from no verb that looks at locks."""
+    content = sound()
+    for _ in range(data.draw(strategies.integers(1, 4))):
+        place: Any = (
+            content["metadata"] if data.draw(strategies.integers(0, 3)) == 0 else data.draw(strategies.sampled_from(content["package"]))
+        )
+        if isinstance(place, dict) and isinstance(place.get("hash"), dict) and data.draw(strategies.booleans()):
+            place = place[data.draw(strategies.sampled_from(["hash", "dependencies"]))]
+        if isinstance(place, dict) and place:
+            place[data.draw(strategies.sampled_from(sorted(place)))] = data.draw(strategies.sampled_from(UGLY))
+    path = tmp_path / lock.FILE
+    path.write_text(yaml.safe_dump(content))
+    (tmp_path / lock.VIRTUAL_PACKAGES).write_text(MACHINE)
+    with contextlib.suppress(ProvisionError):
+        found = lock.contents(path)
+        lock.verify(found, lock.Asked(served={entry.url: Answer(state="gone") for entry in found.entries}), "lab")
+        lock.diff(found, found, ("a", "b"))
+        for kind in get_args(lock.Format):
+            with contextlib.suppress(ProvisionError):
+                lock.export(found, "lab", kind, "linux-64")

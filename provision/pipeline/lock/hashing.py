@@ -107,10 +107,16 @@ def _subdir(subdir: str, machine: Machine) -> dict[str, Any]:
 _importing = threading.Lock()
 
 
+def load_conda_lock() -> None:
+    """Its modules import each other in a circle: two threads that begin at different ones see half of them (tried). So whoever needs
+    one of them comes through here first."""
+    with _importing:
+        import conda_lock  # noqa: F401 - for the import alone
+
+
 def theirs(wanted: Inputs) -> dict[Platform, str]:
     """By conda-lock's own reading of the two files."""
-    with _importing:  # its modules import each other in a circle: two threads that begin at different ones see half of them (tried)
-        import conda_lock  # noqa: F401 - for the import alone
+    load_conda_lock()
     from conda_lock.content_hash import compute_content_hashes
     from conda_lock.src_parser import make_lock_spec
     from conda_lock.virtual_package import virtual_package_repo_from_specification

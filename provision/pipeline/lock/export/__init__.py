@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from provision.errors import InvalidSpec
+from provision.errors import IntegrityError, InvalidSpec
 from provision.model import PLATFORM
 from provision.pipeline.lock.contents import Contents, Entry
 from provision.pipeline.lock.export import bom, installers
@@ -42,6 +42,16 @@ def export(
 
     licenses: by address, as the packages themselves say, where that is known. epoch: SOURCE_DATE_EPOCH, if it is set.
     """
+    try:
+        return _exported(lock, name, kind, platform, licenses or {}, epoch)
+    except (ValueError, TypeError, LookupError, AssertionError) as error:  # what other tools' models raise for what they refuse
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise IntegrityError(
+            f"{lock.path} cannot be written as {kind}: {reason}.", advice="`provision lock verify` lists what is wrong with the lock."
+        ) from error
+
+
+def _exported(lock: Contents, name: str, kind: Format, platform: str, licenses: Mapping[str, str], epoch: int | None) -> str:
     entries = selected(lock, platform)
     if kind == "explicit":
         return installers.explicit(lock, platform)
@@ -49,5 +59,5 @@ def export(
         return installers.requirements(entries, name, platform)
     if kind == "pylock":
         return installers.pylock(entries, platform)
-    described = bom.Described(name=name, platform=platform, lock_sha256=lock.sha256, entries=entries, licenses=licenses or {}, epoch=epoch)
+    described = bom.Described(name=name, platform=platform, lock_sha256=lock.sha256, entries=entries, licenses=licenses, epoch=epoch)
     return bom.cyclonedx(described) if kind == "cyclonedx" else bom.spdx(described)

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from provision.errors import IntegrityError
 from provision.pipeline.lock.contents import Contents, Entry
+from provision.pipeline.lock.hashing import load_conda_lock
 from provision.wheels import normal
 
 MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "linux-ppc64le": "ppc64le", "osx-64": "x86_64", "osx-arm64": "arm64"}
@@ -15,6 +16,7 @@ MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "linux-ppc64le": "
 
 def explicit(lock: Contents, platform: str) -> str:
     """conda's @EXPLICIT list, as `conda-lock render -k explicit` writes it: by its own code, in the order in which to install."""
+    load_conda_lock()
     from conda_lock.conda_lock import render_lockfile_for_platform
     from conda_lock.lockfile import parse_conda_lock_file
 
@@ -55,7 +57,7 @@ def _by_address(entry: Entry) -> bool:
 def pylock(entries: Sequence[Entry], platform: str) -> str:
     """pylock.toml (PEP 751), checked by packaging's own reading of the standard."""
     import tomlkit
-    from packaging.pylock import Pylock
+    from packaging.pylock import Pylock, PylockValidationError
 
     wheels = _wheels(entries)
     names = {normal(entry.name) for entry in wheels}
@@ -68,7 +70,10 @@ def pylock(entries: Sequence[Entry], platform: str) -> str:
         content["requires-python"] = f"=={'.'.join(python.split('.')[:2])}.*"
     content["created-by"] = "provision"
     content["packages"] = [_pylock_package(entry, names) for entry in wheels]
-    Pylock.from_dict(content).validate()
+    try:
+        Pylock.from_dict(content).validate()
+    except PylockValidationError as error:
+        raise ValueError(str(error)) from error
     return tomlkit.dumps(content)
 
 
