@@ -15,8 +15,6 @@ from provision.pipeline import ci, matrix, render, spec
 from provision.workflows.bulk import difference, named, wishes_for
 from provision.workflows.plan import Context, Wish
 
-# Where a service looks for it. A GitLab file of this name is included from .gitlab-ci.yml where a project has one of its own.
-PLACES: Mapping[ci.Format, str] = {"github": ".github/workflows/provision.yml", "gitlab": ".gitlab-ci.yml"}
 # Keys of a spec whose option has another name, or none of its own.
 SPELLED = {"channels": "--channel", "platforms": "--platform"}
 

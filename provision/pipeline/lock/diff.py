@@ -13,7 +13,6 @@ from provision.pipeline.lock.contents import Contents, Entry
 
 # up, down: another version. rebuilt: the same version as another build or file. re-sourced: the same file from another place.
 Change = Literal["added", "removed", "up", "down", "rebuilt", "re-sourced"]
-CHANGES: tuple[Change, ...] = ("added", "removed", "up", "down", "rebuilt", "re-sourced")
 
 
 @dataclass(frozen=True, kw_only=True)
