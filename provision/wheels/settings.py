@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,9 @@ def own_address(url: str, sha256: str, mirrors: Mirrors) -> str:
 def _file_host() -> str | None:
     """Where PyPI's files are, from whoever knows: pip does."""
     try:
-        from pip._internal.models.index import PyPI
+        with warnings.catch_warnings():  # setuptools' import hook warns of pip on Python 3.10 and 3.11
+            warnings.simplefilter("ignore")
+            from pip._internal.models.index import PyPI
     except ImportError:
         return None
     return str(PyPI.file_storage_domain)
