@@ -40,7 +40,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fetch.TIMEOUT, "0.4")
+    monkeypatch.setenv(fetch.TIMEOUT, "1")
 
 
 @pytest.fixture

@@ -65,9 +65,9 @@ def behind(place: str) -> tuple[str, ...]:
 
 
 def user(root: Path, *, locked: Path | None = None, variables: Mapping[str, str] | None = None) -> Home:
-    """Somebody with caches of their own and little patience, who has nothing yet but perhaps a lock."""
+    """Somebody with caches of their own, who has nothing yet but perhaps a lock."""
     made = make_home(root)
-    patience = {"PROVISION_HTTP_TIMEOUT": "1", "UV_HTTP_RETRIES": "1"}
+    patience = {"PROVISION_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "1"}
     no_index = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "UV_CACHE_DIR": str(root / "uv")}
     found = Home(root=root, env={**made.env, **no_index, **patience, **(variables or {})})
     if locked:
@@ -271,7 +271,9 @@ def outcomes(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFacto
         with served(world.folder) as server:
             server.fault(part, kind, times)
             more = {LOCK: (*REQUEST, "--channel", "lab"), ENV: (NAME,), MIRROR: (NAME, str(home.root / "mirror"))}
-            return Outcome(home, home.run(*verb.split(), *more[verb], *behind(server.url), timeout_s=120))
+            # Little patience only where the fault is silence: a busy machine is silent for a second, too.
+            patience = {"PROVISION_HTTP_TIMEOUT": "1" if times == EVER else "5"} if kind in ("stall", "slow") else {}
+            return Outcome(home, home.run(*verb.split(), *more[verb], *behind(server.url), timeout_s=120, **patience))
 
     with ThreadPoolExecutor(8) as pool:
         return dict(zip(map(name_of, CASES), pool.map(run, CASES)))
