@@ -9,7 +9,7 @@ from provision import settings
 from provision.errors import IntegrityError, InvalidSpec, Unreachable
 from provision.mirrors import DIRECT, Asked, Mirrors, asked, chosen, without_login
 
-HERE = Path("/work")
+HERE = Path("/desk")
 FORGE = "https://channels.invalid/conda-forge/"
 
 
@@ -25,10 +25,10 @@ def mirrors(*texts: str, manifest: str = "") -> Mirrors:
         ("https://a.invalid/x=https://m.invalid/y/", "https://a.invalid/x", "https://m.invalid/y/"),
         ("pypi=/srv/simple", "pypi", "file:///srv/simple/"),
         ("*=file:///srv/all", "*", "file:///srv/all/"),
-        ("lab=channels/lab", "lab", "file:///work/channels/lab/"),
+        ("lab=channels/lab", "lab", "file:///desk/channels/lab/"),
         ("/srv/mirror", None, "file:///srv/mirror/"),
         ("/srv/a=b", None, "file:///srv/a%3Db/"),
-        ("./mirror of all", None, "file:///work/mirror%20of%20all/"),
+        ("./mirror of all", None, "file:///desk/mirror%20of%20all/"),
         ("https://m.invalid/mirror", None, "https://m.invalid/mirror/"),
     ],
 )
