@@ -24,9 +24,9 @@ lock = Verbs(making.lock)
 @common
 @verb
 def verify(console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool, **options: Any) -> int:
-    """Check locks, whoever made them: requirements, hashes, channels, duplicates, inputs, and whether each file is still served.
+    """Check whether locks are sound, whoever made them. Exit code 1 if anything is wrong.
 
-    Without a name, all of the envs folder. Exit code 1 if anything is wrong.
+    Requirements, hashes, channels, duplicates, inputs, and whether each file is still served. Without a name, all of the envs folder.
     """
     from provision.console import verified_lines
     from provision.workflows.locks import verify_locks

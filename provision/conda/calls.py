@@ -54,7 +54,7 @@ def passing(error: BaseException) -> bool:
 
 
 def again(work: Callable[[], T], kind: type[Exception], may_pass: Callable[[BaseException], bool] = passing) -> T:
-    """Do what a connection may spoil in the middle, again as often as fetch.py does."""
+    """Do what a connection may spoil in the middle, again as often as fetch does."""
     for tried in range(1, TRIES):
         try:
             return work()

@@ -39,7 +39,7 @@ TOOL_OWNERS = {
     "click": {"cli/"},
     "subprocess": {"process.py", "inside/"},
     "uv": {"wheels/"},
-    "requests": {"fetch.py", "pipeline/image/"},
+    "requests": {"fetch/", "pipeline/image/"},
 }
 
 

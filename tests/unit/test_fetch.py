@@ -12,7 +12,7 @@ import pytest
 
 from provision import fetch
 from provision.errors import IntegrityError, ProvisionError, SystemRefused, Unreachable
-from provision.fetch import Answer, Wanted, Web
+from provision.fetch import Answer, Wanted, Web, web
 from tests.faulty import Fault, Server, served
 
 CONTENT = os.urandom(300_000)
@@ -203,8 +203,8 @@ def test_a_text(server: Server, tmp_path: Path) -> None:
 def test_pips_settings_for_certificates_and_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    session = fetch._session({"proxy": "http://proxy.invalid:3128", "cert": "/some/ca.pem", "client-cert": "/some/me.pem"})
+    session = web._session({"proxy": "http://proxy.invalid:3128", "cert": "/some/ca.pem", "client-cert": "/some/me.pem"})
     assert (session.verify, session.cert) == ("/some/ca.pem", "/some/me.pem")
     assert session.proxies["https"] == "http://proxy.invalid:3128"
     monkeypatch.setenv("HTTPS_PROXY", "http://other.invalid")
-    assert not fetch._session({"proxy": "http://proxy.invalid:3128"}).proxies
+    assert not web._session({"proxy": "http://proxy.invalid:3128"}).proxies

@@ -1,43 +1,26 @@
-"""The one door to plain HTTP: whether a file is served, small texts, and files downloaded to the disk, each checked against its hash.
-
-Nothing here hangs: a server that is silent, or slower than it may be, for SILENCE_S is given up; what may be different a moment later
-is tried again. A download is written beside its name, picked up where it stopped, and renamed only when its hash is right.
-`file:` addresses are taken too, so that a mirror can lie on the disk. The environment's proxies and certificates are honored, and
-pip's settings for them where the environment says nothing.
-"""
+"""Connections, and what is asked through them: is a file served, a small text, files by hash."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-import queue
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal
 
 from provision.errors import IntegrityError, ProvisionError, Unreachable, from_system
+from provision.fetch.disk import sha256_of
+from provision.fetch.parallel import AT_ONCE, in_parallel
+from provision.fetch.trying import ADVICE, Pace, again, silence_s
 from provision.mirrors import path_of, without_login
 
 if TYPE_CHECKING:
     import requests
 
-AT_ONCE = 8  # connections; more make one mirror slower, not faster
 CONNECT_S = 10.0
-SILENCE_S = 30.0
-TIMEOUT = "PROVISION_HTTP_TIMEOUT"  # seconds; instead of SILENCE_S
-TRIES = 4
-WORTH = 1 << 16  # bytes
-SLOWEST = 1024  # bytes per second over SILENCE_S; slower counts as silent
 TEXT_LIMIT = 64 << 20
 # What a server may say now and not say in a moment (RFC 9110; 429 is RFC 6585).
 PASSING = (408, 425, 429, 500, 502, 503, 504)
-
-T = TypeVar("T")
-R = TypeVar("R")
 State = Literal["there", "gone", "changed", "silent", "other"]
 
 
@@ -59,19 +42,6 @@ class Wanted:
     target: Path
 
 
-def silence_s() -> float:
-    """For how long a server may say nothing."""
-    try:
-        return max(0.1, float(os.environ.get(TIMEOUT, "") or SILENCE_S))
-    except ValueError:
-        return SILENCE_S
-
-
-def pause_s(in_vain: int) -> float:
-    """How long to wait before the next try: twice as long each time, and the impatient wait less."""
-    return min(0.25, silence_s() / 8) * float(2**in_vain)
-
-
 class Web:
     """Connections that are kept open between requests; threads may share them. Close it, or use `with`."""
 
@@ -90,7 +60,7 @@ class Web:
         """A small text. Raises Unreachable."""
         if url.startswith("file:"):
             return _local_text(url)
-        return _again(lambda: self._text(url), url)
+        return again(lambda: self._text(url), url)
 
     def _text(self, url: str) -> str:
         with self._get(url) as response:
@@ -102,7 +72,7 @@ class Web:
 
     def _body(self, response: requests.Response) -> bytes:
         pieces, size = [], 0
-        pace = _Pace(self._silence_s)
+        pace = Pace(self._silence_s)
         for piece in _pieces(response):
             pace.came(len(piece))
             size += len(piece)
@@ -116,7 +86,7 @@ class Web:
         if url.startswith("file:"):
             return _ask_disk(path_of(url), sha256)
         try:
-            return _answer(_again(lambda: self._status(url), url))
+            return _answer(again(lambda: self._status(url), url))
         except Unreachable as error:
             return Answer(state="silent", detail=error.message.rpartition(": ")[2].rstrip("."))
 
@@ -173,7 +143,7 @@ class Web:
 
     def _receive(self, wanted: Wanted, part: Path) -> None:
         """Fetch what is missing of `part`; a try that brought something does not count as one in vain."""
-        _again(lambda: self._append(wanted.url, part), wanted.url, progress=lambda: _size(part))
+        again(lambda: self._append(wanted.url, part), wanted.url, progress=lambda: _size(part))
 
     def _append(self, url: str, part: Path) -> None:
         have = _size(part)
@@ -182,7 +152,7 @@ class Web:
                 return
             _require(response, url)
             continues = response.status_code == 206
-            pace = _Pace(self._silence_s)
+            pace = Pace(self._silence_s)
             with part.open("ab" if continues else "wb") as file:
                 for piece in _pieces(response):
                     pace.came(len(piece))
@@ -197,45 +167,6 @@ def _pieces(response: requests.Response) -> Iterator[bytes]:
     """What has arrived, as it arrives: waiting for a piece of some length would wait for ever on a server that trickles."""
     while piece := response.raw.read1(1 << 18):
         yield piece
-
-
-def _again(work: Callable[[], T], url: str, *, progress: Callable[[], int] = lambda: 0) -> T:
-    """Do what a connection may spoil, again as often as it helps. progress: how many bytes there are; a try that brought WORTH of them
-    was not in vain. Raises Unreachable."""
-    in_vain, best = 0, progress()
-    while True:
-        try:
-            return work()
-        except _transport_errors() as error:
-            worth_it = progress() - best >= WORTH and not isinstance(error, TooSlow)
-            in_vain, best = 0 if worth_it else in_vain + 1, max(best, progress())
-            if in_vain >= TRIES or isinstance(error, ValueError):  # requests' errors about the address itself are ValueErrors
-                raise Unreachable(f"{without_login(url)} cannot be had: {_reason(error)}.", advice=_ADVICE) from error
-            time.sleep(pause_s(in_vain))
-
-
-_ADVICE = "Check the network and the mirror, and run the same command again."
-
-
-class TooSlow(OSError):
-    """A server trickles."""
-
-
-class _Pace:
-    """Gives up on a server that trickles: no read of its alone is silent, but a gigabyte would take weeks."""
-
-    def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._since, self._bytes = time.monotonic(), 0
-
-    def came(self, count: int) -> None:
-        self._bytes += count
-        passed = time.monotonic() - self._since
-        if passed < self._window_s:
-            return
-        if self._bytes < SLOWEST * passed:
-            raise TooSlow(f"only {self._bytes} bytes came within {passed:.0f} s")
-        self._since, self._bytes = time.monotonic(), 0
 
 
 def _session(pip: Mapping[str, str]) -> requests.Session:
@@ -253,40 +184,6 @@ def _session(pip: Mapping[str, str]) -> requests.Session:
     if pip.get("proxy") and not any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         session.proxies = {"http": pip["proxy"], "https": pip["proxy"]}
     return session
-
-
-def _transport_errors() -> tuple[type[BaseException], ...]:
-    """What a connection may die of. urllib3's own come through where requests does not wrap them."""
-    import requests
-    import urllib3
-
-    return requests.exceptions.RequestException, urllib3.exceptions.HTTPError, TooSlow
-
-
-def _reason(error: BaseException) -> str:
-    """The cause in a few words; requests wraps urllib3's errors, which wrap the system's."""
-    from requests.exceptions import Timeout
-    from urllib3.exceptions import IncompleteRead, NameResolutionError, TimeoutError
-
-    chain = list(_chain(error))
-    if any(isinstance(one, IncompleteRead) for one in chain):
-        return "the connection ended before the file did"
-    if any(isinstance(one, NameResolutionError) for one in chain):
-        return "its host is not known"
-    if slow := next((one for one in chain if isinstance(one, TooSlow)), None):
-        return str(slow)
-    if system := next((one for one in reversed(chain) if isinstance(one, OSError) and one.strerror), None):
-        return str(system.strerror)
-    if any(isinstance(one, (Timeout, TimeoutError)) for one in chain):
-        return f"the server was silent for too long ({TIMEOUT} sets the seconds)"
-    return without_login(" ".join(str(chain[-1]).split()).rstrip(".?"))[:300]
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        inner = getattr(error, "reason", None) or next((one for one in error.args if isinstance(one, BaseException)), None)
-        error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__
 
 
 def _answer(status: int) -> Answer:
@@ -307,7 +204,7 @@ def _require(response: requests.Response, url: str) -> None:
     if not 200 <= status < 300:
         response.close()
         gone = " is gone: the server says" if status in (404, 410) else " cannot be had: the server says"
-        raise Unreachable(f"{without_login(url)}{gone} HTTP {status}.", advice=_ADVICE if status not in (404, 410) else "")
+        raise Unreachable(f"{without_login(url)}{gone} HTTP {status}.", advice=ADVICE if status not in (404, 410) else "")
 
 
 def part_of(target: Path) -> Path:
@@ -320,15 +217,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _check(wanted: Wanted, part: Path) -> None:
@@ -365,38 +253,3 @@ def _local_text(url: str) -> str:
         return path_of(url).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Unreachable(f"{path_of(url)} cannot be read: {getattr(error, 'strerror', None) or 'it is not a text'}.") from error
-
-
-def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Each item with what became of it, as they come; several at a time. What a worker raises is raised here, and ends it all.
-
-    The workers are daemons: whoever is waiting for a silent server when Ctrl-C comes is not waited for.
-    """
-    waiting: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-    ready: queue.SimpleQueue[tuple[T, R | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        while (item := waiting.get()) is not None:
-            try:
-                ready.put((item, work(item), None))
-            except BaseException as error:
-                ready.put((item, None, error))
-
-    for item in items:
-        waiting.put(item)
-    workers = [threading.Thread(target=run, daemon=True) for _ in range(min(AT_ONCE, len(items)))]
-    for worker in workers:
-        waiting.put(None)
-        worker.start()
-    try:
-        for _ in items:
-            item, result, error = ready.get()
-            if error is not None:
-                raise error
-            yield item, cast("R", result)
-    finally:
-        with contextlib.suppress(queue.Empty):
-            while waiting.get_nowait() is not None:
-                pass
-        for _ in workers:
-            waiting.put(None)
