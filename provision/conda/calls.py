@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from provision.fetch import TRIES, pause_s, silence_s
+from provision.fetch import TIMEOUT, TRIES, pause_s, silence_s
 from provision.mirrors import without_login
 
 if TYPE_CHECKING:
@@ -63,6 +63,13 @@ def again(work: Callable[[], T], kind: type[Exception], may_pass: Callable[[Base
                 raise
             time.sleep(pause_s(tried))
     return work()
+
+
+def what_to_do(error: BaseException) -> str:
+    """About a channel that did not answer."""
+    if PAST_THE_DEADLINE in str(error).lower():
+        return f"{TIMEOUT}, in seconds, gives a slow network longer (now {silence_s():.0f}); or name a mirror with --mirror."
+    return "Check the network, or name a mirror with --mirror."
 
 
 def last_cause(error: BaseException) -> str:

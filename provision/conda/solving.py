@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.conda.addresses import url_of
-from provision.conda.calls import again, client, last_cause, run, told
+from provision.conda.calls import again, client, last_cause, run, told, what_to_do
 from provision.errors import IntegrityError, Unreachable, Unsolvable
 from provision.fetch import silence_s
 from provision.mirrors import DIRECT, Mirrors, without_login
@@ -91,7 +91,7 @@ class Solver:
         except GatewayError as error:
             raise Unreachable(
                 f"A channel among {', '.join(map(without_login, request.channels))} did not answer: {last_cause(error)}.",
-                advice="Check the network, or name a mirror with --mirror.",
+                advice=what_to_do(error),
                 details=told(error),
             ) from error
 

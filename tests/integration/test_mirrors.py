@@ -223,7 +223,7 @@ ENV, MIRROR, LOCK = "env create", "channel mirror", "lock"
 CASES: list[tuple[str, str, Fault, int, int, str]] = [
     (LOCK, "/repodata", 404, EVER, 8, "404"),
     (LOCK, "/repodata", "truncate", EVER, 8, "A channel among lab did not answer"),
-    (LOCK, "/repodata", "stall", EVER, 8, "A channel among lab did not answer"),
+    (LOCK, "/repodata", "stall", EVER, 8, "PROVISION_HTTP_TIMEOUT, in seconds, gives a slow network longer (now 1)"),
     (LOCK, "/repodata", "truncate", 1, 0, ""),
     (LOCK, "/repodata", "slow", EVER, 0, ""),
     (LOCK, "simple/torch", "drop", EVER, 8, "package index did not answer"),
