@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 # What `--torch 2.13 --cpu --no-companions` asks of an index.
 WHEELS = {"torch": "2.13.0+cpu", "numpy": "2.4.0", "ipykernel": "7.0.0", "setuptools": "80.0.0", "pip": "26.0"}
 
 
-def write_wheel(folder: Path, name: str, version: str) -> Path:
+def write_wheel(folder: Path, name: str, version: str, needs: Sequence[str] = ()) -> Path:
     """A wheel that installs one module."""
     info = f"{name}-{version}.dist-info"
+    required = "".join(f"Requires-Dist: {text}\n" for text in needs)
     files = {
         f"{name}.py": f"__version__ = {version!r}\n" + "# padding, so that half of it is something\n" * 2000,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{path},{_digest(content)},{len(content)}\n" for path, content in files.items())

@@ -1,4 +1,5 @@
-"""The one door to plain HTTP: whether a file is served, small texts, and files downloaded to the disk, each checked against its hash.
+"""The one door to plain HTTP: whether a file is served, small files, pieces of large ones, and files downloaded to the disk, each
+checked against its hash.
 
 Nothing here hangs: a server that is silent, or slower than it may be, for SILENCE_S is given up; what may be different a moment later
 is tried again. A download is written beside its name, picked up where it stopped, and renamed only when its hash is right.
@@ -9,11 +10,12 @@ pip's settings for them where the environment says nothing.
 from provision.fetch.disk import sha256_of
 from provision.fetch.parallel import AT_ONCE, in_parallel
 from provision.fetch.trying import SLOWEST, TIMEOUT, TRIES, pause_s, silence_s
-from provision.fetch.web import Answer, Wanted, Web, part_of
+from provision.fetch.web import TEXT_LIMIT, Answer, Wanted, Web, part_of
 
 __all__ = [
     "AT_ONCE",
     "SLOWEST",
+    "TEXT_LIMIT",
     "TIMEOUT",
     "TRIES",
     "Answer",

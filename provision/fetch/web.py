@@ -1,8 +1,9 @@
-"""Connections, and what is asked through them: is a file served, a small text, files by hash."""
+"""Connections, and what is asked through them: is a file served, small files, pieces of large ones, files by hash."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,15 +61,32 @@ class Web:
         """A small text. Raises Unreachable."""
         if url.startswith("file:"):
             return _local_text(url)
-        return again(lambda: self._text(url), url)
+        try:
+            return self.content(url).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Unreachable(f"{without_login(url)} is not a text.") from error
 
-    def _text(self, url: str) -> str:
+    def content(self, url: str) -> bytes:
+        """A small file of a server. Raises Unreachable."""
+        return again(lambda: self._content(url), url)
+
+    def _content(self, url: str) -> bytes:
         with self._get(url) as response:
             _require(response, url)
-            try:
-                return self._body(response).decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise Unreachable(f"{without_login(url)} is not a text.") from error
+            return self._body(response)
+
+    def piece(self, url: str, begin: int, end: int) -> tuple[bytes, int]:
+        """The bytes of a server's file from `begin` up to `end`, and how many the whole file has. Raises Unreachable, also for a server
+        that sends whole files only."""
+        return again(lambda: self._piece(url, begin, end), url)
+
+    def _piece(self, url: str, begin: int, end: int) -> tuple[bytes, int]:
+        with self._get(url, {"Range": f"bytes={begin}-{end - 1}"}) as response:
+            _require(response, url)
+            told = re.fullmatch(rf"bytes {begin}-(\d+)/(\d+)", response.headers.get("Content-Range", ""))
+            if response.status_code != 206 or not told or int(told[1]) >= end:
+                raise Unreachable(f"{without_login(url)} cannot be had in pieces: the server sends whole files only.")
+            return self._body(response), int(told[2])
 
     def _body(self, response: requests.Response) -> bytes:
         pieces, size = [], 0

@@ -1,4 +1,4 @@
-"""The one door to uv: which wheels satisfy requirements, and installing exactly those.
+"""The one door to uv: which wheels satisfy requirements, and installing exactly those; and what a wheel says of itself.
 
 Where wheels come from is configuration: uv's own settings when it has any, else pip's. Addresses of this machine's own disk
 (`file:` indexes, find-links folders) are asked only when the indexes cannot satisfy the request, so that a lock names files
@@ -6,6 +6,7 @@ that others can fetch wherever that is possible.
 """
 
 from provision.wheels.command import explain, uv
+from provision.wheels.describing import Metadata, metadata
 from provision.wheels.installing import install, requirements, unpack
 from provision.wheels.resolving import UV_GLIBC, Request, normal, resolve, versions
 from provision.wheels.settings import TORCH_INDEX, Indexes, indexes, pip_settings
@@ -14,10 +15,12 @@ __all__ = [
     "TORCH_INDEX",
     "UV_GLIBC",
     "Indexes",
+    "Metadata",
     "Request",
     "explain",
     "indexes",
     "install",
+    "metadata",
     "normal",
     "pip_settings",
     "requirements",

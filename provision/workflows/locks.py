@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from provision import conda, fetch, folders, wheels
 from provision.errors import InvalidSpec, Unreachable
@@ -15,6 +16,8 @@ from provision.pipeline import spec
 from provision.pipeline.image import source_date_epoch
 from provision.pipeline.licenses import licenses
 from provision.workflows.plan import Context
+
+T = TypeVar("T")
 
 
 def lock_file(context: Context, target: str) -> Path:
@@ -56,25 +59,56 @@ def _asked(context: Context, found: Sequence[locks.Contents]) -> locks.Asked:
     for channel, reason in silent.items():
         context.progress.say(f"{without_login(channel)} did not tell its records: {reason}")
     constrains = {url: tuple(record.get("constrains", ())) for url, record in records.items()}
-    return locks.Asked(served=_served(context, found), constrains=constrains)
+    with fetch.Web(wheels.pip_settings()) as web:
+        served = _served(context, found, web)
+        return locks.Asked(served=served, constrains=constrains, metadata=_metadata(context, found, served, web))
 
 
-def _served(context: Context, found: Sequence[locks.Contents]) -> dict[str, fetch.Answer]:
+def _served(context: Context, found: Sequence[locks.Contents], web: fetch.Web) -> dict[str, fetch.Answer]:
     """Whether each file of the locks is still served, each asked once, where its mirror has it."""
-    hashes = {entry.url: entry.sha256 for lock in found for entry in lock.entries}
-    with fetch.Web(wheels.pip_settings()) as web, context.progress.meter("asking for files", len(hashes)) as meter:
+    hashes = _hashes(found)
 
-        def ask(url: str) -> fetch.Answer:
-            try:
-                return web.ask(context.mirrors.real(url, hashes[url]), hashes[url])
-            except Unreachable as error:
-                return fetch.Answer(state="gone", detail=error.message.rstrip("."))
+    def ask(url: str) -> fetch.Answer:
+        try:
+            return web.ask(context.mirrors.real(url, hashes[url]), hashes[url])
+        except Unreachable as error:
+            return fetch.Answer(state="gone", detail=error.message.rstrip("."))
 
-        answers = {}
-        for url, answer in fetch.in_parallel(ask, sorted(hashes)):
+    return _of_each(context, "asking for files", sorted(hashes), ask)
+
+
+def _metadata(
+    context: Context, found: Sequence[locks.Contents], served: Mapping[str, fetch.Answer], web: fetch.Web
+) -> dict[str, wheels.Metadata | str]:
+    """What each wheel says of itself, or why that could not be had."""
+    hashes = _hashes(found)
+
+    def ask(url: str) -> wheels.Metadata | str:
+        if served[url].state != "there":
+            return "its file could not be had"
+        if not url.partition("#")[0].endswith(".whl"):
+            return "it is no wheel, and says what it needs only when it is built"
+        try:
+            return wheels.metadata(web, context.mirrors.real(url, hashes[url]))
+        except Unreachable as error:
+            return error.message.rpartition(": ")[2].rstrip(".")
+
+    urls = sorted({entry.url for lock in found for entry in lock.entries if entry.manager == "pip"})
+    return _of_each(context, "reading what wheels need", urls, ask)
+
+
+def _hashes(found: Sequence[locks.Contents]) -> dict[str, str]:
+    return {entry.url: entry.sha256 for lock in found for entry in lock.entries}
+
+
+def _of_each(context: Context, title: str, urls: Sequence[str], ask: Callable[[str], T]) -> dict[str, T]:
+    """Every address's answer, several asked at a time."""
+    answers = {}
+    with context.progress.meter(title, len(urls)) as meter:
+        for url, answer in fetch.in_parallel(ask, urls):
             answers[url] = answer
             meter.advance(1)
-        return answers
+    return answers
 
 
 def diff_locks(context: Context, before: str, after: str) -> locks.Compared:

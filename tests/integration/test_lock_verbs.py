@@ -120,6 +120,28 @@ def test_a_lock_whose_files_go(home: Home, tmp_path: Path) -> None:
     assert isinstance(offline, list) and offline[0]["findings"] == [] and "--offline" in offline[0]["notes"][0]
 
 
+def test_versions_that_wheels_need(home: Home, tmp_path: Path) -> None:
+    """Read from where the files are: out of the wheel, where a server has nothing beside it."""
+    write_wheel(
+        tmp_path / "files", "torch", WHEELS["torch"], needs=["numpy<2", "sympy; extra == 'opt'", "ipykernel; sys_platform == 'linux'"]
+    )
+    python = {**wheel(tmp_path, "numpy"), "name": "python", "version": "3.11.7", "manager": "conda"}
+    python |= {"url": "https://channel.invalid/one/linux-64/python-3.11.7-h1_0.conda", "hash": {"sha256": "a" * 64}}
+    content = lock_of([wheel(tmp_path, name) for name in ("torch", "numpy", "ipykernel")] + [python])
+    path = home.envs / NAME / "conda-lock.yml"
+    with served(tmp_path) as server:
+        path.write_text(yaml.safe_dump(content).replace(tmp_path.as_uri(), server.url))
+        server.fault("ipykernel", "no-range")
+        mirror = ("--mirror", f"https://channel.invalid/one={server.url}/none")
+        found = home.run("lock", "verify", NAME, *mirror)
+        assert server.ranges
+    assert found.returncode == 1
+    assert f"{NAME}: linux-64 torch needs numpy<2, and numpy is 2.4.0\n" in found.stdout
+    assert "these wheels need: ipykernel: the server sends whole files only\n" in found.stderr
+    offline = home.run("lock", "verify", NAME, "--offline")
+    assert "numpy is 2.4.0" not in offline.stdout and "versions wheels need was not looked at" in offline.stderr
+
+
 def test_what_changed(home: Home, tmp_path: Path) -> None:
     path = tmp_path / "new.yml"
     content = yaml.safe_load((home.envs / NAME / "conda-lock.yml").read_text())

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from provision.errors import IntegrityError, ProvisionError
 from provision.fetch import Answer
 from provision.pipeline import lock
 from provision.pipeline.lock.verify.finding import Finding
+from provision.wheels import Metadata
 
 SHA, MD5 = "a" * 64, "b" * 32
 FORGE = conda.url_of("conda-forge").rstrip("/")
@@ -208,6 +210,115 @@ def test_a_file_that_is_not_served(verified: Verify, answer: Answer, kind: str, 
     assert words in found.message and answer.detail in found.message and "torch-2.3.1" in found.message
 
 
+def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, Metadata | str]:
+    """What the wheels of a lock say of themselves; needs: what some of them need, after `python` a bound on Python."""
+    found: dict[str, Metadata | str] = {}
+    for one in content["package"]:
+        if one["manager"] == "pip":
+            rows = needs.get(one["name"].replace("-", "_"), ())
+            python = "".join(row.removeprefix("python") for row in rows if row.startswith("python>"))
+            requires = tuple(row for row in rows if not row.startswith("python>"))
+            found[one["url"]] = Metadata(name=one["name"], version=one["version"], requires_python=python, requires=requires)
+    return found
+
+
+@pytest.mark.parametrize(
+    "needs,expected",
+    [
+        (["numpy>=1.26", "filelock", "Filelock~=3.0"], []),
+        (["filelock>=3.14"], ["needs filelock>=3.14, and filelock is 3.13"]),
+        (["numpy<1.26,>=1.20"], ["needs numpy<1.26,>=1.20, and numpy is 1.26.4"]),  # conda's is held against what a wheel needs
+        (["sympy>=1.12"], ["needs sympy>=1.12, which is not in the lock"]),
+        (["filelock>=4; python_version >= '3.12'", "filelock<4; python_version >= '3.11'"], []),
+        (["filelock>=4; python_full_version >= '3.11.7'"], ["needs filelock>=4, and filelock is 3.13"]),
+        (["filelock>=4; platform_machine == 'aarch64'", "filelock>=4; sys_platform == 'win32'"], []),
+        (["filelock>=4; platform_machine == 'x86_64' and platform_system == 'Linux'"], ["needs filelock>=4, and filelock is 3.13"]),
+        (["filelock>=4; implementation_name == 'pypy'", "filelock>=4; platform_release >= '20'"], []),
+        (["filelock>=4; extra == 'opt'"], []),
+        (["python>=3.8"], []),
+        (["python>=3.12"], ["needs Python >=3.12, and python is 3.11.7"]),
+        (["tzdata>=9999"], []),  # conda's tzdata is no Python package, and its 2026c no version of that one
+        (["filelock @ https://files.invalid/filelock-9.whl"], []),
+    ],
+)
+def test_versions_that_wheels_need(verified: Verify, needs: list[str], expected: list[str]) -> None:
+    found = verified(sound(), metadata=said(sound(), torch=needs))
+    assert [one.message for one in found] == expected
+    assert {(one.package, one.kind) for one in found} <= {("torch", "dependency")}
+
+
+def test_a_local_version_is_the_version_that_was_asked_for(verified: Verify) -> None:
+    content = sound()
+    content["package"] += [wheel_entry("torchvision", "0.18.1"), wheel_entry("accelerate", "1.0")]
+    entry(content, "torch").update(version="2.3.1+cu121", url=f"{FILES}/torch-2.3.1%2Bcu121-cp311-cp311-linux_x86_64.whl")
+    assert verified(content, metadata=said(content, torchvision=["torch==2.3.1"])) == []
+    assert (
+        only(verified(content, metadata=said(content, accelerate=["torch>=2.4"]))).message == "needs torch>=2.4, and torch is 2.3.1+cu121"
+    )
+
+
+def test_what_both_lock_and_metadata_miss_is_told_once(verified: Verify) -> None:
+    content = sound()
+    entry(content, "torch")["dependencies"]["sympy"] = "*"
+    assert only(verified(content, metadata=said(content, torch=["SymPy>=1.12"]))).message == "needs SymPy>=1.12, which is not in the lock"
+
+
+def test_extras_are_wanted_by_wheels_and_by_the_inputs(verified: Verify, tmp_path: Path) -> None:
+    content = sound()
+    content["package"].append(wheel_entry("fsspec", "2024.1"))
+    needs = {"torch": ["fsspec[Http_X]"], "fsspec": ["filelock[fast]; extra == 'http-x'"], "filelock": ["numpy>=2; extra == 'fast'"]}
+    found = only(verified(content, metadata=said(content, **needs)))
+    assert (found.package, found.message) == ("filelock", "needs numpy>=2 (for its extra `fast`), and numpy is 1.26.4")
+    needs["torch"] = []
+    assert verified(content, metadata=said(content, **needs)) == []
+    (tmp_path / lock.ENVIRONMENT).write_text("channels: [conda-forge]\ndependencies: [python=3.11, pip: ['fsspec[http.x]']]\n")
+    content["metadata"]["content_hash"] = {}
+    assert only(verified(content, metadata=said(content, **needs))).package == "filelock"
+
+
+@pytest.mark.parametrize(
+    "change,words",
+    [
+        ("HTTP 404", "HTTP 404"),
+        ({"requires": ("numpy >= ",)}, "is not understood"),
+        ({"requires": ("numpy; python_version ~= 'x'",)}, ""),
+        ({"requires_python": "3"}, "is not understood"),
+        ({"version": "2.3.0"}, "its metadata is of torch 2.3.0"),
+        ({"name": "another"}, "its metadata is of another 2.3.1"),
+    ],
+)
+def test_metadata_that_cannot_be_had_or_read_is_no_finding(tmp_path: Path, change: str | dict[str, Any], words: str) -> None:
+    path = tmp_path / lock.FILE
+    content = sound()
+    path.write_text(yaml.safe_dump(content))
+    metadata = said(content)
+    url = entry(content, "torch")["url"]
+    known = metadata[url]
+    assert isinstance(known, Metadata)
+    metadata[url] = change if isinstance(change, str) else dataclasses.replace(known, **change)
+    verified = lock.verify(lock.contents(path), lock.Asked(metadata=metadata), "lab")
+    assert verified.findings == ()
+    if words:
+        assert "not checked, which versions these wheels need: torch: " in only_note(verified, "wheels") and words in verified.notes[-1]
+
+
+def only_note(verified: lock.Verified, word: str) -> str:
+    (note,) = [note for note in verified.notes if word in note]
+    return note
+
+
+def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_path: Path) -> None:
+    content = sound()
+    content["package"] = [one for one in content["package"] if one["name"] != "python"]
+    path = tmp_path / lock.FILE
+    path.write_text(yaml.safe_dump(content))
+    asked = lock.Asked(metadata=said(content, torch=["sympy"]))
+    assert "torch, filelock: the lock names no Python" in only_note(lock.verify(lock.contents(path), asked, "lab"), "wheels")
+    content = {**content, "package": [{**one, "platform": "linux-s390x"} for one in sound()["package"]]}
+    path.write_text(yaml.safe_dump(content))
+    assert "says of linux-s390x is not known" in only_note(lock.verify(lock.contents(path), asked, "lab"), "wheels")
+
+
 def test_platforms_are_looked_at_one_by_one(verified: Verify) -> None:
     content = sound()
     content["package"] += [{**one, "platform": "linux-aarch64"} for one in content["package"] if one["name"] in ("tzdata", "filelock")]
@@ -248,7 +359,7 @@ def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(sound()))
     notes = lock.verify(lock.contents(path), lock.Asked(), "lab").notes
     assert [word for word in ("--offline", "content hash", "constrains") if not any(word in note for note in notes)] == []
-    everything = lock.Asked(served={}, constrains={one["url"]: () for one in sound()["package"]})
+    everything = lock.Asked(served={}, constrains={one["url"]: () for one in sound()["package"]}, metadata=said(sound()))
     assert len(lock.verify(lock.contents(path), everything, "lab").notes) == 1  # the inputs are still not beside it
 
 
@@ -288,6 +399,7 @@ UGLY: list[Any] = [
     "a" * 300,
     "1!2+x",
 ]
+NEEDS = ["numpy", "", "numpy>=é", ">=3", "a[b]; extra == 'c'", "numpy; python_version > 'x'", "numpy; os_name ~= '1'", "a; b == 'c'"]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -308,7 +420,15 @@ def test_a_strange_lock_is_looked_at_or_refused(tmp_path: Path, data: strategies
     (tmp_path / lock.VIRTUAL_PACKAGES).write_text(MACHINE)
     with contextlib.suppress(ProvisionError):
         found = lock.contents(path)
-        lock.verify(found, lock.Asked(served={entry.url: Answer(state="gone") for entry in found.entries}), "lab")
+        row = strategies.sampled_from(
+            ["numpy", "", "numpy>=é", "a[b]; extra == 'c'", "numpy; python_version > 'x'", "numpy; os_name ~= '1'"]
+        )
+        needs = data.draw(strategies.lists(row, max_size=3))
+        metadata = {
+            entry.url: Metadata(name=entry.name, version=entry.version, requires_python=data.draw(row), requires=tuple(needs))
+            for entry in found.entries
+        }
+        lock.verify(found, lock.Asked(served={entry.url: Answer(state="gone") for entry in found.entries}, metadata=metadata), "lab")
         lock.diff(found, found, ("a", "b"))
         for kind in get_args(lock.Format):
             with contextlib.suppress(ProvisionError):

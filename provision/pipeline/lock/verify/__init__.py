@@ -1,7 +1,7 @@
 """Whether a lock is sound, without a solver and whoever made it: every requirement met by what is locked, every hash a hash, every
 package from a declared channel, once, and by one manager, and made from the inputs that lie beside it.
 
-Judging asks nobody. What must be asked of others (is each file still served?) comes in as answers.
+Judging asks nobody. What must be asked of others (is each file still served? what does each wheel need?) comes in as answers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from provision.fetch import Answer
 from provision.pipeline.lock.asked import VIRTUAL_PACKAGES
 from provision.pipeline.lock.contents import Contents, Entry
-from provision.pipeline.lock.verify import edges, entries, inputs
+from provision.pipeline.lock.verify import edges, entries, inputs, needs
 from provision.pipeline.lock.verify.finding import Finding, Kind
+from provision.wheels import Metadata
 
 __all__ = ["Asked", "Finding", "Kind", "Verified", "verify"]
 
@@ -24,6 +25,7 @@ class Asked:
 
     served: Mapping[str, Answer] | None = None
     constrains: Mapping[str, tuple[str, ...]] | None = None  # of the packages whose channel's records were at hand
+    metadata: Mapping[str, Metadata | str] | None = None  # of wheels: what each says of itself, or why that could not be had
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +43,16 @@ def verify(lock: Contents, asked: Asked, name: str) -> Verified:
     machine = inputs.machine(lock)
     hashes = inputs.content_hashes(lock)
     found = [*entries.twice(lock), *inputs.compared(lock, hashes)]
+    wheels = {}
     for platform in sorted({entry.platform for entry in lock.entries}):
         there = _once(lock.of(platform))
         found += [finding for entry in there for finding in entries.of_entry(entry, lock)]
-        found += [*edges.of_conda(there, machine, lock, asked.constrains or {}), *edges.of_pip(there)]
+        wheels[platform] = needs.of_wheels(there, asked.metadata, inputs.pip(lock)) if asked.metadata is not None else needs.Needs()
+        found += [*edges.of_conda(there, machine, lock, asked.constrains or {})]
+        found += [*wheels[platform].findings, *edges.of_pip(there, wheels[platform].absent)]
         found += [*entries.by_both(there), *entries.served(there, asked.served or {})]
     ordered = sorted(set(found), key=lambda one: (one.platform, one.package.lower(), one.kind, one.message))
-    notes = _notes(lock, asked, machine_known=machine is not None, inputs_known=hashes is not None)
+    notes = [*_notes(lock, asked, machine_known=machine is not None, inputs_known=hashes is not None), *_unchecked(wheels)]
     return Verified(lock=name, packages=len(lock.entries), findings=tuple(ordered), notes=tuple(notes))
 
 
@@ -60,6 +65,8 @@ def _notes(lock: Contents, asked: Asked, *, machine_known: bool, inputs_known: b
     said = []
     if asked.served is None:
         said.append("whether the files are still served was not asked (--offline)")
+    if asked.metadata is None and any(entry.manager == "pip" for entry in lock.entries):
+        said.append("which versions wheels need was not looked at, only whether what they need is there (--offline)")
     if not inputs_known:
         said.append(
             f"the content hash was not compared: {', '.join(lock.sources) or 'what it was made from'} cannot be read beside the lock"
@@ -70,3 +77,12 @@ def _notes(lock: Contents, asked: Asked, *, machine_known: bool, inputs_known: b
     if unknown:
         said.append(f"`constrains` of {len(unknown)} conda packages is not known: a lock does not hold it, and their channels did not say")
     return said
+
+
+def _unchecked(found: Mapping[str, needs.Needs]) -> list[str]:
+    """The wheels whose needs are not known, by why."""
+    reasons: dict[str, list[str]] = {}
+    for platform, looked in found.items():
+        for name, why in looked.unchecked.items():
+            reasons.setdefault(why, []).append(name if len(found) == 1 else f"{name} ({platform})")
+    return [f"not checked, which versions these wheels need: {', '.join(names)}: {why}" for why, names in reasons.items()]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from provision import conda
 from provision.pipeline.lock.asked import VIRTUAL_PACKAGES
 from provision.pipeline.lock.contents import Contents, Entry
 from provision.pipeline.lock.verify.finding import Finding
 from provision.pipeline.lock.verify.inputs import Machine
+from provision.pipeline.lock.verify.naming import conda_names
 from provision.pipeline.lock.writing import PYTHON_FROM
 from provision.wheels import normal
-
-# The other names under which conda has a Python package, beside its own: opencv -> py-opencv, msgpack -> msgpack-python.
-CONDA_FORMS = ("{}", "py{}", "py-{}", "python-{}", "{}-python", "{}-py")
 
 
 def of_conda(
@@ -49,21 +47,15 @@ def _virtual(name: str, said: str) -> conda.Candidate:
     return conda.Candidate(name=name, version=version, build=build or "0")
 
 
-def of_pip(entries: Sequence[Entry]) -> Iterator[Finding]:
-    """conda-lock keeps wheels' requirements as edges without markers; whoever solved them chose the versions, so presence is asked."""
+def of_pip(entries: Sequence[Entry], told: Collection[tuple[str, str]] = ()) -> Iterator[Finding]:
+    """conda-lock keeps wheels' requirements as edges without versions: whether what they name is there. told: package and name of
+    what the wheels' own metadata missed already."""
     wheels = {normal(entry.name) for entry in entries if entry.manager == "pip"}
     packages = {normal(entry.name) for entry in entries if entry.manager == "conda"}
     for entry in entries:
         if entry.manager != "pip":
             continue
         for name, _ in entry.depends:
-            if normal(name) not in wheels and not _conda_names(name) & packages:
+            if normal(name) not in wheels and not conda_names(name) & packages and (entry.name, normal(name)) not in told:
                 message = f"needs {name}, which is not in the lock"
                 yield Finding(platform=entry.platform, package=entry.name, kind="dependency", message=message)
-
-
-def _conda_names(wheel: str) -> set[str]:
-    """What conda may call a Python package."""
-    special = {"torch": "pytorch", "opencv-python": "opencv", "tensorflow-cpu": "tensorflow"}
-    name = normal(wheel)
-    return {form.format(name) for form in CONDA_FORMS} | {special.get(name, name)}

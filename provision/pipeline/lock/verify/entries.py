@@ -11,6 +11,7 @@ from provision.fetch import Answer
 from provision.mirrors import without_login
 from provision.pipeline.lock.contents import Contents, Entry
 from provision.pipeline.lock.verify.finding import Finding, Kind
+from provision.pipeline.lock.verify.naming import is_python_package
 from provision.pipeline.lock.writing import PYTHON_FROM
 from provision.wheels import normal
 
@@ -86,10 +87,10 @@ def _files(urls: Iterable[str]) -> str:
 
 
 def by_both(entries: Sequence[Entry]) -> Iterator[Finding]:
-    """conda's is a Python package if it needs Python; a C library may have a wheel's name (zstd, graphviz)."""
+    """A Python package that conda and pip both have; a C library may have a wheel's name."""
     wheels = {normal(entry.name): entry for entry in entries if entry.manager == "pip"}
     for entry in entries:
-        if entry.manager == "conda" and any(name in ("python", "python_abi") for name, _ in entry.depends):
+        if entry.manager == "conda" and is_python_package(entry):
             for name in (name for name in wheels if normal(entry.name) in (name, "pytorch" if name == "torch" else name)):
                 message = f"is provided twice: conda's {entry.version} and the wheel {name} {wheels[name].version} write the same files"
                 yield Finding(platform=entry.platform, package=entry.name, kind="both", message=message)

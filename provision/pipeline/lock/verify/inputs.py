@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.compat import DATA
-from provision.errors import InvalidSpec
+from provision.errors import NOT_YAML, InvalidSpec
 from provision.pipeline.lock.asked import ENVIRONMENT, VIRTUAL_PACKAGES, inputs
 from provision.pipeline.lock.contents import Contents
 from provision.pipeline.lock.hashing import load_conda_lock, ours
@@ -60,6 +60,19 @@ def compared(lock: Contents, hashes: Mapping[str, set[str]] | None) -> Iterator[
         if hashes is not None and platform in hashes and known not in hashes[platform]:
             message = f"was not locked from {', '.join(lock.sources)} as it stands beside it: the content hash differs"
             yield Finding(platform=platform, package=lock.path.name, kind="inputs", message=message)
+
+
+def pip(lock: Contents) -> tuple[str, ...]:
+    """The pip requirements of the environment.yml beside the lock; none if there is no such file, or it is of another kind."""
+    import yaml
+
+    path = lock.path.parent / ENVIRONMENT
+    if ENVIRONMENT not in lock.sources or not path.is_file():
+        return ()
+    with contextlib.suppress(yaml.YAMLError, OSError, *NOT_YAML):
+        rows = yaml.safe_load(path.read_text(encoding="utf-8"))["dependencies"]
+        return tuple(str(text) for row in rows if isinstance(row, dict) for text in row["pip"])
+    return ()
 
 
 def content_hashes(lock: Contents) -> Mapping[str, set[str]] | None:
