@@ -19,7 +19,7 @@ lock = Verbs(making.lock)
 
 @lock.command()
 @click.argument("targets", metavar="[NAME|FILE]...", nargs=-1)
-@click.option("--offline", is_flag=True, help="Ask nobody: leave out what channels say, and whether the files are still served.")
+@click.option("--offline", is_flag=True, help="Ask nobody: leave out what channels and wheels say, and whether the files are still served.")
 @mirrored
 @common
 @verb

@@ -11,7 +11,9 @@ from typing import Any
 from provision import __version__
 from provision.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
 from provision.folders import write_whole
+from provision.model import Resolution
 from provision.pipeline import ci, matrix, render, spec
+from provision.pipeline import lock as locks
 from provision.workflows.bulk import difference, named, wishes_for
 from provision.workflows.plan import Context, Wish
 
@@ -82,7 +84,7 @@ def diff(path: Path, made: Workflow) -> str:
 
 def _targets(context: Context, wish: CiWish) -> Iterator[ci.Target]:
     if _asked(wish):
-        yield from _each(wishes_for(wish.builds, newest=wish.newest, relock=False), _from_table)
+        yield from _each(wishes_for(wish.builds, newest=wish.newest, relock=False), lambda build: _from_table(context, build))
     else:
         yield from _each(named(context), lambda name: _from_folder(context, name))
 
@@ -108,7 +110,7 @@ def _from_folder(context: Context, name: str) -> list[ci.Target]:
         resolution = matrix.resolve(spec.combine(spec.read(path), {}, name=name))
     except NoSuchBuild as error:
         raise NoSuchBuild(f"{name}: {error.message}", advice=error.advice) from error
-    return [ci.Target(resolution=resolution, platform=platform) for platform in resolution.platforms]
+    return _on_each_platform(context, resolution)
 
 
 def _asked(wish: CiWish) -> list[str]:
@@ -116,11 +118,16 @@ def _asked(wish: CiWish) -> list[str]:
     return list(options({key: list(value) if isinstance(value, tuple) else value for key, value in wish.builds.items() if value}))
 
 
-def _from_table(build: Wish) -> list[ci.Target]:
+def _from_table(context: Context, build: Wish) -> list[ci.Target]:
     """The same request as `provision matrix lock` makes of it."""
     resolution = matrix.resolve(spec.combine({}, build.options, name=""))
     words = tuple(options(spec.content(resolution.spec)))
-    return [ci.Target(resolution=resolution, platform=platform, options=words) for platform in resolution.platforms]
+    return _on_each_platform(context, resolution, words)
+
+
+def _on_each_platform(context: Context, resolution: Resolution, words: tuple[str, ...] = ()) -> list[ci.Target]:
+    locked = (context.where.envs / resolution.spec.name / locks.FILE).is_file()
+    return [ci.Target(resolution=resolution, platform=platform, options=words, locked=locked) for platform in resolution.platforms]
 
 
 def options(asked: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -201,7 +203,7 @@ def test_one_job_for_each_environment(format: str, lab: Path) -> None:
             ("self-hosted", "linux", "v100"), ("self-hosted", "linux", "a100:8"), ("ubuntu-24.04",)
         }  # fmt: skip
     else:
-        mine = {name: job for name, job in ran.items() if isinstance(job, dict) and "script" in job}
+        mine = {name: job for name, job in ran.items() if isinstance(job, dict) and "script" in job and not name.startswith("lock ")}
         assert sorted(job["variables"]["ENVIRONMENT"] for job in mine.values()) == sorted(SPECS)
         assert [job.get("tags") for job in mine.values() if job["variables"]["ENVIRONMENT"] == "vision"] == [
             ["self-hosted", "linux", "v100"]
@@ -324,13 +326,62 @@ def test_builds_of_the_table_instead_of_environments(format: str, lab: Path) -> 
             )
             assert done.stdout.decode() == f"<x>{expected}<--no-image><--no-smoke><--no-kernel>"
     else:
-        (job,) = [job for job in ran.values() if isinstance(job, dict) and job.get("variables", {}).get("ENVIRONMENT") == names[0]]
-        assert job["script"][0] == f"provision lock {names[0]} --torch=2.3.1 --cuda=12.1 --python=3.11 --source=wheels"
-        assert job["cache"]["key"] == f"{names[0]}-linux-64"
+        jobs = [job for job in ran.values() if isinstance(job, dict) and job.get("variables", {}).get("ENVIRONMENT") == names[0]]
+        assert [job["script"][0] for job in jobs] == [
+            f"provision lock {names[0]} --torch=2.3.1 --cuda=12.1 --python=3.11 --source=wheels"
+        ] * 2
     for script in scripts(format, found["text"]):
         (lab / "s.sh").write_text(script + "\n")
         assert run(tool("shellcheck"), "--shell=bash", "s.sh").stdout == ""
     assert "--torch=>=2.3.1,<2.5" in shlex.split(found["text"].splitlines()[0])
+
+
+TABLE = ("--torch", "2.3.1", "--cuda", "12.1", "--source", "wheels", "--python", "3.11")
+
+
+def gitlab_jobs(*words: str) -> dict[str, Any]:
+    text = shown("gitlab", *words)
+    Path("g.yml").write_text(text)
+    assert run(tool("check-jsonschema"), "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci", "g.yml").returncode == 0
+    content: dict[str, Any] = yaml.load(text, Loader=Reference)
+    return content
+
+
+@pytest.mark.parametrize("words,name", [((), "vision"), (TABLE, "torch2.3.1-cuda12.1-py311")])
+def test_caches_are_keyed_by_the_lock_wherever_it_is(words: tuple[str, ...], name: str, lab: Path) -> None:
+    """A lock of the repository by GitLab itself; one that is not there by a job before."""
+    jobs = gitlab_jobs(*words)
+    assert jobs["stages"] == ["locks", "environments"]
+    before, job = jobs[f"lock {name} on v100"], jobs[f"{name} on v100"]
+    assert job["cache"]["key"] == f"{name}-linux-64-$LOCK_SHA256"
+    assert job["needs"] == [f"lock {name} on v100"]
+    assert before["tags"] == job["tags"] and before["script"][0] == job["script"][0]
+    (lab / "envs" / name).mkdir(exist_ok=True)
+    (lab / "envs" / name / "conda-lock.yml").write_text("")
+    jobs = gitlab_jobs(*words)
+    job = jobs[f"{name} on v100"]
+    assert job["cache"]["key"] == {"files": [f"envs/{name}/conda-lock.yml"], "prefix": f"{name}-linux-64"}
+    assert "needs" not in job and f"lock {name} on v100" not in jobs
+    assert ("locks" in jobs["stages"]) == (not words)  # others have none
+
+
+def test_a_runner_with_a_folder_of_its_own_needs_no_key(lab: Path) -> None:
+    jobs = gitlab_jobs()
+    job = jobs["ampere on a100"]
+    assert "cache" not in job and "needs" not in job and "lock ampere on a100" not in jobs
+    assert job["variables"]["PROVISION_CACHE"] == "/var/cache/provision"
+
+
+@pytest.mark.parametrize("portable", [True, False])
+def test_the_job_before_hands_on_the_lock_and_its_hash(portable: bool, lab: Path) -> None:
+    """Its script as a shell runs it; the lock is written by a function in provision's place."""
+    before = gitlab_jobs()["lock vision on v100"]
+    lock = f"metadata:\n  custom_metadata:\n    provision_portable: '{str(portable).lower()}'\n"
+    script = 'provision() { printf \'%s\' "$TEXT" > "envs/$2/conda-lock.yml"; }\n' + "\n".join(before["script"])
+    env = {"TEXT": lock, "PROVISION_ENVS": "envs", "PATH": os.environ["PATH"], **before["variables"]}
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True, env=env)
+    assert (lab / "lock.env").read_text() == f"LOCK_SHA256={hashlib.sha256(lock.encode()).hexdigest()}\n"
+    assert (lab / "envs" / "vision" / "conda-lock.yml").exists() is portable
 
 
 def test_no_such_builds(lab: Path) -> None:

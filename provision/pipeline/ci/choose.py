@@ -20,6 +20,7 @@ class Target:
     resolution: Resolution
     platform: Platform
     options: tuple[str, ...] = ()  # what `provision build NAME` needs beside the name, where there is no spec.yml
+    locked: bool = False  # its lock lies in the folder of environments
 
     @property
     def name(self) -> str:

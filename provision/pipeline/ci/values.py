@@ -95,6 +95,7 @@ def _entry(format: Format, job: Job) -> dict[str, Any]:
         "environment": target.name,
         "platform": target.platform,
         "options": target.options,
+        "locked": target.locked,
         "title": f"{target.name} on {runner.name if runner else hosted}",
         "commands": commands(job),
         "about": _about(job),
