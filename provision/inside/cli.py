@@ -53,4 +53,8 @@ def _smoke(chosen: options.Options, arguments: Sequence[str]) -> int:
     if chosen.ranks not in (None, here.world_size):
         raise options.UsageError(f"--ranks {chosen.ranks} contradicts WORLD_SIZE={here.world_size} in the environment")
     options.check_faults(chosen, here.world_size)
+    if not here.launched and any(chosen.fault(kind) for kind in options.OF_THE_LAUNCHER):
+        raise options.UsageError(f"--inject {', '.join(options.OF_THE_LAUNCHER)}: only where this program starts the ranks itself")
+    if chosen.fault("absent", here.rank):
+        return 0
     return worker.run_rank(chosen, here)

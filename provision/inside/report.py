@@ -1,6 +1,6 @@
 """The JSON report that `inside` writes and the host reads: its fields, its verdicts and how it reaches the disk.
 
-Owns the contract (schema 1) only. What a phase measures is the phase's own business and lives in its `data`.
+Owns the contract (schema 2) only. What a phase measures is the phase's own business and lives in its `data`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-SCHEMA = 1
+SCHEMA = 2
 KIND = "smoke"
 
 PASS = "pass"
@@ -31,13 +31,24 @@ class ReportUnreadable(ValueError):
 
 
 @dataclass(frozen=True)
+class Finding:
+    """Something wrong: an id of the catalog (smoke/findings.py), how bad, on which ranks, and what to do."""
+
+    id: str
+    verdict: str
+    ranks: list[int]
+    message: str
+    advice: str
+
+
+@dataclass(frozen=True)
 class Phase:
     name: str
     verdict: str
     duration_s: float
     message: str
-    advice: str
     data: dict[str, Any]
+    findings: list[Finding]
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,8 @@ class Report:
     world_size: int
     hosts: list[str]
     profile: str
+    # Phases that the user left out.
+    skipped: list[str]
     facts: dict[str, Any]
     phases: list[Phase]
 
@@ -80,9 +93,11 @@ def loads(text: str) -> Report:
         raise ReportUnreadable(f"not a smoke report of schema {SCHEMA}: {type(error).__name__}: {error}") from error
 
 
-def line(phase: Phase) -> str:
-    """One phase for a person."""
-    return f"{phase.verdict:<7} {phase.name:<10} {phase.message}"
+def lines(phase: Phase) -> list[str]:
+    """One phase for a person, and for each finding what to do."""
+    advice = dict.fromkeys(f"{'':<20}-> {finding.advice}" for finding in phase.findings if finding.advice)
+    warned = [f"{'':<20}{finding.message} ({finding.id})" for finding in phase.findings if finding.verdict == WARN]
+    return [f"{phase.verdict:<7} {phase.name:<11} {phase.message}", *warned, *advice]
 
 
 def write(report: Report, path: Path) -> None:
@@ -92,10 +107,14 @@ def write(report: Report, path: Path) -> None:
 def _report(document: dict[str, Any]) -> Report:
     _refuse_other_schema(document)
     fields = {name: document[name] for name in Report.__dataclass_fields__ if name != "phases"}
-    report = Report(phases=[Phase(**phase) for phase in document["phases"]], **fields)
+    report = Report(phases=[_phase(phase) for phase in document["phases"]], **fields)
     if document["verdict"] != report.verdict:
         raise ValueError(f"it says {document['verdict']!r}, but its phases say {report.verdict!r}")
     return report
+
+
+def _phase(document: dict[str, Any]) -> Phase:
+    return Phase(**{**document, "findings": [Finding(**finding) for finding in document["findings"]]})
 
 
 def _refuse_other_schema(document: Any) -> None:

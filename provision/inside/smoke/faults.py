@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 def strike(options: Options, rank: int, phase: str) -> None:
-    """Die or hang at the beginning of a phase, as a rank does that ran out of memory or waits for a dead disk."""
+    """At the beginning of a phase die, as a rank does that ran out of memory; stop, as under a debugger; or hang, as before a dead disk."""
     if options.fault("die", rank, phase):
         os.kill(os.getpid(), signal.SIGKILL)
+    if options.fault("stop", rank, phase):
+        os.kill(os.getpid(), signal.SIGSTOP)
     while options.fault("hang", rank, phase):
         time.sleep(60)

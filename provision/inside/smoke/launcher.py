@@ -13,27 +13,32 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import facts, libraries, report
 from . import options as choices
-from . import place, progress, worker
+from . import ending, place, processes, progress, worker
+from .outcome import Finding, Outcome, united
+from .watchdog import PEER_LOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 LOOPBACK = "127.0.0.1"
 RANKS_WITHOUT_GPU = 2
 PORT_TRIES = 5
-POLL_S = 0.05
-# After the first rank ended badly, rank 0 may still find out and report. After SIGTERM it still collects where the
+# Rarely: looking takes time from a core that is measured.
+POLL_S = 0.1
+# After the first rank ended badly, rank 0 may still find out and report; told to end, it still collects where the
 # others stood (ending.GRACE_S) and writes the report.
-GRACE_S = 5.0
+GRACE_S = 4.0
 # Once rank 0 has ended there is only the others' own word to wait for.
-SHORT_GRACE_S = 1.5
+SHORT_GRACE_S = 1.2
 PR_SET_PDEATHSIG = 1
 LOG_LINES = 20
+NO_SUCH_HOST = "no-such-host.invalid"  # RFC 6761: never resolves
 
 
 def launch(options: choices.Options, arguments: Sequence[str], choose_port: Callable[[], int] | None = None) -> int:
@@ -42,11 +47,23 @@ def launch(options: choices.Options, arguments: Sequence[str], choose_port: Call
     choices.check_faults(options, ranks)
     _prepare(options.out)
     for _ in range(PORT_TRIES):
-        run = Run(options, arguments, ranks, (choose_port or free_port)())
-        reason = run.wait()
-        if run.codes[0] != worker.PORT_BUSY:
+        with _rehearsed_port(options, choose_port or free_port) as port:
+            run = Run(options, arguments, ranks, port)
+            reason = run.wait()
+        if run.codes.get(0) != worker.PORT_BUSY:
             break
     return _conclude(options, run, reason)
+
+
+@contextmanager
+def _rehearsed_port(options: choices.Options, choose: Callable[[], int]) -> Iterator[int]:
+    """A port for the store; to rehearse a busy one, this process listens on it."""
+    port = choose()
+    if not options.fault("busy-port"):
+        yield port
+        return
+    with socket.create_server(("", port)):
+        yield port
 
 
 def default_ranks(backend: str) -> int:
@@ -72,15 +89,20 @@ class Run:
         self._ends_at = time.monotonic() + options.timeout_s
         self._received: int | None = None
         self.started = time.time()
-        self.children: list[subprocess.Popen[bytes]] = []
+        self.ranks = ranks
+        self.children: dict[int, subprocess.Popen[bytes]] = {}
+        # What became of ranks before anybody here ended them.
+        self.fates: dict[int, str] = {}
         previous = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
         self._previous = previous
         for rank in range(ranks):
-            self.children.append(self._start(arguments, rank, ranks, port))
+            if not options.fault("absent", rank):
+                master = NO_SUCH_HOST if options.fault("unresolvable-master") else LOOPBACK
+                self.children[rank] = self._start(arguments, _environment(rank, ranks, (master, port), self._ends_at), rank)
 
     @property
-    def codes(self) -> list[int | None]:
-        return [child.poll() for child in self.children]
+    def codes(self) -> dict[int, int | None]:
+        return {rank: child.poll() for rank, child in self.children.items()}
 
     def wait(self) -> str:
         """Until no rank is left. Says why it had to end them, or nothing."""
@@ -92,12 +114,12 @@ class Run:
             for number, handler in self._previous.items():
                 signal.signal(number, handler)
 
-    def _start(self, arguments: Sequence[str], rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
+    def _start(self, arguments: Sequence[str], environment: dict[str, str], rank: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, *_interpreter_flags(), str(Path(__file__).resolve().parent.parent), *arguments]
         with log_path(self._out, rank).open("wb") as log:
             return subprocess.Popen(
                 command,
-                env={**os.environ, **_environment(rank, ranks, port, self._ends_at)},
+                env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 preexec_fn=_dying_with(os.getpid()),
@@ -106,41 +128,48 @@ class Run:
     def _watch(self) -> str:
         """Until all ended, or there is a reason not to wait any longer."""
         bad_since: float | None = None
-        while None in self.codes:
+        while self._living():
             time.sleep(POLL_S)
             now = time.monotonic()
-            bad = [rank for rank, code in enumerate(self.codes) if code not in (None, 0)]
-            bad_since = now if bad and bad_since is None else bad_since
-            if self.codes[0] == worker.PORT_BUSY:
+            bad = {rank: in_words(code) for rank, code in self.codes.items() if code not in (None, 0)}
+            if bad and bad_since is None:
+                bad_since = now
+                self.fates.update(bad)
+            if self.codes.get(0) == worker.PORT_BUSY:
                 self._kill()
             elif self._received is not None:
                 return f"ended by {signal.Signals(self._received).name}"
             elif bad_since is not None and now > bad_since + self._grace_s():
-                return f"rank {bad[0]} {in_words(self.codes[bad[0]])}"
+                return next(f"rank {rank} {words}" for rank, words in bad.items())
             elif now > self._ends_at + GRACE_S:
                 return "the time of the whole run is over"
         return ""
 
     def _stop(self) -> None:
-        """Politely, then not."""
-        for child in self._living():
-            child.terminate()
-        end = time.monotonic() + self._grace_s()
-        while self._living() and time.monotonic() < end:
-            time.sleep(POLL_S)
+        """Ask where the others stand and let them report; then end what is left."""
+        for rank, child in self._living().items():
+            if processes.state(processes.identity(child.pid)) == processes.STOPPED:
+                self.fates[rank] = "is stopped"
+        if self.codes.get(0, 0) is None:
+            for child in self._living().values():
+                child.send_signal(PEER_LOST if self._received is None else self._received)
+            end = time.monotonic() + GRACE_S
+            while self._living() and time.monotonic() < end:
+                time.sleep(POLL_S)
+                end = min(end, time.monotonic() + SHORT_GRACE_S) if self.codes[0] is not None else end
         self._kill()
 
     def _kill(self) -> None:
-        for child in self._living():
+        for child in self._living().values():
             child.kill()
-        for child in self.children:
+        for child in self.children.values():
             child.wait()
 
     def _grace_s(self) -> float:
-        return GRACE_S if self.codes[0] is None else SHORT_GRACE_S
+        return GRACE_S if self.codes.get(0, 0) is None else SHORT_GRACE_S
 
-    def _living(self) -> list[subprocess.Popen[bytes]]:
-        return [child for child in self.children if child.poll() is None]
+    def _living(self) -> dict[int, subprocess.Popen[bytes]]:
+        return {rank: child for rank, child in self.children.items() if child.poll() is None}
 
     def _receive(self, number: int, _: object) -> None:
         self._received = number
@@ -152,14 +181,14 @@ def _interpreter_flags() -> list[str]:
     return [flag for flag, is_set in given if is_set]
 
 
-def _environment(rank: int, ranks: int, port: int, ends_at: float) -> dict[str, str]:
+def _environment(rank: int, ranks: int, master: tuple[str, int], ends_at: float) -> dict[str, str]:
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": LOOPBACK,
-        "MASTER_PORT": str(port),
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": str(master[1]),
         place.ENDS_AT: repr(ends_at),
         # What torchrun does: ranks that each take all cores slow one another down.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
@@ -186,7 +215,7 @@ def _prepare(out: Path) -> None:
     """What an earlier run left must not be taken for this one's."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for pattern in (worker.REPORT_NAME, "rank*.log", "rank*.stuck.json"):
+        for pattern in (worker.REPORT_NAME, "rank*.log", "rank*.stuck.json", "rank*.at.json"):
             for path in out.glob(pattern):
                 path.unlink()
     except OSError as error:
@@ -194,26 +223,36 @@ def _prepare(out: Path) -> None:
 
 
 def _conclude(options: choices.Options, run: Run, reason: str) -> int:
+    for path in options.out.glob("rank*.at.json"):
+        path.unlink()
     found = _read(options.out / worker.REPORT_NAME) or _empty(options, run)
-    ended_badly = {rank: in_words(code) for rank, code in enumerate(run.codes) if code != 0}
+    ended_badly = {rank: in_words(code) for rank, code in run.codes.items() if code != 0}
     pending = progress.first_pending(found)
     if pending is None and not ended_badly:
         return 0 if report.succeeded(found.verdict) else 1
     for rank, words in ended_badly.items():
-        print(f"rank {rank} {words}; see {log_path(options.out, rank)}", file=sys.stderr)
+        if rank in run.fates or found.verdict != report.FAIL:
+            print(f"rank {rank} {words}; see {log_path(options.out, rank)}", file=sys.stderr)
     if found.verdict != report.FAIL:
-        _report_failure(options, run, found, pending or "teardown", reason, ended_badly)
+        _report_failure(options, run, found, pending or "teardown", reason)
     return 1
 
 
-def _report_failure(options: choices.Options, run: Run, found: report.Report, name: str, reason: str, ended: dict[int, str]) -> None:
-    """In place of rank 0, which could not."""
-    told = [reason, *(f"rank {rank} {words}" for rank, words in ended.items())]
-    message = "; ".join(dict.fromkeys(text for text in told if text)) or "the ranks ended without a report"
-    data: dict[str, Any] = {"logs": {str(rank): _tail(log_path(options.out, rank)) for rank in ended}}
-    failing = progress.with_failure(found, name, message, data, round(time.time() - run.started, 3))
+def _report_failure(options: choices.Options, run: Run, found: report.Report, name: str, reason: str) -> None:
+    """In place of rank 0, which could not. A rank that left its word ended because of another one."""
+    fates = {rank: words for rank, words in run.fates.items() if not ending.stuck_path(options.out, rank).exists()}
+    if fates:
+        findings = united([Finding(_fate_id(words), f"its process {words}", (rank,)) for rank, words in fates.items()])
+    else:
+        findings = (Finding("interrupted" if reason.startswith("ended by") else "rank-died", reason or "the ranks ended without a report"),)
+    data: dict[str, Any] = {"logs": {str(rank): _tail(log_path(options.out, rank)) for rank in run.children}}
+    failing = progress.with_failure(found, name, Outcome(findings=findings, data=data), time.time() - run.started)
     report.write(failing, options.out / worker.REPORT_NAME)
-    print(report.line(next(phase for phase in failing.phases if phase.name == name)), flush=True)
+    print("\n".join(report.lines(next(phase for phase in failing.phases if phase.name == name))), flush=True)
+
+
+def _fate_id(words: str) -> str:
+    return "rank-stopped" if words == "is stopped" else "rank-died"
 
 
 def _read(path: Path) -> report.Report | None:
@@ -230,11 +269,12 @@ def _empty(options: choices.Options, run: Run) -> report.Report:
         duration_s=round(time.time() - run.started, 3),
         backend="unknown",
         device="unknown",
-        world_size=len(run.children),
+        world_size=run.ranks,
         hosts=[socket.gethostname()],
         profile=options.profile,
         facts=facts.about_host(),
-        phases=progress.with_pending([]),
+        skipped=list(options.skipped),
+        phases=progress.with_pending([], options.planned),
     )
 
 

@@ -31,6 +31,13 @@ class RanksMissing(Exception):
         self.payloads = payloads
 
 
+class PhaseAbandoned(Exception):
+    """A rank left the phase with an error of its own, which is the one to be reported."""
+
+    def __init__(self, name: str, rank: int) -> None:
+        super().__init__(f"{name_ranks([rank])} left the phase before {name}")
+
+
 class StoreLost(Exception):
     """The process that hosts the store (rank 0, or torchrun's agent) is gone."""
 
@@ -81,17 +88,26 @@ class Meeting:
         self._sleep = sleep
         self._count = 0
 
-    def exchange(self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False) -> list[Any]:
+    def exchange(
+        self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False, unless: str = ""
+    ) -> list[Any]:
         """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in time.
 
-        After bad news from one rank the others have GRACE_S left to answer.
+        After bad news from one rank the others have GRACE_S left to answer. unless: a key under which a rank may say
+        that it will not come; then PhaseAbandoned is raised.
         """
         self._count += 1
-        topic = f"meeting/{self._count}/{name}"
+        return self._meet(name, f"meeting/{self._count}/{name}", payload, timeout_s, is_bad_news, unless)
+
+    def agree(self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False) -> list[Any]:
+        """An exchange that happens once under its name, however many others this rank went through before."""
+        return self._meet(name, f"agreed/{name}", payload, timeout_s, is_bad_news, "")
+
+    def _meet(self, name: str, topic: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool], unless: str) -> list[Any]:
         self._mailbox.post(f"{topic}/{self._rank}", {"said": payload})
         if self._rank == 0:
-            self._mailbox.post(f"{topic}/all", self._gather(topic, timeout_s, is_bad_news))
-        minutes = self._await(f"{topic}/all", timeout_s + GRACE_S)
+            self._mailbox.post(f"{topic}/all", self._gather(name, topic, timeout_s, is_bad_news, unless))
+        minutes = self._await(f"{topic}/all", timeout_s + GRACE_S, name, unless)
         if minutes is None:
             raise RanksMissing(name, [0], {self._rank: payload})
         said = {int(rank): what for rank, what in minutes.items()}
@@ -108,7 +124,7 @@ class Meeting:
             for rank in range(self._world_size):
                 self._await(f"left/{rank}", end - self._clock())
 
-    def _gather(self, topic: str, timeout_s: float, is_bad_news: Callable[[Any], bool]) -> dict[int, Any]:
+    def _gather(self, name: str, topic: str, timeout_s: float, is_bad_news: Callable[[Any], bool], unless: str) -> dict[int, Any]:
         said: dict[int, Any] = {}
         end = self._clock() + timeout_s
         pause = FIRST_PAUSE_S
@@ -120,16 +136,23 @@ class Meeting:
                     end = min(end, self._clock() + GRACE_S) if is_bad_news(said[rank]) else end
             if len(said) == self._world_size or self._clock() >= end:
                 return said
+            self._refuse_abandoned(name, unless)
             pause = self._rest(pause)
 
-    def _await(self, key: str, timeout_s: float) -> Any:
+    def _await(self, key: str, timeout_s: float, name: str = "", unless: str = "") -> Any:
         end = self._clock() + timeout_s
         pause = FIRST_PAUSE_S
         while True:
             heard = self._mailbox.peek(key)
             if heard is not None or self._clock() >= end:
                 return heard
+            self._refuse_abandoned(name, unless)
             pause = self._rest(pause)
+
+    def _refuse_abandoned(self, name: str, unless: str) -> None:
+        rank = self._mailbox.peek(unless) if unless else None
+        if rank is not None and rank != self._rank:
+            raise PhaseAbandoned(name, rank)
 
     def _rest(self, pause: float) -> float:
         self._sleep(pause)

@@ -6,19 +6,33 @@ import argparse
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-PHASES = ("facts", "rendezvous", "barrier", "all_reduce", "ddp_step", "checkpoint")
-PROFILES = ("quick", "default")
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PHASES = ("facts", "rendezvous", "barrier", "collectives", "ddp", "checkpoint")
+# Without these nothing can be asked of the others.
+ALWAYS = ("facts", "rendezvous")
+PROFILES = ("quick", "default", "full")
 BACKENDS = ("auto", "gloo", "nccl")
 # kind: what follows it.
 FAULTS = {
-    "wrong-value": ("RANK",),
-    "skip-barrier": ("RANK",),
+    "absent": ("RANK",),
     "die": ("RANK", "PHASE"),
+    "stop": ("RANK", "PHASE"),
     "hang": ("RANK", "PHASE"),
+    "busy-port": (),
+    "unresolvable-master": (),
+    "clock-skew": ("RANK",),
+    "slow-rank": ("RANK",),
+    "skip-barrier": ("RANK",),
+    "other-collective": ("RANK",),
+    "wrong-value": ("RANK",),
     "flip-bit": (),
 }
+# Faults in how the ranks are started, which only our own launcher does.
+OF_THE_LAUNCHER = ("busy-port", "unresolvable-master")
 TIMEOUT_S = 600.0
 EVERY_PHASE = ""
 
@@ -49,6 +63,12 @@ class Options:
     expect_nccl: str | None
     require_gpu: bool
     faults: tuple[Fault, ...]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def planned(self) -> tuple[str, ...]:
+        """The phases that run, in order."""
+        return tuple(phase for phase in PHASES if phase not in self.skipped)
 
     @property
     def quick(self) -> bool:
@@ -70,6 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint-dir", type=Path, metavar="DIR", help="folder to test checkpoints in, shared by all ranks (OUT)")
     add("--ranks", type=_positive, metavar="N", help="ranks to start here (default: one per GPU, or 2 without GPUs)")
     add("--profile", choices=PROFILES, default="default", help="how much is measured (%(default)s)")
+    add("--quick", dest="profile", action="store_const", const="quick", help="the same as --profile quick")
+    add("--full", dest="profile", action="store_const", const="full", help="the same as --profile full")
+    add("--only", action="append", default=[], choices=PHASES, metavar="PHASE", help="only this phase (repeatable)")
+    add("--skip", action="append", default=[], choices=PHASES, metavar="PHASE", help="not this phase (repeatable)")
     add("--backend", choices=BACKENDS, default="auto", help="auto is nccl where torch sees a GPU, else gloo")
     add("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="seconds for everything (%(default)g)")
     add("--deadline", action="append", default=[], metavar="[PHASE=]S", help="seconds for a phase, or for every phase")
@@ -102,10 +126,28 @@ def from_namespace(chosen: argparse.Namespace) -> Options:
         expect_nccl=chosen.expect_nccl,
         require_gpu=chosen.require_gpu,
         faults=tuple(parse_fault(text) for text in chosen.inject),
+        skipped=skipped(chosen.only, chosen.skip),
     )
+    _refuse_useless_faults(options)
     if not 0 < options.timeout_s < math.inf:
         raise UsageError(f"--timeout {options.timeout_s:g}: seconds above 0 are needed")
     return options
+
+
+def skipped(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
+    """The phases that do not run. facts and rendezvous always do, but for `--only facts`. Raises UsageError."""
+    needed = [phase for phase in skip if phase in ALWAYS]
+    if needed:
+        raise UsageError(f"--skip {needed[0]}: nothing can be tested without it")
+    wanted = {"facts"} if set(only) == {"facts"} else {*only, *ALWAYS} if only else set(PHASES)
+    return tuple(phase for phase in PHASES if phase not in wanted or phase in skip)
+
+
+def _refuse_useless_faults(options: Options) -> None:
+    """A rehearsal that would pass because its phase does not run proves nothing."""
+    for fault in options.faults:
+        if fault.phase in options.skipped:
+            raise UsageError(f"--inject {fault.kind}: the phase {fault.phase} is skipped")
 
 
 def parse_deadline(text: str) -> tuple[str, float]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import report
+from .findings import CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,24 +18,54 @@ NAMED_RANKS = 4
 
 
 @dataclass(frozen=True)
-class Outcome:
-    verdict: str = report.PASS
-    message: str = ""
+class Finding:
+    """Something that is wrong: an id of the catalog, what happened in words, and to which ranks.
+
+    No ranks: the rank that says it. No advice: the catalog's.
+    """
+
+    id: str
+    message: str
+    ranks: tuple[int, ...] = ()
     advice: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return CATALOG[self.id].verdict
+
+    def reported(self) -> report.Finding:
+        return report.Finding(self.id, self.verdict, list(self.ranks), self.message, self.advice or CATALOG[self.id].advice)
+
+    def __str__(self) -> str:
+        return f"{name_ranks(self.ranks)}: {self.message}" if self.ranks else self.message
+
+
+@dataclass(frozen=True)
+class Outcome:
+    message: str = ""
+    findings: tuple[Finding, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
     # The phase could not be carried through, so what comes after it would prove nothing.
     broken: bool = False
+
+    @property
+    def verdict(self) -> str:
+        return report.overall([report.PASS, *(finding.verdict for finding in self.findings)])
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def failed(message: str, advice: str = "", data: dict[str, Any] | None = None) -> Outcome:
-    return Outcome(report.FAIL, message, advice, data or {})
+def from_json(said: Mapping[str, Any]) -> Outcome:
+    findings = tuple(Finding(f["id"], f["message"], tuple(f["ranks"]), f["advice"]) for f in said["findings"])
+    return Outcome(said["message"], findings, said["data"], said["broken"])
 
 
-def broke(message: str, advice: str = "") -> Outcome:
-    return Outcome(report.FAIL, message, advice, broken=True)
+def found(
+    id: str, message: str, ranks: Sequence[int] = (), advice: str = "", data: dict[str, Any] | None = None, broken: bool = False
+) -> Outcome:
+    """An outcome with one finding."""
+    return Outcome("", (Finding(id, message, tuple(ranks), advice),), data or {}, broken)
 
 
 def error_in_words(error: BaseException) -> str:
@@ -44,21 +75,29 @@ def error_in_words(error: BaseException) -> str:
 
 
 def fold(outcomes: Sequence[Outcome]) -> Outcome:
-    """The worst verdict, with the messages of the ranks that gave it; rank 0's data."""
-    verdict = report.overall(outcome.verdict for outcome in outcomes)
-    worst = {rank: outcome for rank, outcome in enumerate(outcomes) if outcome.verdict == verdict}
-    first = next(iter(worst.values()))
-    message = first.message if verdict == report.PASS else by_rank({r: o.message for r, o in worst.items()})
-    broken = any(outcome.broken for outcome in outcomes)
-    return Outcome(verdict, message, first.advice, outcomes[0].data, broken)
+    """Every rank's findings, those that say the same as one; rank 0's message and data."""
+    findings = united([with_rank(finding, rank) for rank, outcome in enumerate(outcomes) for finding in outcome.findings])
+    return Outcome(outcomes[0].message, findings, outcomes[0].data, any(outcome.broken for outcome in outcomes))
 
 
-def by_rank(messages: Mapping[int, str]) -> str:
-    """`rank 1: ...; rank 3: ...`, with ranks that say the same named together."""
-    said: dict[str, list[int]] = {}
-    for rank, message in messages.items():
-        said.setdefault(message, []).append(rank)
-    return "; ".join(f"{name_ranks(ranks)}: {message}" for message, ranks in said.items())
+def with_rank(finding: Finding, rank: int) -> Finding:
+    """A finding that names no rank is about the rank that says it."""
+    return finding if finding.ranks else replace(finding, ranks=(rank,))
+
+
+def united(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings that say the same of several ranks are one, in the order of their first."""
+    ranks: dict[tuple[str, str], set[int]] = {}
+    for finding in findings:
+        ranks.setdefault((finding.id, finding.message), set()).update(finding.ranks)
+    first = {(finding.id, finding.message): finding for finding in reversed(findings)}
+    return tuple(replace(first[key], ranks=tuple(sorted(named))) for key, named in ranks.items())
+
+
+def in_words(outcome: Outcome) -> str:
+    """The phase in one line: what was measured where all is well, else what is wrong."""
+    bad = [finding for finding in outcome.findings if finding.verdict != report.WARN]
+    return " ".join(("; ".join(map(str, bad)) or outcome.message or "; ".join(map(str, outcome.findings))).split())
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

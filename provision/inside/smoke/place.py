@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from dataclasses import dataclass
@@ -35,6 +36,12 @@ class Place:
     @property
     def launched(self) -> bool:
         return self.ends_at is not None
+
+    @property
+    def crowding(self) -> int:
+        """Ranks of this host to each core that it may use, rounded up from a half."""
+        ranks = self.local_world_size or self.world_size
+        return max(1, math.ceil(ranks / len(os.sched_getaffinity(0)) / 2))
 
     @property
     def all_local(self) -> bool:

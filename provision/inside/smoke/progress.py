@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import report
-from .options import PHASES
+from .outcome import Outcome, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,20 +14,25 @@ if TYPE_CHECKING:
 NOT_FINISHED = "not finished"
 
 
-def with_pending(finished: Sequence[report.Phase]) -> list[report.Phase]:
+def finished(name: str, outcome: Outcome, duration_s: float) -> report.Phase:
+    findings = [finding.reported() for finding in outcome.findings]
+    return report.Phase(name, outcome.verdict, round(duration_s, 3), in_words(outcome), outcome.data, findings)
+
+
+def with_pending(done: Sequence[report.Phase], planned: Sequence[str]) -> list[report.Phase]:
     """Unfinished phases are unknown, so that a report whose writer was killed is never taken for a success."""
-    done = {phase.name for phase in finished}
-    pending = [report.Phase(name, report.UNKNOWN, 0.0, NOT_FINISHED, "", {}) for name in PHASES if name not in done]
-    return [*finished, *pending]
+    named = {phase.name for phase in done}
+    pending = [report.Phase(name, report.UNKNOWN, 0.0, NOT_FINISHED, {}, []) for name in planned if name not in named]
+    return [*done, *pending]
 
 
 def first_pending(unfinished: report.Report) -> str | None:
     return next((phase.name for phase in unfinished.phases if phase.message == NOT_FINISHED), None)
 
 
-def with_failure(unfinished: report.Report, name: str, message: str, data: dict[str, Any], duration_s: float) -> report.Report:
+def with_failure(unfinished: report.Report, name: str, outcome: Outcome, duration_s: float) -> report.Report:
     """The report with one phase failed, at its place among the others or, if it is none of them, at their end."""
-    failure = report.Phase(name, report.FAIL, duration_s, message, "see rank*.stuck.json and rank*.log", data)
+    failure = finished(name, outcome, duration_s)
     names = [phase.name for phase in unfinished.phases]
     phases = list(unfinished.phases)
     if name in names:
@@ -35,3 +40,7 @@ def with_failure(unfinished: report.Report, name: str, message: str, data: dict[
     else:
         phases.append(failure)
     return replace(unfinished, phases=phases)
+
+
+def with_data(outcome: Outcome, **data: Any) -> Outcome:
+    return replace(outcome, data={**outcome.data, **data})

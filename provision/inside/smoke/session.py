@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .. import fs
+from . import ending
+from .calls import CallLog
 from .ending import Position
 from .meeting import Mailbox, StoreLost
+from .processes import own_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +34,8 @@ class Session:
     # Why the backend cannot work on this rank, if it cannot.
     unusable: str = ""
     hosts: list[str] = field(default_factory=list)
+    # How many ranks share a core where they are most crowded: by so much less is repeated, on all ranks alike.
+    crowding: int = 1
     # On rank 0 this object is the store's server: it lives as long as the session.
     store: Any = None
     mailbox: Mailbox | None = None
@@ -38,8 +44,9 @@ class Session:
     watchdog_mailbox: Mailbox | None = None
     phase: str = "start"
     meetings: int = 0
-    collectives: int = 0
+    calls: CallLog = field(default_factory=CallLog)
     step: str = "start"
+    site: str = ""
 
     @property
     def on_gpu(self) -> bool:
@@ -47,23 +54,55 @@ class Session:
 
     @property
     def position(self) -> Position:
-        return Position(self.phase, self.meetings, self.collectives, self.step)
+        return Position(self.phase, self.meetings, self.calls.count, self.step, self.site)
 
     def begin(self, phase: str) -> None:
         self.phase = phase
         self.step = f"begin {phase}"
-        if self.mailbox is not None:
-            self.mailbox.post(f"at/{self.place.rank}", phase)
+        self.site = ""
+        self.say_where()
 
-    def enter(self, step: str) -> None:
-        """Note that a collective begins: what this rank was waiting in when a deadline passed."""
-        self.collectives += 1
-        self.step = step
+    def say_where(self) -> None:
+        """Leave word in which phase this rank is, and which process it is: in the store, or beside the report until it is reached."""
+        where = {"phase": self.phase, "host": self.place.host, "process": own_identity()}
+        if self.mailbox is None:
+            ending.say_where(self.options.out, self.place.rank, where)
+        else:
+            self.mailbox.post(f"at/{self.place.rank}", where)
+            fs.remove_if_there(ending.at_path(self.options.out, self.place.rank))
+
+    def enter(self, op: str, detail: str = "") -> None:
+        """Note that a collective begins, outside of what is timed. op and detail must be the same on all ranks."""
+        call = self.calls.note(f"{op} {detail}".rstrip())
+        self.step = call.what
+        self.site = call.site
 
     def exchange(self, name: str, payload: Any, is_bad_news: Callable[[Any], bool] = lambda _: False) -> list[Any]:
-        """Every rank's payload on every rank. Raises RanksMissing after bad news, or StoreLost."""
+        """Every rank's payload on every rank: a barrier with a name, through the store.
+
+        Raises RanksMissing after bad news, PhaseAbandoned when a rank left the phase with an error, or StoreLost.
+        """
+        self._about_to_meet(name)
+        assert self.meeting is not None
+        return self.meeting.exchange(name, payload, self._patience_s(), is_bad_news, unless=f"abandoned/{self.phase}")
+
+    def agree(self, name: str, payload: Any, is_bad_news: Callable[[Any], bool]) -> list[Any]:
+        """The exchange at the end of a phase, to which ranks come also from the middle of it."""
+        self._about_to_meet(name)
+        assert self.meeting is not None
+        return self.meeting.agree(name, payload, self._patience_s(), is_bad_news)
+
+    def abandon(self) -> None:
+        """Let the others know that this rank leaves the phase with an error: nobody shall wait for it there."""
+        if self.mailbox is not None:
+            self.mailbox.post(f"abandoned/{self.phase}", self.place.rank)
+
+    def _about_to_meet(self, name: str) -> None:
         if self.meeting is None:
             raise StoreLost("no store was reached yet")
         self.meetings += 1
         self.step = f"exchange {name}"
-        return self.meeting.exchange(name, payload, max(self.remaining_s(), 0) + BEYOND_S, is_bad_news)
+        self.site = ""
+
+    def _patience_s(self) -> float:
+        return max(self.remaining_s(), 0) + BEYOND_S

@@ -16,10 +16,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# From our launcher: a rank ended badly, so say where you stand. The others come from a scheduler or a person.
+PEER_LOST = signal.SIGUSR1
+SIGNALS = (signal.SIGTERM, signal.SIGINT, PEER_LOST)
 TICK_S = 0.25
+# How often it is asked whether another rank left the phase: rarely, since asking takes time from a core that is measured.
+ASK_S = 1.0
+# A rank that left the phase with an error had the others wait this long for nothing.
+PATIENCE_S = 2.0
 # A thread that holds the GIL for good keeps this one from running; faulthandler's own thread needs no GIL.
-BACKSTOP_S = 5.0
+BACKSTOP_S = 4.0
+
+LATE, OVER, SIGNALED, ABANDONED = "deadline-passed", "time-over", "interrupted", "rank-stuck"
 
 
 def block_signals() -> None:
@@ -33,12 +41,14 @@ def ring_backstop(after_s: float) -> None:
 
 
 class Watchdog:
-    """`end(reason, late)` is called once in the watchdog's thread and must not return."""
+    """`end(reason, cause)` is called once in the watchdog's thread and must not return. `is_abandoned` says whether a rank left the
+    phase that this one is in."""
 
-    def __init__(self, end: Callable[[str, bool], None], ends_at: float) -> None:
+    def __init__(self, end: Callable[[str, str], None], ends_at: float, is_abandoned: Callable[[], bool] = lambda: False) -> None:
         self._end = end
         self._ends_at = ends_at
-        self._limit = ("the whole run", ends_at)
+        self._is_abandoned = is_abandoned
+        self._limit = ("the whole run", ends_at, OVER)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
@@ -47,18 +57,27 @@ class Watchdog:
     def expect(self, what: str, within_s: float) -> None:
         """The next thing, and the seconds it may take; never beyond the end of the whole run."""
         own = time.monotonic() + within_s
-        text = f"{what} within its {within_s:g} s"
-        self._limit = (text, own) if own < self._ends_at else (f"{what} before the time of the whole run", self._ends_at)
+        within = (f"{what} within its {within_s:g} s", own, LATE)
+        self._limit = within if own < self._ends_at else (f"{what} before the time of the whole run", self._ends_at, OVER)
         ring_backstop(max(self.remaining_s(), 0) + BACKSTOP_S)
 
     def remaining_s(self) -> float:
         return self._limit[1] - time.monotonic()
 
     def _watch(self) -> None:
+        ask_at, leave_at = 0.0, 0.0
         while True:
             received = signal.sigtimedwait(SIGNALS, TICK_S)
+            if received is not None and received.si_signo != PEER_LOST:
+                self._end(f"ended by {signal.Signals(received.si_signo).name}", SIGNALED)
             if received is not None:
-                self._end(f"ended by {signal.Signals(received.si_signo).name}", False)
-            what, deadline = self._limit
-            if time.monotonic() >= deadline:
-                self._end(f"did not end {what}", True)
+                self._end("another rank ended", ABANDONED)
+            now = time.monotonic()
+            what, deadline, cause = self._limit
+            if now >= deadline:
+                self._end(f"did not end {what}", cause)
+            if leave_at and now >= leave_at:
+                self._end("another rank left the phase", ABANDONED)
+            if now >= ask_at:
+                ask_at = now + ASK_S
+                leave_at = (leave_at or now + PATIENCE_S) if self._is_abandoned() else 0.0

@@ -10,15 +10,16 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import fs, report
 from . import ending, faults, phases, progress, watchdog
-from .meeting import RanksMissing, StoreLost
+from .calls import compare
+from .meeting import PhaseAbandoned, RanksMissing, StoreLost
 from .options import UsageError
-from .outcome import Outcome, broke, error_in_words, fold, name_ranks
+from .outcome import Finding, Outcome, error_in_words, fold, found, from_json, united, with_rank
 from .phases.rendezvous import PortBusy
 from .session import Session
 
@@ -36,8 +37,10 @@ AGREE_S = 5.0
 TEARDOWN_S = 20.0
 LEAVE_S = 5.0
 FLOOR_S = 1.0
-# Other ranks leave after rank 0 took the floor: a connection they close would look like the cause to it.
+# Other ranks leave after the reporting rank took the floor: a connection they close would look like the cause to it.
 LINGER_S = 1.0
+# Who reports where rank 0 cannot.
+DEPUTY = 1
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,14 @@ class Worker:
         self._started = time.monotonic()
         self._started_at = datetime.now(timezone.utc)
         ends_at = self._started + options.timeout_s if place.ends_at is None else place.ends_at
-        self._watchdog = watchdog.Watchdog(self._end, ends_at)
+        self._watchdog = watchdog.Watchdog(self._end, ends_at, self._is_abandoned)
         self._session = Session(options, place, self._watchdog.remaining_s)
         self._output = output
         self._phase_started = self._started
         self._taken: list[Taken] = []
         self._finished: list[report.Phase] = []
+        # What this rank has to say of a phase that it left with an error.
+        self._parting = Outcome()
         self._is_complete = False
         # Taken for good by the watchdog's thread when it ends the rank: the main thread may wake up while that reports.
         self._floor = threading.Lock()
@@ -84,8 +89,10 @@ class Worker:
         self._prepare()
         self._watchdog.start()
         for phase in phases.ALL:
-            if self._take(phase).broken:
+            if phase.name in self._session.options.planned and self._take(phase).broken:
                 return self._finish(broken=True)
+        if self._taken:  # facts alone: nobody was met to agree with
+            self._settle()
         return self._finish(broken=False)
 
     def _prepare(self) -> None:
@@ -102,7 +109,7 @@ class Worker:
         self._watchdog.expect(phase.name, self._session.options.deadline_s(phase.name, phase.deadline_s))
         outcome = self._outcome(phase)
         if outcome.broken:
-            print(f"rank {self._session.place.rank}: {phase.name}: {outcome.message}", file=sys.stderr, flush=True)
+            self._leave_phase(phase.name, outcome)
         self._taken.append(Taken(phase, outcome, time.monotonic() - self._phase_started))
         # Until the store is reached there is nobody to agree with: facts waits for rendezvous.
         if self._session.meeting is None and not outcome.broken:
@@ -110,26 +117,41 @@ class Worker:
         return self._settle()
 
     def _outcome(self, phase: phases.Phase) -> Outcome:
+        session = self._session
         try:
-            self._session.begin(phase.name)
-            faults.strike(self._session.options, self._session.place.rank, phase.name)
-            return phase.run(self._session)
+            session.begin(phase.name)
+            faults.strike(session.options, session.place.rank, phase.name)
+            return phase.run(session)
         except PortBusy as busy:
-            if self._session.place.launched:
+            if session.place.launched and not session.options.fault("busy-port"):
                 raise
-            return broke(str(busy), "set MASTER_PORT to a free port")
-        except (RanksMissing, StoreLost) as error:
-            return broke(str(error))
+            return found("port-busy", str(busy), broken=True)
+        except PhaseAbandoned as abandoned:
+            return Outcome(str(abandoned), broken=True)
+        except RanksMissing as missing:
+            return Outcome(findings=self._absent(missing.ranks), broken=True)
+        except StoreLost as lost:
+            return found("store-lost", str(lost), broken=True)
         except Exception as error:  # whatever torch raises is the finding
-            return broke(error_in_words(error))
+            traceback.print_exc()
+            return found("backend-error", error_in_words(error), broken=True)
+
+    def _leave_phase(self, name: str, outcome: Outcome) -> None:
+        """Tell the others at once: they may wait for this rank somewhere."""
+        self._parting = outcome
+        for finding in outcome.findings:
+            print(f"rank {self._session.place.rank}: {name}: {finding.message} ({finding.id})", file=sys.stderr, flush=True)
+        try:
+            self._session.abandon()
+        except StoreLost:
+            return
 
     def _settle(self) -> Outcome:
         """Agree on what was taken; the last of it decides whether to go on."""
         agreed = Outcome()
         for taken in self._taken:
             agreed, duration_s = self._agree(taken)
-            message = " ".join(agreed.message.split())
-            self._record(report.Phase(taken.phase.name, agreed.verdict, round(duration_s, 3), message, agreed.advice, agreed.data))
+            self._record(progress.finished(taken.phase.name, agreed, duration_s))
             if agreed.broken:
                 break
         self._taken.clear()
@@ -138,19 +160,47 @@ class Worker:
     def _agree(self, taken: Taken) -> tuple[Outcome, float]:
         """One outcome from all ranks', the same on every rank."""
         if self._session.meeting is None:
-            return fold([taken.outcome]), taken.duration_s
+            self._leave_word("it left the run")
+            named = tuple(with_rank(finding, self._session.place.rank) for finding in taken.outcome.findings)
+            return replace(taken.outcome, findings=named), taken.duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {taken.phase.name}", AGREE_S)
-        said = {"outcome": taken.outcome.as_json(), "duration_s": taken.duration_s}
+        said = {"outcome": taken.outcome.as_json(), "duration_s": taken.duration_s, "calls": self._session.calls.summary}
         try:
-            answers = self._session.exchange(f"phase {taken.phase.name}", said, _is_bad_news)
+            answers = self._session.agree(taken.phase.name, said, _is_bad_news)
+            outcomes = [from_json(answer["outcome"]) for answer in answers]
+            differing = self._differing_calls(taken.phase.name, outcomes, [answer["calls"] for answer in answers])
         except RanksMissing as missing:
-            return _without(missing), taken.duration_s
+            return self._without(missing), taken.duration_s
         except StoreLost as lost:
-            return broke(f"{taken.outcome.message} ({lost})"), taken.duration_s
-        outcomes = [Outcome(**answer["outcome"]) for answer in answers]
+            # The ranks that wait for rank 0's process find the store gone with it.
+            return Outcome(findings=(Finding("store-lost", str(lost)), *taken.outcome.findings), broken=True), taken.duration_s
         merged = fold(outcomes) if any(outcome.broken for outcome in outcomes) else taken.phase.merge(outcomes)
-        return merged, max(answer["duration_s"] for answer in answers)
+        if differing is not None:
+            merged = replace(merged, findings=(*_causes(merged.findings), differing), broken=True)
+        return _never_silently_broken(merged), max(answer["duration_s"] for answer in answers)
+
+    def _differing_calls(self, name: str, outcomes: Sequence[Outcome], summaries: Sequence[Any]) -> Finding | None:
+        """Whether all ranks called the same collectives. After a rank left with an error of its own they rightly did not."""
+        has_cause = any(outcome.broken and _causes(outcome.findings) for outcome in outcomes)
+        if has_cause or all(summary == summaries[0] for summary in summaries):
+            return None
+        latest = self._session.agree(f"calls until {name}", self._session.calls.latest(), lambda _: False)
+        return compare(dict(enumerate(latest)))
+
+    def _without(self, missing: RanksMissing) -> Outcome:
+        """What can be said of a phase when some ranks did not."""
+        told = {rank: from_json(said["outcome"]) for rank, said in missing.payloads.items()}
+        causes = [with_rank(finding, rank) for rank, outcome in told.items() for finding in _causes(outcome.findings)]
+        data = told[0].data if 0 in told else {}
+        return Outcome(findings=united([*self._absent(missing.ranks), *causes]), data=data, broken=True)
+
+    def _absent(self, ranks: Sequence[int]) -> tuple[Finding, ...]:
+        session = self._session
+        known = ending.Known(seen=ending.last_seen(session.mailbox, session.options.out, session.place.world_size))
+        known.fates = ending.fates(known.seen, ranks)
+        self._end_silent(known, ranks)
+        return united(ending.absent(ranks, known))
 
     def _record(self, phase: report.Phase) -> None:
         with self._floor:
@@ -158,39 +208,53 @@ class Worker:
             self._write_report()
             self._say(phase)
 
+    @property
+    def _reports(self) -> bool:
+        """Rank 0 reports; another rank does where rank 0 is known to be gone."""
+        absent = any(0 in finding.ranks and finding.id in ending.ABSENCES for phase in self._finished for finding in phase.findings)
+        return self._session.place.rank == (DEPUTY if absent else 0)
+
     def _say(self, phase: report.Phase) -> None:
-        if self._session.place.rank == 0:
-            os.write(self._output, (report.line(phase) + "\n").encode())
+        """Rank 0 speaks for all. A rank that cannot reach it speaks for itself."""
+        alone = self._session.meeting is None and phase.verdict == report.FAIL
+        if self._reports or alone:
+            lines = report.lines(phase)
+            own = f"rank {self._session.place.rank}: " if alone and not self._reports else ""
+            os.write(self._output, "".join(f"{own}{line}\n" for line in lines).encode())
 
     def _report(self) -> report.Report:
+        session = self._session
         return report.Report(
             started_at=self._started_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
             duration_s=round(time.monotonic() - self._started, 3),
-            backend=self._session.backend,
-            device=self._session.device,
-            world_size=self._session.place.world_size,
-            hosts=self._session.hosts or [self._session.place.host],
-            profile=self._session.options.profile,
-            facts=self._session.facts,
-            phases=progress.with_pending(self._finished),
+            backend=session.backend,
+            device=session.device,
+            world_size=session.place.world_size,
+            hosts=session.hosts or [session.place.host],
+            profile=session.options.profile,
+            skipped=list(session.options.skipped),
+            facts=session.facts,
+            phases=progress.with_pending(self._finished, session.options.planned),
         )
 
     def _write_report(self) -> None:
-        if self._session.place.rank == 0:
+        if self._reports:
             report.write(self._report(), self._session.options.out / REPORT_NAME)
 
     def _finish(self, broken: bool) -> int:
         with self._floor:
             self._is_complete = True
+            self._session.phase = "teardown"
             self._watchdog.expect("teardown", TEARDOWN_S)
         success = report.succeeded(self._report().verdict)
         self._leave()
         if broken:
             # Destructors of a group that lost a peer may wait for it for ever.
             os._exit(1)
-        import torch
+        if self._session.meeting is not None:
+            import torch
 
-        torch.distributed.destroy_process_group()
+            torch.distributed.destroy_process_group()
         return 0 if success else 1
 
     def _leave(self) -> None:
@@ -200,13 +264,22 @@ class Worker:
         except StoreLost:
             return
 
-    def _end(self, reason: str, late: bool) -> NoReturn:
+    def _is_abandoned(self) -> bool:
+        """In the watchdog's thread: whether a rank left the phase that this one is in."""
+        mailbox = self._session.watchdog_mailbox
+        try:
+            return mailbox is not None and mailbox.peek(f"abandoned/{self._session.phase}") is not None
+        except StoreLost:
+            return False
+
+    def _end(self, reason: str, cause: str) -> NoReturn:
         """In the watchdog's thread: leave word where this rank stood, report on rank 0, and be gone."""
         watchdog.ring_backstop(watchdog.BACKSTOP_S)
         self._floor.acquire(timeout=FLOOR_S)
         try:
-            if late or not self._is_complete:
+            if not self._is_complete or cause not in (watchdog.SIGNALED, watchdog.ABANDONED):
                 self._leave_word(reason)
+                self._report_or_linger(reason, cause)
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
         finally:
@@ -214,33 +287,47 @@ class Worker:
 
     def _leave_word(self, reason: str) -> None:
         session, rank = self._session, self._session.place.rank
-        word = ending.describe(rank, session.place.host, reason, session.position)
+        latest = session.calls.latest()
+        word = ending.describe(rank, session.place.host, reason, session.position, latest, self._parting.as_json())
         ending.leave_word(word, session.options.out, session.watchdog_mailbox)
-        if rank == 0:
-            self._report_ending(reason)
-        else:
-            time.sleep(LINGER_S)
 
-    def _report_ending(self, reason: str) -> None:
+    def _report_or_linger(self, reason: str, cause: str) -> None:
+        """Rank 0 reports what all left; its deputy where rank 0 left nothing; the others stay until that is done."""
+        session, rank = self._session, self._session.place.rank
+        if rank not in (0, DEPUTY):
+            time.sleep(LINGER_S)
+            return
+        known = ending.gather(session.watchdog_mailbox, session.options.out, session.place.world_size)
+        if rank == 0 or 0 not in known.words:
+            self._report_ending(known, reason, cause)
+            self._end_silent(known, range(session.place.world_size))
+
+    def _end_silent(self, known: ending.Known, ranks: Sequence[int]) -> None:
+        """Our own launcher does this itself, and knows more of the process then; torchrun would wait half a minute."""
+        if not self._session.place.launched:
+            ending.end_silent(known, ranks)
+
+    def _report_ending(self, known: ending.Known, reason: str, cause: str) -> None:
         session = self._session
-        words, seen = ending.gather_words(session.watchdog_mailbox, session.options.out, session.place.world_size)
-        positions = ending.positions(words)
-        name = "teardown" if self._is_complete else ending.failing_phase(positions, session.phase)
-        message = f"{reason}: {ending.blame(positions, seen, session.place.world_size)}"
-        duration_s = round(time.monotonic() - self._phase_started, 3)
-        stuck = {str(rank): word for rank, word in sorted(words.items())}
-        failing = progress.with_failure(self._report(), name, message, {"stuck": stuck}, duration_s)
+        name = "teardown" if self._is_complete else ending.failing_phase(known, session.phase)
+        findings = ending.judge(known, session.place.world_size, reason, cause)
+        outcome = Outcome(findings=findings, data={"stuck": {str(rank): word for rank, word in sorted(known.words.items())}})
+        failing = progress.with_failure(self._report(), name, outcome, time.monotonic() - self._phase_started)
         report.write(failing, session.options.out / REPORT_NAME)
-        self._say(next(phase for phase in failing.phases if phase.name == name))
+        said = next(phase for phase in failing.phases if phase.name == name)
+        os.write(self._output, "".join(f"{line}\n" for line in report.lines(said)).encode())
 
 
 def _is_bad_news(answer: dict[str, Any]) -> bool:
     return bool(answer["outcome"]["broken"])
 
 
-def _without(missing: RanksMissing) -> Outcome:
-    """What can be said of a phase when some ranks did not."""
-    told: Sequence[Outcome] = [Outcome(**said["outcome"]) for said in missing.payloads.values()]
-    others = "; ".join(dict.fromkeys(outcome.message for outcome in told if outcome.broken))
-    silent = f"{name_ranks(missing.ranks)} did not answer"
-    return broke(f"{silent}; the others: {others}" if others else silent, "see rank*.log of the silent ranks")
+def _causes(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding.id not in ending.CONSEQUENCES)
+
+
+def _never_silently_broken(outcome: Outcome) -> Outcome:
+    """A phase that was not carried through is never a pass."""
+    if outcome.broken and outcome.verdict == report.PASS:
+        return replace(outcome, findings=(Finding("rank-stuck", outcome.message or "the phase was not carried through"),))
+    return outcome

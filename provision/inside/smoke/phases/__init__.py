@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import all_reduce, barrier, checkpoint, ddp_step, facts, rendezvous
+from . import barrier, checkpoint, collectives, ddp, facts, rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ class Phase:
 
 
 # Deadlines are for slow, shared hardware: they end a hang, they do not judge speed. facts holds the import of torch,
-# which took minutes from a cold network file system; ddp_step imports torch's compiler in releases from 2.4 on.
+# which took minutes from a cold network file system; ddp imports torch's compiler in releases from 2.4 on.
 ALL = (
     Phase("facts", 240.0, facts.run, facts.merge),
     Phase("rendezvous", 60.0, rendezvous.run, rendezvous.merge),
     Phase("barrier", 60.0, barrier.run, barrier.merge),
-    Phase("all_reduce", 180.0, all_reduce.run, all_reduce.merge),
-    Phase("ddp_step", 120.0, ddp_step.run, ddp_step.merge),
+    Phase("collectives", 180.0, collectives.run, collectives.merge),
+    Phase("ddp", 120.0, ddp.run, ddp.merge),
     Phase("checkpoint", 90.0, checkpoint.run, checkpoint.merge),
 )

@@ -1,4 +1,8 @@
-"""Phase barrier: do all ranks meet, how long does it take, and who keeps the others waiting?"""
+"""Phase barrier: do all ranks meet, how long does it take, and who keeps the others waiting?
+
+Twice: through the backend's own barrier, and through the store, which works when the backend does not and says who is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .. import timing
-from ..outcome import Outcome, fold
+from ..outcome import Finding, Outcome, fold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,27 +18,32 @@ if TYPE_CHECKING:
     from ..session import Session
 
 WARM_UP = 5
-TIMED = 200
-TIMED_QUICK = 50
+TIMED = {"quick": 50, "default": 200, "full": 1000}
+NAMED = {"quick": 10, "default": 20, "full": 50}
+LEAST = 10
+# A rank is slow when it comes last to nearly every barrier and then the others have waited this long for it: what a
+# scheduler does to ranks on a busy machine hits now this rank, now that one.
+LAST_SHARE = 0.8
+WAITED_US = 10_000.0
+REHEARSED_DELAY_S = 0.05
 
 
 def run(session: Session) -> Outcome:
     for _ in range(WARM_UP):
         meet(session)
-    timed = TIMED_QUICK if session.options.quick else TIMED
-    if session.options.fault("skip-barrier", session.place.rank):
-        timed -= 1
-    return Outcome(data={"times_us": [_timed(session) for _ in range(timed)]})
+    timed = max(TIMED[session.options.profile] // session.crowding, LEAST)
+    turns = timed - 1 if session.options.fault("skip-barrier", session.place.rank) else timed
+    times = [_timed(session) for _ in range(turns)]
+    return Outcome(data={"times_us": times, "named_us": [_named(session, turn) for turn in range(_named_turns(session))]})
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    folded = fold(outcomes)
-    if folded.verdict != "pass":
-        return folded
-    data = summarize([outcome.data["times_us"] for outcome in outcomes])
+    times = [outcome.data["times_us"] for outcome in outcomes]
+    data = {**summarize(times), "store": summarize([outcome.data["named_us"] for outcome in outcomes])}
     tail = f"p99 {timing.time_in_words(data['p99_us'])}, max {timing.time_in_words(data['max_us'])}"
     message = f"{data['count']} barriers, p50 {timing.time_in_words(data['p50_us'])}, {tail}"
-    return Outcome(message=f"{message}, slowest rank {data['slowest_rank']}", data=data)
+    findings = (*fold(outcomes).findings, *slow_ranks(times))
+    return Outcome(f"{message}, slowest rank {data['slowest_rank']}", findings, data)
 
 
 def summarize(times_us: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -51,6 +60,20 @@ def summarize(times_us: Sequence[Sequence[float]]) -> dict[str, Any]:
     }
 
 
+def slow_ranks(times_us: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
+    """The rank that the others waited for at nearly every barrier: all of them spent longer in it."""
+    turns = [[times[turn] for times in times_us] for turn in range(len(times_us[0]))]
+    if len(times_us) < 2:
+        return ()
+    waited = {rank: [min(turn[:rank] + turn[rank + 1 :]) - turn[rank] for turn in turns] for rank in range(len(times_us))}
+    late = {rank: sum(wait > WAITED_US for wait in waits) for rank, waits in waited.items()}
+    rank = max(late, key=lambda candidate: late[candidate])
+    if late[rank] < LAST_SHARE * len(turns):
+        return ()
+    typical = timing.time_in_words(timing.median(waited[rank]))
+    return (Finding("slow-rank", f"the others waited for it at {late[rank]} of {len(turns)} barriers, typically {typical}", (rank,)),)
+
+
 def meet(session: Session) -> None:
     """A barrier of the backend itself."""
     from torch import distributed
@@ -63,6 +86,19 @@ def meet(session: Session) -> None:
 
 
 def _timed(session: Session) -> float:
+    if session.options.fault("slow-rank", session.place.rank):
+        time.sleep(REHEARSED_DELAY_S)
     started = time.perf_counter()
     meet(session)
+    return (time.perf_counter() - started) * 1e6
+
+
+def _named_turns(session: Session) -> int:
+    return max(NAMED[session.options.profile] // session.crowding, 3)
+
+
+def _named(session: Session, turn: int) -> float:
+    """A barrier through the store, which knows every rank by name."""
+    started = time.perf_counter()
+    session.exchange(f"named barrier {turn}", None)
     return (time.perf_counter() - started) * 1e6

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...checkpoint import commit, manifest, read
 from .. import values
-from ..outcome import Outcome, broke, failed, fold
+from ..outcome import Outcome, fold, found
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 STEP = 1
 ELEMENTS = 1 << 20
 ELEMENTS_QUICK = 1 << 16
-ADVICE = "the folder must be writable and shared by all ranks: check its mount, space and quota"
 
 
 def run(session: Session) -> Outcome:
@@ -48,8 +47,10 @@ def _round_trip(session: Session, root: Path) -> Outcome:
         saved_s = time.monotonic() - started
         _inject(session, folder)
         return _judge(session, root, saved_s)
+    except manifest.DamagedFile as error:
+        return found("checkpoint-damaged", str(error), broken=True)
     except (manifest.CheckpointError, OSError) as error:
-        return broke(str(error), ADVICE)
+        return found("checkpoint-failed", str(error), broken=True)
 
 
 def _ranks(session: Session) -> commit.Ranks:
@@ -80,13 +81,13 @@ def _judge(session: Session, root: Path, saved_s: float) -> Outcome:
 
     other = (session.place.rank + 1) % session.place.world_size
     checkpoint = read.load(root, STEP)
-    found = torch.load(io.BytesIO(checkpoint.read(_file(other))), weights_only=True)
+    got = torch.load(io.BytesIO(checkpoint.read(_file(other))), weights_only=True)
     total = sum(entry.size for entry in checkpoint.manifest.files)
     data = {"bytes": total, "files": len(checkpoint.manifest.files), "save_s": round(saved_s, 3)}
-    if not torch.equal(found, _state(session, other)):
-        return failed(f"the shard of rank {other} was read back, but it is not what rank {other} saved", data=data)
+    if not torch.equal(got, _state(session, other)):
+        return found("checkpoint-damaged", f"the shard of rank {other} was read back, but it is not what rank {other} saved", data=data)
     if session.place.rank == 0 and not _refuses_damage(checkpoint, _file(other)):
-        return failed("a copy with one flipped bit was read without an error", data=data)
+        return found("checkpoint-damaged", "a copy with one flipped bit was read without an error", data=data)
     reader = "read back by another rank" if session.place.world_size > 1 else "read back"
     return Outcome(message=f"{total >> 10} KiB saved, {reader}, flipped bit refused", data=data)
 

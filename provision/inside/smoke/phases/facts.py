@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ... import facts
 from .. import expectation
-from ..outcome import Outcome, broke, failed, fold
+from ..outcome import Finding, Outcome, fold, found
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..session import Session
 
-ADVICE = "install the locked environment again (provision env create), and start it without foreign variables"
-
 
 def run(session: Session) -> Outcome:
     started = time.monotonic()
     session.facts = facts.collect()
     if session.facts["error"]:
-        return broke(session.facts["error"], ADVICE)
+        return found("torch-broken", session.facts["error"], broken=True)
     session.backend, session.device = _choose(session)
     summary = {**_summary(session), "collect_s": round(time.monotonic() - started, 3)}
     unusable = _unusable(session)
     session.unusable = "; ".join(unusable)
-    found = expectation.differences(session.facts, session.options) + unusable
-    return failed("; ".join(found), ADVICE, summary) if found else Outcome(message=_in_words(summary), data=summary)
+    findings = [Finding("environment-unlike", text) for text in expectation.differences(session.facts, session.options)]
+    findings += [Finding("backend-unusable", text) for text in unusable]
+    return Outcome(_in_words(summary), tuple(findings), summary)
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
     folded = fold(outcomes)
     summaries = [outcome.data for outcome in outcomes]
-    found = expectation.drift(summaries) + expectation.shared_gpus(summaries)
-    if not found:
-        return folded
-    told = [folded.message] if folded.verdict == "fail" else []
-    return failed("; ".join(told + found), "give every host the same environment and every rank its own GPU", folded.data)
+    findings = [Finding("environment-drift", text) for text in expectation.drift(summaries)]
+    findings += [Finding("gpu-shared", text) for text in expectation.shared_gpus(summaries)]
+    return replace(folded, findings=(*folded.findings, *findings))
 
 
 def _choose(session: Session) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Phase all_reduce: exact sums at every size on every rank, and how fast they come.
+"""Phase collectives: exact sums at every size on every rank, and how fast they come.
 
 Every element is compared with what it must be. Times are the slowest rank's median; bandwidths as nccl-tests defines
 them. The call is in place: the buffer is filled again before each, outside the time.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import timing, values
-from ..outcome import Outcome, by_rank, failed, fold
+from ..outcome import Finding, Outcome, fold
 from .barrier import meet
 
 if TYPE_CHECKING:
@@ -42,22 +42,23 @@ class Effort:
     bandwidth: int
 
 
-EFFORT = {"quick": Effort(2, 20, 5), "default": Effort(5, 100, 20)}
+EFFORT = {"quick": Effort(2, 20, 5), "default": Effort(5, 100, 20), "full": Effort(5, 100, 20)}
 
 
 def run(session: Session) -> Outcome:
     measured = [_measure(session, size) for size in _sizes(session)]
     wrong = [entry for entry in measured if entry["wrong"]]
     data = {"sizes": measured}
-    return failed(_wrong_in_words(wrong[0]), _advice(wrong), data) if wrong else Outcome(data=data)
+    return Outcome(findings=(_wrong(wrong[0]),), data=data) if wrong else Outcome(data=data)
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
     data = summarize([outcome.data["sizes"] for outcome in outcomes])
-    folded = fold(outcomes)
-    if folded.verdict != "pass":
-        return failed(_blame(outcomes), folded.advice, data)
-    return Outcome(message=_in_words(data), data=data)
+    liars = [rank for rank, o in enumerate(outcomes) if any(entry["own_wrong"] for entry in o.data["sizes"])]
+    if liars:
+        what = "it sent other values than its own: its memory changed them before"
+        return Outcome(_in_words(data), (Finding("wrong-value", what, tuple(liars)),), data)
+    return Outcome(_in_words(data), fold(outcomes).findings, data)
 
 
 def summarize(by_rank_sizes: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def _row(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _sizes(session: Session) -> list[int]:
-    sizes = SIZES["cuda" if session.on_gpu else "cpu", session.options.profile]
+    sizes = SIZES["cuda" if session.on_gpu else "cpu", "quick" if session.options.quick else "default"]
     most = _most_bytes(session)
     return [size for size in sizes if size <= most]
 
@@ -124,16 +125,20 @@ def _check(session: Session, source: torch.Tensor, work: torch.Tensor) -> tuple[
     if session.options.fault("wrong-value", session.place.rank):
         source[source.numel() // 2] += 1
     work.copy_(source)
-    _reduce(session, work)
+    _announce(session, work)
+    _reduce(work)
     wrong, first = values.wrong(work, keys)
     own_wrong = values.wrong(source, [own])[0] if wrong else 0
     return wrong, own_wrong, first
 
 
-def _reduce(session: Session, work: torch.Tensor) -> None:
+def _announce(session: Session, work: torch.Tensor) -> None:
+    session.enter("all_reduce", f"{work.numel()} x {str(work.dtype).replace('torch.', '')}")
+
+
+def _reduce(work: torch.Tensor) -> None:
     from torch import distributed
 
-    session.enter("all_reduce")
     distributed.all_reduce(work)
 
 
@@ -141,44 +146,31 @@ def _timed(session: Session, source: torch.Tensor, work: torch.Tensor) -> float:
     """Microseconds of one call. The buffer is filled again first: sums of sums would soon overflow."""
     work.copy_(source)
     meet(session)
-    return _timed_on_gpu(session, work) if session.on_gpu else _timed_on_cpu(session, work)
+    _announce(session, work)
+    return _timed_on_gpu(work) if session.on_gpu else _timed_on_cpu(work)
 
 
-def _timed_on_cpu(session: Session, work: torch.Tensor) -> float:
+def _timed_on_cpu(work: torch.Tensor) -> float:
     started = time.perf_counter()
-    _reduce(session, work)
+    _reduce(work)
     return (time.perf_counter() - started) * 1e6
 
 
-def _timed_on_gpu(session: Session, work: torch.Tensor) -> float:
+def _timed_on_gpu(work: torch.Tensor) -> float:
     import torch
 
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
-    _reduce(session, work)
+    _reduce(work)
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) * 1e3
 
 
-def _wrong_in_words(entry: dict[str, Any]) -> str:
+def _wrong(entry: dict[str, Any]) -> Finding:
     index, found, expected = entry["first"]
     what = f"{entry['wrong']} wrong of {entry['bytes'] // ELEMENT_BYTES} at {timing.in_words(entry['bytes'])}"
-    return f"{what}, element {index} is {found:g} instead of {expected}"
-
-
-def _blame(outcomes: Sequence[Outcome]) -> str:
-    """Which ranks saw wrong sums, and which rank's own input was not what it had to send."""
-    seen = by_rank({rank: outcome.message for rank, outcome in enumerate(outcomes) if outcome.verdict != "pass"})
-    liars = [rank for rank, o in enumerate(outcomes) if any(entry["own_wrong"] for entry in o.data["sizes"])]
-    sent = [f"rank {rank} sent other values than its own" for rank in liars]
-    return "; ".join([seen, *sent])
-
-
-def _advice(wrong: list[dict[str, Any]]) -> str:
-    if any(entry["own_wrong"] for entry in wrong):
-        return "this rank's memory changed a value before it was sent: test its memory (ECC counters, dcgmi diag -r 3)"
-    return "a transfer or a sum was wrong: check the links and ECC counters of the named ranks"
+    return Finding("wrong-value", f"{what}, element {index} is {found:g} instead of {expected}")
 
 
 def _in_words(data: dict[str, Any]) -> str:

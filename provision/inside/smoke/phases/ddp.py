@@ -1,4 +1,4 @@
-"""Phase ddp_step: one step of DistributedDataParallel gives the gradients of one process over the whole batch."""
+"""Phase ddp: one step of DistributedDataParallel gives the gradients of one process over the whole batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from .. import values
-from ..outcome import Outcome, broke, failed, fold
+from ..outcome import Outcome, fold, found
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def run(session: Session) -> Outcome:
     model = _model().to(session.device)
     difference = first_difference(session.exchange("parameters", signature(model)))
     if difference:
-        return broke(difference, "every rank must build the same model: DDP would hang or add up unlike tensors")
+        return found("parameter-mismatch", difference, broken=True)
     batch, target = _batch(session)
     alone = _gradients_alone(copy.deepcopy(model), batch, target)
     together = _gradients_together(session, model, batch, target)
@@ -73,7 +73,7 @@ def _numbers(session: Session, what: str, rows: int, columns: int) -> torch.Tens
     import torch
 
     flat = torch.empty(rows * columns, dtype=torch.float32, device=session.device)
-    values.fill(flat, values.key(session.options.seed, f"ddp_step/{what}", 0))
+    values.fill(flat, values.key(session.options.seed, f"ddp/{what}", 0))
     return flat.view(rows, columns) / values.LARGEST
 
 
@@ -114,9 +114,9 @@ def _judge(session: Session, alone: dict[str, torch.Tensor], together: dict[str,
     unequal = [rank for rank, other in enumerate(digests) if other != digests[0]]
     data = {"max_abs_diff": max(apart.values()), "rtol": RELATIVE, "atol": ABSOLUTE, "parameters": len(alone)}
     if wrong:
-        return failed(f"gradient of {wrong[0]} is {apart[wrong[0]]:.3g} off the single-process one", data=data)
+        return found("gradient-mismatch", f"gradient of {wrong[0]} is {apart[wrong[0]]:.3g} off the single-process one", data=data)
     if unequal:
-        return failed(f"gradients of rank {unequal[0]} differ from rank 0's after the step", data=data)
+        return found("gradient-mismatch", "gradients differ from rank 0's after the step", unequal, data=data)
     return Outcome(message=f"gradients equal the single-process ones (max diff {data['max_abs_diff']:.1e})", data=data)
 
 

@@ -1,0 +1,163 @@
+"""Every finding that the smoke test can report: what it means, how bad it is, and what to do about it.
+
+The ids are part of the report's contract: scripts and dashboards act on them. docs/smoke.md shows this table; a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import report
+
+FAIL, WARN, UNKNOWN = report.FAIL, report.WARN, report.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Rule:
+    verdict: str
+    meaning: str
+    advice: str
+
+
+# In any phase: who kept the others from going on.
+RUN = {
+    "rank-died": Rule(FAIL, "the process of a rank ended", "see rank*.log of that rank; for SIGKILL ask dmesg for the OOM killer"),
+    "rank-stopped": Rule(FAIL, "the process of a rank is stopped (SIGSTOP, a debugger)", "continue or end that process"),
+    "rank-silent": Rule(
+        FAIL, "a rank does not answer, and nothing is known of its process", "look at that rank's host: is it up, is its job still running?"
+    ),
+    "link-lost": Rule(
+        FAIL, "a rank lives, but its host no longer reaches the others", "check link, switch port and firewall of that rank's host"
+    ),
+    "rank-stuck": Rule(FAIL, "a rank did not come as far as the others before the deadline", "its Python stack is in rank*.stuck.json"),
+    "deadline-passed": Rule(
+        FAIL,
+        "all ranks are in one place, and it took longer than its deadline",
+        "a slow or blocked network or disk; raise it with --deadline PHASE=S if it is only slow",
+    ),
+    "collective-skipped": Rule(
+        FAIL,
+        "a rank left out a collective that the others are in",
+        "every rank must take the same path through the program; the stacks are in rank*.stuck.json",
+    ),
+    "collective-mismatch": Rule(
+        FAIL, "ranks are in different collectives", "make all ranks call the same collective there, with the same shape and type"
+    ),
+    "backend-error": Rule(FAIL, "the backend or torch raised an error", "see rank*.log; with NCCL set NCCL_DEBUG=INFO"),
+    "store-lost": Rule(
+        FAIL, "the store of the rendezvous is gone", "see why the process that hosts it (rank 0, or torchrun's agent) ended"
+    ),
+    "interrupted": Rule(
+        FAIL, "the run was told to end (SIGTERM, SIGINT)", "if nobody meant to: a scheduler's time limit or a node that drains"
+    ),
+    "time-over": Rule(FAIL, "the time of the whole run is over", "raise it with --timeout S if the hardware is only slow"),
+}
+
+FACTS = {
+    "torch-broken": Rule(FAIL, "torch is missing or cannot be imported", "install the locked environment again (provision env create)"),
+    "environment-unlike": Rule(
+        FAIL,
+        "the environment is not what was promised",
+        "install the locked environment again (provision env create), and start it without foreign variables",
+    ),
+    "environment-drift": Rule(FAIL, "ranks have different environments", "give every host the same lock or image"),
+    "gpu-shared": Rule(
+        FAIL, "two ranks are on one GPU", "give every rank its own GPU: check CUDA_VISIBLE_DEVICES and the launcher's GPU binding"
+    ),
+    "backend-unusable": Rule(
+        FAIL, "the backend that was asked for cannot work here", "choose another --backend, or run where its hardware is"
+    ),
+}
+
+RENDEZVOUS = {
+    "rank-missing": Rule(FAIL, "a rank never came", "check that as many ranks were started as WORLD_SIZE says, and their logs"),
+    "port-busy": Rule(FAIL, "another process listens on the port of the store", "end that process, or set MASTER_PORT to a free port"),
+    "master-unresolvable": Rule(FAIL, "the name in MASTER_ADDR does not resolve", "use a name that this host can resolve, or an address"),
+    "store-refused": Rule(
+        FAIL,
+        "nothing listens at MASTER_ADDR:MASTER_PORT",
+        "see whether rank 0 started, and that all ranks have the same MASTER_ADDR and MASTER_PORT",
+    ),
+    "store-filtered": Rule(
+        FAIL, "MASTER_ADDR:MASTER_PORT does not answer at all", "a firewall drops it, or the host is down: open the port between the hosts"
+    ),
+    "store-unreachable": Rule(FAIL, "there is no route to MASTER_ADDR", "check addresses, routes and interfaces of this host"),
+    "store-silent": Rule(
+        FAIL, "something listens at MASTER_ADDR:MASTER_PORT, but it is no store of torch", "set MASTER_PORT to a port of your own"
+    ),
+    "interface-absent": Rule(
+        FAIL, "the interface that was asked for does not exist", "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to one that is listed"
+    ),
+    "interface-loopback": Rule(
+        FAIL,
+        "a host's own name resolves to a loopback address, which other hosts cannot reach",
+        "correct /etc/hosts, or set GLOO_SOCKET_IFNAME to the interface of the network between the hosts",
+    ),
+    "peer-unreachable": Rule(
+        FAIL,
+        "a rank cannot reach another rank's host at the address that the backend will use",
+        "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to the right interface; open the ephemeral ports between the hosts",
+    ),
+    "backend-other": Rule(
+        FAIL, "the process group runs on another backend than was asked for", "use a torch that was built with the backend"
+    ),
+    "clock-skew": Rule(
+        WARN, "a host's clock is more than a second off", "run chrony or another NTP client there; Munge, TLS and time stamps depend on it"
+    ),
+}
+
+BARRIER = {
+    "slow-rank": Rule(
+        WARN,
+        "one rank comes last to nearly every barrier, and the others wait for it",
+        "look for what else runs on that rank's cores, for thermal throttling, or a slow link",
+    ),
+}
+
+COLLECTIVES = {
+    "wrong-value": Rule(
+        FAIL,
+        "an element is not what it must be",
+        "a transfer or a sum was wrong: check links and ECC counters (dcgmi diag -r 3) of the named ranks",
+    ),
+}
+
+COMPUTE: dict[str, Rule] = {}
+
+DDP = {
+    "parameter-mismatch": Rule(
+        FAIL, "ranks built different models", "every rank must build the same model: DDP would hang or add up unlike tensors"
+    ),
+    "gradient-mismatch": Rule(
+        FAIL,
+        "gradients are not the single-process ones",
+        "a wrong sum or a nondeterministic kernel: see the phase collectives, and ECC counters",
+    ),
+}
+
+FILESYSTEM: dict[str, Rule] = {}
+
+CHECKPOINT = {
+    "checkpoint-failed": Rule(
+        FAIL,
+        "a checkpoint could not be written or read",
+        "the folder must be writable and shared by all ranks: check its mount, space and quota",
+    ),
+    "checkpoint-damaged": Rule(
+        FAIL, "a checkpoint is not what was written", "the storage or its network changed bytes: check its error counters"
+    ),
+}
+
+BY_PHASE = {
+    "any": RUN,
+    "facts": FACTS,
+    "rendezvous": RENDEZVOUS,
+    "barrier": BARRIER,
+    "collectives": COLLECTIVES,
+    "compute": COMPUTE,
+    "ddp": DDP,
+    "filesystem": FILESYSTEM,
+    "checkpoint": CHECKPOINT,
+}
+CATALOG = {name: rule for rules in BY_PHASE.values() for name, rule in rules.items()}
