@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import facts, libraries, report
-from . import options as choices
 from . import ending, place, processes, progress, worker
+from . import options as choices
 from .outcome import Finding, Outcome, united
 from .watchdog import PEER_LOST
 
