@@ -141,11 +141,13 @@ def smoke_lines(result: SmokeResult) -> list[str]:
 
 
 def phase_lines(report: Mapping[str, Any], indent: str) -> list[str]:
-    """The phases of a smoke report, a line each."""
+    """The phases of a smoke report, a line each; under it what is wrong and what to do."""
     lines = []
     for phase in report.get("phases", []):
-        advice = phase.get("advice") if phase.get("verdict") != "pass" else None
-        lines.append(f"{indent}{phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}" + (f" {advice}" if advice else ""))
+        lines.append(f"{indent}{phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}")
+        for finding in phase.get("findings", []):
+            warned = f"{finding['message']}. " if finding["verdict"] == "warn" else ""
+            lines.append(f"{indent}{'':20} {finding['id']}: {warned}{finding['advice']}")
     return lines
 
 

@@ -17,7 +17,7 @@ from provision.process import clean_environment, run
 
 INSIDE = Path(str(files("provision") / "inside"))
 REPORT = "report.json"
-SCHEMA = 1
+SCHEMA = 2
 # The host's own deadline on top of the test's: starting Python and importing torch twice on a cold disk.
 STARTING_S = 120.0
 
@@ -83,7 +83,14 @@ def failures(results: Sequence[SmokeResult]) -> list[str]:
     said = []
     for result in results:
         bad = [phase for phase in result.report.get("phases", []) if phase.get("verdict") in ("fail", "unknown")]
-        said += [f"{result.where}: {phase['name']}: {phase.get('message', '')} {phase.get('advice', '')}".strip() for phase in bad]
+        said += [f"{result.where}: {_in_words(phase)}" for phase in bad]
         if not bad and result.verdict not in ("pass", "warn"):
             said.append(f"{result.where}: the verdict is {result.verdict}")
     return said
+
+
+def _in_words(phase: Mapping[str, Any]) -> str:
+    found = [finding for finding in phase.get("findings", []) if finding.get("verdict") in ("fail", "unknown")]
+    ids = ", ".join(dict.fromkeys(finding["id"] for finding in found))
+    advice = " ".join(dict.fromkeys(finding["advice"] for finding in found))
+    return f"{phase['name']}: {phase.get('message', '')}" + (f" ({ids}). {advice}" if found else "")

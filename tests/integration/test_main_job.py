@@ -130,7 +130,7 @@ def test_kernel_starts_and_sees_exactly_this_prefix(home: Home, built: object, m
 
 @pytest.mark.parametrize(
     "fault,phase",
-    [("wrong-value:1", "all_reduce"), ("die:1:ddp_step", "ddp_step"), ("flip-bit", "checkpoint")],
+    [("wrong-value:1", "collectives"), ("die:1:ddp", "ddp"), ("flip-bit", "checkpoint")],
 )
 def test_the_smoke_test_can_fail_in_the_prefix(home: Home, built: object, fault: str, phase: str) -> None:
     done = home.run("smoke", MAIN, "--quick", "--inject", fault, "--json")

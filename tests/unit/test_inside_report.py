@@ -12,7 +12,8 @@ SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 
 
 def phase(name: str, verdict: str) -> report.Phase:
-    return report.Phase(name, verdict, 0.5, "said", "", {"count": 1})
+    bad = [report.Finding("slow-rank", verdict, [1], "waited for", "look there")] if verdict != "pass" else []
+    return report.Phase(name, verdict, 0.5, "said", {"count": 1}, bad)
 
 
 def sample(*verdicts: str) -> report.Report:
@@ -24,6 +25,7 @@ def sample(*verdicts: str) -> report.Report:
         world_size=2,
         hosts=["node1"],
         profile="default",
+        skipped=[],
         facts={"torch": None},
         phases=[phase(f"phase{place}", verdict) for place, verdict in enumerate(verdicts)],
     )
@@ -66,8 +68,8 @@ def test_the_sample_that_both_sides_agree_on_is_read_and_written_alike() -> None
         "facts",
         "rendezvous",
         "barrier",
-        "all_reduce",
-        "ddp_step",
+        "collectives",
+        "ddp",
         "checkpoint",
     ]
     assert report.dumps(read) == text
@@ -80,8 +82,8 @@ def test_the_sample_that_both_sides_agree_on_is_read_and_written_alike() -> None
         "{",
         "[]",
         "{}",
-        json.dumps({"schema": 2, "kind": "smoke"}),
-        json.dumps({"schema": 1, "kind": "smoke", "verdict": "pass"}),
+        json.dumps({"schema": 3, "kind": "smoke"}),
+        json.dumps({"schema": 2, "kind": "smoke", "verdict": "pass"}),
         report.dumps(sample("pass")).replace('"pass"', '"fine"'),
         report.dumps(sample("pass"))[:-40],
     ],
@@ -106,4 +108,6 @@ def test_write_replaces_the_file_whole(tmp_path: Path) -> None:
 
 
 def test_a_line_for_people() -> None:
-    assert report.line(phase("barrier", "pass")) == "pass    barrier    said"
+    assert report.lines(phase("barrier", "pass")) == ["pass    barrier     said"]
+    warned = report.lines(phase("barrier", "warn"))
+    assert [" ".join(line.split()) for line in warned] == ["warn barrier said", "waited for (slow-rank)", "-> look there"]

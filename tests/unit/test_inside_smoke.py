@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provision.inside import libraries, report
-from provision.inside.smoke import ending, expectation, launcher, meeting, options, outcome, place, progress, timing
+from provision.inside.smoke import (
+    calls,
+    clock,
+    ending,
+    expectation,
+    findings,
+    launcher,
+    meeting,
+    options,
+    outcome,
+    peers,
+    place,
+    processes,
+    progress,
+    sockets,
+    timing,
+)
 from provision.inside.smoke import phases as all_phases
-from provision.inside.smoke.phases import all_reduce, barrier, ddp_step, facts
+from provision.inside.smoke.phases import barrier, collectives, ddp, facts, rendezvous
 
 RANK_ENVIRONMENT = {
     "RANK": "1",
@@ -50,7 +72,7 @@ def test_faults_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("explode", "no such fault: 'explode'; there are wrong-value:RANK"),
+        ("explode", "no such fault: 'explode'; there are absent:RANK"),
         ("die:1", "no such fault"),
         ("die:one:barrier", "'one' is not a rank"),
         ("die:-1:barrier", "'-1' is not a rank"),
@@ -77,6 +99,22 @@ def test_deadlines_for_a_phase_go_before_those_for_all() -> None:
 def test_a_wrong_deadline_is_refused(text: str) -> None:
     with pytest.raises(options.UsageError, match="--deadline"):
         options.parse_deadline(text)
+
+
+def test_phases_are_left_out_or_chosen() -> None:
+    assert chosen("--skip", "ddp").planned == tuple(phase for phase in options.PHASES if phase != "ddp")
+    assert chosen("--only", "barrier").planned == ("facts", "rendezvous", "barrier")
+    assert chosen("--only", "facts").planned == ("facts",)
+    assert (chosen("--quick").profile, chosen("--full").profile) == ("quick", "full")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--skip", "rendezvous"), ("--skip", "barrier", "--inject", "die:1:barrier"), ("--only", "facts", "--inject", "hang:0:ddp")],
+)
+def test_what_proves_nothing_is_refused(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(options.UsageError, match=r"nothing can be tested without it|is skipped"):
+        chosen(*arguments)
 
 
 def test_the_phases_that_options_name_are_those_that_run() -> None:
@@ -115,17 +153,41 @@ def test_half_an_environment_is_refused() -> None:
 
 
 def test_a_failure_on_any_rank_is_the_phases_and_names_the_rank() -> None:
-    folded = outcome.fold([outcome.Outcome(message="fine"), outcome.failed("too hot", "cool it")])
-    assert (folded.verdict, folded.message, folded.advice) == ("fail", "rank 1: too hot", "cool it")
+    folded = outcome.fold([outcome.Outcome(message="fine"), outcome.found("wrong-value", "too hot")])
+    assert (folded.verdict, outcome.in_words(folded)) == ("fail", "rank 1: too hot")
+    assert folded.findings == (outcome.Finding("wrong-value", "too hot", (1,)),)
+
+
+def test_a_finding_brings_the_advice_of_its_rule_unless_it_has_its_own() -> None:
+    assert outcome.Finding("wrong-value", "").reported().advice == findings.CATALOG["wrong-value"].advice
+    assert outcome.Finding("wrong-value", "", (), "cool it").reported().advice == "cool it"
 
 
 def test_ranks_that_say_the_same_are_named_together() -> None:
-    assert outcome.by_rank({0: "a", 1: "b", 2: "a"}) == "ranks 0, 2: a; rank 1: b"
+    said = [outcome.found("wrong-value", text) for text in ("a", "b", "a")]
+    assert [str(finding) for finding in outcome.fold(said).findings] == ["ranks 0, 2: a", "rank 1: b"]
     assert outcome.name_ranks(list(range(6))) == "ranks 0, 1, 2, 3 and 2 more"
 
 
+def test_a_warning_leaves_the_phase_its_own_words() -> None:
+    warned = outcome.Outcome("50 barriers", (outcome.Finding("slow-rank", "waited for", (1,)),))
+    assert (warned.verdict, outcome.in_words(warned)) == ("warn", "50 barriers")
+
+
 def test_one_broken_rank_breaks_the_phase() -> None:
-    assert outcome.fold([outcome.Outcome(), outcome.broke("gone")]).broken
+    assert outcome.fold([outcome.Outcome(), outcome.found("store-lost", "gone", broken=True)]).broken
+
+
+def test_an_outcome_survives_the_store() -> None:
+    said = outcome.found("wrong-value", "too hot", [3], "cool it", {"size": 8}, broken=True)
+    assert outcome.from_json(json.loads(json.dumps(said.as_json()))) == said
+
+
+def test_every_rule_has_a_verdict_that_reports_know_and_says_what_to_do() -> None:
+    for name, rule in findings.CATALOG.items():
+        assert rule.verdict in report.WORST_FIRST[:3], name
+        assert rule.meaning, name
+        assert rule.advice, name
 
 
 def test_the_guesses_of_gloo_are_cut_from_its_errors() -> None:
@@ -226,45 +288,268 @@ def test_only_rank_0_waits_for_the_others_to_leave_and_not_for_ever() -> None:
     assert 5 <= clock.now < 6
 
 
+def test_who_leaves_a_phase_is_not_waited_for() -> None:
+    store, clock = Store(), Clock()
+    store.set("abandoned/barrier", "1")
+    for rank in (0, 2):
+        with pytest.raises(meeting.PhaseAbandoned, match="rank 1 left the phase"):
+            seat(store, rank, clock, 3).exchange("hello", None, 60, unless="abandoned/barrier")
+    assert clock.now < 1
+
+
+def test_at_the_end_of_a_phase_ranks_meet_however_many_meetings_they_had() -> None:
+    store, clock = Store(), Clock()
+    ahead, behind = seat(store, 1, clock), seat(store, 0, clock)
+    with pytest.raises(meeting.RanksMissing):
+        ahead.exchange("only one came", None, 0.1)
+    with pytest.raises(meeting.RanksMissing):
+        ahead.agree("barrier", "early", 0.1)
+    assert behind.agree("barrier", "late", 5) == ["late", "early"]
+
+
+# calls
+
+
+def log_of(*names: str) -> calls.CallLog:
+    log = calls.CallLog()
+    for name in names:
+        log.note(name)
+    return log
+
+
+def differing(*logs: calls.CallLog) -> outcome.Finding | None:
+    return calls.compare({rank: log.latest() for rank, log in enumerate(logs)})
+
+
+def test_ranks_with_the_same_calls_do_not_differ() -> None:
+    assert log_of("barrier", "all_reduce 8").summary == log_of("barrier", "all_reduce 8").summary
+    assert differing(log_of("barrier"), log_of("barrier")) is None
+
+
+def test_a_rank_in_another_collective_is_named_with_both_call_sites() -> None:
+    logs = [log_of("barrier", "all_reduce 8"), log_of("barrier", "broadcast 8"), log_of("barrier", "all_reduce 8")]
+    assert logs[0].summary != logs[1].summary
+    found = differing(*logs)
+    assert found is not None
+    assert (found.id, found.ranks) == ("collective-mismatch", (1,))
+    assert found.message.startswith("collective 2 is broadcast 8 (")
+    assert found.message.count("in log_of < ") == 2
+
+
+def test_a_rank_with_fewer_calls_left_one_out() -> None:
+    found = differing(log_of("barrier"), log_of("barrier", "barrier"), log_of("barrier", "barrier"))
+    assert found is not None
+    assert (found.id, found.ranks) == ("collective-skipped", (0,))
+
+
+@given(st.lists(st.sampled_from("ab"), max_size=400), st.integers(0, 400), st.integers(0, 2))
+def test_one_changed_call_is_found_wherever_it_is_remembered(names: list[str], place: int, rank: int) -> None:
+    changed = [*names[:place], "c", *names[place + 1 :]] if place < len(names) else [*names, "c"]
+    logs = [log_of(*(changed if which == rank else names)) for which in range(3)]
+    assert logs[rank].summary != logs[(rank + 1) % 3].summary
+    remembered = place >= len(names) - calls.REMEMBERED
+    found = differing(*logs)
+    if remembered:
+        assert found is not None
+        if place < len(names):
+            assert (found.id, found.ranks) == ("collective-mismatch", (rank,))
+
+
 # ending
 
 
-def at(phase: str, meetings: int, collectives: int, step: str = "barrier") -> ending.Position:
-    return ending.Position(phase, meetings, collectives, step)
+def at(phase: str, meetings: int, collectives: int, step: str = "barrier", site: str = "") -> ending.Position:
+    return ending.Position(phase, meetings, collectives, step, site)
+
+
+def known(
+    *standing: ending.Position | None, seen: str = "", fate: str = "", outcomes: dict[int, outcome.Outcome] | None = None
+) -> ending.Known:
+    """A word from every rank that has a position; of the others only the phase they were seen in and their fate."""
+    told = ending.Known()
+    for rank, position in enumerate(standing):
+        if position is None:
+            told.seen.update({rank: {"phase": seen, "host": "node1"}} if seen else {})
+            told.fates.update({rank: fate} if fate else {})
+            continue
+        said = (outcomes or {}).get(rank, outcome.Outcome())
+        log = log_of(*["barrier"] * (position.collectives - 1), position.step).latest() if position.collectives else []
+        told.words[rank] = ending.describe(rank, "node1", "", position, log, said.as_json())
+    return told
+
+
+def judged(told: ending.Known, world_size: int, cause: str = "deadline-passed") -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.id, finding.ranks) for finding in ending.judge(told, world_size, "did not end", cause)]
 
 
 def test_the_rank_behind_is_blamed() -> None:
-    said = ending.blame({0: at("barrier", 3, 7), 1: at("barrier", 3, 6, "begin barrier")}, {}, 2)
-    assert said == ("rank 1 is behind, in barrier (begin barrier, collective 6); rank 0 waits in barrier (barrier, collective 7)")
+    told = known(at("barrier", 3, 7, site="b.py:1"), at("barrier", 3, 6, "begin barrier"))
+    assert judged(told, 2) == [("rank-stuck", (1,))]
 
 
 def test_the_rank_that_left_out_a_collective_is_blamed_though_it_is_ahead() -> None:
-    said = ending.blame({0: at("barrier", 3, 56), 1: at("barrier", 4, 55, "exchange phase barrier")}, {}, 2)
-    assert said.startswith("rank 1 left out a collective and is in barrier (exchange phase barrier")
+    told = known(at("barrier", 3, 56, site="b.py:1"), at("barrier", 4, 55))
+    assert judged(told, 2) == [("collective-skipped", (1,))]
 
 
-def test_a_rank_that_does_not_answer_is_named_with_the_phase_it_was_seen_in() -> None:
-    said = ending.blame({0: at("all_reduce", 3, 7)}, {0: "all_reduce", 1: "all_reduce"}, 3)
-    assert "rank 1 does not answer (last seen in all_reduce)" in said
-    assert "rank 2 does not answer (never seen)" in said
+def test_ranks_in_different_collectives_are_told_apart() -> None:
+    told = known(at("barrier", 3, 7, "barrier", "b.py:1"), at("barrier", 3, 7, "all_reduce", "c.py:1"))
+    assert judged(told, 2) == [("collective-mismatch", (1,))]
+
+
+@pytest.mark.parametrize(
+    ("seen", "fate", "expected"),
+    [
+        ("", "", "rank-missing"),
+        ("barrier", "", "rank-silent"),
+        ("barrier", processes.UNKNOWN, "rank-silent"),
+        ("barrier", processes.GONE, "rank-died"),
+        ("barrier", processes.STOPPED, "rank-stopped"),
+    ],
+)
+def test_a_rank_that_says_nothing_is_named_by_what_became_of_it(seen: str, fate: str, expected: str) -> None:
+    told = known(at("barrier", 3, 7), None, seen=seen, fate=fate)
+    assert judged(told, 2) == [(expected, (1,))]
+
+
+def test_an_error_that_follows_from_another_ranks_end_is_no_finding() -> None:
+    closed = {0: outcome.found("backend-error", "connection closed", broken=True)}
+    told = known(at("barrier", 3, 7), None, seen="barrier", fate=processes.GONE, outcomes=closed)
+    assert judged(told, 2) == [("rank-died", (1,))]
+
+
+def test_a_rank_that_left_with_an_error_of_its_own_is_the_cause() -> None:
+    left = {1: outcome.found("checkpoint-failed", "no space", broken=True)}
+    told = known(at("checkpoint", 9, 7, site="c.py:1"), at("checkpoint", 9, 7), outcomes=left)
+    assert judged(told, 2) == [("checkpoint-failed", (1,))]
 
 
 def test_nobody_is_blamed_when_all_are_in_one_place() -> None:
-    standing = {rank: at("barrier", 3, 7) for rank in range(2)}
-    assert ending.blame(standing, {}, 2) == "all ranks are in barrier (barrier, collective 7)"
+    told = known(*[at("barrier", 3, 7)] * 2)
+    assert judged(told, 2) == [("deadline-passed", (0, 1))]
+    assert judged(told, 2, "time-over") == [("time-over", (0, 1))]
+
+
+def test_a_rank_that_reaches_only_the_disk_lost_its_link() -> None:
+    told = known(*[at("barrier", 3, 7)] * 2)
+    told.cut_off = [1]
+    assert judged(told, 2) == [("link-lost", (1,))]
 
 
 def test_the_failing_phase_is_that_of_the_last_rank() -> None:
-    standing = {0: at("rendezvous", 0, 1), 1: at("facts", 0, 0)}
-    assert ending.failing_phase(standing, "rendezvous") == "facts"
-    assert ending.failing_phase({}, "rendezvous") == "rendezvous"
+    assert ending.failing_phase(known(at("rendezvous", 0, 1), at("facts", 0, 0)), "rendezvous") == "facts"
+    assert ending.failing_phase(known(at("rendezvous", 0, 1), None, seen="facts"), "rendezvous") == "facts"
+    assert ending.failing_phase(ending.Known(), "rendezvous") == "rendezvous"
+
+
+# processes
+
+
+def test_a_process_that_lives_stops_or_is_gone_is_told_apart() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        identity = processes.identity(child.pid)
+        assert processes.state(identity) == processes.ALIVE
+        child.send_signal(signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        assert processes.state(identity) == processes.STOPPED
+        processes.kill(identity)
+        assert child.wait() == -signal.SIGKILL
+        assert processes.state(identity) == processes.GONE
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_number_that_was_used_again_is_another_process() -> None:
+    space, number, started = processes.own_identity()
+    assert processes.state([space, number, started]) == processes.ALIVE
+    assert processes.state([space, number, str(int(started) - 1)]) == processes.GONE
+    assert processes.state(["another boot", number, started]) == processes.UNKNOWN
+
+
+# clock
+
+
+def skewed(*skews: float, bound: float = 0.01) -> list[tuple[int, ...]]:
+    return [finding.ranks for finding in clock.judge([{"skew_s": skew, "bound_s": bound} for skew in skews])]
+
+
+def test_a_clock_is_off_against_what_most_say() -> None:
+    assert skewed(0, 0.2, -0.9) == []
+    assert skewed(0, 30) == [(1,)]
+    assert skewed(0, 30, 30, 30) == [(0,)]
+    assert skewed(0, 5, bound=10) == []
+
+
+# sockets and peers
+
+
+def test_why_a_port_cannot_be_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert sockets.why_unreachable("127.0.0.1", port) is None
+        assert f"process {os.getpid()}" in sockets.listener(port)
+    refused = sockets.why_unreachable("127.0.0.1", port)
+    assert refused is not None
+    assert refused == ("store-refused", f"nothing listens at 127.0.0.1:{port}")
+    unknown = sockets.why_unreachable("no-such-host.invalid", port)
+    assert unknown is not None
+    assert unknown[0] == "master-unresolvable"
+    assert sockets.listener(port) == ""
+
+
+@pytest.mark.parametrize(
+    ("backend", "wish", "expected"),
+    [
+        ("gloo", "eth1", "eth1"),
+        ("gloo", "", None),
+        ("nccl", "eth", "eth0"),
+        ("nccl", "=eth1", "eth1"),
+        ("nccl", "^docker,lo", None),
+    ],
+)
+def test_the_interface_that_a_variable_chooses(backend: str, wish: str, expected: str | None) -> None:
+    variables = {peers.VARIABLES[backend]: wish}
+    assert peers.chosen_interface(backend, variables, ["lo", "eth0", "eth1"]) == expected
+
+
+@pytest.mark.parametrize(("backend", "wish"), [("gloo", "eth"), ("nccl", "=eth"), ("nccl", "ib")])
+def test_an_interface_that_is_not_there_is_refused_with_those_that_are(backend: str, wish: str) -> None:
+    with pytest.raises(LookupError, match="interfaces here are lo, eth0"):
+        peers.chosen_interface(backend, {peers.VARIABLES[backend]: wish}, ["lo", "eth0"])
+
+
+def test_the_next_rank_elsewhere() -> None:
+    hosts = ["a", "a", "b", "b"]
+    assert [peers.next_elsewhere(rank, hosts) for rank in range(4)] == [2, 2, 0, 0]
+    assert peers.next_elsewhere(0, ["a", "a"]) is None
+
+
+# rendezvous
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("2.2.2", False),
+        ("2.3.1+cu121", True),
+        ("2.5.1", True),
+        ("2.6.0", False),
+        ("2.7.0+cu128", False),
+        ("2.7.1", True),
+        ("2.13.0+cpu", True),
+    ],
+)
+def test_releases_that_hang_with_a_device_id_do_not_get_one(version: str, expected: bool) -> None:
+    assert rendezvous.takes_device_id(version) is expected
 
 
 # progress
 
 
 def empty_report() -> report.Report:
-    return report.Report("", 0.0, "gloo", "cpu", 2, ["node1"], "quick", {}, progress.with_pending([]))
+    return report.Report("", 0.0, "gloo", "cpu", 2, ["node1"], "quick", [], {}, progress.with_pending([], options.PHASES))
 
 
 def test_an_unfinished_report_is_unknown_and_never_a_success() -> None:
@@ -275,9 +560,10 @@ def test_an_unfinished_report_is_unknown_and_never_a_success() -> None:
 
 
 def test_a_failure_takes_its_place_among_the_phases_or_their_end() -> None:
-    failing = progress.with_failure(empty_report(), "barrier", "stuck", {}, 1.0)
+    stuck = outcome.found("rank-stuck", "stuck", [1])
+    failing = progress.with_failure(empty_report(), "barrier", stuck, 1.0)
     assert (failing.verdict, [phase.name for phase in failing.phases]) == ("fail", list(options.PHASES))
-    ended = progress.with_failure(empty_report(), "teardown", "stuck", {}, 1.0)
+    ended = progress.with_failure(empty_report(), "teardown", stuck, 1.0)
     assert [phase.name for phase in ended.phases] == [*options.PHASES, "teardown"]
 
 
@@ -372,30 +658,42 @@ def test_the_slowest_rank_at_a_barrier_is_the_one_that_does_not_wait() -> None:
     assert (summary["slowest_rank"], summary["p50_us"], summary["max_us"]) == (1, 120.0, 300.0)
 
 
+def test_a_rank_that_the_others_always_wait_for_is_slow() -> None:
+    waits = [[50_000.0] * 20, [100.0] * 20, [50_100.0] * 20]
+    assert [(finding.id, finding.ranks) for finding in barrier.slow_ranks(waits)] == [("slow-rank", (1,))]
+
+
+@given(st.lists(st.permutations([100.0, 30_000.0, 40_000.0]), min_size=10, max_size=50))
+def test_ranks_that_are_last_in_turn_are_not_slow(turns: list[list[float]]) -> None:
+    by_rank = [list(times) for times in zip(*turns)]
+    last = max(sum(turn[rank] == 100.0 for turn in turns) for rank in range(3))
+    assert bool(barrier.slow_ranks(by_rank)) == (last >= barrier.LAST_SHARE * len(turns))
+
+
 def reduced(times_us: list[float], **changes: Any) -> outcome.Outcome:
     entry = {"bytes": 1 << 20, "times_us": times_us, "wrong": 0, "own_wrong": 0, "first": None, **changes}
     if entry["wrong"]:
-        return outcome.failed("1 wrong", data={"sizes": [entry]})
+        return outcome.found("wrong-value", "1 wrong", data={"sizes": [entry]})
     return outcome.Outcome(data={"sizes": [entry]})
 
 
 def test_bandwidth_is_by_the_slowest_rank() -> None:
-    merged = all_reduce.merge([reduced([1000.0] * 3), reduced([2000.0] * 3)])
+    merged = collectives.merge([reduced([1000.0] * 3), reduced([2000.0] * 3)])
     row = merged.data["sizes"][0]
     assert (row["slowest_rank"], row["time_us_max"], row["time_us_mean"]) == (1, 2000.0, 1500.0)
     assert row["algbw_gb_s"] == row["busbw_gb_s"] == pytest.approx(0.524288)
 
 
 def test_busbw_of_one_rank_is_null_with_a_note() -> None:
-    data = all_reduce.merge([reduced([1000.0])]).data
+    data = collectives.merge([reduced([1000.0])]).data
     assert data["sizes"][0]["busbw_gb_s"] is None
     assert "not applicable" in data["note"]
 
 
 def test_wrong_elements_are_counted_over_ranks_and_the_rank_that_lied_is_named() -> None:
-    merged = all_reduce.merge([reduced([1.0], wrong=1), reduced([1.0], wrong=1, own_wrong=1)])
+    merged = collectives.merge([reduced([1.0], wrong=1), reduced([1.0], wrong=1, own_wrong=1)])
     assert (merged.verdict, merged.data["sizes"][0]["wrong"]) == ("fail", 2)
-    assert merged.message == "ranks 0, 1: 1 wrong; rank 1 sent other values than its own"
+    assert [(finding.id, finding.ranks) for finding in merged.findings] == [("wrong-value", (1,))]
 
 
 def summary(**changes: Any) -> outcome.Outcome:
@@ -405,22 +703,22 @@ def summary(**changes: Any) -> outcome.Outcome:
 
 def test_ranks_with_different_environments_fail_with_rank_and_value() -> None:
     merged = facts.merge([summary(), summary(), summary(torch="2.4.0")])
-    assert (merged.verdict, merged.message) == ("fail", "torch is 2.3.1 on rank 0 and 2.4.0 on rank 2")
+    assert (merged.verdict, outcome.in_words(merged)) == ("fail", "torch is 2.3.1 on rank 0 and 2.4.0 on rank 2")
 
 
 def test_two_ranks_on_one_gpu_fail() -> None:
     merged = facts.merge([summary(gpu="GPU-1"), summary(gpu="GPU-2"), summary(gpu="GPU-1")])
-    assert merged.message == "ranks 0 and 2 are on one GPU (GPU-1)"
+    assert outcome.in_words(merged) == "ranks 0 and 2 are on one GPU (GPU-1)"
 
 
 def test_the_first_difference_between_parameters_is_said() -> None:
     mine = [["weight", [2, 2], "torch.float32"]]
-    assert ddp_step.first_difference([mine, mine]) is None
+    assert ddp.first_difference([mine, mine]) is None
     other = [["weight", [2, 3], "torch.float32"]]
-    said = ddp_step.first_difference([mine, other])
+    said = ddp.first_difference([mine, other])
     assert said is not None
     assert "rank 0 has ['weight', [2, 2], 'torch.float32'], rank 1 has ['weight', [2, 3]" in said
-    missing = ddp_step.first_difference([mine, []])
+    missing = ddp.first_difference([mine, []])
     assert missing is not None
     assert "rank 1 has nothing more" in missing
 

@@ -23,7 +23,7 @@ def test_the_sample_is_read(tmp_path: Path) -> None:
     found = validate.read_report(report(tmp_path), "prefix", 0, "")
     assert found.verdict == "pass"
     assert validate.failures([found]) == []
-    assert {phase["name"] for phase in found.report["phases"]} >= {"facts", "rendezvous", "barrier", "all_reduce", "ddp_step", "checkpoint"}
+    assert {phase["name"] for phase in found.report["phases"]} >= {"facts", "rendezvous", "barrier", "collectives", "ddp", "checkpoint"}
 
 
 @pytest.mark.parametrize("changes,status,verdict", [
@@ -49,9 +49,10 @@ def test_no_report_is_not_a_pass(tmp_path: Path, content: str | None) -> None:
 
 
 def test_a_failed_phase_is_named(tmp_path: Path) -> None:
-    phases = [{"name": "barrier", "verdict": "fail", "message": "rank 1 did not arrive", "advice": "See its log."}]
+    finding = {"id": "rank-stuck", "verdict": "fail", "ranks": [1], "message": "did not arrive", "advice": "See its log."}
+    phases = [{"name": "barrier", "verdict": "fail", "message": "rank 1 did not arrive", "findings": [finding]}]
     found = validate.read_report(report(tmp_path, verdict="fail", phases=phases), "image", 1, "")
-    assert validate.failures([found]) == ["image: barrier: rank 1 did not arrive See its log."]
+    assert validate.failures([found]) == ["image: barrier: rank 1 did not arrive (rank-stuck). See its log."]
 
 
 def test_arguments_hold_what_the_lock_promised() -> None:
