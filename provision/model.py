@@ -230,7 +230,7 @@ class Outcome:
     """What became of one environment of many."""
 
     name: str
-    status: Literal["made", "kept", "solved", "current", "differs", "failed"]
+    status: Literal["made", "kept", "solved", "pending", "current", "differs", "failed"]  # solved, pending: with --dry-run
     detail: str
     seconds: float = 0.0
     exit_code: int = 0  # what the verb would have ended with for this environment alone

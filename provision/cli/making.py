@@ -98,8 +98,9 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
         if not options["every"]:
             return show_outcomes(console, [bulk.check(context, wish_of(name, options))])
         wishes = wishes_of_all(context, name, options, force=force)
-        outcomes = bulk.check_all(context, wishes) if options["check"] or dry_run else bulk.render_all(context, wishes)
-        return show_outcomes(console, outcomes)
+        return show_outcomes(
+            console, bulk.check_all(context, wishes) if options["check"] else bulk.render_all(context, wishes, dry_run=dry_run)
+        )
     wish = wish_of(name, options, force=force)
     if dry_run:
         from provision.workflows.plan import plan

@@ -21,7 +21,7 @@ from provision.pipeline.table import question, table
 from provision.process import end_running
 from provision.workflows.keep import lock_only, render_only
 from provision.workflows.plan import Context, Plan, Wish, name_of, plan
-from provision.workflows.preview import lock_preview
+from provision.workflows.preview import lock_preview, render_preview
 
 # Solving is the work of rattler's threads and of uv's process; more of ours only take memory.
 AT_ONCE = 4
@@ -119,9 +119,15 @@ def _locked(context: Context, wish: Wish, name: str) -> Outcome:
     return Outcome(name=name, status="made" if anew else "kept", detail=told)
 
 
-def render_all(context: Context, wishes: Sequence[Wish]) -> list[Outcome]:
+def render_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = False) -> list[Outcome]:
     """`provision render --all`: the generated files of each."""
-    return _each(context, wishes, _written)
+    return _each(context, wishes, _to_write if dry_run else _written)
+
+
+def _to_write(context: Context, wish: Wish, name: str) -> Outcome:
+    wanted, files = render_preview(context, wish)
+    told = f"would write {', '.join(files)} in {wanted.folder}" if files else "nothing to write: all files are as rendered"
+    return Outcome(name=name, status="pending" if files else "kept", detail=told)
 
 
 def _written(context: Context, wish: Wish, name: str) -> Outcome:

@@ -37,27 +37,42 @@ def render_only(context: Context, wish: Wish) -> list[str]:
     """`provision render`: write the generated files; the names of those that changed. The Dockerfile belongs to a lock: without
     one that is current it is left as it is."""
     with planned(context, wish) as wanted:
-        if wanted.edited:
-            raise StaleLock(
-                f"{edited_files(wanted)} was edited by hand and differs from what spec.yml renders.",
-                advice=f"`provision render {wanted.name} --force` undoes it; `provision lock {wanted.name} --relock` locks it as it is.",
-            )
+        check_unedited(wanted)
         written = write_inputs(wanted, force=wish.force)
         if wanted.lock is not None and wanted.lock_is_current:
             written += write_dockerfile(context, wanted, wanted.lock, force=wish.force)
         return written
 
 
+def check_unedited(wanted: Plan) -> None:
+    """Refuse to render over somebody's edits."""
+    if wanted.edited:
+        raise StaleLock(
+            f"{edited_files(wanted)} was edited by hand and differs from what spec.yml renders.",
+            advice=f"`provision render {wanted.name} --force` undoes it; `provision lock {wanted.name} --relock` locks it as it is.",
+        )
+
+
 def write_inputs(wanted: Plan, *, force: bool = False) -> list[str]:
     """spec.yml (unless it is the user's own writing) and what is locked."""
+    return render.write(wanted.folder, input_texts(wanted), force=force)
+
+
+def input_texts(wanted: Plan) -> dict[str, str]:
+    """What `write_inputs` would have there."""
     path = wanted.folder / render.SPEC
     mine = {} if render.state(path) == "edited" else {render.SPEC: render.render_spec(wanted.name, wanted.asked)}
-    return render.write(wanted.folder, {**mine, **wanted.texts}, force=force)
+    return {**mine, **wanted.texts}
+
+
+def dockerfile_texts(wanted: Plan, lock: Lock) -> dict[str, str]:
+    """The Dockerfile of a lock, as rendered."""
+    return render.render_dockerfile(wanted.name, images.dockerfile_context(wanted.resolution, lock))
 
 
 def write_dockerfile(context: Context, wanted: Plan, lock: Lock, *, force: bool = False) -> list[str]:
     """The Dockerfile of a lock; one that somebody edited is theirs, and is mentioned."""
-    texts = render.render_dockerfile(wanted.name, images.dockerfile_context(wanted.resolution, lock))
+    texts = dockerfile_texts(wanted, lock)
     if render.edited(wanted.folder, texts) and not force:
         context.progress.warn(f"{wanted.folder / render.DOCKERFILE} is edited by hand and was left; it may name an older lock")
         return []

@@ -11,7 +11,7 @@ from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import prefix as prefixes
 from provision.pipeline import register, render
-from provision.workflows.keep import check_place, edited_files, lockable, solve
+from provision.workflows.keep import check_place, check_unedited, dockerfile_texts, edited_files, input_texts, lockable, solve
 from provision.workflows.plan import Context, Plan, Wish, plan
 
 
@@ -59,6 +59,18 @@ def _image(wanted: Plan, wish: Wish) -> str:
     if wish.image == "demand":
         return f"make and load an image of it on {base}"
     return f"make and load an image of it on {base}, if a Docker engine answers and has or gets that base"
+
+
+def render_preview(context: Context, wish: Wish) -> tuple[Plan, list[str]]:
+    """The files that `render` would write now, those whose edits it would undo said. Raises what it would raise."""
+    wanted = plan(context, wish)
+    check_unedited(wanted)
+    texts = input_texts(wanted)
+    if wanted.lock is not None and wanted.lock_is_current:
+        dockerfile = dockerfile_texts(wanted, wanted.lock)
+        texts |= dockerfile if wish.force or not render.edited(wanted.folder, dockerfile) else {}
+    lost = render.edited(wanted.folder, texts)
+    return wanted, [f"{name} (undoing an edit by hand)" if name in lost else name for name in render.pending(wanted.folder, texts)]
 
 
 def lock_preview(context: Context, wish: Wish) -> tuple[LockedPackage, ...]:

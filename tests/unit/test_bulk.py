@@ -1,0 +1,75 @@
+"""Many environments by one command, where nothing has to be asked of anybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from provision.cli import cli
+
+SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of environments: one new, one rendered, one rendered and edited, one that is no build."""
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("edited", "rendered", "new"):
+        (tmp_path / "envs" / name).mkdir(parents=True)
+        (tmp_path / "envs" / name / "spec.yml").write_text(SPEC)
+    for name in ("edited", "rendered"):
+        assert run("render", name).exit_code == 0
+    with (tmp_path / "envs" / "edited" / "environment.yml").open("a") as file:
+        file.write("  - six\n")
+    (tmp_path / "envs" / "wrong").mkdir()
+    (tmp_path / "envs" / "wrong" / "spec.yml").write_text('torch: "2.1"\ncuda: "12.9"\n')
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, list(words))
+
+
+def told(result: Result) -> Mapping[str, tuple[str, str]]:
+    return {row["name"]: (row["status"], row["detail"]) for row in json.loads(result.stdout)}
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {str(path): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
+def test_render_all_dry_run_says_what_rendering_then_does(lab: Path, force: tuple[str, ...]) -> None:
+    before = texts(lab / "envs")
+    result = run("render", "--all", "--dry-run", "--json", *force)
+    assert texts(lab / "envs") == before
+    assert result.exit_code == 1
+    found = told(result)
+    folder = lab / "envs"
+    assert found["new"] == ("pending", f"would write environment.yml, virtual-packages.yml in {folder / 'new'}")
+    assert found["rendered"] == ("kept", "nothing to write: all files are as rendered")
+    assert found["wrong"][0] == "failed" and "no build for torch 2.1, CUDA 12.9" in found["wrong"][1]
+    if force:
+        assert found["edited"] == ("pending", f"would write environment.yml (undoing an edit by hand) in {folder / 'edited'}")
+    else:
+        assert found["edited"][0] == "failed" and "was edited by hand" in found["edited"][1]
+    done = told(run("render", "--all", "--json", *force))
+    assert {name for name, (status, _) in done.items() if status == "made"} == {
+        n for n, (status, _) in found.items() if status == "pending"
+    }
+    assert {name: row for name, row in done.items() if row[0] == "failed"} == {n: row for n, row in found.items() if row[0] == "failed"}
+
+
+def test_render_all_check_with_dry_run_is_still_a_check(lab: Path) -> None:
+    found = told(run("render", "--all", "--check", "--dry-run", "--json"))
+    assert {name: status for name, (status, _) in found.items()} == {
+        "edited": "differs",
+        "new": "differs",
+        "rendered": "current",
+        "wrong": "failed",
+    }
