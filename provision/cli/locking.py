@@ -70,13 +70,16 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
 @common
 @verb
 def export(console: Console, target: str, envs: Path | None, output: Path | None, **options: Any) -> None:
-    """Write a lock in another tool's format. The same lock gives the same bytes."""
+    """Write a lock in another tool's format. The same lock gives the same bytes. What the format has no place for is said."""
     from provision.workflows.locks import export_lock
 
-    text = export_lock(context_of(console, envs), target, **options)
+    made = export_lock(context_of(console, envs), target, **options)
+    for note in made.notes:
+        console.say(f"{target}: {note}")
+    told = {"left_out": made.left_out, "notes": made.notes}
     if output is None:
-        return console.result({"text": text}, text.rstrip("\n"))
+        return console.result({"text": made.text, **told}, made.text.rstrip("\n"))
     from provision.folders import write_whole
 
-    write_whole(output, text)
-    return console.result({"path": output}, f"wrote {output}")
+    write_whole(output, made.text)
+    return console.result({"path": output, **told}, f"wrote {output}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -117,14 +118,26 @@ def diff_locks(context: Context, before: str, after: str) -> locks.Compared:
     return locks.diff(old, new, (before, after))
 
 
-def export_lock(context: Context, target: str, *, kind: locks.Format, platform: str | None, licenses: bool) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A lock in another format, and what that format's readers do not get."""
+
+    text: str
+    left_out: tuple[str, ...]  # name and version
+    notes: tuple[str, ...]
+
+
+def export_lock(context: Context, target: str, *, kind: locks.Format, platform: str | None, licenses: bool) -> Exported:
     """`provision lock export`: the lock's text in another format."""
     path = lock_file(context, target)
     lock = locks.contents(path)
     name = path.parent.name if path.name == locks.FILE and path.parent.name else path.stem
     said = _licenses(context, name, lock) if licenses and kind in ("cyclonedx", "spdx") else {}
     epoch = source_date_epoch(os.environ) if os.environ.get("SOURCE_DATE_EPOCH") else None
-    return locks.export(lock, name, kind, locks.platform_of(lock, platform), licenses=said, epoch=epoch)
+    chosen = locks.platform_of(lock, platform)
+    text = locks.export(lock, name, kind, chosen, licenses=said, epoch=epoch)
+    missing, notes = locks.left_out(lock, kind, chosen)
+    return Exported(text=text, left_out=tuple(f"{entry.name} {entry.version}" for entry in missing), notes=tuple(notes))
 
 
 def _licenses(context: Context, name: str, lock: locks.Contents) -> Mapping[str, str]:

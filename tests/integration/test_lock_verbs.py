@@ -92,6 +92,18 @@ def test_uv_installs_what_is_exported(home: Home, environment: Path, kind: str, 
     assert installed(environment) == {"torch", "numpy", "ipykernel"}
 
 
+def test_what_an_export_leaves_out_is_said(home: Home, tmp_path: Path) -> None:
+    path = home.envs / NAME / "conda-lock.yml"
+    content = yaml.safe_load(path.read_text())
+    content["package"].append({**wheel(tmp_path, "numpy"), "name": "python", "version": "3.11.7", "manager": "conda"})
+    path.write_text(yaml.safe_dump(content))
+    done = home.run("lock", "export", NAME, "--format", "requirements")
+    assert "left out, since pip and uv install no conda packages: python 3.11.7\n" in done.stderr
+    assert "python" not in done.stdout
+    told = home.json("lock", "export", NAME, "--format", "pylock", "-o", str(tmp_path / "pylock.toml"))
+    assert isinstance(told, dict) and told["left_out"] == ["python 3.11.7"] and told["notes"]
+
+
 def test_pip_takes_the_requirements_and_their_hashes(home: Home, environment: Path, tmp_path: Path) -> None:
     path = export(home, "requirements", "requirements.txt")
     command = [sys.executable, "-m", "pip", "--isolated", "install", "--dry-run", "--no-index", "--no-deps", "--require-hashes"]

@@ -70,6 +70,29 @@ def test_requirements_name_every_wheel_with_its_hash(contents: lock.Contents) ->
     assert next(one.url for one in parsed if one.name == "mine") == "file:///home/me/mine-1.0-py3-none-any.whl"
 
 
+@pytest.mark.parametrize("kind,manager", [("requirements", "conda"), ("pylock", "conda"), ("explicit", "pip")])
+def test_what_a_formats_readers_do_not_get_is_told(contents: lock.Contents, kind: lock.Format, manager: str) -> None:
+    missing, notes = lock.left_out(contents, kind, "linux-64")
+    assert {one.name for one in missing} == names(contents, manager) | {"pytest"}
+    assert next(iter(sorted(names(contents, manager)))) in notes[0]
+    assert notes[1:] == ["left out, as of another category (dev): pytest 8.0"]
+
+
+@pytest.mark.parametrize(
+    "kind,manager,advice", [("requirements", "conda", "explicit"), ("pylock", "conda", "explicit"), ("explicit", "pip", "pylock")]
+)
+def test_an_export_of_nothing_says_so(tmp_path: Path, kind: lock.Format, manager: str, advice: str) -> None:
+    content = sound()
+    content["package"] = [one for one in content["package"] if one["manager"] == manager]
+    _, notes = lock.left_out(written(tmp_path, content), kind, "linux-64")
+    assert "names nothing to install" in notes[1] and advice in notes[1]
+
+
+@pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
+def test_a_bill_of_materials_leaves_only_other_categories_out(contents: lock.Contents, kind: lock.Format) -> None:
+    assert [one.name for one in lock.left_out(contents, kind, "linux-64")[0]] == ["pytest"]
+
+
 def test_pylock_is_what_the_standard_says(contents: lock.Contents) -> None:
     from packaging.pylock import Pylock
 

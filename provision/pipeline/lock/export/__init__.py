@@ -5,7 +5,7 @@ The same lock gives the same bytes: there is no time in them unless SOURCE_DATE_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from provision.errors import IntegrityError, InvalidSpec
@@ -16,7 +16,9 @@ from provision.pipeline.lock.export import bom, installers
 Format = Literal["explicit", "requirements", "pylock", "cyclonedx", "spdx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-__all__ = ["FORMATS", "Format", "export", "platform_of", "selected"]
+SHOWN = 5  # of what is left out, by name
+
+__all__ = ["FORMATS", "Format", "export", "left_out", "platform_of", "selected"]
 
 
 def platform_of(lock: Contents, asked: str | None) -> str:
@@ -33,6 +35,38 @@ def platform_of(lock: Contents, asked: str | None) -> str:
 def selected(lock: Contents, platform: str) -> tuple[Entry, ...]:
     """The packages of an environment: conda-lock's other categories (dev, extras) are installed only when asked for."""
     return tuple(entry for entry in lock.of(platform) if entry.category == "main")
+
+
+def left_out(lock: Contents, kind: Format, platform: str) -> tuple[list[Entry], list[str]]:
+    """The packages of a platform that readers of a format do not get, and that in words."""
+    chosen = selected(lock, platform)
+    others = [entry for entry in lock.of(platform) if entry.category != "main"]
+    missing = [entry for entry in chosen if kind in NO_PLACE and entry.manager == NO_PLACE[kind][0]]
+    told = [f"{NO_PLACE[kind][1]}: {_listed(missing)}"] if missing else []
+    if missing and len(missing) == len(chosen):
+        told.append(f"that is all of it, so the file names nothing to install: {EMPTY[kind]}")
+    if others:
+        categories = ", ".join(sorted({entry.category for entry in others}))
+        told.append(f"left out, as of another category ({categories}): {_listed(others)}")
+    return [*missing, *others], told
+
+
+# Of which manager a format's readers install nothing, and that in words.
+NO_PLACE: Mapping[Format, tuple[str, str]] = {
+    "requirements": ("conda", "left out, since pip and uv install no conda packages"),
+    "pylock": ("conda", "left out, since pip and uv install no conda packages"),
+    "explicit": ("pip", "only `# pip` lines, which conda itself does not read (micromamba and conda-lock do)"),
+}
+EMPTY: Mapping[Format, str] = {
+    "requirements": "--format explicit is for conda packages",
+    "pylock": "--format explicit is for conda packages",
+    "explicit": "--format requirements or pylock is for wheels",
+}
+
+
+def _listed(entries: Sequence[Entry]) -> str:
+    shown = ", ".join(f"{entry.name} {entry.version}" for entry in entries[:SHOWN])
+    return shown + (f" and {len(entries) - SHOWN} more" if len(entries) > SHOWN else "")
 
 
 def export(
