@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,4 +77,9 @@ def no_gpu() -> str | None:
     return None if Path("/dev/nvidiactl").exists() else "this machine has no NVIDIA driver"
 
 
-ABSENT = {"docker": no_docker, "index": no_index, "torch": no_torch, "conda": no_records, "gpu": no_gpu}
+@functools.cache
+def no_browser() -> str | None:
+    return None if shutil.which("chromium") else "there is no chromium (Debian's package) to render pages with"
+
+
+ABSENT = {"browser": no_browser, "docker": no_docker, "index": no_index, "torch": no_torch, "conda": no_records, "gpu": no_gpu}

@@ -14,7 +14,7 @@ import sys
 import click
 
 from provision import __version__
-from provision.cli import keeping, locking, making, matrix
+from provision.cli import keeping, locking, making, matrix, reporting
 from provision.cli.options import INTERRUPTED
 
 
@@ -78,6 +78,6 @@ def completion(shell: str) -> None:
 
 for command in (
     making.build, making.render, locking.lock, making.image, making.smoke, keeping.env, keeping.kernel, keeping.passport, keeping.channel,
-    matrix.matrix,
+    matrix.matrix, reporting.report,
 ):  # fmt: skip
     cli.add_command(command)

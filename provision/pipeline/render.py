@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 State = Literal["missing", "ours", "edited"]
 MADE_BY = "# Made by provision from spec.yml; remake with: provision render {name}"
+REPORT_MADE_BY = "Made by provision report"
 DIGEST = "# sha256 of what follows: "
 
 ENVIRONMENT = "environment.yml"
@@ -31,6 +32,7 @@ VIRTUAL_PACKAGES = "virtual-packages.yml"
 DOCKERFILE = "Dockerfile"
 SPEC = "spec.yml"
 TABLE = "matrix.html"
+REPORT = "report.html"
 WORKFLOWS = {"github": "github-workflow.yml", "gitlab": "gitlab-ci.yml"}
 
 
@@ -62,6 +64,19 @@ def render_spec(name: str, asked: Mapping[str, Any]) -> str:
 def render_table(values: Mapping[str, Any]) -> str:
     """The table of builds as one HTML page that needs nothing else."""
     return _template(TABLE).render(values)
+
+
+def render_report(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
+    """The page of a report, which needs nothing else. What passports say is not ours: all of it is escaped."""
+    made_by = f"{REPORT_MADE_BY}; remake with: {shlex.join(remake)}"
+    text = _templates().overlay(autoescape=True).get_template(f"{REPORT}.j2").render({**values, "made_by": made_by})
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # halves of surrogate pairs, which JSON can hold
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a page that we made."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return f"<!-- {REPORT_MADE_BY}" in file.read(200)
 
 
 def render_workflow(format: str, values: Mapping[str, Any], *, made_from: str, remake: Sequence[str]) -> str:

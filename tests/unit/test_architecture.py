@@ -34,6 +34,7 @@ TOOL_OWNERS = {
     "docker": {"pipeline/image/"},
     "conda_lock": {"pipeline/lock/"},
     "jinja2": {"pipeline/render.py"},
+    "jsonschema": {"pipeline/report/"},
     "jupyter_client": {"pipeline/register.py"},
     "rich": {"console.py"},
     "click": {"cli/"},
@@ -116,7 +117,7 @@ def test_each_outside_tool_has_one_owner() -> None:
 
 
 def test_no_heavy_import_at_the_top() -> None:
-    heavy = {"rattler", "rattler_build", "docker", "conda_lock", "jinja2", "yaml", "rich", "jupyter_client", "elftools"}
+    heavy = {"rattler", "rattler_build", "docker", "conda_lock", "jinja2", "jsonschema", "yaml", "rich", "jupyter_client", "elftools"}
     for path in modules():
         for name, at_top in imports(path):
             assert not (at_top and name.split(".")[0] in heavy), f"{path.name} imports {name} when it is imported"

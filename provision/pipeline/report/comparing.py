@@ -1,0 +1,93 @@
+"""Several environments or runs of the test: how to call each, and in what they differ. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from provision.pipeline.report.contents import Environment, Measurement
+
+ABSENT = "-"
+# Differs between runs by its nature, and is said of each.
+OWN = ("host", "hosts", "started", "took")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing in which they are not all alike. kind: environment or measurement; a value for each of them."""
+
+    kind: str
+    what: str
+    values: tuple[str, ...]
+
+
+def labels(runs: Sequence[tuple[str, ...]]) -> list[str]:
+    """The shortest names that tell the runs apart: only the parts in which they differ; else numbered."""
+    telling = [part for part in range(4) if len({run[part] for run in runs}) > 1]
+    # The file is named only where nothing else tells them apart.
+    chosen = [part for part in telling if part < 3]
+    if 3 in telling and len({tuple(run[part] for part in chosen) for run in runs}) < len(runs):
+        chosen = [*chosen, 3]
+    shown = [", ".join(run[part] for part in chosen) or run[1] for run in runs]
+    return [f"{label} ({shown[: place + 1].count(label)})" if shown.count(label) > 1 else label for place, label in enumerate(shown)]
+
+
+def differences(measurements: Sequence[Measurement]) -> tuple[tuple[Difference, ...], int]:
+    """In which facts the runs differ, and how many facts they have in common."""
+    if len(measurements) < 2:
+        return (), 0
+    tables = [{**one.about, **dict(_verdicts(one)), **one.facts} for one in measurements]
+    keys = list(dict.fromkeys(key for table in tables for key in table if key.partition(".")[0] not in OWN))
+    rows = [Difference(kind="measurement", what=key, values=tuple(table.get(key, ABSENT) for table in tables)) for key in keys]
+    unlike = tuple(row for row in rows if len(set(row.values)) > 1)
+    return unlike, len(rows) - len(unlike)
+
+
+def _verdicts(one: Measurement) -> Iterator[tuple[str, str]]:
+    yield "verdict", one.verdict
+    yield from ((f"verdict of {phase.name}", phase.verdict) for phase in one.phases)
+
+
+def environments(found: Sequence[Environment]) -> tuple[Difference, ...]:
+    """In which choices, pins and products the environments differ."""
+    if len(found) < 2:
+        return ()
+    tables = [{**dict(_choices(one)), **dict(_pins(one))} for one in found]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    rows = [Difference(kind="environment", what=key, values=tuple(table.get(key, ABSENT) for table in tables)) for key in keys]
+    return tuple(row for row in rows if len(set(row.values)) > 1)
+
+
+def _choices(one: Environment) -> Iterator[tuple[str, str]]:
+    yield from ((choice.what, choice.value) for choice in one.choices)
+    yield from one.products.items()
+
+
+def _pins(one: Environment) -> Iterator[tuple[str, str]]:
+    """By package, so that two versions of it stand in one row."""
+    for pin in one.pins:
+        name = pin.value.partition("::")[2] or pin.value
+        end = next((place for place, mark in enumerate(name) if mark in "=<>!~ ["), len(name))
+        yield f"pin of {name[:end]} ({pin.what})", pin.value
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every single fact of nested facts, by its path: `torch.nccl.loaded`."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
+        for place, item in enumerate(value):
+            yield from leaves(item, f"{path}[{place}]")
+    else:
+        yield path, in_words(value)
+
+
+def in_words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(in_words, value)) or "none"
+    if value is None:
+        return "none"
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

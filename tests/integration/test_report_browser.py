@@ -1,0 +1,83 @@
+"""The page of a report in a real browser, as wide as a desktop and as a phone: nothing hangs over, is cut off or too small to read."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.pipeline import render, report
+from tests import evidence
+from tests.unit.test_report_page import rich
+
+pytestmark = pytest.mark.browser
+# Runs in the page and leaves what it measured in the title. The page itself forbids scripts, so its policy is taken out first.
+MEASURE = """
+<script>
+const box = (element) => element.getBoundingClientRect();
+const within = (inner, outer) => inner.left >= outer.left - 1 && inner.right <= outer.right + 1
+  && inner.top >= outer.top - 1 && inner.bottom <= outer.bottom + 1;
+const meet = (one, other) => one.left < other.right && other.left < one.right && one.top + 3 < other.bottom && other.top + 3 < one.bottom;
+const texts = [...document.querySelectorAll('svg[role=img] text')];
+const scrolled = (element) => element.closest('.scroll, details:not([open])') !== null;
+const shown = [...document.querySelectorAll('main *, header *')].filter((element) => !scrolled(element) && box(element).width > 1);
+parent.document.title = 'MEASURED' + JSON.stringify({
+  wide: document.documentElement.scrollWidth,
+  window: window.innerWidth,
+  over: shown.filter((element) => box(element).right > window.innerWidth + 1).map((element) => element.outerHTML.slice(0, 120)),
+  cut: texts.filter((text) => !within(box(text), box(text.ownerSVGElement))).map((text) => text.textContent),
+  meet: texts.flatMap((one, place) => texts.slice(place + 1)
+    .filter((other) => one.ownerSVGElement === other.ownerSVGElement && meet(box(one), box(other)))
+    .map((other) => one.textContent + ' / ' + other.textContent)),
+  smallest: Math.min(...texts.map((text) => box(text).height)),
+  charts: document.querySelectorAll('svg[role=img]').length,
+  ground: getComputedStyle(document.body).backgroundColor,
+});
+</script>
+"""
+
+
+def measured(page: str, folder: Path, width: int, *flags: str) -> dict[str, Any]:
+    """In a frame of that width: a window of Chromium's cannot be narrower than 500 pixels."""
+    frame = folder / "frame.html"
+    frame.write_text(f'<!DOCTYPE html><iframe style="width: {width}px; height: 2000px; border: 0" srcdoc="{html.escape(page)}"></iframe>')
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}"]
+    command += ["--window-size=1600,2100", *flags, "--dump-dom", frame.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r"<title>MEASURED(.*?)</title>", done.stdout)
+    assert found, done.stderr[-2000:]
+    said: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return said
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("page")
+    documents = [rich(), rich("a-node-with-a-long-name.rack17.cluster.example.org", 0.8)]
+    found = [report.read(evidence.write(folder / f"{place}.json", one)) for place, one in enumerate(documents)]
+    text = render.render_report(report.values(report.page(found)), remake=["provision", "report"])
+    without_policy, count = re.subn(r"<meta http-equiv=.Content-Security-Policy.[^>]*>", "", text)
+    assert count == 1
+    return without_policy.replace("</body>", f"{MEASURE}</body>")
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_nothing_hangs_over_or_is_cut(page: str, tmp_path: Path, width: int) -> None:
+    found = measured(page, tmp_path, width)
+    assert found["window"] == width
+    assert (found["wide"], found["over"]) == (width, [])
+    assert (found["cut"], found["meet"]) == ([], [])
+    assert found["smallest"] > 9
+    assert found["charts"] == 4
+
+
+def test_a_dark_screen_gets_a_dark_page(page: str, tmp_path: Path) -> None:
+    light = measured(page, tmp_path, 1400)["ground"]
+    dark = measured(page, tmp_path, 1400, "--force-dark-mode", "--blink-settings=preferredColorScheme=0")["ground"]
+    assert light == "rgb(255, 255, 255)"
+    assert dark == "rgb(19, 22, 27)"

@@ -1,0 +1,235 @@
+"""What the page of a report says: read strictly, nothing invented, everything that several runs differ in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.errors import IntegrityError, InvalidSpec
+from provision.pipeline import report
+from provision.pipeline.report import comparing, drawing, measures
+from tests import evidence
+from tests.evidence import MIB, collectives, finding, passport, phase, row
+
+
+def page_of(tmp_path: Path, *documents: dict[str, Any]) -> report.Page:
+    return report.page([report.read(evidence.write(tmp_path / str(place) / "p.json", one)) for place, one in enumerate(documents)])
+
+
+def read_text(tmp_path: Path, text: str) -> report.Evidence:
+    (tmp_path / "p.json").write_text(text)
+    return report.read(tmp_path / "p.json")
+
+
+@pytest.mark.parametrize("text, said", [
+    ("", "is not JSON"),
+    ('{"schema": 1', "is not JSON"),
+    ("[" * 100_000, "is not JSON"),
+    ('{"schema": NaN}', "NaN is not a number"),
+    ('{"schema": 1e999}', "1e999 is no number"),
+    ("[]", "neither a passport nor a smoke report"),
+    ('{"name": "lab"}', "neither a passport nor a smoke report"),
+    ('{"schema": 7, "made_by": "provision 9.0"}', r"of schema 7 \(made by provision 9.0\), and this provision reads schema 1"),
+    ('{"schema": true}', "is damaged: at the top|is damaged: at schema"),
+    ('{"schema": 1, "kind": "smoke"}', "of schema 1, and this provision reads schema 2"),
+    ('{"schema": 2, "kind": "smoke"}', "is damaged: at the top"),
+])  # fmt: skip
+def test_what_is_not_whole_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(IntegrityError, match=said) as refused:
+        read_text(tmp_path, text)
+    assert refused.value.advice
+    assert len(str(refused.value)) < 600
+
+
+@pytest.mark.parametrize("change, where", [
+    ({"lock": {"sha256": "x", "packages": "many", "portable": True}}, "lock.packages"),
+    ({"pins": [{"manager": "conda", "requirement": "numpy", "reason": None, "source": "x"}]}, r"pins\[0\].reason"),
+    ({"image": {"reference": "x"}}, "image"),
+    ({"smoke": {"prefix": {"verdict": "splendid", "measured_on": {}, "report": {}}}}, "smoke.prefix.verdict"),
+])  # fmt: skip
+def test_a_damaged_passport_is_refused_with_the_place(tmp_path: Path, change: dict[str, Any], where: str) -> None:
+    with pytest.raises(IntegrityError, match=f"damaged: at {where}"):
+        page_of(tmp_path, passport(**change))
+
+
+@pytest.mark.parametrize("change, where", [
+    ({"bytes": 0}, r"phases\[0\].data.rows\[0\].bytes"),
+    ({"bytes": 10**400}, r"phases\[0\].data.rows\[0\].bytes"),
+    ({"time_us_max": "fast"}, r"phases\[0\].data.rows\[0\].time_us_max"),
+    ({"busbw_gb_s": -1}, r"phases\[0\].data.rows\[0\].busbw_gb_s"),
+    ({"time_us_by_rank": None}, r"phases\[0\].data.rows\[0\].time_us_by_rank"),
+])  # fmt: skip
+def test_a_damaged_report_in_a_passport_is_refused_with_the_place(tmp_path: Path, change: dict[str, Any], where: str) -> None:
+    broken = evidence.report(collectives({**row(MIB), **change}))
+    with pytest.raises(IntegrityError, match=f"the smoke report of the prefix is damaged: at {where}"):
+        page_of(tmp_path, passport(broken))
+
+
+def test_no_such_file_and_a_folder_are_mistakes_of_the_request(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="does not exist"):
+        report.read(tmp_path / "nothing.json")
+    with pytest.raises(InvalidSpec, match="is a folder"):
+        report.read(tmp_path)
+
+
+def test_a_passport_without_a_smoke_test_says_so_and_invents_no_verdict(tmp_path: Path) -> None:
+    page = page_of(tmp_path, passport())
+    assert page.verdict == "unknown"
+    assert (page.measurements, page.curves, page.ranks) == ((), (), ())
+    assert page.missing == (f"{tmp_path / '0' / 'p.json'}: no smoke test was run.",)
+    (environment,) = page.environments
+    assert environment.name == "torch2.3-cuda12.1-py311"
+    assert {choice.what for choice in environment.choices} >= {"torch", "cuda", "nccl", "driver"}
+    assert all(pin.reason for pin in environment.pins)
+    assert "not portable" in environment.products["lock"]
+
+
+def test_a_report_of_another_schema_within_a_passport_keeps_its_verdict_and_says_what_cannot_be_shown(tmp_path: Path) -> None:
+    old = {"schema": 1, "kind": "smoke", "verdict": "pass"}
+    (run,) = page_of(tmp_path, passport(old)).measurements
+    assert (run.verdict, run.phases) == ("pass", ())
+    assert run.notes == ("Its phases cannot be shown: the report is of schema 1, and this provision reads schema 2.",)
+
+
+def test_a_report_alone_has_no_environment_and_says_so(tmp_path: Path) -> None:
+    page = page_of(tmp_path, evidence.report(phase()))
+    assert page.environments == ()
+    assert any("a smoke report alone" in said for said in page.missing)
+    assert any("no curves" in said for said in page.missing)
+
+
+def test_findings_verdicts_and_phases_that_were_left_out_are_told(tmp_path: Path) -> None:
+    said = evidence.report(phase(), phase("ddp", verdict="fail", findings=[finding()]), skipped=["checkpoint"])
+    page = page_of(tmp_path, passport(said))
+    (run,) = page.measurements
+    assert page.verdict == run.verdict == "fail"
+    assert [(one.name, one.verdict) for one in run.phases] == [("barrier", "pass"), ("ddp", "fail"), ("checkpoint", "skipped")]
+    assert run.phases[1].findings[0].ranks == (1,)
+    assert run.about["ranks"] == "2, gloo on cpu"
+    assert run.facts["torch.devices[0].name"] == "H100"
+    assert run.facts["torch.arch_list"] == "sm_80, sm_90"
+
+
+def test_a_verdict_that_the_run_contradicts_is_the_passports_and_said(tmp_path: Path) -> None:
+    document = passport(evidence.report(phase()))
+    document["smoke"]["prefix"]["verdict"] = "unknown"
+    (run,) = page_of(tmp_path, document).measurements
+    assert run.verdict == "unknown"
+    assert "the verdict is unknown" in run.notes[0]
+
+
+def test_a_rehearsal_and_a_single_rank_are_not_taken_for_more(tmp_path: Path) -> None:
+    (rehearsal,) = page_of(tmp_path, passport(evidence.report(phase()))).measurements
+    assert any("speed of GPUs" in note for note in rehearsal.notes)
+    (alone,) = page_of(tmp_path, passport(evidence.report(phase(), world_size=1, device="cuda:0", backend="nccl"))).measurements
+    assert any("one rank" in note for note in alone.notes)
+
+
+def test_curves_are_by_collective_and_type_in_order_of_size(tmp_path: Path) -> None:
+    rows = [row(MIB), row(8), row(MIB, dtype="bfloat16"), row(MIB, collective="broadcast")]
+    page = page_of(tmp_path, passport(evidence.report(collectives(*rows, refused={"all_reduce float16": "not offered"}))))
+    assert [(one.collective, one.dtype, [point.bytes for point in one.points]) for one in page.curves] == [
+        ("all_reduce", "float32", [8, MIB]),
+        ("all_reduce", "bfloat16", [MIB]),
+        ("broadcast", "float32", [MIB]),
+    ]
+    assert "Not measured: all_reduce float16: not offered." in page.measurements[0].notes
+
+
+def test_bands_are_the_tests_own_and_only_where_it_judges(tmp_path: Path) -> None:
+    known = {"name": "8 x H200", "source": "a page", "condition": "NVLS", "from_bytes": 512 * MIB}
+    rows = [row(MIB, busbw=1.0, expected_gb_s=40.0), row(512 * MIB, busbw=430.0, expected_gb_s=450.0)]
+    (curve,) = page_of(tmp_path, passport(evidence.report(collectives(*rows, expected={"all_reduce": known})))).curves
+    assert [(band.expected, band.fine, band.bad) for band in curve.expected] == [(40.0, None, None), (450.0, 405.0, 360.0)]
+    assert curve.notes == ("Expected: 8 x H200 (NVLS; a page).",)
+
+
+def test_where_nothing_is_known_the_answer_is_said(tmp_path: Path) -> None:
+    rows = [row(8, judged="Gloo on CPUs: not judged"), row(MIB, judged="Gloo on CPUs: not judged")]
+    (curve,) = page_of(tmp_path, passport(evidence.report(collectives(*rows, expected={"all_reduce": "not known"})))).curves
+    assert (curve.expected, curve.notes) == ((), ("Bandwidth: Gloo on CPUs: not judged.",))
+
+
+def ranks(count: int, slow: int, **more: Any) -> dict[str, Any]:
+    times = [100.0] * count
+    times[slow] = 160.0
+    waits = [50.0] * count
+    waits[slow] = 5.0
+    rates = [{"rank": rank, "copy": 10.0} for rank in range(count)]
+    return evidence.report(
+        phase(data={"p50_us_by_rank": waits}),
+        collectives(row(MIB, time_us_by_rank=times), row(MIB, collective="broadcast", time_us_by_rank=times)),
+        phase("compute", data={"units": {"copy": "GB/s"}, "ranks": rates}),
+        world_size=count,
+        **more,
+    )
+
+
+def test_ranks_stand_beside_the_median_of_all(tmp_path: Path) -> None:
+    (table,) = page_of(tmp_path, passport(ranks(4, slow=2))).ranks
+    assert [(column.group, column.title, column.unit, column.median) for column in table.columns] == [
+        ("barrier", "wait", "us", 50.0),
+        ("compute", "copy", "GB/s", 10.0),
+        ("all_reduce of float32", "1 MiB", "us", 100.0),
+    ]
+    assert [cell.ratio for cell in table.rows[2]] == [0.1, 1.0, 1.6]
+    assert table.hidden == 0
+
+
+def test_of_very_many_ranks_those_that_stand_out_are_shown_and_the_rest_counted(tmp_path: Path) -> None:
+    (table,) = page_of(tmp_path, passport(ranks(500, slow=499))).ranks
+    assert len(table.ranks) == measures.MOST_RANKS
+    assert table.ranks[-1] == 499
+    assert table.hidden == 500 - measures.MOST_RANKS
+
+
+def test_one_rank_has_no_table_of_ranks(tmp_path: Path) -> None:
+    alone = evidence.report(collectives(row(MIB, busbw=None, ranks=1)), world_size=1)
+    page = page_of(tmp_path, passport(alone))
+    assert page.ranks == ()
+    assert page.curves[0].points[0].busbw_gb_s is None
+    (figure,) = drawing.figures(page)
+    assert [chart.title for chart in figure.charts] == ["Time: the slowest rank's median"]
+    assert figure.rows[0][6] == "not applicable"
+
+
+def test_the_same_lock_on_two_hosts_is_one_environment_and_two_runs(tmp_path: Path) -> None:
+    other = evidence.report(phase(verdict="warn", findings=[finding(verdict="warn")]), hosts=["node2"])
+    other["facts"] = {**other["facts"], "host": "node2", "driver": "550.54"}
+    page = page_of(tmp_path, passport(evidence.report(phase())), passport(other, host="node2"))
+    (environment,) = page.environments
+    assert len(environment.files) == 2
+    assert page.title == "torch2.3-cuda12.1-py311 on 2 hosts"
+    assert [run.label for run in page.measurements] == ["node1", "node2"]
+    assert {difference.what: difference.values for difference in page.differences} == {
+        "verdict": ("pass", "warn"),
+        "verdict of barrier": ("pass", "warn"),
+        "driver": ("-", "550.54"),
+    }
+    assert page.same == 5
+    assert page.verdict == "warn"
+
+
+def test_two_environments_differ_in_choices_and_pins(tmp_path: Path) -> None:
+    other = passport(name="other")
+    other["lock"] = {**other["lock"], "sha256": "0" * 64}
+    other["pins"] = [{**pin, "requirement": pin["requirement"].replace("torch==2.3.1", "torch==2.4.0")} for pin in other["pins"]]
+    page = page_of(tmp_path, passport(), other)
+    assert page.title == "2 environments compared"
+    told = {difference.what: difference.values for difference in page.differences if difference.kind == "environment"}
+    assert told["pin of torch (pip)"] == ("torch==2.3.1", "torch==2.4.0")
+    assert set(told) == {"pin of torch (pip)", "lock"}
+
+
+@pytest.mark.parametrize("runs, expected", [
+    ([("lab", "n1", "prefix", "a"), ("lab", "n2", "prefix", "b")], ["n1", "n2"]),
+    ([("lab", "n1", "prefix", "a"), ("lab", "n1", "image", "a")], ["prefix", "image"]),
+    ([("lab", "n1", "prefix", "a"), ("old", "n2", "prefix", "b")], ["lab, n1", "old, n2"]),
+    ([("lab", "n1", "prefix", "a"), ("lab", "n1", "prefix", "b")], ["a", "b"]),
+    ([("lab", "n1", "prefix", "a"), ("lab", "n1", "prefix", "a")], ["n1 (1)", "n1 (2)"]),
+    ([("lab", "n1", "prefix", "a")], ["n1"]),
+])  # fmt: skip
+def test_runs_are_called_by_what_tells_them_apart(runs: list[tuple[str, ...]], expected: list[str]) -> None:
+    assert comparing.labels(runs) == expected

@@ -1,0 +1,243 @@
+"""The page of a report: parsed as HTML. It needs nothing from outside, holds no code, and says all texts as they are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from provision.cli import cli
+from provision.pipeline import render, report
+from provision.pipeline.report import drawing
+from tests import evidence
+from tests.evidence import MIB, collectives, finding, passport, phase, row
+
+GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "report" / "report.html"
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of each; every element must be closed where it should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open, f"not closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style" and data.strip():
+            self.texts.append(" ".join(data.split()))
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def html(tmp_path: Path, *documents: dict[str, Any]) -> str:
+    paths = [evidence.write(tmp_path / str(place) / "p.json", one) for place, one in enumerate(documents)]
+    return render.render_report(report.values(report.page([report.read(path) for path in paths])), remake=["provision", "report"])
+
+
+def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, Any]:
+    """A passport with everything that a page can show."""
+    sizes = [8, 1024, *(MIB << shift for shift in range(0, 11, 2))]
+    known = {"name": "8 x H200", "source": "a page", "condition": "NVLS", "from_bytes": 256 * MIB}
+    rows = [
+        row(size, busbw=factor * 450 * size / (size + 8 * MIB), expected_gb_s=450 * size / (size + 8 * MIB), ranks=8, dtype=dtype)
+        for size in sizes
+        for dtype in ("float32", "bfloat16")
+    ]
+    found = evidence.report(
+        phase(data={"p50_us_by_rank": [50.0, 52.0, 48.0, 50.0, 50.0, 49.0, 51.0, 5.0]}),
+        collectives(*rows, row(MIB, collective="broadcast", ranks=8), expected={"all_reduce": known}),
+        phase("compute", data={"units": {"copy": "GB/s"}, "ranks": [{"rank": rank, "copy": 2700.0 + rank} for rank in range(8)]}),
+        phase("ddp", verdict="fail", message="in short", findings=[finding(), finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2])]),
+        world_size=8, hosts=[host], skipped=["checkpoint"], **changes,
+    )  # fmt: skip
+    return passport(found, host=host)
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(tmp_path: Path) -> None:
+    text = html(tmp_path, rich(), rich("node2", 0.8))
+    page = Page(text)
+    assert {"script", "link", "img", "iframe", "object", "embed", "form"}.isdisjoint({tag for tag, _ in page.elements})
+    addresses = [value for _, attributes in page.elements for name, value in attributes.items() if name in ("href", "src", "action")]
+    assert addresses and all(str(address).startswith("#") for address in addresses)
+    targets = {attributes.get("id") for _, attributes in page.elements}
+    assert {str(address)[1:] for address in addresses} <= targets
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on") or name == "style"]
+    assert "url(" not in text and "@import" not in text
+    (policy,) = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert str(policy).startswith("default-src 'none'")
+
+
+def test_everything_has_its_place(tmp_path: Path) -> None:
+    page = Page(html(tmp_path, rich(), rich("node2", 0.8)))
+    for said in ("torch2.3-cuda12.1-py311 on 2 hosts", "wrong-value", "check its memory", "ranks 0-2", "skipped", "in short",
+                 "Between the runs of the smoke test", "all_reduce", "broadcast", "expected, and the bands", "Pins", "cuda-graph-hang",
+                 "the others wait for the rank that waits least", "×0.10", "256 MiB"):  # fmt: skip
+        assert said in page.text, said
+    assert page.all("html")[0]["lang"] == "en"
+    drawings = [svg for svg in page.all("svg") if svg.get("role") == "img"]
+    assert len(drawings) == 4
+    assert all("aria-label" in svg for svg in drawings)
+
+
+HOSTILE = "<script>alert('x')</script>\"'&--><!-- {{ 7 * 7 }}\x00\ud800"
+
+
+def test_no_text_of_a_passport_becomes_markup(tmp_path: Path) -> None:
+    said = evidence.report(
+        phase(HOSTILE, verdict="fail", message=HOSTILE, findings=[finding(message=HOSTILE, advice=HOSTILE)]),
+        collectives(row(MIB, collective=HOSTILE, dtype=HOSTILE, judged=HOSTILE), refused={HOSTILE: HOSTILE}, note=HOSTILE),
+        hosts=[HOSTILE], profile=HOSTILE, backend=HOSTILE, device=HOSTILE, skipped=[HOSTILE], facts={HOSTILE: HOSTILE},
+    )  # fmt: skip
+    choice = {"what": HOSTILE, "value": HOSTILE, "reason": HOSTILE, "source": HOSTILE}
+    pin = {"manager": "conda", "requirement": HOSTILE, "reason": HOSTILE, "source": HOSTILE}
+    changes = {"name": HOSTILE, "made_by": HOSTILE, "request": {HOSTILE: HOSTILE}, "reasons": [choice], "warnings": [choice], "pins": [pin]}
+    first = passport(said, host=HOSTILE, **changes)
+    text = html(tmp_path, first, passport(evidence.report(phase()), host="node2"))
+    text.encode("utf-8")
+    page = Page(text)
+    assert not page.all("script")
+    assert "{{ 7 * 7 }}" in page.text and "49" not in page.text.replace("×", "").split()
+    assert "<script>alert('x')</script>" in page.text
+    assert text.count("-->") == 1
+
+
+def test_a_command_line_cannot_end_the_comment_that_names_it(tmp_path: Path) -> None:
+    page = report.page([report.read(evidence.write(tmp_path / "p.json", passport()))])
+    text = render.render_report(report.values(page), remake=["provision", "report", "--><script>x</script>"])
+    assert not Page(text).all("script")
+
+
+def test_the_same_evidence_is_the_same_page(tmp_path: Path) -> None:
+    assert html(tmp_path, rich()) == html(tmp_path, rich())
+
+
+def test_the_page_is_as_it_was(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("passport.json").write_text(json.dumps(rich()))
+    values = report.values(report.page([report.read(Path("passport.json"))]))
+    text = render.render_report(values, remake=["provision", "report", "passport.json", "-o", "report.html"])
+    if request.config.getoption("--update-golden"):
+        GOLDEN.parent.mkdir(parents=True, exist_ok=True)
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def chart_of(tmp_path: Path, *rows: dict[str, Any], **data: Any) -> drawing.Chart:
+    page = report.page([report.read(evidence.write(tmp_path / "p.json", passport(evidence.report(collectives(*rows, **data)))))])
+    return drawing.figures(page)[0].charts[0]
+
+
+def test_axes_are_logarithmic_and_hold_every_point(tmp_path: Path) -> None:
+    chart = chart_of(tmp_path, *(row(size, busbw=size / MIB) for size in (MIB, 4 * MIB, 16 * MIB)))
+    marks = chart.lines[0].marks
+    assert math.isclose(marks[1].x - marks[0].x, marks[2].x - marks[1].x, abs_tol=0.2)
+    assert math.isclose(marks[0].y - marks[1].y, marks[1].y - marks[2].y, abs_tol=0.2)
+    assert marks[0].x == drawing.LEFT and marks[2].x == drawing.WIDTH - drawing.RIGHT
+    assert all(drawing.TOP <= mark.y <= drawing.HEIGHT - drawing.BOTTOM for mark in marks)
+    assert [tick.label for tick in chart.x_ticks] == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
+    assert {"1", "2", "5", "10"} <= {tick.label for tick in chart.y_ticks}
+    assert marks[0].told == "float32, 1 MiB: 1"
+
+
+@pytest.mark.parametrize("values", [[1.0], [400.0, 401.0], [0.9, 0.95, 1.0], [1e-5, 3.0], [1e-9, 1e9], [7.0, 7.0]])
+def test_an_axis_has_marks_that_can_be_read_whatever_the_values(tmp_path: Path, values: list[float]) -> None:
+    chart = chart_of(tmp_path, *(row(MIB << place, busbw=value) for place, value in enumerate(values)))
+    assert 2 <= len(chart.y_ticks) <= 12
+    assert len({tick.label for tick in chart.y_ticks}) == len(chart.y_ticks)
+    heights = [tick.at for tick in chart.y_ticks]
+    assert all(upper - lower < -10 for lower, upper in itertools.pairwise(heights)), heights
+
+
+def test_bandwidth_is_drawn_from_where_it_is_not_all_latency(tmp_path: Path) -> None:
+    chart = chart_of(tmp_path, *(row(size) for size in (8, 1024, MIB, 2 * MIB, 4 * MIB)))
+    assert chart.title == "Bus bandwidth in GB/s, from 256 KiB on"
+    assert len(chart.lines[0].marks) == 3
+    few = chart_of(tmp_path, *(row(size) for size in (8, 1024, MIB)))
+    assert (few.title, len(few.lines[0].marks)) == ("Bus bandwidth in GB/s", 3)
+
+
+def test_zones_lie_below_what_is_expected_and_only_where_it_is_judged(tmp_path: Path) -> None:
+    known = {"name": "x", "from_bytes": 4 * MIB}
+    rows = [row(size, busbw=100.0, expected_gb_s=100.0) for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)]
+    chart = chart_of(tmp_path, *rows, expected={"all_reduce": known})
+    zones = {verdict: [tuple(map(float, point.split(","))) for point in outline.split()] for verdict, outline in chart.zones}
+    first = chart.lines[0].marks[2]
+    assert set(zones) == {"warn", "pass"}
+    assert min(x for outline in zones.values() for x, _ in outline) == first.x
+    assert max(y for _, y in zones["pass"]) == min(y for _, y in zones["warn"])
+    assert min(y for _, y in zones["pass"]) == first.y
+    (line,) = chart.expected
+    assert len(line.split()) == 4
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(cli, ["report", *words])
+
+
+def test_the_command_writes_the_page_and_only_over_its_own(tmp_path: Path) -> None:
+    source, out = evidence.write(tmp_path / "p.json", rich()), tmp_path / "report.html"
+    for _ in range(2):
+        done = run(str(source), "-o", str(out))
+        assert (done.exit_code, done.stdout) == (0, f"wrote {out}: torch2.3-cuda12.1-py311, fail, 1 run of the smoke test\n")
+    assert out.read_text().startswith("<!DOCTYPE html>\n<!-- Made by provision report; remake with: provision report ")
+    out.write_text("mine")
+    assert run(str(source), "-o", str(out)).exit_code == 6
+    assert out.read_text() == "mine"
+    assert run(str(source), "-o", str(out), "--force").exit_code == 0
+    assert "Made by provision report" in out.read_text()
+    assert run(str(source), "-o", str(tmp_path)).exit_code == 3
+
+
+def test_the_command_shows_the_page_or_what_it_says(tmp_path: Path) -> None:
+    source = evidence.write(tmp_path / "p.json", rich())
+    Page(run(str(source)).stdout)
+    said = json.loads(run(str(source), "--json").stdout)
+    assert said["verdict"] == "fail"
+    assert said["measurements"][0]["phases"][3]["findings"][0]["advice"] == "check its memory"
+    assert said["curves"][0]["points"][0]["bytes"] == 8
+    assert len(said["ranks"][0]["rows"]) == 8
+    assert {"title", "environments", "differences", "missing"} <= said.keys()
+
+
+def test_environments_are_named_as_elsewhere(tmp_path: Path) -> None:
+    envs = tmp_path / "envs"
+    evidence.write(envs / "lab" / "passport.json", rich())
+    assert json.loads(run("lab", "--envs", str(envs), "--json").stdout)["measurements"][0]["label"] == "node1"
+    assert json.loads(run(str(envs / "lab"), "--json").stdout)["measurements"][0]["label"] == "node1"
+    failed = run("lob", "--envs", str(envs))
+    assert failed.exit_code == 3
+    assert f"Passports in {envs}: lab." in failed.stderr.replace("\n", " ")
+
+
+def test_a_damaged_passport_ends_with_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text("{")
+    assert run(str(tmp_path / "p.json")).exit_code == 7
+    assert run().exit_code == 2
