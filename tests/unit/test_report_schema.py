@@ -1,0 +1,100 @@
+"""The schemas are what both sides do: what `inside` writes fits, the sample fits, and what does not fit neither side reads."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from provision.compat import DATA
+from provision.inside import report
+from tests import evidence
+
+SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
+
+
+def validator(kind: str) -> Draft202012Validator:
+    schema = json.loads((DATA / f"{kind}.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+REPORT, PASSPORT = validator("smoke-report"), validator("passport")
+
+
+def test_the_sample_fits() -> None:
+    REPORT.validate(json.loads(SAMPLE.read_text()))
+
+
+def test_a_passport_of_ours_fits() -> None:
+    PASSPORT.validate(evidence.passport(json.loads(SAMPLE.read_text())))
+
+
+def test_the_number_of_the_schema_is_the_code_s() -> None:
+    schema = json.loads((DATA / "smoke-report.schema.json").read_text())
+    assert schema["properties"]["schema"]["const"] == report.SCHEMA
+    assert schema["properties"]["kind"]["const"] == report.KIND
+    assert set(schema["$defs"]["verdict"]["enum"]) == set(report.WORST_FIRST)
+    assert set(schema["$defs"]["finding"]["properties"]) == set(report.Finding.__dataclass_fields__)
+    assert set(schema["$defs"]["phase"]["properties"]) == set(report.Phase.__dataclass_fields__)
+    assert set(schema["properties"]) == {"schema", "kind", "verdict", *report.Report.__dataclass_fields__}
+
+
+def test_what_inside_writes_of_a_run_that_went_wrong_fits() -> None:
+    finding = report.Finding("wrong-value", "fail", [1], "1 wrong", "check")
+    phases = [
+        report.Phase("facts", "fail", 0.0, "torch is broken", {}, [finding]),
+        report.Phase("barrier", "unknown", 0.0, "not finished", {}, []),
+    ]
+    written = report.Report("2026-01-01T00:00:00Z", 0.5, "unknown", "unknown", 2, ["node1"], "quick", ["ddp"], {}, phases)
+    REPORT.validate(json.loads(report.dumps(written)))
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every key that the contract fixes: not what lies in facts and data."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield (*path, key)
+            if key not in ("facts", "data"):
+                yield from places(item, (*path, key))
+    elif isinstance(value, list):
+        for place, item in enumerate(value[:1]):
+            yield from places(item, (*path, place))
+
+
+WHOLE = evidence.report(evidence.phase(verdict="fail", findings=[evidence.finding()]))
+
+
+@pytest.mark.parametrize("path", list(places(WHOLE)), ids=lambda path: ".".join(map(str, path)))
+def test_without_any_key_neither_side_reads_it(path: tuple[Any, ...]) -> None:
+    REPORT.validate(WHOLE)
+    report.loads(json.dumps(WHOLE))
+    broken = copy.deepcopy(WHOLE)
+    holder: Any = broken
+    for step in path[:-1]:
+        holder = holder[step]
+    del holder[path[-1]]
+    assert not REPORT.is_valid(broken)
+    with pytest.raises(report.ReportUnreadable):
+        report.loads(json.dumps(broken))
+
+
+@pytest.mark.parametrize("change", [
+    {"schema": 1}, {"schema": "2"}, {"kind": "stuck"}, {"verdict": "fine"}, {"duration_s": -1}, {"world_size": 0}, {"world_size": 1.5},
+    {"hosts": []}, {"hosts": "node1"}, {"started_at": "yesterday"}, {"skipped": None}, {"phases": {}}, {"more": 1},
+])  # fmt: skip
+def test_other_values_do_not_fit(change: dict[str, Any]) -> None:
+    assert not REPORT.is_valid({**WHOLE, **change})
+
+
+@pytest.mark.parametrize(
+    "change", [{"id": "Wrong Value"}, {"verdict": "pass"}, {"ranks": [-1]}, {"ranks": 1}, {"more": 1}, {"advice": None}]
+)
+def test_other_findings_do_not_fit(change: dict[str, Any]) -> None:
+    finding = {**evidence.finding(), **change}
+    assert not REPORT.is_valid(evidence.report(evidence.phase(verdict="fail", findings=[finding])))
