@@ -44,6 +44,7 @@ class Spec:
     base: str | None = None
     python_from: PythonFrom = "auto"
     companions: bool = True  # torchvision and torchaudio along with torch
+    jupyter: bool = True  # ipykernel along, through which Jupyter starts the environment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from provision.cli.ci import ci
 from provision.cli.options import (
     asked,
+    beside,
     builds,
     common,
     context_of,
@@ -79,7 +80,7 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
 @matrix.command("lock")
 @builds
 @click.option("--newest", is_flag=True, help="Of each minor release only its newest patch.")
-@click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]")
+@beside
 @mirrored
 @relock_option
 @dry

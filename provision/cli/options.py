@@ -52,6 +52,12 @@ mirrored = options(
     ),
 )
 
+# What comes along unless it is left out.
+beside = options(
+    click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]"),
+    click.option("--jupyter/--no-jupyter", default=None, help="ipykernel along, by which Jupyter starts it.  [default: along]"),
+)
+
 # What an environment is asked to be; the keys of spec.yml.
 request = options(
     click.option("--torch", metavar="VERSION", help="PyTorch release: 2.3 (newest 2.3.x), 2 (newest 2.x), 2.3.1, '>=2.3,<2.6' or latest."),
@@ -87,7 +93,7 @@ request = options(
     mirrored,
     click.option("--conda", multiple=True, metavar="SPEC", help="Another conda package."),
     click.option("--pip", multiple=True, metavar="REQ", help="Another package from the package index."),
-    click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]"),
+    beside,
     click.option(
         "--python-from", type=click.Choice(["auto", "channel", "host"]), help="A channel's Python, or this machine's.  [default: auto]"
     ),
@@ -95,7 +101,7 @@ request = options(
 )
 SPEC_OPTIONS = (
     "torch", "cuda", "cpu", "python", "nccl", "cudnn", "gpu", "driver", "glibc", "platforms", "infiniband", "as_of", "source", "channels",
-    "conda", "pip", "companions", "python_from", "base",
+    "conda", "pip", "companions", "jupyter", "python_from", "base",
 )  # fmt: skip
 
 # Which builds of the table are meant.

@@ -50,6 +50,8 @@ class Build:
     python_source: str | None
     specs: tuple[str, ...]  # conda requirements that select this build; empty for wheels
     source: str
+    channels: tuple[str, ...] = ()  # of the pytorch channel's builds: where they and their CUDA lie, in order of priority
+    channels_source: str | None = None
     elsewhere: dict[Platform, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)  # what differs by platform
 
     def on(self, platform: Platform) -> Build:
@@ -281,6 +283,8 @@ def _channel_build(cuda: str, build: dict[str, Any], row: dict[str, Any]) -> Bui
         triton_source=build["triton"]["source"],
         specs=(build["selector"],),
         source=row["pytorch_channel"]["source"],
+        channels=tuple(build["channels"]),
+        channels_source=build.get("channels_source", row["pytorch_channel"]["source"]),
         **_facts(build),
     )
 

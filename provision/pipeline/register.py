@@ -11,6 +11,7 @@ from provision.errors import Taken
 from provision.folders import write_whole
 from provision.model import Kernel, Prefix, Resolution
 
+LAUNCHER = "ipykernel"  # the package by which Jupyter starts an environment
 OWNER = "provision"  # the key in kernel.json's metadata by which we know our own
 
 
@@ -56,6 +57,11 @@ def _manager() -> Any:
 def user_folder(name: str) -> Path:
     """Where the user's kernelspec of this name is, or would be."""
     return Path(_manager().user_kernel_dir) / name
+
+
+def is_startable(prefix: Prefix) -> bool:
+    """Whether the prefix holds what Jupyter starts it by, whoever installed it."""
+    return any(prefix.path.glob(f"lib/python3.*/site-packages/{LAUNCHER}-*.dist-info"))
 
 
 def is_current(prefix: Prefix, shown: str) -> bool:

@@ -67,7 +67,7 @@ def _build(context: Context, wish: Wish, wanted: Plan, client: Any | None) -> Bu
     image = _image_stage(context, wish, wanted, lock, prefix, client, stages)
     smoke = _smoke_stage(context, wish, wanted, prefix, image, client, stages)
     failed = validate.failures(smoke)
-    kernel = _kernel_stage(wish, wanted, prefix, stages, failed)
+    kernel = _kernel_stage(wish, wanted, lock, prefix, stages, failed)
     result = BuildResult(
         name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
         image=image, kernel=kernel, smoke=smoke, failed=tuple(failed), stages=tuple(stages.records),
@@ -158,10 +158,13 @@ def smoke_in(
         return validate.read_report(Path(out), "image", status, output)
 
 
-def _kernel_stage(wish: Wish, wanted: Plan, prefix: Prefix, stages: Stages, failed: list[str]) -> Kernel | None:
+def _kernel_stage(wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, stages: Stages, failed: list[str]) -> Kernel | None:
     shown = register.display_name(wanted.resolution)
     if not wish.kernel or failed:
         stages.skip("kernel", "the smoke test failed" if failed else "--no-kernel")
+        return None
+    if lock.find(register.LAUNCHER) is None:
+        stages.skip("kernel", f"no {register.LAUNCHER} in it" + ("" if wanted.resolution.spec.jupyter else " (--no-jupyter)"))
         return None
     return stages.run("kernel", lambda: keep_kernel(prefix, shown), lambda done: (made_or_kept(done[1]), done[0].display_name))[0]
 

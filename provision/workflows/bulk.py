@@ -95,7 +95,7 @@ def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[
     if newest:
         latest = {(minor(build.torch), build.cuda, build.source): build.torch for build in builds}
         builds = [build for build in builds if latest[minor(build.torch), build.cuda, build.source] == build.torch]
-    kept = {name: asked.get(name) for name in ("python", "nccl", "glibc", "driver", "gpu", "companions")}
+    kept = {name: asked.get(name) for name in ("python", "nccl", "glibc", "driver", "gpu", "companions", "jupyter")}
     return [
         Wish(
             options={"torch": build.torch, "cuda": build.cuda, "source": build.source, "platforms": build.platforms, **kept}, relock=relock

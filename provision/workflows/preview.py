@@ -25,9 +25,7 @@ def build_preview(context: Context, wish: Wish) -> list[dict[str, str]]:
     steps.append({"stage": "prefix", "would": _prefix(wanted, wish)})
     steps.append({"stage": "image", "would": _image(wanted, wish)})
     steps.append({"stage": "smoke", "would": "test the prefix, and the image if there is one" if wish.smoke else "skip (--no-smoke)"})
-    steps.append(
-        {"stage": "kernel", "would": f"register {register.display_name(wanted.resolution)!r}" if wish.kernel else "skip (--no-kernel)"}
-    )
+    steps.append({"stage": "kernel", "would": _kernel(wanted, wish)})
     return steps
 
 
@@ -59,6 +57,14 @@ def _image(wanted: Plan, wish: Wish) -> str:
     if wish.image == "demand":
         return f"make and load an image of it on {base}"
     return f"make and load an image of it on {base}, if a Docker engine answers and has or gets that base"
+
+
+def _kernel(wanted: Plan, wish: Wish) -> str:
+    if not wish.kernel:
+        return "skip (--no-kernel)"
+    if not wanted.resolution.spec.jupyter:
+        return "skip (--no-jupyter)"
+    return f"register {register.display_name(wanted.resolution)!r}"
 
 
 def render_preview(context: Context, wish: Wish) -> tuple[Plan, list[str]]:

@@ -174,7 +174,18 @@ def _image_of(known: Mapping[str, Any] | None) -> tuple[Any, Image]:
 def add_kernel(context: Context, wish: Wish) -> tuple[Kernel, bool]:
     """`provision kernel add`: register a prefix with this user's Jupyter."""
     wanted = plan(context, wish)
-    return keep_kernel(require_prefix(context, wanted.name, wish.prefix), register.display_name(wanted.resolution))
+    return keep_kernel(_startable(context, wanted.name, wish), register.display_name(wanted.resolution))
+
+
+def _startable(context: Context, name: str, wish: Wish) -> Prefix:
+    """The prefix of that name, or InvalidSpec if Jupyter could not start it."""
+    prefix = require_prefix(context, name, wish.prefix)
+    if not register.is_startable(prefix):
+        raise InvalidSpec(
+            f"{prefix.path} has no {register.LAUNCHER}, without which Jupyter cannot start it.",
+            advice=f"Make it with one: `provision build {name} --jupyter --relock`.",
+        )
+    return prefix
 
 
 def read_passport(context: Context, name: str) -> dict[str, Any]:
@@ -189,4 +200,4 @@ def read_passport(context: Context, name: str) -> dict[str, Any]:
 def preview_kernel(context: Context, wish: Wish) -> dict[str, Any]:
     """The kernel.json that `kernel add` would install."""
     wanted = plan(context, wish)
-    return register.kernel_json(require_prefix(context, wanted.name, wish.prefix), register.display_name(wanted.resolution))
+    return register.kernel_json(_startable(context, wanted.name, wish), register.display_name(wanted.resolution))

@@ -32,6 +32,7 @@ LINUX_64 = [
     record("blas", "2.0"),
     record("chain", "1", depends=["link 1"]),
     record("link", "1", depends=["numpy <2"]),
+    record("ipykernel", "7.0", depends=["python >=3.12"]),
 ]
 SECOND = [record("only-second", "1")]
 PINS = [
@@ -39,6 +40,8 @@ PINS = [
     Pin(manager="conda", requirement="numpy<2", reason="the bridge fails with NumPy 2", source=f"x/y@{'a' * 40}:file; another"),
     Pin(manager="conda", requirement="numpy=2.4", reason="asked for", source="spec.yml"),
     Pin(manager="conda", requirement="pytorch=2.3.1=py311_cuda121", reason="build string pinned", source="recipe"),
+    Pin(manager="conda", requirement="ipykernel", reason="Jupyter starts it", source="provision kernel"),
+    Pin(manager="conda", requirement="torchvision=0.18", reason="goes with torch", source="elsewhere"),
 ]
 
 
@@ -102,6 +105,16 @@ def test_a_record_that_wants_another_python(lab: conda.Solver) -> None:
     found = explained(lab, "pytorch=2.3.1=py311_cuda121", "python=3.12", machine=[("__glibc", "2.28"), ("__cuda", "12.1")])
     assert "cannot be had together: pytorch wants python 3.11.*." in found.message
     assert "`python=3.12` could be python 3.11.1" in found.advice
+
+
+def test_what_came_along_unasked_can_be_left_out(lab: conda.Solver) -> None:
+    found = explained(lab, "python=3.11", "ipykernel", "numpy<2")
+    assert "With all else as it is, --no-jupyter (without ipykernel) has an answer." in found.advice
+    assert "--no-companions (without torchvision and torchaudio)" in explained(lab, "python=3.11", "torchvision=0.18").advice
+    asked_for = explained(lab, "python=3.11", "ipykernel>=7")
+    assert "--no-jupyter" not in asked_for.advice
+    without_either = explained(lab, "python=3.11", "ipykernel", "wants-mkl", "wants-blas")
+    assert "--no-jupyter" not in without_either.advice
 
 
 def test_a_third_package_that_two_want_differently(lab: conda.Solver) -> None:

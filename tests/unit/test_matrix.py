@@ -311,6 +311,16 @@ def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_o
     assert "torch==2.9.1" in requirements(resolve(torch="2.9", cpu=True, platforms=["linux-aarch64"]))
 
 
+def test_without_jupyter_there_is_no_kernel_and_the_reason_stands_among_the_choices() -> None:
+    for source in ("wheels", "pytorch", "conda-forge"):
+        cuda = "11.8" if source == "conda-forge" else "12.1"
+        asked = {"torch": "2.3", "cuda": cuda, "source": source}
+        along, left_out = resolve(**asked), resolve(**asked, jupyter=False)
+        assert set(requirements(along)) - set(requirements(left_out)) == {"ipykernel"}
+        assert [choice.reason for choice in left_out.choices if choice.what == "jupyter"] == ["asked for with --no-jupyter"]
+        assert "ipykernel" in requirements(resolve(**asked, jupyter=False, conda=["ipykernel"]))
+
+
 def test_infiniband_brings_the_library_that_nccl_loads() -> None:
     assert "rdma-core" in requirements(resolve(torch="2.3", cuda="12.1", infiniband=True))
     assert "rdma-core" not in requirements(resolve(torch="2.3", cuda="12.1"))
@@ -367,7 +377,8 @@ def test_cpu_builds_from_every_source(source: str) -> None:
 
 
 def test_channels_by_era() -> None:
-    assert resolve(torch="1.12", cuda="11.3", source="pytorch").channels == ("pytorch", "conda-forge")
+    assert resolve(torch="1.12", cuda="11.6", source="pytorch").channels == ("pytorch", "conda-forge")
+    assert resolve(torch="1.12", cuda="11.3", source="pytorch").channels == ("pytorch", "nvidia", "conda-forge")  # its cudatoolkit is there
     assert resolve(torch="1.13", cuda="11.7", source="pytorch").channels == ("pytorch", "nvidia", "conda-forge")
     assert resolve(torch="2.3", cpu=True, source="pytorch", channels=["lab", "conda-forge"]).channels == ("pytorch", "lab", "conda-forge")
     assert {"pytorch=1.13.1=cuda112*", "cudatoolkit=11.2"} <= set(requirements(resolve(torch="1.13", cuda="11.2")))

@@ -45,10 +45,11 @@ def exact(release: compat.Release, source: str, build: compat.Build | None, **mo
 
 
 requests = st.builds(
-    lambda cell, python, companions, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: exact(
+    lambda cell, python, companions, jupyter, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: exact(
         *cell,
         python=python,
         companions=companions,
+        jupyter=jupyter,
         infiniband=infiniband,
         nccl=nccl if cell[2] else None,
         cudnn=cudnn if cell[2] else None,
@@ -60,6 +61,7 @@ requests = st.builds(
     cell=st.sampled_from(BUILDS),
     python=st.none() | st.sampled_from(["3.8", "3.10", "3.12", "3.14"]),
     companions=st.booleans(),
+    jupyter=st.booleans(),
     infiniband=st.booleans(),
     nccl=st.none() | st.sampled_from(["2.20", "2.27", "2.28.9", "2.29.2"]),
     cudnn=st.none() | st.sampled_from(["8", "9", "9.10.2"]),
@@ -114,6 +116,7 @@ def check(found: Resolution) -> None:
     assert not any(line.startswith("torchvision==0.15.0") for line in lines)
     assert not any("torchaudio" in line for line in lines) or compat.version_key(found.torch) < (2, 12)
     assert ("rdma-core" in lines) == found.spec.infiniband
+    assert ("ipykernel" in lines) == found.spec.jupyter
 
 
 def _plain(rule: compat.Rule) -> bool:

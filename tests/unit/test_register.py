@@ -29,6 +29,13 @@ def test_kernel_sees_only_its_prefix() -> None:
     assert made["env"]["PYTHONPATH"] == made["env"]["LD_LIBRARY_PATH"] == ""
 
 
+def test_jupyter_can_start_what_has_ipykernel(tmp_path: Path) -> None:
+    prefix = Prefix(name="lab", path=tmp_path, lock_sha256="abc")
+    assert not register.is_startable(prefix)
+    (tmp_path / "lib/python3.12/site-packages/ipykernel-7.0.0.dist-info").mkdir(parents=True)
+    assert register.is_startable(prefix)
+
+
 def test_add_list_current_remove(jupyter: Path) -> None:
     made = register.add(PREFIX, "Python (lab)")
     assert made.path == jupyter / "lab"

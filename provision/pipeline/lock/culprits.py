@@ -17,6 +17,8 @@ BUDGET_S = 10.0
 TORCH = ("torch", "pytorch")
 USERS, PYTHONS, TORCHS, RULES = range(4)  # whose a requirement is
 MANY = 3
+# What comes along unasked, and the option that leaves it out.
+SPARED = {"torchvision": "--no-companions", "torchaudio": "--no-companions", "ipykernel": "--no-jupyter"}
 
 
 class OutOfTime(Exception):
@@ -75,6 +77,10 @@ class Why:
         own = requirement not in self.reasons or self.reasons[requirement].startswith("asked for")
         return own and not _is_torch(requirement)
 
+    def option(self, requirement: str) -> str | None:
+        """The option that would leave out what came along unasked."""
+        return None if self.is_users(requirement) else SPARED.get(name_of(requirement))
+
     def weight(self, requirement: str) -> int:
         """The less, the more a requirement says about what was asked for: what is at fault is sought among these first."""
         if self.is_users(requirement):
@@ -83,7 +89,17 @@ class Why:
 
 
 def _is_torch(requirement: str) -> bool:
-    return re.split(r"[\s=<>!~\[]", requirement.rpartition("::")[2], maxsplit=1)[0] in TORCH
+    return name_of(requirement) in TORCH
+
+
+def name_of(requirement: str) -> str:
+    """The package that a requirement of either kind is about."""
+    return re.split(r"[\s=<>!~;\[@]", requirement.rpartition("::")[2], maxsplit=1)[0]
+
+
+def without(option: str) -> str:
+    """An option that leaves something out, with what that is."""
+    return f"{option} (without {' and '.join(name for name, one in SPARED.items() if one == option)})"
 
 
 def _short(source: str) -> str:

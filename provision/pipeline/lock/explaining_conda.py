@@ -16,7 +16,7 @@ from provision.compat import version_key
 from provision.conda import Record, Records
 from provision.errors import ProvisionError, Unsolvable
 from provision.model import PLATFORMS
-from provision.pipeline.lock.culprits import TORCHS, Budget, OutOfTime, Why, minimal
+from provision.pipeline.lock.culprits import TORCHS, Budget, OutOfTime, Why, minimal, without
 
 SHOWN = 6
 DEPTH = 3
@@ -68,8 +68,8 @@ class _Case:
             instead.setdefault(self._instead(spec), []).append(spec)
         said = "; ".join(f"no record is {self.why.listed(specs)}: {there}" for there, specs in instead.items())
         advice = "Name a channel that has it with --channel, or ask for what there is."
-        if any(re.search(r"torch(vision|audio)", spec) for spec in missing):
-            advice += " --no-companions leaves torchvision and torchaudio out."
+        if options := [option for spec in missing if (option := self.why.option(spec))]:
+            advice += f" Or take {' and '.join(map(without, dict.fromkeys(options)))}."
         return (f"{said}.", advice) if missing else None
 
     def usable(self, spec: str) -> list[Record]:
@@ -174,10 +174,16 @@ class _Case:
             rest = [other for other in every if other is not part]
             if self.why.is_users(part[1]) and loose != part[1] and self._solvable([*rest, ("spec", loose)]):
                 ways.append(f"`{part[1]}` could be {conda.name_of(loose)} {self._version(part[1], loose)}")
+        if options := [option for part in core if (option := self.why.option(part[1])) and self._solvable(self._spared(every, option))]:
+            ways += [f"{without(option)} has an answer" for option in dict.fromkeys(options)]
         if ways:
             return f"With all else as it is, {', or '.join(ways)}."
         spare = ", or leave one of them out" if len(core) > 1 else ""
         return f"Ask for another combination (provision matrix shows what there is){spare}."
+
+    def _spared(self, every: Sequence[Part], option: str) -> list[Part]:
+        """What is asked for with an option that leaves something out."""
+        return [part for part in every if self.why.option(part[1]) != option]
 
     def _version(self, spec: str, loose: str) -> str:
         specs = tuple(loose if text == spec else text for text in self.request.specs)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from provision import wheels
 from provision.errors import ProvisionError, Unsolvable
-from provision.pipeline.lock.culprits import Budget, OutOfTime, Why, minimal
+from provision.pipeline.lock.culprits import Budget, OutOfTime, Why, minimal, without
 
 # One question to uv takes 0.3 to 1 s.
 BUDGET_S = 20.0
@@ -92,4 +92,12 @@ def _way_out(request: wheels.Request, core: Sequence[str], why: Why, budget: Bud
             except Unsolvable:
                 continue
             ways.append(f"`{text}` could be {name} {found[wheels.normal(name)]}")
+    for option in dict.fromkeys(option for text in core if (option := why.option(text))):
+        rest = tuple(text for text in request.requirements if why.option(text) != option)
+        budget.check()
+        try:
+            wheels.versions(dataclasses.replace(request, requirements=rest, prefer={}))
+        except Unsolvable:
+            continue
+        ways.append(f"{without(option)} has an answer")
     return f"With all else as it is, {', or '.join(ways)}. " if ways else ""

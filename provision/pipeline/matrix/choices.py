@@ -40,6 +40,8 @@ def choices(asked: Spec, there: Spec, spec: Spec, cell: Cell, channels: tuple[st
     yield _channels(asked, cell, channels)
     if spec.infiniband:
         yield Choice(what="infiniband", value="rdma-core", reason=RDMA, source=RDMA_SOURCE)
+    if not spec.jupyter:
+        yield Choice(what="jupyter", value="left out", reason="asked for with --no-jupyter", source="spec.yml")
 
 
 def glibc(spec: Spec, cell: Cell) -> str:
@@ -196,6 +198,9 @@ def _platforms(asked: Spec, cell: Cell) -> Choice:
 def _channels(asked: Spec, cell: Cell, channels: tuple[str, ...]) -> Choice:
     if cell.source == "pytorch":
         reason, source = "the pytorch channel first: the order decides between CUDA and CPU builds", "mamba-org/micromamba-docker#388"
+        if cell.build and "nvidia" in channels:
+            reason += f"; nvidia has what {cell.build.specs[0]} selects"
+            source += f"; {cell.build.channels_source}"
     else:
         reason = "in the order asked for" if asked.channels else "the default"
         source = "spec.yml" if asked.channels else "provision"

@@ -13,6 +13,7 @@ from provision.pipeline.matrix.cells import Cell
 PYTHON_REASON = "one minor version per environment, and this build supports it"
 COMPANION = "the release made for this torch"
 COMPANION_LINE = "the releases made for this torch; conda-forge has not every one, and builds each for one torch"
+JUPYTER, JUPYTER_SOURCE = "Jupyter starts this environment through it", "provision kernel"
 PIP = Pin(manager="conda", requirement="pip", reason="conda-lock installs wheels with the prefix's own pip", source="conda-lock 4")
 RDMA = "several hosts over InfiniBand or RoCE: NCCL loads libibverbs when it starts, and without it falls back to TCP"
 RDMA_SOURCE = "NVIDIA/nccl@d97a32fac84f69cbd022ffdc57d5687c760742c7:src/misc/ibvsymbols.cc"
@@ -43,7 +44,8 @@ def pins(spec: Spec, cell: Cell, rules: tuple[Rule, ...]) -> Iterator[Pin]:
             yield Pin(manager=manager, requirement=rule.requirement, reason=rule.reason, source=rule.source)
     if spec.infiniband:
         yield Pin(manager="conda", requirement="rdma-core", reason=RDMA, source=RDMA_SOURCE)
-    yield Pin(manager=manager, requirement="ipykernel", reason="Jupyter starts this environment through it", source="provision kernel")
+    if spec.jupyter:
+        yield Pin(manager=manager, requirement="ipykernel", reason=JUPYTER, source=JUPYTER_SOURCE)
     for extra in spec.conda:
         yield Pin(manager="conda", requirement=extra, reason="asked for", source="spec.yml")
     for extra in spec.pip:
@@ -51,17 +53,13 @@ def pins(spec: Spec, cell: Cell, rules: tuple[Rule, ...]) -> Iterator[Pin]:
 
 
 def channels(spec: Spec, cell: Cell) -> tuple[str, ...]:
-    """The pytorch channel must come first: channel order decides between CUDA and CPU (mamba-org/micromamba-docker#388). nvidia
-    has the CUDA that pytorch-cuda selects."""
+    """The pytorch channel must come first: channel order decides between CUDA and CPU (mamba-org/micromamba-docker#388). What lies in
+    the nvidia channel says the build; conda-forge is what is asked for where nothing is."""
     first: tuple[str, ...] = ()
     if cell.source == "pytorch":
-        first = ("pytorch", "nvidia") if cell.build and _selects_with_pytorch_cuda(cell) else ("pytorch",)
+        first = tuple(name for name in cell.build.channels if name != "conda-forge") if cell.build else ("pytorch",)
     asked = spec.channels or ("conda-forge",)
     return first + tuple(name for name in asked if name not in first)
-
-
-def _selects_with_pytorch_cuda(cell: Cell) -> bool:
-    return cell.build is not None and any(text.startswith("pytorch-cuda") for text in cell.build.specs)
 
 
 def local_version(cell: Cell) -> str:
