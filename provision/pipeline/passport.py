@@ -90,7 +90,8 @@ def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> di
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The passport of an environment, or None if there is none. Raises IntegrityError for one that is not whole."""
+    """The passport of an environment, or None if there is none: one that came along with a copied folder is evidence of another
+    environment. Raises IntegrityError for one that is not whole."""
     path = folder / FILE
     try:
         passport = json.loads(path.read_text(encoding="utf-8"))
@@ -100,7 +101,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         raise IntegrityError(f"{path} is not JSON.", advice="Build again: it is written anew.") from error
     if not _is_whole(passport):
         raise IntegrityError(f"{path} is not a whole passport of schema {SCHEMA}.", advice="Build again: it is written anew.")
-    return passport  # type: ignore[no-any-return]
+    return passport if passport["name"] == folder.name else None
 
 
 def _is_whole(passport: Any) -> bool:

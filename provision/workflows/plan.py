@@ -147,7 +147,7 @@ def _known_lock(context: Context, path: Path, wish: Wish) -> Lock | None:
 def _fits(lock: Lock, inputs: locks.Inputs) -> bool:
     """Whether a lock was made from these inputs; a lock of another tool says so by conda-lock's content hash alone."""
     if lock.inputs_sha256:
-        return lock.inputs_sha256 == inputs.sha256
+        return lock.inputs_sha256 in (inputs.sha256, inputs.former_sha256)
     return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
 
 

@@ -193,7 +193,9 @@ def read_passport(context: Context, name: str) -> dict[str, Any]:
     folder = context.where.envs / spec.check_name(name)
     found = passport.read(folder)
     if found is None:
-        raise InvalidSpec(f"There is no {folder / passport.FILE}.", advice=f"`provision build {name}` writes it.")
+        other = (folder / passport.FILE).exists()  # with a copied folder
+        what = f"{folder / passport.FILE} is of another environment" if other else f"There is no {folder / passport.FILE}"
+        raise InvalidSpec(f"{what}.", advice=f"`provision build {name}` writes it.")
     return found
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from provision import conda
 from provision.cli import cli
+from provision.model import LockedPackage
+from provision.pipeline import lock, passport
+
+FORGE = conda.url_of("conda-forge")
 
 SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
 
@@ -63,6 +69,58 @@ def test_render_all_dry_run_says_what_rendering_then_does(lab: Path, force: tupl
         n for n, (status, _) in found.items() if status == "pending"
     }
     assert {name: row for name, row in done.items() if row[0] == "failed"} == {n: row for n, row in found.items() if row[0] == "failed"}
+
+
+def inputs(folder: Path) -> lock.Inputs:
+    return lock.inputs((folder / lock.ENVIRONMENT).read_text(), (folder / lock.VIRTUAL_PACKAGES).read_text(), folder)
+
+
+def write_lock(folder: Path) -> bytes:
+    """The lock of a rendered folder, of packages that nobody solved."""
+    packages = [
+        LockedPackage(
+            manager="conda", name=name, version=version, build="0", url=f"{FORGE}linux-64/{name}-{version}-0.conda", sha256="a" * 64
+        )
+        for name, version in (("python", "3.11.9"), ("pip", "24.0"))
+    ]
+    (folder / lock.FILE).write_text(lock.text(inputs(folder), packages, python_from="channel"))
+    return (folder / lock.FILE).read_bytes()
+
+
+def test_a_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
+    before = write_lock(lab / "envs" / "rendered")
+    shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
+    (lab / "envs" / "rendered").rename(lab / "envs" / "renamed")
+    for name in ("copy", "renamed"):
+        done = run("lock", name)
+        assert (done.exit_code, done.stdout.partition(":")[0]) == (0, "already locked"), done.output
+        assert (lab / "envs" / name / lock.FILE).read_bytes() == before
+        assert f"name: {name}\n" in (lab / "envs" / name / "environment.yml").read_text()
+        (lab / "envs" / name / "spec.yml").write_text(SPEC + "conda: [zlib]\n")
+        stale = run("lock", name)
+        assert stale.exit_code == 6 and "is stale: the request changed" in stale.stderr
+
+
+def test_a_lock_that_hashed_the_name_still_fits(lab: Path) -> None:
+    folder = lab / "envs" / "rendered"
+    write_lock(folder)
+    found = inputs(folder)
+    path = folder / lock.FILE
+    path.write_text(path.read_text().replace(found.sha256, found.former_sha256))
+    assert run("lock", "rendered").stdout.startswith("already locked")
+
+
+def test_a_copied_passport_is_evidence_of_another_environment(lab: Path) -> None:
+    known = {"schema": passport.SCHEMA, "name": "rendered", "made_by": "x", "written_at": "x", "request": {}, "reasons": [], "pins": []}
+    known |= {"lock": {"sha256": "x", "packages": 1, "portable": True}, "prefix": {"path": "x"}, "image": None, "kernel": None}
+    known["smoke"] = {"prefix": {"verdict": "pass", "measured_on": {"host": "x"}, "report": {}}}
+    (lab / "envs" / "rendered" / passport.FILE).write_text(json.dumps(known))
+    shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
+    assert run("passport", "show", "rendered").exit_code == 0
+    refused = run("passport", "show", "copy")
+    assert refused.exit_code == 3 and "passport.json is of another environment" in refused.stderr
+    verdicts = {row["name"]: row["smoke"] for row in json.loads(run("env", "list", "--json").stdout)}
+    assert verdicts["rendered"] == "prefix: pass" and verdicts["copy"] == ""
 
 
 def test_render_all_check_with_dry_run_is_still_a_check(lab: Path) -> None:

@@ -156,6 +156,14 @@ def test_inputs_of_several_platforms() -> None:
     assert dated.sha256 != found.sha256 == lock.inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
 
 
+def test_the_name_is_no_part_of_what_is_locked() -> None:
+    one, other = (lock.inputs(f"name: {name}\n{ENVIRONMENT}", MACHINES, Path("envs/lab")) for name in ("lab", "copy"))
+    assert one.sha256 == other.sha256 == lock.inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
+    assert one.former_sha256 != other.former_sha256
+    assert lock.content_hashes(one) == lock.content_hashes(other)  # conda-lock's
+    assert one.sha256 != lock.inputs(f"name: lab\n{ENVIRONMENT.replace('3.11', '3.12')}", MACHINES, Path("envs/lab")).sha256
+
+
 @pytest.mark.parametrize(
     "machines,words",
     [

@@ -35,7 +35,8 @@ class Inputs:
     pip: tuple[str, ...]
     channels: tuple[str, ...]
     machines: Mapping[Platform, Machine]  # one solve and one part of the lock for each, in the order of PLATFORMS
-    sha256: str  # of what they say: a comment or a reason does not make a lock stale
+    sha256: str  # of what they say: neither a comment, a reason nor the environment's name makes a lock stale
+    former_sha256: str  # the same with the name, as locks had it before
     as_of: str | None = None  # YYYY-MM-DD: what was published later is invisible
     plain: bool = True  # environment.yml says no more than what we render: other tools may know keys and selectors that we do not
 
@@ -47,7 +48,7 @@ def inputs(environment: str, virtual_packages: str, folder: Path, *, as_of: str 
     dependencies = _entry(said, "dependencies", list, folder / ENVIRONMENT)
     sections = [item for item in dependencies if isinstance(item, dict)]
     pip = _entry(sections[0], "pip", list, folder / ENVIRONMENT) if sections else []
-    hashed = [said, machines, *([as_of] if as_of else [])]
+    nameless = {key: value for key, value in said.items() if key != "name"}  # of a copied or renamed folder nothing need be solved
     return Inputs(
         environment=environment,
         virtual_packages=virtual_packages,
@@ -55,10 +56,16 @@ def inputs(environment: str, virtual_packages: str, folder: Path, *, as_of: str 
         pip=tuple(str(item) for item in pip),
         channels=tuple(str(name) for name in _entry(said, "channels", list, folder / ENVIRONMENT) if name != "nodefaults"),
         machines=_machines(machines, folder / VIRTUAL_PACKAGES),
-        sha256=hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest(),
+        sha256=_sha256(nameless, machines, as_of),
+        former_sha256=_sha256(said, machines, as_of),
         as_of=as_of,
         plain=_is_plain(said, sections) and not _selectors(environment),
     )
+
+
+def _sha256(said: Any, machines: Any, as_of: str | None) -> str:
+    hashed = [said, machines, *([as_of] if as_of else [])]
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _is_plain(said: Any, sections: Sequence[Any]) -> bool:
