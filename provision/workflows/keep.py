@@ -16,7 +16,7 @@ from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import prefix as prefixes
 from provision.pipeline import render
-from provision.workflows.plan import Context, Plan, Wish, name_of, plan
+from provision.workflows.plan import Context, Plan, Wish, name_of, only_the_day_moved, plan
 
 # No environment can have this name, so holding it within an environment cannot wait for itself.
 BOOTSTRAP = "+channel"
@@ -94,11 +94,16 @@ def lockable(wanted: Plan, wish: Wish) -> Plan:
             cause = f"{edited_files(wanted)} was edited by hand"
         elif wanted.lock.python_from != wanted.python_from:
             cause = f"its Python is from {wanted.lock.python_from}, and now {wanted.python_from} is asked for"
-        raise StaleLock(
-            f"{wanted.lock.path} is stale: {cause}.",
-            advice=f"`provision lock {wanted.name} --relock` (or build with --relock) locks it anew.",
-        )
+        advice = f"`provision lock {wanted.name} --relock` (or build with --relock) locks it anew"
+        if only_the_day_moved(wanted):
+            cause = f"it is as of {_day(wanted.lock.as_of)}, and now {_day(wanted.inputs.as_of)} is asked for"
+            advice += f"; `provision lock {wanted.name} --update PKG` moves PKG alone to that day"
+        raise StaleLock(f"{wanted.lock.path} is stale: {cause}.", advice=f"{advice}.")
     return wanted
+
+
+def _day(as_of: str | None) -> str:
+    return as_of or "no day"
 
 
 def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, list[str]]:
@@ -137,11 +142,14 @@ def _stand_in(context: Context, wanted: Plan, channels: Path) -> locks.StandIn |
 
 
 def update_lock(context: Context, wish: Wish, names: Sequence[str], *, dry_run: bool) -> tuple[Plan, locks.Compared]:
-    """`provision lock --update`: some packages as a new lock would have them, the others as they are; and what moved."""
+    """`provision lock --update`: some packages as a new lock would have them, the others as they are; and what moved. A lock of another
+    day becomes one of the day that is asked for: nothing in it is newer, but what stays is older than it need be."""
     with planned(context, wish) as wanted:
         if wanted.lock is None:
             raise InvalidSpec(f"{wanted.name} has no lock to update.", advice=f"`provision lock {wanted.name}` makes it.")
-        lockable(wanted, wish)
+        if not only_the_day_moved(wanted):
+            lockable(wanted, wish)
+        _tell_open_day(context, wanted.inputs.as_of)
         path = wanted.lock.path
         context.progress.say(f"updating {', '.join(names)} in {path}")
         seen = {lock.platform: lock for lock in locks.read_all(path)}
@@ -149,7 +157,7 @@ def update_lock(context: Context, wish: Wish, names: Sequence[str], *, dry_run: 
         packages = locks.update(wanted.inputs, wanted.resolution, names, seen, stand_in=stand_in, solver=context.solver)
         text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
         compared = _compared(path, text)
-        if not dry_run and not compared.same:
+        if not dry_run and not (compared.same and wanted.lock_is_current):
             write_inputs(wanted, force=wish.force)
             folders.write_whole(path, text)
             write_dockerfile(context, wanted, locks.read(path))

@@ -144,6 +144,15 @@ def _known_lock(context: Context, path: Path, wish: Wish) -> Lock | None:
         return None
 
 
+def only_the_day_moved(wanted: Plan) -> bool:
+    """Whether nothing but `as_of` keeps a lock from being current."""
+    lock = wanted.lock
+    if lock is None or lock.python_from != wanted.python_from or lock.as_of == wanted.inputs.as_of:
+        return False
+    then = locks.inputs(wanted.inputs.environment, wanted.inputs.virtual_packages, wanted.folder, as_of=lock.as_of)
+    return _fits(lock, then)
+
+
 def _fits(lock: Lock, inputs: locks.Inputs) -> bool:
     """Whether a lock was made from these inputs; a lock of another tool says so by conda-lock's content hash alone."""
     if lock.inputs_sha256:

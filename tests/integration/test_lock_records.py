@@ -16,7 +16,7 @@ from provision.errors import CheckFailed, InvalidSpec, Unsolvable
 from provision.model import LockedPackage, Platform, Resolution
 from provision.pipeline import lock, matrix, render, spec
 from tests.conftest import ROOT, SHARED_RECORDS
-from tests.integration.conftest import make_home
+from tests.integration.conftest import Home, make_home
 from tests.records import alias
 
 pytestmark = [pytest.mark.index, pytest.mark.conda]
@@ -193,6 +193,26 @@ def test_update_of_wheels_moves_what_it_must(tmp_path: Path) -> None:
     assert "ipython" in ipython and "torch" not in ipython and len(ipython) < 10
     with pytest.raises(InvalidSpec, match=r"The lock holds no `numpi`\. Near it: numpy"):
         updated(path, resolution, "numpi")
+
+
+def test_one_package_moves_to_another_day(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    home = Home(root=home.root, env={**home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()})
+    asked = ("--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--no-companions", "--as-of", "2025-06-30")
+    assert home.run("lock", "lab", *asked).returncode == 0
+    stale = home.run("lock", "lab", "--as-of", "2025-12-31")
+    assert stale.returncode == 6 and "is as of 2025-06-30, and now 2025-12-31 is asked for" in stale.stderr
+    assert "--update PKG` moves PKG alone to that day" in stale.stderr
+    moved = home.run("lock", "lab", "--as-of", "2025-12-31", "--update", "numpy")
+    assert moved.returncode == 0, moved.stderr
+    about, _, numpy, size = moved.stdout.splitlines()
+    assert (about, numpy.split()[:2]) == ("as of: 2025-06-30 -> 2025-12-31", ["up", "numpy"]) and size.endswith("packages differ: 1 up")
+    same = home.run("lock", "lab", "--as-of", "2026-01-02", "--update", "numpy")
+    assert "as of: 2025-12-31 -> 2026-01-02" in same.stdout and "differ" not in same.stdout
+    assert home.run("lock", "lab").stdout.startswith("already locked")
+    (home.envs / "lab" / "spec.yml").write_text((home.envs / "lab" / "spec.yml").read_text() + "conda: [zlib]\n")
+    other = home.run("lock", "lab", "--as-of", "2026-02-02", "--update", "numpy")
+    assert other.returncode == 6 and "the request changed" in other.stderr
 
 
 def test_another_executable_solves_through_conda_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

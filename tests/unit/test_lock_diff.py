@@ -58,6 +58,13 @@ def test_channels_and_platforms_are_told_too(tmp_path: Path) -> None:
     assert compared_lines(found)[0] == "channels: conda-forge -> nvidia, conda-forge"
 
 
+def test_the_day_is_told_too(tmp_path: Path) -> None:
+    after = sound()
+    after["metadata"]["custom_metadata"] = {"provision_as_of": "2025-12-31"}
+    found = compared(tmp_path, sound(), after)
+    assert compared_lines(found)[0] == "as of: none -> 2025-12-31" and not found.same
+
+
 def test_platforms_are_kept_apart(tmp_path: Path) -> None:
     after = sound()
     after["package"].append({**wheel_entry("torch", "2.4.0"), "platform": "linux-aarch64"})

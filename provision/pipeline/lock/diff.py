@@ -10,6 +10,7 @@ from provision import conda
 from provision.mirrors import without_login
 from provision.model import Manager
 from provision.pipeline.lock.contents import Contents, Entry
+from provision.pipeline.lock.writing import AS_OF
 
 # up, down: another version. rebuilt: the same version as another build or file. re-sourced: the same file from another place.
 Change = Literal["added", "removed", "up", "down", "rebuilt", "re-sourced"]
@@ -34,7 +35,7 @@ class Compared:
     before: str
     after: str
     differences: tuple[Difference, ...]
-    about: tuple[str, ...]  # what differs of the locks themselves: channels, platforms
+    about: tuple[str, ...]  # what differs of the locks themselves: channels, platforms, the day as of which
     packages: int  # in either lock, counted for each platform
 
     @property
@@ -105,10 +106,15 @@ def _newer(one: Entry, other: Entry) -> bool:
     return conda.newer(one.version, other.version)
 
 
+def _day(lock: Contents) -> Sequence[str]:
+    return [lock.custom[AS_OF]] if AS_OF in lock.custom else []
+
+
 def _about(before: Contents, after: Contents) -> Iterator[str]:
     rows: Sequence[tuple[str, Sequence[str], Sequence[str]]] = (
         ("channels", before.channels, after.channels),
         ("platforms", before.platforms, after.platforms),
+        ("as of", _day(before), _day(after)),
     )
     for what, old, new in rows:
         if tuple(old) != tuple(new):
