@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import facts, fs
-from .smoke import launcher, options, place, worker
+from .smoke import contamination, launcher, options, place, worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,7 @@ def _facts(chosen: argparse.Namespace) -> int:
 
 
 def _smoke(chosen: options.Options, arguments: Sequence[str]) -> int:
+    contamination.check(chosen)
     here = place.from_environment()
     if here is None:
         return launcher.launch(chosen, arguments)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-import site
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from . import libraries
+from . import libraries, limits, nccl, origins
 
-SCHEMA = 1
+SCHEMA = 2
 # The only variables that are ever reported: those that change what is imported, loaded or used.
 VARIABLES = (
     "PYTHONPATH",
@@ -28,9 +27,10 @@ VARIABLES = (
     "LD_PRELOAD",
     "CUDA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
-    "NCCL_SOCKET_IFNAME",
     "GLOO_SOCKET_IFNAME",
 )
+# Written by `provision` into every prefix that it makes.
+MARKER = Path("conda-meta") / "provision.json"
 # A cold import of torch from a network file system was seen to take minutes.
 IMPORT_TIMEOUT_S = 300
 
@@ -42,7 +42,8 @@ def collect() -> dict[str, Any]:
         found["torch"] = about_torch()
     except Exception as error:  # whatever a broken torch raises is the finding
         found["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
-    return found
+    # Last, since importing torch is what loads the foreign.
+    return {**found, **origins.collect()}
 
 
 def collect_apart() -> dict[str, Any]:
@@ -58,6 +59,7 @@ def collect_apart() -> dict[str, Any]:
 
 
 def about_host() -> dict[str, Any]:
+    """What can be said without torch. Its libraries and modules are empty until somebody has tried to import it."""
     return {
         "schema": SCHEMA,
         "python": {
@@ -68,14 +70,15 @@ def about_host() -> dict[str, Any]:
         },
         "host": socket.gethostname(),
         "platform": {"machine": platform.machine(), "kernel": platform.release(), "glibc": _glibc()},
-        "cpus_allowed": len(os.sched_getaffinity(0)),
-        "user_site": _user_site(),
+        "limits": limits.collect(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "lock_hash": os.environ.get("PROVISION_LOCK_HASH"),
+        "nccl_settings": nccl.settings(),
+        "lock_hash": lock_hash(),
         "driver": libraries.driver_version(),
         "device_nodes": libraries.device_nodes(),
         "torch": None,
         "error": None,
+        **origins.collect(),
     }
 
 
@@ -95,7 +98,6 @@ def about_torch() -> dict[str, Any]:
         "device_count": int(torch.cuda.device_count()),
         "devices": _devices(torch),
         "distributed": bool(torch.distributed.is_available()),
-        "libraries": files,
     }
 
 
@@ -104,13 +106,12 @@ def _glibc() -> str | None:
     return version if name == "glibc" else None
 
 
-def _user_site() -> dict[str, Any]:
-    """Whether packages of the user's home can leak in, and which loaded modules already did."""
-    folder = site.getusersitepackages()
-    inside = folder + os.sep
-    files = ((name, getattr(module, "__file__", None)) for name, module in sorted(sys.modules.items()))
-    leaked = [name for name, file in files if isinstance(file, str) and file.startswith(inside)]
-    return {"folder": folder, "on_path": folder in sys.path, "modules": leaked}
+def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
+    """Of the lock that this prefix was made from; what the variable says may come from another environment."""
+    try:
+        return str(json.loads((prefix / MARKER).read_text())["lock_sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return os.environ.get("PROVISION_LOCK_HASH")
 
 
 def _cudnn(torch: Any) -> int | None:

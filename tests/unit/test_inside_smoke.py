@@ -1,4 +1,4 @@
-"""The smoke test's pure parts: options, place, outcomes, meetings, blame, expectations, numbers and merges."""
+"""The smoke test's pure parts: options, place, outcomes, meetings, blame, numbers and merges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from provision.inside.smoke import (
     calls,
     clock,
     ending,
-    expectation,
     findings,
     launcher,
     meeting,
@@ -34,7 +33,7 @@ from provision.inside.smoke import (
     timing,
 )
 from provision.inside.smoke import phases as all_phases
-from provision.inside.smoke.phases import barrier, collectives, ddp, facts, rendezvous
+from provision.inside.smoke.phases import barrier, collectives, ddp, rendezvous
 
 RANK_ENVIRONMENT = {
     "RANK": "1",
@@ -567,65 +566,6 @@ def test_a_failure_takes_its_place_among_the_phases_or_their_end() -> None:
     assert [phase.name for phase in ended.phases] == [*options.PHASES, "teardown"]
 
 
-# expectation
-
-
-def environment(**changes: Any) -> dict[str, Any]:
-    torch = {
-        "version": "2.3.1+cu121",
-        "cuda": "12.1",
-        "nccl": {"loaded": "2.20.5", "compiled": "2.20.5"},
-        "cuda_available": False,
-    }
-    found: dict[str, Any] = {"torch": torch, "device_nodes": [], "driver": None, "environment": {}}
-    return {**found, **{name: value for name, value in changes.items() if name in found}, "torch": {**torch, **changes}}
-
-
-def promise(*arguments: str, **changes: Any) -> list[str]:
-    return expectation.differences(environment(**changes), chosen(*arguments))
-
-
-def test_the_promised_environment_has_no_differences() -> None:
-    promised = ("--expect-torch", "2.3.1", "--expect-cuda", "12.1", "--expect-nccl", "2.20.5")
-    assert promise(*promised) == []
-    assert promise("--expect-torch", "2.3.1+cu121") == []
-
-
-def test_each_difference_is_said_in_words() -> None:
-    promised = ("--expect-torch", "2.3.1+cu118", "--expect-cuda", "11.8", "--expect-nccl", "2.19.3", "--require-gpu")
-    assert promise(*promised) == [
-        "torch is 2.3.1+cu121, but 2.3.1+cu118 was promised",
-        "torch is built for CUDA 12.1, but CUDA 11.8 was promised",
-        "NCCL is 2.20.5, but 2.19.3 was promised",
-        "a GPU is required, but torch sees none",
-    ]
-
-
-def test_a_cpu_build_is_not_a_cuda_environment_and_the_other_way_round() -> None:
-    assert promise("--expect-cuda", "12.1", cuda=None) == ["torch is a CPU build, but CUDA 12.1 was promised"]
-    assert promise("--expect-cuda", "none") == ["torch is built for CUDA 12.1, but a CPU build was promised"]
-    assert promise("--expect-cuda", "none", cuda=None) == []
-
-
-def test_the_loaded_nccl_counts_and_not_the_compiled_one() -> None:
-    nccl = {"loaded": "2.19.3", "compiled": "2.20.5"}
-    assert promise("--expect-nccl", "2.20.5", nccl=nccl) == ["NCCL is 2.19.3, but 2.20.5 was promised"]
-
-
-def test_a_gpu_that_torch_does_not_see_is_no_rehearsal() -> None:
-    lost = promise(device_nodes=["/dev/nvidia0"], driver="470.57.02")
-    assert lost == ["there is a GPU (/dev/nvidia0, driver 470.57.02), but torch for CUDA 12.1 sees none"]
-    hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    assert promise(device_nodes=["/dev/nvidia0"], environment=hidden) == []
-
-
-def test_a_rehearsal_is_called_one() -> None:
-    assert expectation.is_rehearsal(environment(), chosen())
-    assert expectation.is_rehearsal(environment(cuda=None), chosen("--expect-cuda", "12.1"))
-    assert not expectation.is_rehearsal(environment(cuda=None), chosen("--expect-cuda", "none"))
-    assert not expectation.is_rehearsal(environment(cuda_available=True), chosen())
-
-
 # timing
 
 
@@ -694,21 +634,6 @@ def test_wrong_elements_are_counted_over_ranks_and_the_rank_that_lied_is_named()
     merged = collectives.merge([reduced([1.0], wrong=1), reduced([1.0], wrong=1, own_wrong=1)])
     assert (merged.verdict, merged.data["sizes"][0]["wrong"]) == ("fail", 2)
     assert [(finding.id, finding.ranks) for finding in merged.findings] == [("wrong-value", (1,))]
-
-
-def summary(**changes: Any) -> outcome.Outcome:
-    shared = {"python": "3.11.9", "torch": "2.3.1", "cuda": "12.1", "nccl": "2.20.5", "lock_hash": "a"}
-    return outcome.Outcome(data={**shared, "backend": "nccl", "gpu": None, **changes})
-
-
-def test_ranks_with_different_environments_fail_with_rank_and_value() -> None:
-    merged = facts.merge([summary(), summary(), summary(torch="2.4.0")])
-    assert (merged.verdict, outcome.in_words(merged)) == ("fail", "torch is 2.3.1 on rank 0 and 2.4.0 on rank 2")
-
-
-def test_two_ranks_on_one_gpu_fail() -> None:
-    merged = facts.merge([summary(gpu="GPU-1"), summary(gpu="GPU-2"), summary(gpu="GPU-1")])
-    assert outcome.in_words(merged) == "ranks 0 and 2 are on one GPU (GPU-1)"
 
 
 def test_the_first_difference_between_parameters_is_said() -> None:

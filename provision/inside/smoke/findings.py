@@ -61,13 +61,98 @@ FACTS = {
         "the environment is not what was promised",
         "install the locked environment again (provision env create), and start it without foreign variables",
     ),
+    "cpu-build": Rule(
+        FAIL,
+        "torch is a CPU build where CUDA was promised",
+        "install the locked environment again; an index that prefers CPU builds, or a solve without __cuda, gives one silently",
+    ),
     "environment-drift": Rule(FAIL, "ranks have different environments", "give every host the same lock or image"),
+    "nccl-shadowed": Rule(
+        FAIL,
+        "another libnccl than the environment's is loaded",
+        "unset LD_LIBRARY_PATH and LD_PRELOAD in the launcher and the kernel; load nothing with NCCL before torch",
+    ),
+    "nccl-older": Rule(
+        WARN,
+        "the NCCL that is loaded is older than the one torch was compiled with",
+        "install the NCCL of the lock again: functions that torch calls may be missing",
+    ),
+    "foreign-library": Rule(
+        FAIL,
+        "libraries of CUDA are loaded that are not the environment's",
+        "unset LD_LIBRARY_PATH and LD_PRELOAD in the launcher and the kernel",
+    ),
+    "library-path": Rule(
+        WARN,
+        "LD_LIBRARY_PATH offers libraries of CUDA that can come before the environment's",
+        "unset LD_LIBRARY_PATH in the launcher and the kernel: torch brings its own libraries of CUDA",
+    ),
+    "user-site": Rule(
+        FAIL,
+        "modules of the user's home are loaded in place of the environment's",
+        "set PYTHONNOUSERSITE=1 in the launcher and the kernel, or start Python with -s",
+    ),
+    "user-site-on-path": Rule(
+        WARN,
+        "packages of the user's home can be loaded in place of the environment's",
+        "set PYTHONNOUSERSITE=1 in the launcher and the kernel, or start Python with -s",
+    ),
+    "pythonpath": Rule(
+        FAIL,
+        "modules are loaded from PYTHONPATH",
+        "unset PYTHONPATH in the launcher and the kernel; install what is needed into the environment",
+    ),
+    "pythonpath-on-path": Rule(
+        WARN,
+        "packages in PYTHONPATH can be loaded in place of the environment's",
+        "unset PYTHONPATH in the launcher and the kernel, unless it is meant",
+    ),
+    "gpu-lost": Rule(
+        FAIL,
+        "the host has a GPU that torch does not see",
+        "the driver may be too old for this CUDA, or the container was started without the GPU: compare with nvidia-smi",
+    ),
+    "gpu-missing": Rule(FAIL, "a GPU is required and there is none", "run where a GPU is, or without --require-gpu"),
     "gpu-shared": Rule(
-        FAIL, "two ranks are on one GPU", "give every rank its own GPU: check CUDA_VISIBLE_DEVICES and the launcher's GPU binding"
+        FAIL, "ranks are on one GPU", "give every rank its own GPU: check CUDA_VISIBLE_DEVICES and the launcher's GPU binding"
+    ),
+    "gpu-mixed": Rule(WARN, "ranks have different GPUs", "the slowest sets the pace: ask for one model of GPU"),
+    "arch-unsupported": Rule(
+        FAIL,
+        "torch holds no code for this GPU",
+        "use a build for it: sm_90 needs torch 2.0.1 with CUDA 11.8, sm_100 and sm_120 need 2.7 with CUDA 12.8",
     ),
     "backend-unusable": Rule(
         FAIL, "the backend that was asked for cannot work here", "choose another --backend, or run where its hardware is"
     ),
+    "world-size": Rule(
+        FAIL,
+        "several tasks were started, and each is a world of its own",
+        "give every task RANK, WORLD_SIZE and MASTER_ADDR, or start one torchrun per host",
+    ),
+    "shm-small": Rule(
+        FAIL,
+        "/dev/shm is too small for the ranks that share it",
+        "docker run --shm-size=1g or --ipc=host; in Kubernetes an emptyDir with medium: Memory on /dev/shm",
+    ),
+    "shm-full": Rule(WARN, "/dev/shm is nearly full", "remove what ended jobs left in /dev/shm, or give it more room"),
+    "cpu-quota": Rule(
+        WARN,
+        "the CPU quota is below what os.cpu_count() and the affinity say",
+        "set OMP_NUM_THREADS and DataLoader's num_workers by the quota, divided by the ranks of the host",
+    ),
+    "omp-threads": Rule(WARN, "OMP_NUM_THREADS does not suit the CPUs", "set it to the CPUs divided by the ranks of the host"),
+    "nofile-small": Rule(
+        WARN,
+        "few files may be open",
+        "raise it (ulimit -n, LimitNOFILE, docker --ulimit nofile=65536), or use the sharing strategy file_system",
+    ),
+    "memlock-small": Rule(
+        WARN,
+        "little memory may be locked, and InfiniBand needs it",
+        "ulimit -l unlimited in the job step itself: docker --ulimit memlock=-1, PropagateResourceLimits in Slurm",
+    ),
+    "nccl-setting": Rule(WARN, "a setting makes NCCL slow, or failures silent", "unset it, unless it is meant"),
 }
 
 RENDEZVOUS = {

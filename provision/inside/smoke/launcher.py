@@ -14,11 +14,12 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import facts, libraries, report
-from . import ending, place, processes, progress, worker
+from . import ending, expectation, place, processes, progress, worker
 from . import options as choices
 from .outcome import Finding, Outcome, united
 from .watchdog import PEER_LOST
@@ -242,7 +243,7 @@ def _report_failure(options: choices.Options, run: Run, found: report.Report, na
     """In place of rank 0, which could not. A rank that left its word ended because of another one."""
     fates = {rank: words for rank, words in run.fates.items() if not ending.stuck_path(options.out, rank).exists()}
     if fates:
-        findings = united([Finding(_fate_id(words), f"its process {words}", (rank,)) for rank, words in fates.items()])
+        findings = united([_cause(name, rank, words) for rank, words in fates.items()])
     else:
         findings = (Finding("interrupted" if reason.startswith("ended by") else "rank-died", reason or "the ranks ended without a report"),)
     data: dict[str, Any] = {"logs": {str(rank): _tail(log_path(options.out, rank)) for rank in run.children}}
@@ -251,8 +252,11 @@ def _report_failure(options: choices.Options, run: Run, found: report.Report, na
     print("\n".join(report.lines(next(phase for phase in failing.phases if phase.name == name))), flush=True)
 
 
-def _fate_id(words: str) -> str:
-    return "rank-stopped" if words == "is stopped" else "rank-died"
+def _cause(name: str, rank: int, words: str) -> Finding:
+    """What became of a rank. One that crashed in facts did so while it imported torch, which is tried again apart."""
+    if name == "facts" and words in CRASHES and (error := facts.collect_apart()["error"]):
+        return replace(expectation.broken(error), ranks=(rank,))
+    return Finding("rank-stopped" if words == "is stopped" else "rank-died", f"its process {words}", (rank,))
 
 
 def _read(path: Path) -> report.Report | None:
@@ -282,6 +286,9 @@ def in_words(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was ended by {signal.Signals(-code).name}"
     return f"ended with status {code}"
+
+
+CRASHES = tuple(in_words(-number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE))
 
 
 def _tail(path: Path) -> list[str]:

@@ -19,6 +19,10 @@ BACKENDS = ("auto", "gloo", "nccl")
 # kind: what follows it.
 FAULTS = {
     "absent": ("RANK",),
+    "other-torch": ("RANK",),
+    "small-shm": ("RANK",),
+    "shadow-nccl": ("RANK",),
+    "user-site": ("RANK",),
     "die": ("RANK", "PHASE"),
     "stop": ("RANK", "PHASE"),
     "hang": ("RANK", "PHASE"),

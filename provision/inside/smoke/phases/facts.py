@@ -1,14 +1,14 @@
-"""Phase facts: what this environment is, and whether that is what was promised, on every rank alike."""
+"""Phase facts: what this environment is, whether that is what was promised, and whether it is the same on every rank."""
 
 from __future__ import annotations
 
+import os
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ... import facts
-from .. import expectation
-from ..outcome import Finding, Outcome, fold, found
+from .. import contamination, drift, expectation, surroundings
+from ..outcome import Finding, Outcome, fold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,59 +18,112 @@ if TYPE_CHECKING:
 
 def run(session: Session) -> Outcome:
     started = time.monotonic()
-    session.facts = facts.collect()
+    with contamination.of_rank(session.options, session.place.rank):
+        session.facts = facts.collect()
     if session.facts["error"]:
-        return found("torch-broken", session.facts["error"], broken=True)
-    session.backend, session.device = _choose(session)
-    summary = {**_summary(session), "collect_s": round(time.monotonic() - started, 3)}
+        contaminated = surroundings.contaminations(session.facts)
+        return Outcome("", (expectation.broken(session.facts["error"]), *contaminated), _data(session, started), broken=True)
+    device = _choose(session)
     unusable = _unusable(session)
     session.unusable = "; ".join(unusable)
-    findings = [Finding("environment-unlike", text) for text in expectation.differences(session.facts, session.options)]
-    findings += [Finding("backend-unusable", text) for text in unusable]
-    return Outcome(_in_words(summary), tuple(findings), summary)
+    found = [
+        *expectation.differences(session.facts, session.options, device),
+        *surroundings.contaminations(session.facts),
+        *surroundings.pitfalls(session.facts, session.place, os.environ),
+        *(Finding("backend-unusable", message) for message in unusable),
+    ]
+    data = _data(session, started)
+    return Outcome(_in_words(data), tuple(found), data)
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
+    """With what only shows between ranks. Two ranks on one GPU end the run: NCCL would fail or hang on them."""
     folded = fold(outcomes)
-    summaries = [outcome.data for outcome in outcomes]
-    findings = [Finding("environment-drift", text) for text in expectation.drift(summaries)]
-    findings += [Finding("gpu-shared", text) for text in expectation.shared_gpus(summaries)]
-    return replace(folded, findings=(*folded.findings, *findings))
+    rows = [row for outcome in outcomes for row in outcome.data["ranks"]]
+    found = drift.findings(rows)
+    data = {**folded.data, "collect_s": max(outcome.data["collect_s"] for outcome in outcomes), "ranks": rows}
+    is_shared = any(finding.id == "gpu-shared" for finding in found)
+    return Outcome(folded.message, (*folded.findings, *found), data, folded.broken or is_shared)
 
 
-def _choose(session: Session) -> tuple[str, str]:
-    """The backend that was asked for, never a quieter one; auto is nccl where torch sees a GPU."""
+def _choose(session: Session) -> int | None:
+    """Backend and device as asked for, never quieter ones; auto is nccl where torch sees a GPU. Returns the GPU's index."""
     backend = session.options.backend
     if backend == "auto":
         backend = "nccl" if session.facts["torch"]["cuda_available"] else "gloo"
-    return backend, f"cuda:{session.place.local_rank}" if backend == "nccl" else "cpu"
+    session.backend, session.device = backend, "cpu"
+    if backend != "nccl":
+        return None
+    # A launcher may show every rank its own GPU alone, which is then the first.
+    index = 0 if session.facts["torch"]["device_count"] == 1 else session.place.local_rank
+    session.device = f"cuda:{index}"
+    return index
 
 
 def _unusable(session: Session) -> list[str]:
     """Why the chosen backend cannot work here."""
-    torch = session.facts["torch"]
+    torch, local_rank = session.facts["torch"], session.place.local_rank
     found = [] if torch["distributed"] else ["this torch was built without torch.distributed"]
-    if session.backend == "nccl" and session.place.local_rank >= torch["device_count"]:
-        found.append(f"NCCL needs a GPU for local rank {session.place.local_rank}; torch sees {torch['device_count']}")
+    # With one GPU for two ranks nothing is said here: whether each rank has its own shows when they compare.
+    if session.backend == "nccl" and torch["device_count"] != 1 and local_rank >= torch["device_count"]:
+        found.append(f"NCCL needs a GPU for local rank {local_rank}; torch sees {torch['device_count']}")
     return found
 
 
-def _summary(session: Session) -> dict[str, Any]:
-    torch = session.facts["torch"]
-    own = torch["devices"][session.place.local_rank : session.place.local_rank + 1] if session.on_gpu else []
+def _data(session: Session, started: float) -> dict[str, Any]:
+    """What the report keeps: this rank's environment, its settings, and in `ranks` a row for every rank."""
+    row = contamination.falsified(_row(session), session.options, session.place.rank)
+    kept = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu")
     return {
-        "python": session.facts["python"]["version"],
-        "torch": torch["version"],
-        "cuda": torch["cuda"],
-        "nccl": expectation.nccl_version(torch),
-        "lock_hash": session.facts["lock_hash"],
-        "backend": session.backend,
-        "gpu": own[0]["uuid"] if own else None,
-        "rehearsal": expectation.is_rehearsal(session.facts, session.options),
+        **{name: row[name] for name in kept},
+        "rehearsal": bool(session.facts["torch"]) and expectation.is_rehearsal(session.facts, session.options),
+        "settings": session.facts["nccl_settings"],
+        "collect_s": round(time.monotonic() - started, 3),
+        "ranks": [row],
     }
 
 
-def _in_words(summary: dict[str, Any]) -> str:
-    cuda = f"CUDA {summary['cuda']}, NCCL {summary['nccl']}" if summary["cuda"] else "CPU build"
-    where = " (rehearsal on Gloo/CPU: no GPU here)" if summary["rehearsal"] else f" on {summary['backend']}"
-    return f"torch {summary['torch']}, {cuda}, Python {summary['python']}{where}"
+def _row(session: Session) -> dict[str, Any]:
+    """One rank in plain values, few enough that those of a hundred ranks make a table."""
+    found, place = session.facts, session.place
+    torch = found["torch"] or {}
+    gpu = _gpu(session)
+    shm = found["limits"]["shm"] or {}
+    nccl = torch.get("nccl", {})
+    return {
+        "rank": place.rank,
+        "host": place.host,
+        "python": found["python"]["version"],
+        "torch": torch.get("version"),
+        "cuda": torch.get("cuda"),
+        "nccl": expectation.nccl_version(torch) if torch else None,
+        "nccl_compiled": nccl.get("compiled"),
+        "nccl_file": nccl.get("file"),
+        "driver": found["driver"],
+        "backend": session.backend,
+        "device": session.device,
+        "gpu": gpu.get("uuid"),
+        "gpu_name": gpu.get("name"),
+        "architecture": gpu.get("architecture"),
+        "gpus_visible": torch.get("device_count"),
+        "lock_hash": found["lock_hash"],
+        "cpus": found["limits"]["cpus"]["allowed"],
+        "cpu_count": found["limits"]["cpus"]["count"],
+        "omp_num_threads": found["environment"].get("OMP_NUM_THREADS"),
+        "shm_bytes": shm.get("bytes"),
+        "shm_free_bytes": shm.get("free_bytes"),
+        "shm_device": shm.get("device"),
+    }
+
+
+def _gpu(session: Session) -> dict[str, Any]:
+    if not session.on_gpu or not session.facts["torch"]:
+        return {}
+    index = int(session.device.split(":")[1])
+    return next((one for one in session.facts["torch"]["devices"] if one["index"] == index), {})
+
+
+def _in_words(data: dict[str, Any]) -> str:
+    cuda = f"CUDA {data['cuda']}, NCCL {data['nccl']}" if data["cuda"] else "CPU build"
+    where = " (rehearsal on Gloo/CPU: no GPU here)" if data["rehearsal"] else f" on {data['backend']}"
+    return f"torch {data['torch']}, {cuda}, Python {data['python']}{where}"

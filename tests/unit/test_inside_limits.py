@@ -1,0 +1,125 @@
+"""What a process may use: cgroup files from text, quotas in laid-out trees, shared memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.inside import limits
+
+V2_HOST = """\
+24 30 0:22 / /proc rw,nosuid shared:12 - proc proc rw
+31 23 0:28 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate
+40 23 8:1 / /with\\040blank rw - ext4 /dev/sda1 rw
+"""
+V1_DOCKER = """\
+737 733 0:60 / /sys/fs/cgroup rw,nosuid - tmpfs tmpfs rw,mode=755
+740 737 0:30 /docker/3f9 /sys/fs/cgroup/cpu,cpuacct ro,nosuid master:15 - cgroup cgroup rw,cpu,cpuacct
+741 737 0:31 /docker/3f9 /sys/fs/cgroup/memory ro,nosuid master:16 - cgroup cgroup rw,memory
+"""
+
+
+def tree(root: Path, mounts: str, groups: str, files: dict[str, str]) -> Path:
+    texts = {"proc/self/mountinfo": mounts, "proc/self/cgroup": groups, **files}
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_mounts_are_read_with_their_blanks_and_without_their_optional_fields() -> None:
+    proc, group, blank = limits.parse_mounts(V2_HOST)
+    assert (proc.type, proc.point) == ("proc", "/proc")
+    assert (group.type, group.root, group.point, group.options) == ("cgroup2", "/", "/sys/fs/cgroup", ("rw", "nsdelegate"))
+    assert blank.point == "/with blank"
+
+
+@given(st.text(max_size=200))
+def test_no_text_of_the_kernel_is_a_traceback(text: str) -> None:
+    limits.parse_mounts(text)
+    limits.parse_groups(text)
+    limits.parse_quota(text)
+
+
+def test_groups_by_controller() -> None:
+    assert limits.parse_groups("5:cpu,cpuacct:/docker/3f9\n1:name=systemd:/x:y\n0::/slice\n") == {
+        "cpu": "/docker/3f9",
+        "cpuacct": "/docker/3f9",
+        "name=systemd": "/x:y",
+        "": "/slice",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [
+        ("max 100000", None),
+        ("150000 100000\n", 1.5),
+        ("5000 100000", 0.05),
+        ("-1 100000", None),
+        ("50000 0", None),
+        ("", None),
+        ("1", None),
+    ],
+)
+def test_quotas(text: str, quota: float | None) -> None:
+    assert limits.parse_quota(text) == quota
+
+
+@given(st.integers(1, 512), st.integers(1_000, 1_000_000))
+def test_a_quota_of_whole_cpus_is_that_number_in_any_period(cpus: int, period: int) -> None:
+    assert limits.parse_quota(f"{cpus * period} {period}") == cpus
+
+
+def test_the_tightest_group_on_the_way_up_counts(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/job/cpu.max": "400000 100000\n",
+        "sys/fs/cgroup/job/step/cpu.max": "max 100000\n",
+        "sys/fs/cgroup/job/step/task/cpu.max": "800000 100000\n",
+        "sys/fs/cgroup/other/cpu.max": "100000 100000\n",
+    }
+    root = tree(tmp_path, V2_HOST, "0::/job/step/task\n", files)
+    assert limits.cpu_quota(root) == 4
+    assert limits.cpus(root)["quota"] == 4
+
+
+def test_a_container_of_version_1_sees_its_group_at_the_top_of_the_mount(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "250000\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+    }
+    assert limits.cpu_quota(tree(tmp_path / "named", V1_DOCKER, "4:cpu,cpuacct:/docker/3f9\n", files)) == 2.5
+    assert limits.cpu_quota(tree(tmp_path / "own", V1_DOCKER, "4:cpu,cpuacct:/\n", files)) == 2.5
+
+
+def test_no_cgroup_is_no_quota(tmp_path: Path) -> None:
+    assert limits.cpu_quota(tmp_path) is None
+    assert limits.cpu_quota(tree(tmp_path, V2_HOST, "0::/\n", {})) is None
+
+
+def test_allowed_is_what_affinity_and_quota_leave(tmp_path: Path) -> None:
+    here = len(os.sched_getaffinity(0))
+    assert limits.cpus(tmp_path) == {"count": os.cpu_count(), "affinity": here, "quota": None, "allowed": here}
+    root = tree(tmp_path, V2_HOST, "0::/\n", {"sys/fs/cgroup/cpu.max": "50000 100000\n"})
+    assert limits.cpus(root)["allowed"] == 0.5
+
+
+def test_shared_memory_is_measured_where_it_is(tmp_path: Path) -> None:
+    assert limits.shared_memory(tmp_path) is None
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    found, here = limits.shared_memory(tmp_path), os.statvfs(tmp_path)
+    assert found is not None
+    assert (found["bytes"], found["device"]) == (here.f_blocks * here.f_frsize, tmp_path.stat().st_dev)
+
+
+def test_infiniband_is_usable_only_through_its_device_nodes(tmp_path: Path) -> None:
+    (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+    assert limits.infiniband(tmp_path) == {"adapters": ["mlx5_0"], "usable": []}
+    (tmp_path / "dev/infiniband").mkdir(parents=True)
+    (tmp_path / "dev/infiniband/uverbs0").touch()
+    assert limits.infiniband(tmp_path)["usable"] == ["uverbs0"]

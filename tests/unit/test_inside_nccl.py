@@ -1,0 +1,88 @@
+"""NCCL's settings: from which source, with which effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.inside import nccl
+
+CONF = "# of the site\nNCCL_IB_HCA=mlx5\nNCCL_P2P_DISABLE=1\n#NCCL_ALGO=Ring\nno setting\nNCCL_IB_HCA=later\n"
+
+
+def test_a_file_is_read_as_nccl_reads_it() -> None:
+    assert nccl.parse(CONF) == {"NCCL_IB_HCA": "mlx5", "NCCL_P2P_DISABLE": "1"}
+    assert nccl.parse(" NCCL_ALGO=Ring\nNCCL_NET = Socket\nNCCL_PROTO=a=b\n=x\n") == {
+        " NCCL_ALGO": "Ring",
+        "NCCL_NET ": " Socket",
+        "NCCL_PROTO": "a=b",
+        "": "x",
+    }
+
+
+def test_the_environment_wins_over_files_and_the_first_file_over_the_second() -> None:
+    found = nccl.effective(
+        {"NCCL_IB_HCA": "mine", "PATH": "/bin"},
+        [("/home/.nccl.conf", "NCCL_NET=Socket\nNCCL_IB_HCA=x\n"), ("/etc/nccl.conf", CONF + "NCCL_NET=IB\n")],
+    )
+    assert [(one.name, one.value, one.source, one.is_costly) for one in found] == [
+        ("NCCL_IB_HCA", "mine", "environment", False),
+        ("NCCL_NET", "Socket", "/home/.nccl.conf", True),
+        ("NCCL_P2P_DISABLE", "1", "/etc/nccl.conf", True),
+    ]
+    assert "neither NVLink nor PCIe" in found[2].effect
+
+
+def test_a_setting_that_nobody_knows_is_told_and_not_judged() -> None:
+    (one,) = nccl.effective({"NCCL_IB_DISBALE": "1"}, [])
+    assert (one.effect, one.is_costly) == ("not known to this test", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "costly"),
+    [
+        ("NCCL_P2P_DISABLE", "0", False),
+        ("NCCL_P2P_DISABLE", "", False),
+        ("NCCL_P2P_DISABLE", "0x0", False),
+        ("NCCL_P2P_DISABLE", "2", True),
+        ("NCCL_P2P_DISABLE", "1 # why", True),
+        ("NCCL_NVLS_ENABLE", "0", True),
+        ("NCCL_NVLS_ENABLE", "1", False),
+        ("NCCL_NVLS_ENABLE", "", False),
+        ("NCCL_ALGO", "Ring", True),
+        ("NCCL_DEBUG", "INFO", False),
+        ("NCCL_DEBUG", "trace", True),
+        ("NCCL_VERSION", "2.17.1-1", False),
+        ("NCCL_SOCKET_IFNAME", "eth0", False),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", False),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", True),
+        ("TORCH_NCCL_BLOCKING_WAIT", "true", True),
+        ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", True),
+        ("TORCH_DISTRIBUTED_DEBUG", "OFF", False),
+    ],
+)
+def test_which_values_cost_something(name: str, value: str, costly: bool) -> None:
+    (one,) = nccl.effective({name: value}, [])
+    assert one.is_costly is costly
+
+
+@given(st.dictionaries(st.sampled_from(sorted(nccl.MEANINGS)), st.text(max_size=8)))
+def test_each_setting_is_told_once_whatever_its_value(environment: dict[str, str]) -> None:
+    conf = "\n".join(f"{name}=1" for name in environment)
+    assert [one.name for one in nccl.effective(environment, [("conf", conf)])] == sorted(environment)
+
+
+def test_which_files_nccl_reads(tmp_path: Path) -> None:
+    assert nccl.files({}, tmp_path) == [tmp_path / ".nccl.conf", nccl.SYSTEM_FILE]
+    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path) == [Path("/site.conf"), nccl.SYSTEM_FILE]
+    assert nccl.files({}, None) == [nccl.SYSTEM_FILE]
+
+
+def test_settings_of_a_named_file_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conf").write_text("NCCL_PROTO=Simple\n")
+    monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "conf"))
+    found = {one["name"]: one["source"] for one in nccl.settings()}
+    assert found["NCCL_PROTO"] == str(tmp_path / "conf")
