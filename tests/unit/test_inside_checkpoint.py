@@ -1,58 +1,16 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from provision.inside import fs
 from provision.inside.checkpoint import commit, manifest, read
+from provision.inside.ranks import alone
+from tests.table import Table
 
 SHARDS = {0: {"rank0.bin": b"zero" * 100}, 1: {"rank1.bin": b"one" * 100, "more.bin": b""}}
-
-
-def alone() -> commit.Ranks:
-    return commit.Ranks(0, 1, lambda _, payload: [payload])
-
-
-class Table:
-    """Ranks as threads of this process, meeting at a barrier."""
-
-    def __init__(self, world_size: int) -> None:
-        self._barrier = threading.Barrier(world_size, timeout=30)
-        self._said: dict[int, Any] = {}
-        self.world_size = world_size
-
-    def ranks(self, rank: int) -> commit.Ranks:
-        def exchange(name: str, payload: Any) -> list[Any]:
-            self._said[rank] = json.dumps({"name": name, "payload": payload})
-            self._barrier.wait()
-            said = [json.loads(self._said[other]) for other in range(self.world_size)]
-            self._barrier.wait()
-            assert {entry["name"] for entry in said} == {name}
-            return [entry["payload"] for entry in said]
-
-        return commit.Ranks(rank, self.world_size, exchange)
-
-    def run(self, work: Callable[[commit.Ranks], Any]) -> list[Any]:
-        """What each rank's work returned or raised."""
-        results: list[Any] = [None] * self.world_size
-
-        def one(rank: int) -> None:
-            try:
-                results[rank] = work(self.ranks(rank))
-            except Exception as error:  # the error is the result
-                results[rank] = error
-
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.world_size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        return results
 
 
 def names(folder: Path) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from provision.inside import fs
+from provision.inside.ranks import Ranks, alone
+from tests.table import Table
 
 
 class Clock:
@@ -130,16 +132,84 @@ def test_no_permission_is_an_error_and_not_a_reason_to_wait(tmp_path: Path, monk
         fs.wait_until_visible(tmp_path / "file", 1.0, Clock().read, Clock().sleep)
 
 
-def test_rank_0_makes_and_the_others_only_wait(tmp_path: Path) -> None:
-    folder, met = tmp_path / "deep" / "folder", []
-    fs.make_directory_together(folder, 0, lambda: met.append(folder.is_dir()), 1.0)
-    fs.make_directory_together(folder, 1, lambda: met.append(folder.is_dir()), 1.0)
-    assert met == [True, True]
+def test_a_stale_handle_is_opened_again_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    read, tried = Path.read_bytes, [0]
+
+    def stale_twice(self: Path) -> bytes:
+        tried[0] += 1
+        if tried[0] < 3:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", stale_twice)
+    assert fs.read_bytes(tmp_path / "file") == b"content"
+    assert tried == [3]
 
 
-def test_rank_0_reaches_the_barrier_also_when_it_cannot_make_the_folder(tmp_path: Path) -> None:
+def test_a_handle_that_stays_stale_is_an_error_in_the_end() -> None:
+    tried: list[int] = []
+
+    def stale() -> None:
+        tried.append(1)
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with pytest.raises(OSError, match="Stale"):
+        fs.retry_stale(stale, tries=4, sleep=lambda _: None)
+    assert len(tried) == 4
+
+
+def test_one_rank_makes_the_folder_and_all_return_when_they_see_it(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "folder"
+    waited = Table(3).run(lambda ranks: fs.make_directory(folder, ranks, 5.0))
+    assert folder.is_dir()
+    assert len(set(waited)) == 1 and waited[0] < 5
+
+
+def test_a_folder_that_cannot_be_made_is_the_same_error_on_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    met: list[int] = []
-    with pytest.raises(OSError, match="file"):
-        fs.make_directory_together(tmp_path / "file" / "folder", 0, lambda: met.append(0), 1.0)
-    assert met == [0]
+    errors = Table(2).run(lambda ranks: fs.make_directory(tmp_path / "file" / "folder", ranks, 5.0))
+    for error in errors:
+        assert isinstance(error, fs.RankFailed)
+        assert (error.errno, error.ranks) == (errno.ENOTDIR, (0,))
+        assert str(error) == f"rank 0: Not a directory: {tmp_path}/file/folder"
+
+
+def test_a_folder_that_one_rank_does_not_see_is_an_error_on_all(tmp_path: Path) -> None:
+    """Rank 1 has another folder at that path, as where a mount is missing."""
+
+    def make(ranks: Ranks) -> float:
+        return fs.make_directory(tmp_path / f"host{min(ranks.rank, 1)}" / "folder", ranks, 0.1)
+
+    (tmp_path / "host1").mkdir()
+    for error in Table(2).run(make):
+        assert isinstance(error, fs.RankFailed)
+        assert error.ranks == (1,)
+        assert "did not become visible here within 0.1 s: is its folder shared?" in str(error)
+
+
+def test_whether_a_path_exists_is_decided_once(tmp_path: Path) -> None:
+    """Rank 1 would see something else."""
+
+    def look(ranks: Ranks) -> bool:
+        return fs.exists(tmp_path / f"host{ranks.rank}" / "file", ranks)
+
+    (tmp_path / "host0").mkdir()
+    (tmp_path / "host0" / "file").touch()
+    assert Table(2).run(look) == [True, True]
+
+
+def test_what_any_rank_raises_is_raised_on_all_with_its_ranks() -> None:
+    def work(ranks: Ranks) -> list[Any]:
+        return fs.each("work", ranks, lambda: 1 // (ranks.rank % 2))
+
+    for error in Table(4).run(work):
+        assert str(error).startswith("ranks 0, 2: ZeroDivisionError: ")
+        assert error.ranks == (0, 2)
+
+
+def test_one_process_alone_takes_the_same_steps(tmp_path: Path) -> None:
+    fs.make_directory(tmp_path / "folder", alone())
+    fs.barrier("made", alone())
+    assert fs.exists(tmp_path / "folder", alone())
+    assert fs.decide("number", alone(), lambda: 7) == 7

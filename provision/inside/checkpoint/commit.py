@@ -5,30 +5,29 @@ Owns the order of the steps. The ranks meet through a callable, so it serves any
 
 from __future__ import annotations
 
+import errno
 import secrets
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .. import fs
+from ..ranks import Ranks as Ranks
 from . import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """This rank, and how it meets the others.
+class NotCommitted(manifest.CheckpointError):
+    """No rank has the new checkpoint; `ranks` are those that failed, `errno` what the first of them was told (0: nothing)."""
 
-    `exchange(name, payload)` returns every rank's payload, in rank order, on every rank, and raises where a rank is
-    missing. All ranks call it in the same order.
-    """
-
-    rank: int
-    world_size: int
-    exchange: Callable[[str, Any], list[Any]]
+    def __init__(self, step: int, failure: fs.RankFailed) -> None:
+        super().__init__(f"step {step} was not committed: {failure}")
+        self.ranks = failure.ranks
+        self.errno = failure.errno or 0
+        self.problem = f"{failure.strerror}: {failure.filename}" if failure.filename else str(failure.strerror)
 
 
 def folder_name(step: int) -> str:
@@ -38,58 +37,47 @@ def folder_name(step: int) -> str:
 def save(root: Path, step: int, files: Mapping[str, bytes], ranks: Ranks, deadline_s: float = 30.0) -> Path:
     """Commit one checkpoint made of every rank's files; returns its folder.
 
-    After return it is whole and durable. A failure on any rank fails on all of them and leaves nothing visible; only
-    the sync of the parent folder comes after the rename, and if that fails the checkpoint stays. A step that exists is
-    refused, never overwritten.
+    After return it is whole and durable. A failure on any rank is raised on all of them (NotCommitted, which names the
+    ranks) and leaves nothing visible; only the sync of the parent folder and the others' sight of it come after the
+    rename, and if they fail the checkpoint stays. A step that exists is refused, never overwritten.
     """
     final = root / folder_name(step)
-    temporary = _open_folder(root, final, ranks)
-    entries, problem = _write_shard(temporary, files, ranks.rank, deadline_s)
-    shards = ranks.exchange("checkpoint/shards", {"entries": entries, "problem": problem})
-    problem = _first_problem(shards)
-    if problem is None and ranks.rank == 0:
-        problem = _publish(temporary, final, manifest.Manifest(step, ranks.world_size, _merge(shards)))
-    outcome = ranks.exchange("checkpoint/published", problem)[0] or _first_problem(shards)
-    if outcome is not None:
-        _abandon(temporary, ranks.rank)
-        raise manifest.CheckpointError(f"step {step} was not committed: {outcome}")
-    fs.wait_until_visible(final, deadline_s)
+    try:
+        temporary = root / str(fs.decide("open checkpoint", ranks, lambda: _make_temporary(root, final).name))
+        _fill(temporary, final, step, files, ranks, deadline_s)
+        fs.each("see checkpoint", ranks, lambda: fs.wait_until_visible(final, deadline_s))
+    except fs.RankFailed as error:
+        raise NotCommitted(step, error) from error
     return final
-
-
-def _open_folder(root: Path, final: Path, ranks: Ranks) -> Path:
-    """One temporary folder for all ranks, made by rank 0."""
-    temporary, problem = None, None
-    if ranks.rank == 0:
-        try:
-            temporary = _make_temporary(root, final)
-        except (OSError, manifest.CheckpointError) as error:
-            problem = str(error)
-    said = ranks.exchange("checkpoint/opened", {"name": temporary and temporary.name, "problem": problem})[0]
-    if said["problem"] is not None:
-        raise manifest.CheckpointError(said["problem"])
-    return root / str(said["name"])
 
 
 def _make_temporary(root: Path, final: Path) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     if final.exists():
-        raise manifest.CheckpointError(f"{final} exists already, and a committed step is never overwritten")
+        raise FileExistsError(errno.EEXIST, "exists already, and a committed step is never overwritten", str(final))
     temporary = final.with_name(f".{final.name}.{secrets.token_hex(8)}.tmp")
     temporary.mkdir()
     return temporary
 
 
-def _write_shard(folder: Path, files: Mapping[str, bytes], rank: int, deadline_s: float) -> tuple[list[dict[str, Any]], str | None]:
-    """The entries of what was written, or why it could not be; raising here would leave the other ranks waiting."""
+def _fill(temporary: Path, final: Path, step: int, files: Mapping[str, bytes], ranks: Ranks, deadline_s: float) -> None:
+    """From the empty temporary folder to the final one, or to none."""
     try:
-        fs.wait_until_visible(folder, deadline_s)
-        for name, content in files.items():
-            _refuse_bad_name(name)
-            fs.write_synced(folder / name, content)
-        return [asdict(manifest.describe(name, content, rank)) for name, content in files.items()], None
-    except (OSError, manifest.CheckpointError) as error:
-        return [], f"rank {rank}: {error}"
+        shards = fs.each("write shards", ranks, lambda: _write_shard(temporary, files, ranks.rank, deadline_s))
+        content = manifest.Manifest(step, ranks.world_size, _merge(shards))
+        fs.decide("publish checkpoint", ranks, lambda: _publish(temporary, final, content))
+    except BaseException:
+        if ranks.rank == 0:
+            shutil.rmtree(str(temporary), ignore_errors=True)
+        raise
+
+
+def _write_shard(folder: Path, files: Mapping[str, bytes], rank: int, deadline_s: float) -> list[dict[str, Any]]:
+    fs.wait_until_visible(folder, deadline_s)
+    for name, content in files.items():
+        _refuse_bad_name(name)
+        fs.write_synced(folder / name, content)
+    return [asdict(manifest.describe(name, content, rank)) for name, content in files.items()]
 
 
 def _refuse_bad_name(name: str) -> None:
@@ -97,27 +85,14 @@ def _refuse_bad_name(name: str) -> None:
         raise manifest.CheckpointError(f"{name!r} cannot be a file of a checkpoint: a plain name is needed")
 
 
-def _first_problem(shards: list[dict[str, Any]]) -> str | None:
-    return next((shard["problem"] for shard in shards if shard["problem"] is not None), None)
-
-
-def _merge(shards: list[dict[str, Any]]) -> list[manifest.FileEntry]:
-    entries = [manifest.FileEntry(**entry) for shard in shards for entry in shard["entries"]]
+def _merge(shards: list[list[dict[str, Any]]]) -> list[manifest.FileEntry]:
+    entries = [manifest.FileEntry(**entry) for shard in shards for entry in shard]
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _publish(temporary: Path, final: Path, content: manifest.Manifest) -> str | None:
+def _publish(temporary: Path, final: Path, content: manifest.Manifest) -> None:
     """Manifest, then the folder's names, then the rename, then the parent: each durable before the next."""
-    try:
-        fs.write_synced(temporary / manifest.NAME, manifest.dumps(content))
-        fs.fsync_directory(temporary)
-        temporary.rename(final)
-        fs.fsync_directory(final.parent)
-    except OSError as error:
-        return str(error)
-    return None
-
-
-def _abandon(temporary: Path, rank: int) -> None:
-    if rank == 0:
-        shutil.rmtree(temporary, ignore_errors=True)
+    fs.write_synced(temporary / manifest.NAME, manifest.dumps(content))
+    fs.fsync_directory(temporary)
+    temporary.rename(final)
+    fs.fsync_directory(final.parent)

@@ -20,6 +20,8 @@ class DamagedFile(CheckpointError):
 
     def __init__(self, path: object, problem: str) -> None:
         super().__init__(f"{path} is damaged: {problem}")
+        self.path = path
+        self.problem = problem
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .. import fs
 from . import manifest
 from .commit import folder_name
 
@@ -61,7 +62,7 @@ def list_steps(root: Path) -> list[int]:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return fs.read_bytes(path)
     except FileNotFoundError as error:
         raise manifest.DamagedFile(path, "it is missing") from error
 

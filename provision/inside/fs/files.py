@@ -1,0 +1,82 @@
+"""Single files and folders: written whole, durable when the call returns, read again where a handle went stale."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T = TypeVar("T")
+
+# A handle that went stale (NFS, Lustre after a failover) is worth a second look, not an error.
+TRANSIENT = (errno.ENOENT, errno.ESTALE)
+# Folders cannot be synced on some file systems (CIFS, several FUSE drivers); their renames are as durable as they get.
+UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
+# A client that dropped a stale handle asks the server anew at the next lookup, so few tries, close together, are enough.
+STALE_TRIES = 5
+STALE_PAUSE_S = 0.05
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Readers see the old file or the new one, whole; after return the new one survives a power cut."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        write_synced(temporary, content)
+        temporary.replace(path)
+    except BaseException:
+        remove_if_there(temporary)
+        raise
+    fsync_directory(path.parent)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """A new file (never one that exists), its bytes on the disk when this returns."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole file, opened again by its name where the handle went stale."""
+    return retry_stale(path.read_bytes)
+
+
+def retry_stale(action: Callable[[], T], tries: int = STALE_TRIES, sleep: Callable[[float], None] = time.sleep) -> T:
+    """What `action` returns, called again while it fails with a stale handle.
+
+    It must open what it needs by path: a handle that went stale stays so, and only a new lookup helps.
+    """
+    for _ in range(tries - 1):
+        try:
+            return action()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        sleep(STALE_PAUSE_S)
+    return action()
+
+
+def remove_if_there(path: Path) -> None:
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in a folder durable: a rename is only as lasting as the folder that holds it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSYNCABLE:
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,129 @@
+"""Models of several ranks compared; torch's own models are compared in tests/integration/test_inside_library.py."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from provision.inside import ddp_check
+from provision.inside.ranks import Ranks, alone
+from tests.table import Table
+
+MODEL: list[ddp_check.Entry] = [
+    ["0.weight", [4, 3], "float32", True],
+    ["0.bias", [4], "float32", True],
+    ["1.weight", [2, 4], "float32", True],
+]
+names = some.sampled_from(["0.weight", "0.bias", "1.weight", "1.bias", "norm"])
+entries = some.tuples(names, some.lists(some.integers(0, 3), max_size=2), some.sampled_from(["float32", "bfloat16"]), some.booleans())
+models = some.lists(entries.map(list), max_size=5, unique_by=lambda entry: str(entry[0]))
+
+
+def changed(**changes: Any) -> list[ddp_check.Entry]:
+    """MODEL with its second entry changed, or another list altogether."""
+    other = copy.deepcopy(MODEL)
+    for place, name in enumerate(("name", "shape", "dtype", "requires_grad")):
+        if name in changes:
+            other[1][place] = changes[name]
+    return other
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (changed(shape=[5]), "parameter 0.bias is [5] float32, not [4] float32 as on most ranks"),
+        (changed(dtype="bfloat16"), "parameter 0.bias is [4] bfloat16, not [4] float32 as on most ranks"),
+        (changed(requires_grad=False), "parameter 0.bias is [4] float32 without gradient, not [4] float32 as on most ranks"),
+        (changed(shape=None), "parameter 0.bias is of unknown shape float32, not [4] float32 as on most ranks"),
+        ([MODEL[0], MODEL[2]], "parameter 0.bias is missing; it is [4] float32 on most ranks"),
+        (MODEL[:2], "parameter 1.weight is missing; it is [2, 4] float32 on most ranks"),
+        ([], "parameter 0.weight is missing; it is [4, 3] float32 on most ranks"),
+        ([*MODEL, ["1.bias", [2], "float32", True]], "parameter 1.bias is [2] float32; there is none on most ranks"),
+        (changed(name="0.scale"), "parameter 0.bias is missing; it is [4] float32 on most ranks"),
+        (
+            [MODEL[1], MODEL[0], MODEL[2]],
+            "parameter 0.bias comes where 0.weight comes on most ranks: the same parameters in another order",
+        ),
+    ],
+)
+def test_the_first_difference_is_said_with_both_sides(other: list[ddp_check.Entry], message: str) -> None:
+    found = ddp_check.first_difference([MODEL, other, MODEL])
+    assert found is not None
+    assert (found.message, found.ranks) == (message, (1,))
+
+
+def test_rank_0_is_right_only_where_it_is_not_alone() -> None:
+    other = changed(shape=[5])
+    found = ddp_check.first_difference([other, MODEL, MODEL, MODEL])
+    assert found is not None
+    assert found.ranks == (0,)
+    found = ddp_check.first_difference([other, MODEL])
+    assert found is not None
+    assert (found.ranks, found.message) == ((1,), "parameter 0.bias is [4] float32, not [5] float32 as on rank 0")
+
+
+def test_values_that_differ_are_said_to() -> None:
+    mine, theirs = [["weight", [2], "float32", True, "abc"]], [["weight", [2], "float32", True, "def"]]
+    found = ddp_check.first_difference([mine, theirs])
+    assert found is not None
+    assert found.message == "parameter weight holds other values than on rank 0"
+
+
+@given(some.lists(models, min_size=1, max_size=5))
+def test_a_difference_is_found_exactly_where_there_is_one(given_models: list[list[ddp_check.Entry]]) -> None:
+    found = ddp_check.first_difference(given_models)
+    if found is None:
+        assert all(model == given_models[0] for model in given_models)
+        return
+    usual = next(model for rank, model in enumerate(given_models) if rank not in found.ranks)
+    assert [rank for rank, model in enumerate(given_models) if model != usual] == list(found.ranks)
+    assert 2 * len(found.ranks) < len(given_models) or 0 not in found.ranks
+    first = given_models[found.ranks[0]]
+    mine = [entry for entry in usual if entry[0] == found.parameter]
+    theirs = [entry for entry in first if entry[0] == found.parameter]
+    assert mine != theirs or sorted(map(str, usual)) == sorted(map(str, first)) or found.message.endswith("another order")
+
+
+class Parameter:
+    requires_grad = True
+
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.dtype = shape, "torch.float32"
+
+
+class Model:
+    """What is asked of a torch module when no data is read."""
+
+    def __init__(self, **parameters: Parameter) -> None:
+        self._parameters = parameters
+
+    def named_parameters(self) -> Any:
+        return iter(self._parameters.items())
+
+
+def test_every_rank_raises_and_only_one_of_each_kind_tells_all() -> None:
+    told: list[Any] = []
+
+    def check(ranks: Ranks) -> str:
+        def exchange(name: str, payload: Any) -> list[Any]:
+            if name == "parameters":
+                told.append((ranks.rank, payload is not None))
+            return ranks.exchange(name, payload)
+
+        model: Any = Model(weight=Parameter(2, 3 if ranks.rank in (2, 4) else 2))
+        return ddp_check.require_same_parameters(model, exchange)
+
+    errors = Table(5).run(check)
+    assert {str(error) for error in errors} == {"ranks 2, 4: parameter weight is [2, 3] float32, not [2, 2] float32 as on most ranks"}
+    assert sorted(told) == [(0, True), (1, False), (2, True), (3, False), (4, False)]
+
+
+def test_equal_models_have_one_digest() -> None:
+    model: Any = Model(weight=Parameter(2, 2), bias=Parameter(2))
+    digests = Table(3).run(lambda ranks: ddp_check.require_same_parameters(model, ranks.exchange))
+    assert set(digests) == {ddp_check.parameter_digest(model)}
+    assert ddp_check.require_same_parameters(model, alone().exchange) == digests[0]
