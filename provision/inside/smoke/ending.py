@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -20,7 +21,7 @@ from .options import PHASES
 from .outcome import Finding, from_json, name_ranks, united, with_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from .meeting import Mailbox
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 # All ranks notice a deadline within a tick of one another; this is how long the reporting rank waits for their word.
 GRACE_S = 2.0
 POLL_S = 0.05
+# How long the store may take for an answer when the run ends.
+ANSWER_S = 1.0
 # Of its latest calls a rank tells so many: two ranks that differ do so in the last few.
 TOLD_CALLS = 32
 FATES = {
@@ -176,11 +179,26 @@ def describe(rank: int, host: str, reason: str, position: Position, latest: list
 def leave_word(word: dict[str, Any], out: Path, mailbox: Mailbox | None) -> None:
     """As a file first, which needs nobody else."""
     fs.atomic_write(stuck_path(out, word["rank"]), (json.dumps(word, indent=2) + "\n").encode())
-    try:
-        if mailbox is not None:
-            mailbox.post(f"stuck/{word['rank']}", word)
-    except StoreLost:
-        return
+    if mailbox is not None:
+        _within(ANSWER_S, lambda: mailbox.post(f"stuck/{word['rank']}", word))
+
+
+def answers(mailbox: Mailbox | None) -> bool:
+    """Whether the store answers at all: one whose host is stopped would be waited for, for ever."""
+    return mailbox is not None and _within(ANSWER_S, lambda: mailbox.peek("is there anybody"))
+
+
+def _within(seconds: float, ask: Callable[[], Any]) -> bool:
+    """Whether the store answered within these seconds; a call that did not is left behind."""
+    answered = threading.Event()
+
+    def run() -> None:
+        with contextlib.suppress(StoreLost):
+            ask()
+            answered.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    return answered.wait(seconds)
 
 
 def last_seen(mailbox: Mailbox | None, out: Path, world_size: int) -> dict[int, Any]:
@@ -216,7 +234,8 @@ def gather(mailbox: Mailbox | None, out: Path, world_size: int) -> Known:
             if left is not None:
                 known.words[rank] = left
         known.fates = fates(known.seen, [rank for rank in ranks if rank not in known.words])
-        waited_for = [rank for rank in ranks if rank not in posted and known.fates.get(rank) != processes.GONE]
+        told_all = posted if mailbox is not None else known.words
+        waited_for = [rank for rank in ranks if rank not in told_all and known.fates.get(rank) != processes.GONE]
         if not waited_for or time.monotonic() >= end:
             break
         time.sleep(POLL_S)

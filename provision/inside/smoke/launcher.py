@@ -149,8 +149,9 @@ class Run:
     def _stop(self) -> None:
         """Ask where the others stand and let them report; then end what is left."""
         for rank, child in self._living().items():
-            if processes.state(processes.identity(child.pid)) == processes.STOPPED:
+            if _is_stopped(child):
                 self.fates[rank] = "is stopped"
+                child.kill()
         if self.codes.get(0, 0) is None:
             for child in self._living().values():
                 child.send_signal(PEER_LOST if self._received is None else self._received)
@@ -167,13 +168,19 @@ class Run:
             child.wait()
 
     def _grace_s(self) -> float:
-        return GRACE_S if self.codes.get(0, 0) is None else SHORT_GRACE_S
+        """Rank 0 needs longer than the others: it reports for all."""
+        first = self.children.get(0)
+        return GRACE_S if first is not None and first.poll() is None and not _is_stopped(first) else SHORT_GRACE_S
 
     def _living(self) -> dict[int, subprocess.Popen[bytes]]:
         return {rank: child for rank, child in self.children.items() if child.poll() is None}
 
     def _receive(self, number: int, _: object) -> None:
         self._received = number
+
+
+def _is_stopped(child: subprocess.Popen[bytes]) -> bool:
+    return processes.state(processes.identity(child.pid)) == processes.STOPPED
 
 
 def _interpreter_flags() -> list[str]:

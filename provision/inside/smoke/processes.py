@@ -12,6 +12,7 @@ from pathlib import Path
 
 ALIVE, STOPPED, GONE, UNKNOWN = "alive", "stopped", "gone", "unknown"
 PROC = Path("/proc")
+COMMAND_LETTERS = 240
 
 
 def own_identity() -> list[str]:
@@ -47,7 +48,7 @@ def name(number: int) -> str:
     """The command of a process, for people."""
     try:
         words = (PROC / str(number) / "cmdline").read_bytes().split(b"\0")
-        return " ".join(word.decode(errors="replace") for word in words if word)[:120] or _comm(number)
+        return " ".join(word.decode(errors="replace") for word in words if word)[:COMMAND_LETTERS] or _comm(number)
     except OSError:
         return ""
 

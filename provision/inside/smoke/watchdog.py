@@ -49,10 +49,15 @@ class Watchdog:
         self._ends_at = ends_at
         self._is_abandoned = is_abandoned
         self._limit = ("the whole run", ends_at, OVER)
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._leave_at = 0.0
+        self._threads = [
+            threading.Thread(target=self._watch, name="watchdog", daemon=True),
+            threading.Thread(target=self._ask, name="asking", daemon=True),
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def expect(self, what: str, within_s: float) -> None:
         """The next thing, and the seconds it may take; never beyond the end of the whole run."""
@@ -65,7 +70,6 @@ class Watchdog:
         return self._limit[1] - time.monotonic()
 
     def _watch(self) -> None:
-        ask_at, leave_at = 0.0, 0.0
         while True:
             received = signal.sigtimedwait(SIGNALS, TICK_S)
             if received is not None and received.si_signo != PEER_LOST:
@@ -76,8 +80,11 @@ class Watchdog:
             what, deadline, cause = self._limit
             if now >= deadline:
                 self._end(f"did not end {what}", cause)
-            if leave_at and now >= leave_at:
+            if self._leave_at and now >= self._leave_at:
                 self._end("another rank left the phase", ABANDONED)
-            if now >= ask_at:
-                ask_at = now + ASK_S
-                leave_at = (leave_at or now + PATIENCE_S) if self._is_abandoned() else 0.0
+
+    def _ask(self) -> None:
+        """In a thread of its own: a store whose host is stopped does not answer, and deadlines must hold then too."""
+        while True:
+            time.sleep(ASK_S)
+            self._leave_at = (self._leave_at or time.monotonic() + PATIENCE_S) if self._is_abandoned() else 0.0

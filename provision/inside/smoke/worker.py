@@ -160,9 +160,7 @@ class Worker:
     def _agree(self, taken: Taken) -> tuple[Outcome, float]:
         """One outcome from all ranks', the same on every rank."""
         if self._session.meeting is None:
-            self._leave_word("it left the run")
-            named = tuple(with_rank(finding, self._session.place.rank) for finding in taken.outcome.findings)
-            return replace(taken.outcome, findings=named), taken.duration_s
+            return self._alone(taken.outcome), taken.duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {taken.phase.name}", AGREE_S)
         said = {"outcome": taken.outcome.as_json(), "duration_s": taken.duration_s, "calls": self._session.calls.summary}
@@ -179,6 +177,17 @@ class Worker:
         if differing is not None:
             merged = replace(merged, findings=(*_causes(merged.findings), differing), broken=True)
         return _never_silently_broken(merged), max(answer["duration_s"] for answer in answers)
+
+    def _alone(self, outcome: Outcome) -> Outcome:
+        """Without a store this rank speaks for itself; rank 0 also for those that left word beside the report."""
+        session, rank = self._session, self._session.place.rank
+        findings = [with_rank(finding, rank) for finding in outcome.findings]
+        if outcome.broken:
+            self._leave_word("it left the run")
+        if outcome.broken and rank == 0:
+            words = ending.gather(None, session.options.out, session.place.world_size).words
+            findings += [with_rank(f, other) for other, word in words.items() for f in from_json(word["outcome"]).findings if other != rank]
+        return replace(outcome, findings=united(findings))
 
     def _differing_calls(self, name: str, outcomes: Sequence[Outcome], summaries: Sequence[Any]) -> Finding | None:
         """Whether all ranks called the same collectives. After a rank left with an error of its own they rightly did not."""
@@ -297,7 +306,8 @@ class Worker:
         if rank not in (0, DEPUTY):
             time.sleep(LINGER_S)
             return
-        known = ending.gather(session.watchdog_mailbox, session.options.out, session.place.world_size)
+        mailbox = session.watchdog_mailbox if ending.answers(session.watchdog_mailbox) else None
+        known = ending.gather(mailbox, session.options.out, session.place.world_size)
         if rank == 0 or 0 not in known.words:
             self._report_ending(known, reason, cause)
             self._end_silent(known, range(session.place.world_size))

@@ -1,0 +1,72 @@
+"""The smoke test as a process, for the tests that start it: its exit, its lines, its report, and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import provision.inside
+from provision.inside import report
+
+PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
+FOLDER = Path(str(provision.inside.__file__)).parent
+TIMEOUT_S = 180
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Phase, finding, ranks.
+Found = tuple[str, str, tuple[int, ...]]
+
+
+class Ran:
+    """A finished smoke test: its exit, its lines and its report."""
+
+    def __init__(self, out: Path, status: int, stdout: str, stderr: str) -> None:
+        self.out = out
+        self.status = status
+        self.lines = stdout.splitlines()
+        self.stderr = stderr
+        self.report = report.loads((out / "report.json").read_text())
+        self.phases = {phase.name: phase for phase in self.report.phases}
+        self.failed = [phase.name for phase in self.report.phases if phase.verdict == report.FAIL]
+
+    @property
+    def findings(self) -> set[Found]:
+        return {(phase.name, found.id, tuple(found.ranks)) for phase in self.report.phases for found in phase.findings}
+
+    def message(self, id: str) -> str:
+        return next(found.message for phase in self.report.phases for found in phase.findings if found.id == id)
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+
+
+def smoke(out: Path, *arguments: str, program: tuple[str, ...] = (), folder: Path = FOLDER) -> Ran:
+    """On two Gloo ranks, quickly, unless the arguments say otherwise."""
+    usual = ["--out", str(out), "--profile", "quick", "--ranks", "2", "--backend", "gloo"]
+    command = [PYTHON, *program, str(folder), "smoke", *usual, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), cwd="/", check=False)
+    assert left_over(out) == []
+    return Ran(out, ran.returncode, ran.stdout, ran.stderr)
+
+
+def left_over(out: Path) -> list[str]:
+    """Commands of processes that still name this run's folder; they get a moment to be reaped."""
+    end = time.monotonic() + 5
+    while (found := processes_of(out)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def processes_of(out: Path) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:  # it ended meanwhile
+            continue
+        if str(out).encode() in words:
+            found.append(b" ".join(words).decode())
+    return found
