@@ -134,21 +134,22 @@ def build_summary(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
 
 
 def smoke_lines(result: SmokeResult) -> list[str]:
-    """A smoke test: where it ran, its verdict, on what; then a line per phase, with advice where it did not pass."""
+    """A smoke test: where it ran, its verdict, on what; then a line per phase, and for each finding what happened and what to do."""
     report = result.report
     ran = f"{report.get('world_size')} ranks, {report.get('backend')} on {report.get('device')}"
     return [f"smoke test in the {result.where}: {result.verdict} ({ran})", *phase_lines(report, "  ")]
 
 
 def phase_lines(report: Mapping[str, Any], indent: str) -> list[str]:
-    """The phases of a smoke report, a line each; under it what is wrong and what to do."""
-    lines = []
-    for phase in report.get("phases", []):
-        lines.append(f"{indent}{phase['verdict']:7} {phase['name']:12} {phase.get('message', '')}")
-        for finding in phase.get("findings", []):
-            warned = f"{finding['message']}. " if finding["verdict"] == "warn" else ""
-            lines.append(f"{indent}{'':20} {finding['id']}: {warned}{finding['advice']}")
-    return lines
+    """The phases of a smoke report as the test itself shows them, as wide as the terminal."""
+    from provision.inside import table
+    from provision.inside.report import SCHEMA
+
+    if report.get("schema") != SCHEMA:
+        told = f"its report is of schema {report.get('schema')!r}, which cannot be shown: run the test again"
+        return [f"{indent}{told}"]
+    width = table.terminal_width()
+    return [f"{indent}{line}" for line in table.lines(report, width - len(indent) if width else None)]
 
 
 def next_commands(result: BuildResult, docker_run: Sequence[str]) -> list[str]:

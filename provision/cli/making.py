@@ -221,11 +221,14 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
 @request
 @prefix_option
 @click.option("--in", "place", type=click.Choice(["prefix", "image", "both"]), default="prefix", show_default=True, help="Where to test.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JUnit XML too, for CI services.")
 @click.option("--inject", multiple=True, metavar="FAULT", help="Rehearse a fault, e.g. die:1:barrier; the test must then fail.")
 @testing
 @common
 @verb
-def smoke(console: Console, name: str | None, envs: Path | None, prefix: Path | None, place: str, **options: Any) -> int:
+def smoke(
+    console: Console, name: str | None, envs: Path | None, prefix: Path | None, place: str, junit: Path | None, **options: Any
+) -> int:
     """Run the DDP smoke test: rendezvous, barrier, all-reduce, DDP step, checkpoint. Exit code 1 unless it passes."""
     from provision.console import smoke_lines
     from provision.pipeline.validate import failures
@@ -233,7 +236,7 @@ def smoke(console: Console, name: str | None, envs: Path | None, prefix: Path | 
 
     context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"])
     places: Any = {"prefix": ("prefix",), "image": ("image",), "both": ("prefix", "image")}[place]
-    results = workflow.smoke(context, wish_of(name, options, prefix=prefix), places)
+    results = workflow.smoke(context, wish_of(name, options, prefix=prefix), places, junit)
     lines = [line for found in results for line in smoke_lines(found)]
     console.result(results, lines)
     return 1 if failures(results) else 0

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import fs
+from . import fs, junit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,9 +81,12 @@ def succeeded(verdict: str) -> bool:
     return verdict in (PASS, WARN)
 
 
+def document(report: Report) -> dict[str, Any]:
+    return {"schema": SCHEMA, "kind": KIND, "verdict": report.verdict, **asdict(report)}
+
+
 def dumps(report: Report) -> str:
-    document = {"schema": SCHEMA, "kind": KIND, "verdict": report.verdict, **asdict(report)}
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+    return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
 
 
 def loads(text: str) -> Report:
@@ -93,15 +96,11 @@ def loads(text: str) -> Report:
         raise ReportUnreadable(f"not a smoke report of schema {SCHEMA}: {type(error).__name__}: {error}") from error
 
 
-def lines(phase: Phase) -> list[str]:
-    """One phase for a person, and for each finding what to do."""
-    advice = dict.fromkeys(f"{'':<20}-> {finding.advice}" for finding in phase.findings if finding.advice)
-    warned = [f"{'':<20}{finding.message} ({finding.id})" for finding in phase.findings if finding.verdict == WARN]
-    return [f"{phase.verdict:<7} {phase.name:<11} {phase.message}", *warned, *advice]
-
-
-def write(report: Report, path: Path) -> None:
+def write(report: Report, path: Path, junit_path: Path | None = None) -> None:
+    """The report, and the same as JUnit XML where that is wanted."""
     fs.atomic_write(path, dumps(report).encode())
+    if junit_path is not None:
+        fs.atomic_write(junit_path, junit.dumps({KIND: document(report)}).encode())
 
 
 def _report(document: dict[str, Any]) -> Report:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from provision.errors import CheckFailed
+from provision.inside.junit import dumps
 from provision.model import Prefix, Resolution, SmokeResult, Verdict
 from provision.process import clean_environment, run
 
@@ -20,6 +21,11 @@ REPORT = "report.json"
 SCHEMA = 2
 # The host's own deadline on top of the test's: starting Python and importing torch twice on a cold disk.
 STARTING_S = 120.0
+# All that can be said of a report that cannot be read.
+UNREAD: dict[str, Any] = {
+    "started_at": "", "duration_s": 0.0, "backend": "unknown", "device": "unknown", "world_size": 0, "hosts": [], "profile": "unknown",
+    "skipped": [], "phases": [],
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +93,25 @@ def failures(results: Sequence[SmokeResult]) -> list[str]:
         if not bad and result.verdict not in ("pass", "warn"):
             said.append(f"{result.where}: the verdict is {result.verdict}")
     return said
+
+
+def junit(results: Sequence[SmokeResult]) -> str:
+    """The results as JUnit XML, a suite for each. What is not believed of a report is an error of its own."""
+    return dumps({result.where: _believed(result) for result in results})
+
+
+def _believed(result: SmokeResult) -> dict[str, Any]:
+    """The report, with a case that fails where the verdict is not what its phases come to."""
+    report = result.report
+    if report.get("schema") != SCHEMA:
+        doubt = f"the report is of schema {report.get('schema')!r}, and this provision reads schema {SCHEMA}"
+        report = {**UNREAD, "verdict": result.verdict}
+    elif report["verdict"] != result.verdict:
+        doubt = f"the report says {report['verdict']}, but the test did not end so"
+    else:
+        return report
+    case = {"name": "report", "verdict": "unknown", "duration_s": 0.0, "message": doubt, "data": {}, "findings": []}
+    return {**report, "phases": [*report["phases"], case]}
 
 
 def _in_words(phase: Mapping[str, Any]) -> str:

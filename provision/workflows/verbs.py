@@ -15,7 +15,7 @@ from provision.folders import held
 from provision.model import BuildResult, Image, Kernel, Lock, Prefix, SmokeResult
 from provision.pipeline import image as images
 from provision.pipeline import lock as locks
-from provision.pipeline import passport, register, render, spec
+from provision.pipeline import passport, register, render, spec, validate
 from provision.pipeline import prefix as prefixes
 from provision.workflows.build import keep_kernel, make_image, smoke_in, write_passport
 from provision.workflows.keep import check_place, keep_prefix, lockable, planned
@@ -152,13 +152,20 @@ def build_image(context: Context, wish: Wish) -> tuple[Plan, Image, bool]:
         return wanted, image, made
 
 
-def smoke(context: Context, wish: Wish, places: tuple[Place, ...]) -> list[SmokeResult]:
-    """`provision smoke`: test a prefix, an image or both, now and here; the passport, where there is one, gets the verdicts."""
+def smoke(context: Context, wish: Wish, places: tuple[Place, ...], junit: Path | None = None) -> list[SmokeResult]:
+    """`provision smoke`: test a prefix, an image or both, now and here; the passport, where there is one, gets the verdicts.
+
+    junit: a file for the same as JUnit XML. What an earlier run left there goes first, or it would speak for this one.
+    """
+    if junit is not None:
+        junit.unlink(missing_ok=True)
     wanted = plan(context, wish)
     prefix = require_prefix(context, wanted.name, wish.prefix)
     known = passport.read(wanted.folder)
     client, image = _image_of(known) if "image" in places else (None, None)
     results = [smoke_in(place, wanted.resolution, wish.request, prefix, image, client) for place in places]
+    if junit is not None:
+        folders.write_whole(junit, validate.junit(results))
     if known is not None and not wish.request.inject and known["lock"]["sha256"] == prefix.lock_sha256:
         updated = passport.with_smoke(known, results)
         folders.write_whole(wanted.folder / passport.FILE, passport.text(updated))

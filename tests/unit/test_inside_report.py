@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -107,7 +108,8 @@ def test_write_replaces_the_file_whole(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_a_line_for_people() -> None:
-    assert report.lines(phase("barrier", "pass")) == ["pass    barrier     said"]
-    warned = report.lines(phase("barrier", "warn"))
-    assert [" ".join(line.split()) for line in warned] == ["warn barrier said", "waited for (slow-rank)", "-> look there"]
+def test_junit_is_written_along_and_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "junit.xml"
+    report.write(sample("pass", "fail"), tmp_path / "report.json", path)
+    (suite,) = ElementTree.parse(path).getroot()
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("smoke", "2", "1")

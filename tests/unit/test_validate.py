@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from provision.errors import CheckFailed
+from provision.model import SmokeResult
 from provision.pipeline import matrix, spec, validate
 
 SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
@@ -69,3 +71,21 @@ def test_arguments_hold_what_the_lock_promised() -> None:
         assert words in argv
     cpu = matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
     assert "--expect-cuda none" in " ".join(validate.arguments(cpu, validate.Request()))
+
+
+def cases(results: list[SmokeResult]) -> list[tuple[str | None, str | None, list[str]]]:
+    root = ElementTree.fromstring(validate.junit(results))
+    return [(case.get("classname"), case.get("name"), [child.tag for child in case]) for case in root.iter("testcase")]
+
+
+def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
+    found = [validate.read_report(report(tmp_path), place, 0, "") for place in ("prefix", "image")]
+    said = cases(found)
+    assert {suite for suite, _, _ in said} == {"prefix", "image"}
+    assert all(tags == ["system-out"] for _, _, tags in said)
+
+
+@pytest.mark.parametrize("changes, status", [({}, 1), ({"schema": 1, "phases": []}, 0), ({"schema": None}, 0)])
+def test_what_is_not_believed_is_an_error_in_junit_too(tmp_path: Path, changes: dict[str, Any], status: int) -> None:
+    said = cases([validate.read_report(report(tmp_path, **changes), "prefix", status, "")])
+    assert said[-1] == ("prefix", "report", ["error"])

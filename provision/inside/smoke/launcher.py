@@ -14,11 +14,11 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import facts, libraries, report
+from .. import facts, fs, libraries, report, table
 from . import ending, expectation, place, processes, progress, worker
 from . import options as choices
 from .outcome import Finding, Outcome, united
@@ -47,6 +47,7 @@ def launch(options: choices.Options, arguments: Sequence[str], choose_port: Call
     ranks = options.ranks or default_ranks(options.backend)
     choices.check_faults(options, ranks)
     _prepare(options.out)
+    _prepare_junit(options.junit)
     for _ in range(PORT_TRIES):
         with _rehearsed_port(options, choose_port or free_port) as port:
             run = Run(options, arguments, ranks, port)
@@ -230,6 +231,16 @@ def _prepare(out: Path) -> None:
         raise choices.UsageError(f"--out {out} cannot be written: {error}") from error
 
 
+def _prepare_junit(path: Path | None) -> None:
+    """Empty until there is something to tell: no CI service takes that, or what an earlier run left, for a success."""
+    if path is None:
+        return
+    try:
+        fs.atomic_write(path, b"")
+    except OSError as error:
+        raise choices.UsageError(f"--junit {path} cannot be written: {error.strerror}") from error
+
+
 def _conclude(options: choices.Options, run: Run, reason: str) -> int:
     for path in options.out.glob("rank*.at.json"):
         path.unlink()
@@ -255,8 +266,9 @@ def _report_failure(options: choices.Options, run: Run, found: report.Report, na
         findings = (Finding("interrupted" if reason.startswith("ended by") else "rank-died", reason or "the ranks ended without a report"),)
     data: dict[str, Any] = {"logs": {str(rank): _tail(log_path(options.out, rank)) for rank in run.children}}
     failing = progress.with_failure(found, name, Outcome(findings=findings, data=data), time.time() - run.started)
-    report.write(failing, options.out / worker.REPORT_NAME)
-    print("\n".join(report.lines(next(phase for phase in failing.phases if phase.name == name))), flush=True)
+    report.write(failing, options.out / worker.REPORT_NAME, options.junit)
+    said = next(phase for phase in failing.phases if phase.name == name)
+    print("\n".join(table.phase_lines(asdict(said), table.terminal_width())), flush=True)
 
 
 def _cause(name: str, rank: int, words: str) -> Finding:

@@ -68,6 +68,7 @@ class Options:
     require_gpu: bool
     faults: tuple[Fault, ...]
     skipped: tuple[str, ...] = ()
+    junit: Path | None = None
 
     @property
     def planned(self) -> tuple[str, ...]:
@@ -91,6 +92,7 @@ class Options:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="folder for report.json and the logs")
+    add("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML too, for CI services")
     add("--checkpoint-dir", type=Path, metavar="DIR", help="folder to test checkpoints in, shared by all ranks (OUT)")
     add("--ranks", type=_positive, metavar="N", help="ranks to start here (default: one per GPU, or 2 without GPUs)")
     add("--profile", choices=PROFILES, default="default", help="how much is measured (%(default)s)")
@@ -131,6 +133,7 @@ def from_namespace(chosen: argparse.Namespace) -> Options:
         require_gpu=chosen.require_gpu,
         faults=tuple(parse_fault(text) for text in chosen.inject),
         skipped=skipped(chosen.only, chosen.skip),
+        junit=chosen.junit and chosen.junit.absolute(),
     )
     _refuse_useless_faults(options)
     if not 0 < options.timeout_s < math.inf:

@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .. import fs, report
+from .. import fs, report, table
 from . import ending, faults, phases, progress, watchdog
 from .calls import compare
 from .meeting import PhaseAbandoned, RanksMissing, StoreLost
@@ -227,9 +227,12 @@ class Worker:
         """Rank 0 speaks for all. A rank that cannot reach it speaks for itself."""
         alone = self._session.meeting is None and phase.verdict == report.FAIL
         if self._reports or alone:
-            lines = report.lines(phase)
+            lines = self._lines(phase)
             own = f"rank {self._session.place.rank}: " if alone and not self._reports else ""
             os.write(self._output, "".join(f"{own}{line}\n" for line in lines).encode())
+
+    def _lines(self, phase: report.Phase) -> list[str]:
+        return table.phase_lines(asdict(phase), table.terminal_width(self._output))
 
     def _report(self) -> report.Report:
         session = self._session
@@ -248,7 +251,7 @@ class Worker:
 
     def _write_report(self) -> None:
         if self._reports:
-            report.write(self._report(), self._session.options.out / REPORT_NAME)
+            report.write(self._report(), self._session.options.out / REPORT_NAME, self._session.options.junit)
 
     def _finish(self, broken: bool) -> int:
         with self._floor:
@@ -323,9 +326,9 @@ class Worker:
         findings = ending.judge(known, session.place.world_size, reason, cause)
         outcome = Outcome(findings=findings, data={"stuck": {str(rank): word for rank, word in sorted(known.words.items())}})
         failing = progress.with_failure(self._report(), name, outcome, time.monotonic() - self._phase_started)
-        report.write(failing, session.options.out / REPORT_NAME)
+        report.write(failing, session.options.out / REPORT_NAME, session.options.junit)
         said = next(phase for phase in failing.phases if phase.name == name)
-        os.write(self._output, "".join(f"{line}\n" for line in report.lines(said)).encode())
+        os.write(self._output, "".join(f"{line}\n" for line in self._lines(said)).encode())
 
 
 def _is_bad_news(answer: dict[str, Any]) -> bool:

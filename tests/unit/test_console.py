@@ -1,0 +1,38 @@
+"""What people see of a smoke test: the same words as the test's own, as wide as the terminal, whole lines in a pipe."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision import console
+from provision.inside import table
+from provision.model import SmokeResult
+from tests import evidence
+
+FOUND = evidence.finding(message="an element of the result is not what it must be, and that is a long sentence about it")
+REPORT = evidence.report(evidence.phase(), evidence.phase("ddp", verdict="fail", findings=[FOUND]), skipped=["checkpoint"])
+RESULT = SmokeResult(where="prefix", verdict="fail", report=REPORT)
+
+
+def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
+    assert console.smoke_lines(RESULT) == [
+        "smoke test in the prefix: fail (2 ranks, gloo on cpu)",
+        f"  {table.HEAD}",
+        "  pass     barrier        0.1 s  200 barriers",
+        "  fail     ddp            0.1 s  1 finding",
+        f"      wrong-value, rank 1: {FOUND['message']}",
+        "        -> check its memory",
+        f"  skipped  checkpoint            {table.NOT_RUN}",
+    ]
+
+
+def test_on_a_terminal_nothing_is_wider_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "terminal_width", lambda: 60)
+    lines = console.smoke_lines(RESULT)
+    assert max(map(len, lines)) <= 60
+    assert len(lines) > 7
+
+
+def test_a_report_of_another_schema_is_said_to_be_one() -> None:
+    (_, line) = console.smoke_lines(SmokeResult(where="image", verdict="pass", report={"schema": 1, "phases": [{"name": "facts"}]}))
+    assert "of schema 1, which cannot be shown: run the test again" in line
