@@ -9,7 +9,7 @@ from provision.wheels.command import explain, uv
 from provision.wheels.describing import Metadata, metadata
 from provision.wheels.installing import install, requirements, unpack
 from provision.wheels.resolving import UV_GLIBC, Request, normal, resolve, versions
-from provision.wheels.settings import TORCH_INDEX, Indexes, indexes, pip_settings
+from provision.wheels.settings import TORCH_INDEX, Indexes, indexes, pip_settings, torch_index
 
 __all__ = [
     "TORCH_INDEX",
@@ -25,6 +25,7 @@ __all__ = [
     "pip_settings",
     "requirements",
     "resolve",
+    "torch_index",
     "unpack",
     "uv",
     "versions",

@@ -66,7 +66,7 @@ def _in_turn(request: Request, ask: Callable[[Request, Sequence[str | Path], Pat
         except Unsolvable:
             if not where.local:
                 raise
-            return ask(request, [*options, *where.remote, *where.local], Path(folder))
+            return ask(request, [*options, *where.every], Path(folder))
 
 
 def _versions(request: Request, options: Sequence[str | Path], folder: Path) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,6 +26,11 @@ class Indexes:
     local: tuple[str, ...] = ()
     alone: bool = False  # whatever uv's own settings say
 
+    @property
+    def every(self) -> tuple[str, ...]:
+        """Those of the disk, too."""
+        return _one_strategy((*self.remote, *self.local))
+
 
 def indexes(build_path: str | None = None, mirrors: Mirrors = DIRECT) -> Indexes:
     """Index options from the configuration, each index where its mirror is.
@@ -36,18 +41,33 @@ def indexes(build_path: str | None = None, mirrors: Mirrors = DIRECT) -> Indexes
     if mirrors.closed:
         return Indexes(remote=_of_folders(mirrors), alone=True)
     found = _mirrored(Indexes() if _uv_is_configured() else _from_pip(pip_settings()), mirrors)
-    base = os.environ.get(TORCH_INDEX)
-    if build_path and base:
-        extra = ("--index", mirrors.real(f"{base.rstrip('/')}/{build_path}"), "--index-strategy", "unsafe-best-match")
-        return Indexes(remote=found.remote + extra, local=found.local)
+    if build_path and (url := torch_index(build_path)):
+        extra = ("--index", mirrors.real(url), *STRATEGY)
+        return Indexes(remote=_one_strategy(found.remote + extra), local=found.local)
     return found
+
+
+# pip looks at all indexes and takes the best version; uv stops at the first index that has the name.
+STRATEGY = ("--index-strategy", "unsafe-best-match")
+
+
+def _one_strategy(options: Sequence[str]) -> tuple[str, ...]:
+    """uv refuses an option that is given twice, even with the same value."""
+    others = tuple(word for word in options if word not in STRATEGY)
+    return others + STRATEGY if len(others) < len(options) else others
+
+
+def torch_index(build_path: str) -> str | None:
+    """The address of a folder of PyTorch's own wheel index, if the user has named that index."""
+    base = os.environ.get(TORCH_INDEX)
+    return f"{base.rstrip('/')}/{build_path}" if base else None
 
 
 def _of_folders(mirrors: Mirrors) -> tuple[str, ...]:
     """The folders' indexes alone; from the disk nothing needs a network, so none is tried."""
     first, *more = mirrors.indexes
     options = ["--no-config", "--default-index", first, *(word for url in more for word in ("--index", url))]
-    options += ["--index-strategy", "unsafe-best-match"] if more else []
+    options += STRATEGY if more else ()
     return (*options, *(["--offline"] if all(url.startswith("file:") for url in mirrors.indexes) else []))
 
 
@@ -99,8 +119,7 @@ def _from_pip(settings: Mapping[str, str]) -> Indexes:
     for place in settings.get("find-links", "").split():
         (remote if "://" in place and not place.startswith("file:") else local).extend(["--find-links", place])
     for options in (remote, local):
-        if options:  # pip looks at all indexes and takes the best version; uv stops at the first index that has the name
-            options += ["--index-strategy", "unsafe-best-match"]
+        options += STRATEGY if options else ()
     return Indexes(remote=tuple(remote), local=tuple(local))
 
 

@@ -82,6 +82,21 @@ def test_pip_settings_become_uv_options() -> None:
     assert not any("srv" in option for option in found.remote)
 
 
+def test_an_option_that_uv_takes_once_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"index-url": "https://one.invalid/simple", "find-links": "/srv/wheels"}
+    monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
+    monkeypatch.setattr(index_settings, "_uv_is_configured", lambda: False)
+    monkeypatch.setenv(wheels.TORCH_INDEX, "https://torch.invalid/whl")
+    found = wheels.indexes("cu126")
+    for options in (found.remote, found.every):
+        assert options.count("--index-strategy") == options.count("unsafe-best-match") == 1
+    assert [word for word in found.every if "--" not in word][:3] == [
+        "https://one.invalid/simple",
+        "https://torch.invalid/whl/cu126",
+        "/srv/wheels",
+    ]
+
+
 def test_pip_settings_are_read_as_pip_orders_them() -> None:
     """`pip config list` sorts by name: `:env:` comes first, though it wins; sections of other commands do not count."""
     listed = (

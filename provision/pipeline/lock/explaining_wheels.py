@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from provision import wheels
 from provision.errors import ProvisionError, Unsolvable
+from provision.mirrors import without_login
 from provision.pipeline.lock.culprits import Budget, OutOfTime, Why, minimal, without
 
 # One question to uv takes 0.3 to 1 s.
@@ -52,9 +53,15 @@ def _index(request: wheels.Request, core: Sequence[str]) -> str:
     """A torch that is not the index's default build is on an index that must be configured."""
     if request.build_path is None or not any("+" in text for text in core):
         return ""
+    folder = wheels.torch_index(request.build_path)
+    if folder:
+        return (
+            f"{wheels.TORCH_INDEX} leads to {without_login(folder)}: look there for what it has for this Python and platform, or correct "
+            f"the address, which ends before the folder {request.build_path}. "
+        )
     return (
-        f"Builds with +{request.build_path} are on PyTorch's own wheel index: name that index (its address up to, without, the folder "
-        f"{request.build_path}) in the environment variable {wheels.TORCH_INDEX}. "
+        f"Builds with +{request.build_path} are on PyTorch's own wheel index: set the environment variable {wheels.TORCH_INDEX} to its "
+        f"address, without the folder {request.build_path} at its end. "
     )
 
 

@@ -1,0 +1,67 @@
+"""Wheels from several indexes at once, as pip's settings and PROVISION_TORCH_INDEX name them; all of them are served here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision import wheels
+from provision.errors import Unsolvable
+from provision.model import Pin
+from provision.pipeline.lock import explaining_wheels
+from provision.pipeline.lock.culprits import Why
+from tests.faulty import served
+from tests.small import write_wheel
+
+REQUEST = wheels.Request(requirements=("torch==2.13.0+cu116", "numpy"), python="3.11", glibc="2.28", build_path="cu116")
+WHY = Why.of([Pin(manager="pip", requirement=REQUEST.requirements[0], reason="asked for", source="spec.yml")], {})
+
+
+def publish(place: Path, *wanted: tuple[str, str]) -> None:
+    for name, version in wanted:
+        wheel = write_wheel(place / name, name, version)
+        sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        (place / name / "index.html").write_text(f'<a href="{wheel.name.replace("+", "%2B")}#sha256={sha256}">{wheel.name}</a>\n')
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A package index in pip's settings, and a folder of wheels."""
+    publish(tmp_path / "served" / "simple", ("numpy", "2.0.0"), ("torch", "2.13.0"))
+    publish(tmp_path / "served" / "own" / "cu116", ("torch", "2.13.0+cu116"))
+    write_wheel(tmp_path / "links", "mine", "1.0")
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", wheels.TORCH_INDEX):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    with served(tmp_path / "served") as server:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
+        yield server.url
+
+
+def found(*requirements: str) -> dict[str, str]:
+    request = wheels.Request(requirements=requirements, python="3.11", glibc="2.28", build_path="cu116")
+    return {package.name: package.version for package in wheels.resolve(request)}
+
+
+def test_pytorchs_own_index_beside_pips(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(wheels.TORCH_INDEX, f"{index}/own/")
+    assert found("torch==2.13.0+cu116", "numpy") == {"torch": "2.13.0+cu116", "numpy": "2.0.0"}
+    assert found("torch==2.13.0+cu116", "mine") == {"torch": "2.13.0+cu116", "mine": "1.0"}  # the disk is asked, too
+
+
+def test_what_the_indexes_lack_is_told_with_where_to_look(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unsolvable) as failed:
+        found(*REQUEST.requirements)
+    advice = explaining_wheels.explain(failed.value, REQUEST, WHY).advice
+    assert "set the environment variable PROVISION_TORCH_INDEX to its address, without the folder cu116 at its end" in advice
+    monkeypatch.setenv(wheels.TORCH_INDEX, f"{index}/own/cu116".replace("//", "//me:secret@"))
+    with pytest.raises(Unsolvable) as failed:
+        found(*REQUEST.requirements)
+    advice = explaining_wheels.explain(failed.value, REQUEST, WHY).advice
+    assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: look there" in advice
