@@ -11,8 +11,10 @@ pytest.importorskip("ruamel.yaml", reason="the refresh of the data has tools of 
 pytest.importorskip("pypi_simple", reason="the refresh of the data has tools of its own")
 pytest.importorskip("remotezip", reason="the refresh of the data has tools of its own")
 
+from click.testing import CliRunner
 from pypi_simple import DistributionPackage
 from update_data import index, wheels
+from update_data.__main__ import main
 from update_data.compare import Findings, compare, unproven
 from update_data.document import Document
 from update_data.index import Content, File
@@ -274,3 +276,28 @@ def test_comments_order_and_the_rest_survive_a_change(tmp_path: Path) -> None:
     document.set(Row(path=("2.4.0", "triton"), values={"requirement": "==3.0.0"}, source="PyPI metadata torch==2.4.0"))
     assert list(document.content) == ["2.3.1", "2.4.0", "2.5.0"]
     assert document.content["2.4.0"]["conda_forge"]["available"] is None
+
+
+# A folder that is not the data
+
+
+@pytest.mark.parametrize(
+    "table,words",
+    [
+        (None, "There is no "),
+        (b"", "is no mapping"),
+        (b"[", "is not YAML"),
+        (b"\xff", "it is not UTF-8 text"),
+        (b"{}", "holds no release"),
+        (b"a: {}", "has the key 'a', which is no release"),
+        (b"2.3: {}", "has the key 2.3, which is no release (a version in quotes)"),
+        (b'"2.3.1": 3', "has no mapping under 2.3.1"),
+    ],
+)
+def test_a_folder_without_data_is_an_error_in_words(tmp_path: Path, table: bytes | None, words: str) -> None:
+    (tmp_path / "nccl.yml").write_text("{}")
+    if table is not None:
+        (tmp_path / "releases.yml").write_bytes(table)
+    done = CliRunner().invoke(main, ["--data", str(tmp_path), "--index", "http://127.0.0.1:1/"])
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1), done.output
+    assert done.stderr.startswith("error: ") and words in done.stderr and "releases.yml" in done.stderr

@@ -33,6 +33,8 @@ def main(write: bool, check: bool, only: tuple[str, ...], architectures: bool, u
 def _run(*, write: bool, check: bool, only: tuple[str, ...], architectures: bool, url: str | None, data: Path) -> int:
     index = configured(url)
     table, nccl = Document(data / "releases.yml"), Document(data / "nccl.yml")
+    table.require_releases()
+    nccl.require_mapping()
     findings = [refresh(index, table.content, only, architectures), refresh_nccl(index, nccl.content)]
     differs = False
     for document, found in zip((table, nccl), findings):

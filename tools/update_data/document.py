@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
+from provision.errors import InvalidSpec
 from update_data.wheels import Row
+
+ADVICE = "--data names a folder with releases.yml and nccl.yml; without it, provision/data is taken."
 
 # What a release has before anything is known of it. The pytorch channel ended with 2.5; conda-forge is read from its recipes, by hand.
 BLANK: dict[str, Any] = {
@@ -41,9 +45,37 @@ class Document:
     """A YAML file that is read, changed and written without disturbing what is not changed."""
 
     def __init__(self, path: Path) -> None:
+        """Raises InvalidSpec for a file that cannot be read."""
         self.path = path
-        self.text = path.read_text(encoding="utf-8")
-        self.content: CommentedMap = _yaml().load(self.text)
+        try:
+            self.text = path.read_text(encoding="utf-8")
+            self.content: CommentedMap = _yaml().load(self.text)
+        except FileNotFoundError as error:
+            raise InvalidSpec(f"There is no {path}.", advice=ADVICE) from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSpec(
+                f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}.", advice=ADVICE
+            ) from error
+        except YAMLError as error:
+            raise InvalidSpec(f"{path} is not YAML: {' '.join(str(error).split())}.", advice=ADVICE) from error
+
+    def require_mapping(self) -> None:
+        """Raise InvalidSpec for another kind of file."""
+        if not isinstance(self.content, CommentedMap):
+            raise InvalidSpec(f"{self.path} is no mapping.", advice=ADVICE)
+
+    def require_releases(self) -> None:
+        """Raise InvalidSpec unless every key is a release, with a mapping under it, and there is one."""
+        self.require_mapping()
+        if not self.content:
+            raise InvalidSpec(f"{self.path} holds no release.", advice=ADVICE)
+        for key, value in self.content.items():
+            try:
+                Version(key)
+            except (InvalidVersion, TypeError) as error:
+                raise InvalidSpec(f"{self.path} has the key {key!r}, which is no release (a version in quotes).", advice=ADVICE) from error
+            if not isinstance(value, CommentedMap):
+                raise InvalidSpec(f"{self.path} has no mapping under {key}.", advice=ADVICE)
 
     def set(self, row: Row) -> None:
         """State a row's values, and its source. A release or a build that is not there is added, the rest of it not known."""
