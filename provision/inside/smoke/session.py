@@ -73,7 +73,7 @@ class Session:
 
     def enter(self, op: str, detail: str = "") -> None:
         """Note that a collective begins, outside of what is timed. op and detail must be the same on all ranks."""
-        call = self.calls.note(f"{op} {detail}".rstrip())
+        call = self.calls.note(f"{op} {detail}".rstrip(), depth=3)
         self.step = call.what
         self.site = call.site
 
