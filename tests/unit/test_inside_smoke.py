@@ -33,7 +33,7 @@ from provision.inside.smoke import (
     timing,
 )
 from provision.inside.smoke import phases as all_phases
-from provision.inside.smoke.phases import barrier, collectives, ddp, rendezvous
+from provision.inside.smoke.phases import barrier, ddp, rendezvous
 
 RANK_ENVIRONMENT = {
     "RANK": "1",
@@ -575,16 +575,6 @@ def test_percentiles_are_by_nearest_rank() -> None:
     assert timing.percentile([3.0, 1.0], 99) == 3.0
 
 
-@pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])
-def test_busbw_is_algbw_by_the_factor_of_nccl_tests(ranks: int, factor: float) -> None:
-    assert timing.algbw_gb_s(10**9, 0.5) == 2.0
-    assert timing.all_reduce_busbw_gb_s(10**9, 0.5, ranks) == 2.0 * factor
-
-
-def test_busbw_of_one_rank_does_not_apply() -> None:
-    assert timing.all_reduce_busbw_gb_s(10**9, 0.5, 1) is None
-
-
 def test_sizes_and_times_in_words() -> None:
     assert [timing.in_words(size) for size in (8, 1 << 10, 16 << 20, 1 << 30)] == ["8 B", "1 KiB", "16 MiB", "1 GiB"]
     assert [timing.time_in_words(value) for value in (12.4, 15_000)] == ["12 us", "15.0 ms"]
@@ -608,32 +598,6 @@ def test_ranks_that_are_last_in_turn_are_not_slow(turns: list[list[float]]) -> N
     by_rank = [list(times) for times in zip(*turns)]
     last = max(sum(turn[rank] == 100.0 for turn in turns) for rank in range(3))
     assert bool(barrier.slow_ranks(by_rank)) == (last >= barrier.LAST_SHARE * len(turns))
-
-
-def reduced(times_us: list[float], **changes: Any) -> outcome.Outcome:
-    entry = {"bytes": 1 << 20, "times_us": times_us, "wrong": 0, "own_wrong": 0, "first": None, **changes}
-    if entry["wrong"]:
-        return outcome.found("wrong-value", "1 wrong", data={"sizes": [entry]})
-    return outcome.Outcome(data={"sizes": [entry]})
-
-
-def test_bandwidth_is_by_the_slowest_rank() -> None:
-    merged = collectives.merge([reduced([1000.0] * 3), reduced([2000.0] * 3)])
-    row = merged.data["sizes"][0]
-    assert (row["slowest_rank"], row["time_us_max"], row["time_us_mean"]) == (1, 2000.0, 1500.0)
-    assert row["algbw_gb_s"] == row["busbw_gb_s"] == pytest.approx(0.524288)
-
-
-def test_busbw_of_one_rank_is_null_with_a_note() -> None:
-    data = collectives.merge([reduced([1000.0])]).data
-    assert data["sizes"][0]["busbw_gb_s"] is None
-    assert "not applicable" in data["note"]
-
-
-def test_wrong_elements_are_counted_over_ranks_and_the_rank_that_lied_is_named() -> None:
-    merged = collectives.merge([reduced([1.0], wrong=1), reduced([1.0], wrong=1, own_wrong=1)])
-    assert (merged.verdict, merged.data["sizes"][0]["wrong"]) == ("fail", 2)
-    assert [(finding.id, finding.ranks) for finding in merged.findings] == [("wrong-value", (1,))]
 
 
 def test_the_first_difference_between_parameters_is_said() -> None:

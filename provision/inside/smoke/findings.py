@@ -202,13 +202,37 @@ BARRIER = {
 
 COLLECTIVES = {
     "wrong-value": Rule(
+        FAIL, "an element changed in a rank's memory before it was sent", "test the memory of that rank: ECC counters, dcgmi diag -r 3"
+    ),
+    "wrong-result": Rule(
         FAIL,
-        "an element is not what it must be",
+        "a result is not what it must be, though every rank sent what it should",
         "a transfer or a sum was wrong: check links and ECC counters (dcgmi diag -r 3) of the named ranks",
     ),
+    "bandwidth-low": Rule(
+        FAIL,
+        "less than 0.8 of the bandwidth that is expected here",
+        "run with NCCL_DEBUG=INFO: which algorithm and transport? Look for NCCL_* variables, links down, PCIe ACS, no GPUDirect",
+    ),
+    "bandwidth-reduced": Rule(
+        WARN, "between 0.8 and 0.9 of the bandwidth that is expected here", "measure again on an idle machine; then as for bandwidth-low"
+    ),
+    "baseline-regressed": Rule(
+        WARN, "slower than the baseline by more than is noise", "what changed since: driver, NCCL, variables, topology, other jobs?"
+    ),
+    "baseline-unlike": Rule(
+        UNKNOWN, "the baseline is of another machine, environment or number of ranks", "save a baseline here: --baseline save"
+    ),
+    "baseline-unsaved": Rule(FAIL, "the baseline could not be written", "name a file in a folder that rank 0 may write to"),
 }
 
-COMPUTE: dict[str, Rule] = {}
+COMPUTE = {
+    "compute-straggler": Rule(
+        WARN,
+        "a rank computes or copies much more slowly than the median of the ranks",
+        "look for throttling (clocks, temperature), a CPU quota, other processes on its cores, ECC errors",
+    ),
+}
 
 DDP = {
     "parameter-mismatch": Rule(

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import baseline, expected
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PHASES = ("facts", "rendezvous", "barrier", "collectives", "ddp", "checkpoint")
+PHASES = ("facts", "rendezvous", "barrier", "collectives", "compute", "ddp", "checkpoint")
 # Without these nothing can be asked of the others.
 ALWAYS = ("facts", "rendezvous")
 PROFILES = ("quick", "default", "full")
@@ -69,6 +71,10 @@ class Options:
     faults: tuple[Fault, ...]
     skipped: tuple[str, ...] = ()
     junit: Path | None = None
+    # Curves of expected bandwidth, in place of those that are shipped.
+    expect: Path | None = None
+    # "save" or "compare", and the file.
+    baseline: tuple[str, Path] | None = None
 
     @property
     def planned(self) -> tuple[str, ...]:
@@ -113,6 +119,8 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
     add("--expect-torch", metavar="VERSION", help="fail unless torch is this release, e.g. 2.3.1 or 2.3.1+cu121")
     add("--expect-cuda", metavar="VERSION", help="fail unless torch is built for this CUDA, e.g. 12.1, or none")
     add("--expect-nccl", metavar="VERSION", help="fail unless this NCCL is loaded, e.g. 2.20.5")
+    add("--expect", type=Path, metavar="FILE", help="curves of expected bandwidth (default: published ones, where there are any)")
+    add("--baseline", metavar="save=FILE|compare=FILE", help="keep this run's bandwidths, or compare them with those of an earlier run")
     add("--require-gpu", action="store_true", help="fail where there is no GPU, instead of rehearsing on CPU")
 
 
@@ -134,6 +142,8 @@ def from_namespace(chosen: argparse.Namespace) -> Options:
         faults=tuple(parse_fault(text) for text in chosen.inject),
         skipped=skipped(chosen.only, chosen.skip),
         junit=chosen.junit and chosen.junit.absolute(),
+        expect=None if chosen.expect is None else _curves(chosen.expect),
+        baseline=None if chosen.baseline is None else parse_baseline(chosen.baseline),
     )
     _refuse_useless_faults(options)
     if not 0 < options.timeout_s < math.inf:
@@ -155,6 +165,29 @@ def _refuse_useless_faults(options: Options) -> None:
     for fault in options.faults:
         if fault.phase in options.skipped:
             raise UsageError(f"--inject {fault.kind}: the phase {fault.phase} is skipped")
+
+
+def _curves(path: Path) -> Path:
+    try:
+        expected.load(path)
+    except expected.ExpectedUnreadable as error:
+        raise UsageError(f"--expect {error}") from error
+    return path.absolute()
+
+
+def parse_baseline(text: str) -> tuple[str, Path]:
+    verb, _, name = text.partition("=")
+    if verb not in ("save", "compare") or not name:
+        raise UsageError(f"--baseline {text}: save=FILE or compare=FILE is needed")
+    path = Path(name).absolute()
+    try:
+        if verb == "compare":
+            baseline.load(path)
+    except baseline.BaselineUnreadable as error:
+        raise UsageError(f"--baseline {verb}: {error}") from error
+    if verb == "save" and not path.parent.is_dir():
+        raise UsageError(f"--baseline save: there is no folder {path.parent}")
+    return verb, path
 
 
 def parse_deadline(text: str) -> tuple[str, float]:

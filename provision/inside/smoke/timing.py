@@ -23,6 +23,12 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def deviation(values: Sequence[float]) -> float:
+    """Of all values, not of a sample."""
+    middle = mean(values)
+    return math.sqrt(mean([(value - middle) ** 2 for value in values]))
+
+
 def slowest_each(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
     """For every iteration the time of the rank that took longest: the iteration's own time."""
     return [max(times[turn] for times in times_by_rank) for turn in range(len(times_by_rank[0]))]
@@ -32,9 +38,22 @@ def algbw_gb_s(size_bytes: int, seconds: float) -> float:
     return size_bytes / seconds / 1e9
 
 
-def all_reduce_busbw_gb_s(size_bytes: int, seconds: float, ranks: int) -> float | None:
-    """What one link carries: each element crosses 2(n-1) times over n links. One rank has no link: None."""
-    return algbw_gb_s(size_bytes, seconds) * 2 * (ranks - 1) / ranks if ranks > 1 else None
+def bus_factor(collective: str, ranks: int) -> float | None:
+    """What one link carries for a byte of the operation. One rank has no link: None.
+
+    all_reduce: each element crosses 2(n-1) times over n links. It holds for rings and trees, not where the switch adds up
+    (NVLS, SHARP): there busbw may exceed what the wire can carry.
+    """
+    if ranks == 1:
+        return None
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if collective in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+
+
+def busbw_gb_s(collective: str, size_bytes: int, seconds: float, ranks: int) -> float | None:
+    factor = bus_factor(collective, ranks)
+    return None if factor is None else algbw_gb_s(size_bytes, seconds) * factor
 
 
 def in_words(size_bytes: int) -> str:

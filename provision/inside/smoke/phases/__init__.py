@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import barrier, checkpoint, collectives, ddp, facts, rendezvous
+from . import barrier, checkpoint, collectives, compute, ddp, facts, rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,8 @@ ALL = (
     Phase("facts", 240.0, facts.run, facts.merge),
     Phase("rendezvous", 60.0, rendezvous.run, rendezvous.merge),
     Phase("barrier", 60.0, barrier.run, barrier.merge),
-    Phase("collectives", 180.0, collectives.run, collectives.merge),
+    Phase("collectives", 300.0, collectives.run, collectives.merge),
+    Phase("compute", 90.0, compute.run, compute.merge),
     Phase("ddp", 120.0, ddp.run, ddp.merge),
     Phase("checkpoint", 90.0, checkpoint.run, checkpoint.merge),
 )
