@@ -58,4 +58,4 @@ def _smoke(chosen: options.Options, arguments: Sequence[str]) -> int:
         raise options.UsageError(f"--inject {', '.join(options.OF_THE_LAUNCHER)}: only where this program starts the ranks itself")
     if chosen.fault("absent", here.rank):
         return 0
-    return worker.run_rank(chosen, here)
+    return worker.run_rank(options.for_world(chosen, here.world_size), here)

@@ -46,6 +46,7 @@ def launch(options: choices.Options, arguments: Sequence[str], choose_port: Call
     """Run all ranks here; 0 when the report says success and every rank ended well, else 1."""
     ranks = options.ranks or default_ranks(options.backend)
     choices.check_faults(options, ranks)
+    options = choices.for_world(options, ranks)
     _prepare(options.out)
     _prepare_junit(options.junit)
     for _ in range(PORT_TRIES):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ PHASES = ("facts", "rendezvous", "barrier", "collectives", "compute", "ddp", "ch
 ALWAYS = ("facts", "rendezvous")
 PROFILES = ("quick", "default", "full")
 BACKENDS = ("auto", "gloo", "nccl")
+DEVICES = ("auto", "cpu", "cuda")
 # kind: what follows it.
 FAULTS = {
     "absent": ("RANK",),
@@ -75,6 +76,7 @@ class Options:
     expect: Path | None = None
     # "save" or "compare", and the file.
     baseline: tuple[str, Path] | None = None
+    device: str = "auto"
 
     @property
     def planned(self) -> tuple[str, ...]:
@@ -107,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--only", action="append", default=[], choices=PHASES, metavar="PHASE", help="only this phase (repeatable)")
     add("--skip", action="append", default=[], choices=PHASES, metavar="PHASE", help="not this phase (repeatable)")
     add("--backend", choices=BACKENDS, default="auto", help="auto is nccl where torch sees a GPU, else gloo")
+    add("--device", choices=DEVICES, default="auto", help="where the tensors are: auto is cuda over nccl, cpu over gloo")
     add("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="seconds for everything (%(default)g)")
     add("--deadline", action="append", default=[], metavar="[PHASE=]S", help="seconds for a phase, or for every phase")
     add("--seed", type=int, default=1, metavar="N", help="seed of every value that is sent (%(default)s)")
@@ -132,6 +135,7 @@ def from_namespace(chosen: argparse.Namespace) -> Options:
         ranks=chosen.ranks,
         profile=chosen.profile,
         backend=chosen.backend,
+        device=chosen.device,
         timeout_s=chosen.timeout,
         deadlines_s=tuple(parse_deadline(text) for text in chosen.deadline),
         seed=chosen.seed,
@@ -214,6 +218,13 @@ def parse_fault(text: str) -> Fault:
     if "PHASE" in named and named["PHASE"] not in PHASES:
         raise UsageError(f"{text!r}: no such phase; there are {', '.join(PHASES)}")
     return Fault(kind, int(named["RANK"]) if "RANK" in named else None, named.get("PHASE"))
+
+
+def for_world(options: Options, world_size: int) -> Options:
+    """Facts alone need nobody else where there is one rank; those of several are worth little uncompared, so these meet."""
+    if options.planned != ("facts",) or world_size == 1:
+        return options
+    return replace(options, skipped=tuple(phase for phase in options.skipped if phase not in ALWAYS))
 
 
 def check_faults(options: Options, world_size: int) -> None:

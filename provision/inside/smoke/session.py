@@ -53,6 +53,11 @@ class Session:
         return self.device.startswith("cuda")
 
     @property
+    def gpu(self) -> int | None:
+        """The index of this rank's GPU, which is not its local rank where a launcher shows each rank only its own."""
+        return int(self.device.split(":")[1]) if self.on_gpu else None
+
+    @property
     def position(self) -> Position:
         return Position(self.phase, self.meetings, self.calls.count, self.step, self.site)
 

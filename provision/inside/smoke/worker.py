@@ -160,7 +160,8 @@ class Worker:
     def _agree(self, taken: Taken) -> tuple[Outcome, float]:
         """One outcome from all ranks', the same on every rank."""
         if self._session.meeting is None:
-            return self._alone(taken.outcome), taken.duration_s
+            alone = self._alone(taken.outcome)
+            return (alone if alone.broken else taken.phase.merge([alone])), taken.duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {taken.phase.name}", AGREE_S)
         said = {"outcome": taken.outcome.as_json(), "duration_s": taken.duration_s, "calls": self._session.calls.summary}

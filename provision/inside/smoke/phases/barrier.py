@@ -79,8 +79,8 @@ def meet(session: Session) -> None:
     from torch import distributed
 
     session.enter("barrier")
-    if session.on_gpu:
-        distributed.barrier(device_ids=[session.place.local_rank])
+    if session.backend == "nccl":
+        distributed.barrier(device_ids=[session.gpu])
     else:
         distributed.barrier()
 

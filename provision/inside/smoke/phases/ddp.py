@@ -94,7 +94,7 @@ def _gradients_together(session: Session, model: torch.nn.Module, batch: torch.T
     from torch.nn.parallel import DistributedDataParallel
 
     session.enter("DistributedDataParallel")
-    wrapped = DistributedDataParallel(model, device_ids=[session.place.local_rank] if session.on_gpu else None)
+    wrapped = DistributedDataParallel(model, device_ids=[session.gpu] if session.on_gpu else None)
     share = slice(session.place.rank * SAMPLES_PER_RANK, (session.place.rank + 1) * SAMPLES_PER_RANK)
     session.enter("backward")
     _backward(wrapped, batch[share], target[share])

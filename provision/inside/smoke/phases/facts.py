@@ -23,11 +23,11 @@ def run(session: Session) -> Outcome:
     if session.facts["error"]:
         contaminated = surroundings.contaminations(session.facts)
         return Outcome("", (expectation.broken(session.facts["error"]), *contaminated), _data(session, started), broken=True)
-    device = _choose(session)
+    _choose(session)
     unusable = _unusable(session)
     session.unusable = "; ".join(unusable)
     found = [
-        *expectation.differences(session.facts, session.options, device),
+        *expectation.differences(session.facts, session.options, session.gpu),
         *surroundings.contaminations(session.facts),
         *surroundings.pitfalls(session.facts, session.place, os.environ),
         *(Finding("backend-unusable", message) for message in unusable),
@@ -46,27 +46,32 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     return Outcome(folded.message, (*folded.findings, *found), data, folded.broken or is_shared)
 
 
-def _choose(session: Session) -> int | None:
-    """Backend and device as asked for, never quieter ones; auto is nccl where torch sees a GPU. Returns the GPU's index."""
-    backend = session.options.backend
-    if backend == "auto":
-        backend = "nccl" if session.facts["torch"]["cuda_available"] else "gloo"
-    session.backend, session.device = backend, "cpu"
-    if backend != "nccl":
-        return None
-    # A launcher may show every rank its own GPU alone, which is then the first.
-    index = 0 if session.facts["torch"]["device_count"] == 1 else session.place.local_rank
-    session.device = f"cuda:{index}"
-    return index
+def _choose(session: Session) -> None:
+    """Backend and device as asked for, never quieter ones; auto is nccl where torch sees a GPU, and a GPU for nccl alone."""
+    torch, options = session.facts["torch"], session.options
+    session.backend = options.backend
+    if options.backend == "auto":
+        session.backend = "nccl" if torch["cuda_available"] and options.device != "cpu" else "gloo"
+    on_gpu = options.device == "cuda" or (options.device == "auto" and session.backend == "nccl")
+    session.device = f"cuda:{_gpu_index(session)}" if on_gpu else "cpu"
+
+
+def _gpu_index(session: Session) -> int:
+    """A launcher may show every rank its own GPU alone, which is then the first. Over Gloo ranks may share the GPUs."""
+    count, local_rank = session.facts["torch"]["device_count"], session.place.local_rank
+    return 0 if count == 1 else local_rank % count if session.backend == "gloo" and count else local_rank
 
 
 def _unusable(session: Session) -> list[str]:
-    """Why the chosen backend cannot work here."""
-    torch, local_rank = session.facts["torch"], session.place.local_rank
+    """Why the chosen backend and device cannot work here."""
+    torch = session.facts["torch"]
     found = [] if torch["distributed"] else ["this torch was built without torch.distributed"]
+    if session.backend == "nccl" and not session.on_gpu:
+        found.append("NCCL needs tensors on a GPU, but --device cpu was asked for")
     # With one GPU for two ranks nothing is said here: whether each rank has its own shows when they compare.
-    if session.backend == "nccl" and torch["device_count"] != 1 and local_rank >= torch["device_count"]:
-        found.append(f"NCCL needs a GPU for local rank {local_rank}; torch sees {torch['device_count']}")
+    if session.gpu is not None and session.gpu >= torch["device_count"]:
+        what = "NCCL" if session.backend == "nccl" else "--device cuda"
+        found.append(f"{what} needs a GPU for local rank {session.place.local_rank}; torch sees {torch['device_count']}")
     return found
 
 
@@ -117,10 +122,8 @@ def _row(session: Session) -> dict[str, Any]:
 
 
 def _gpu(session: Session) -> dict[str, Any]:
-    if not session.on_gpu or not session.facts["torch"]:
-        return {}
-    index = int(session.device.split(":")[1])
-    return next((one for one in session.facts["torch"]["devices"] if one["index"] == index), {})
+    devices = session.facts["torch"]["devices"] if session.on_gpu else []
+    return next((one for one in devices if one["index"] == session.gpu), {})
 
 
 def _in_words(data: dict[str, Any]) -> str:

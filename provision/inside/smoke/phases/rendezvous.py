@@ -146,7 +146,8 @@ def _start_group(session: Session) -> str:
         torch.set_num_threads(1)
     if session.on_gpu:
         torch.cuda.set_device(session.device)
-    bound = {"device_id": torch.device(session.device)} if session.on_gpu and takes_device_id(str(torch.__version__)) else {}
+    is_bound = session.backend == "nccl" and takes_device_id(str(torch.__version__))
+    bound = {"device_id": torch.device(session.device)} if is_bound else {}
     session.enter("init_process_group")
     torch.distributed.init_process_group(
         session.backend,
