@@ -14,48 +14,31 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-import provision.inside
-from provision.inside import report
+from tests.integration import smoking
+from tests.integration.smoking import FOLDER, PYTHON, Ran, environment, smoke
 
 pytestmark = pytest.mark.torch
 
-PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
 # Another torch than PYTHON's, for a drift that nobody made up.
 OTHER_PYTHON = os.environ.get("PROVISION_TEST_OTHER_PYTHON")
-FOLDER = Path(str(provision.inside.__file__)).parent
-TIMEOUT_S = 180
-QUICK = ("--profile", "quick", "--backend", "gloo")
-# facts is judged between ranks once they have met.
+# facts is judged between ranks once they have met; one rank needs nobody.
 FACTS_OF_ALL = ("--only", "rendezvous")
 FACTS_ALONE = ("--only", "facts", "--ranks", "1")
-OF_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
-def environment(**others: str) -> dict[str, str]:
-    return {**{name: value for name, value in os.environ.items() if name not in OF_OTHERS}, **others}
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD"):
+        monkeypatch.delenv(name, raising=False)
 
 
-def command(out: Path, *words: str, python: str = PYTHON) -> list[str]:
-    return [python, "-s", str(FOLDER), "smoke", "--out", str(out), *QUICK, *words]
-
-
-def found_by(words: list[str], out: Path, **variables: str) -> list[tuple[str, str, list[int]]]:
-    """Phase, id and ranks of every finding."""
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(**variables), cwd="/", check=False)
-    read = report.loads((out / "report.json").read_text())
-    findings = [(phase.name, finding.id, list(finding.ranks)) for phase in read.phases for finding in phase.findings]
-    assert ran.returncode == (0 if report.succeeded(read.verdict) else 1), ran.stderr
-    return findings
-
-
-def row_of(out: Path, rank: int) -> dict[str, Any]:
-    facts = next(phase for phase in report.loads((out / "report.json").read_text()).phases if phase.name == "facts")
-    return dict(facts.data["ranks"][rank])
+def row_of(ran: Ran, rank: int) -> dict[str, Any]:
+    return dict(ran.phases["facts"].data["ranks"][rank])
 
 
 def own_nccl() -> Path | None:
     ask = "import importlib.util as u, pathlib as p; print(p.Path(u.find_spec('torch').origin).parents[1])"
-    site = subprocess.run([PYTHON, "-s", "-c", ask], capture_output=True, text=True, check=True, env=environment()).stdout.strip()
+    site = subprocess.run([PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()).stdout.strip()
     path = Path(site) / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     return path if path.exists() else None
 
@@ -68,70 +51,87 @@ def nccl() -> Path:
     return path
 
 
-def test_each_contaminated_rank_is_named_for_its_own_contamination(tmp_path: Path) -> None:
-    """Also rank 0, since the others are the majority."""
-    faults = [word for fault in ("other-torch:0", "small-shm:1", "user-site:2") for word in ("--inject", fault)]
-    findings = found_by(command(tmp_path, "--ranks", "3", *FACTS_OF_ALL, *faults), tmp_path)
-    assert sorted(findings) == [
-        ("facts", "environment-drift", [0]),
-        ("facts", "shm-small", [1]),
-        ("facts", "user-site", [2]),
-    ]
-    assert [row_of(tmp_path, rank)["rank"] for rank in range(3)] == [0, 1, 2]
-    assert row_of(tmp_path, 1)["shm_device"] != row_of(tmp_path, 0)["shm_device"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [*(f"rank{rank}.log" for rank in range(3)), "report.json"]
-
-
 def test_a_library_that_came_first_is_found_on_its_rank(tmp_path: Path, nccl: Path) -> None:
-    findings = found_by(command(tmp_path, "--ranks", "2", *FACTS_OF_ALL, "--inject", "shadow-nccl:1"), tmp_path)
-    assert findings == [("facts", "nccl-shadowed", [1])]
-    assert row_of(tmp_path, 0)["nccl_file"] == str(nccl)
-    assert row_of(tmp_path, 1)["nccl_file"] != str(nccl)
+    ran = smoke(tmp_path, *FACTS_OF_ALL, "--inject", "shadow-nccl:1")
+    assert ran.findings == {("facts", "nccl-shadowed", (1,))}
+    assert row_of(ran, 0)["nccl_file"] == str(nccl)
+    assert row_of(ran, 1)["nccl_file"] != str(nccl)
 
 
 def test_what_cannot_be_shadowed_is_refused_before_anything_starts(tmp_path: Path) -> None:
     if own_nccl():
         pytest.skip(f"the torch of {PYTHON} has a libnccl to shadow")
-    words = command(tmp_path / "out", "--inject", "shadow-nccl:0")
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), check=False)
+    words = [PYTHON, str(FOLDER), "smoke", "--out", str(tmp_path / "out"), "--inject", "shadow-nccl:0"]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=smoking.TIMEOUT_S, env=environment(), check=False)
     assert ran.returncode == 2
     assert "torch has no libnccl of its own here" in ran.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_library_that_is_preloaded_is_traced_to_the_variable(tmp_path: Path, nccl: Path) -> None:
+def test_a_library_that_is_preloaded_is_traced_to_the_variable(tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = str(shutil.copy(nccl, tmp_path))
-    out = tmp_path / "out"
-    assert found_by(command(out, *FACTS_ALONE), out, LD_PRELOAD=copy) == [("facts", "nccl-shadowed", [0])]
-    assert row_of(out, 0)["nccl_file"] == copy
-    assert "LD_PRELOAD names it" in (out / "report.json").read_text()
+    monkeypatch.setenv("LD_PRELOAD", copy)
+    ran = smoke(tmp_path / "out", *FACTS_ALONE)
+    assert ran.findings == {("facts", "nccl-shadowed", (0,))}
+    assert row_of(ran, 0)["nccl_file"] == copy
+    assert ran.message("nccl-shadowed").endswith("; LD_PRELOAD names it")
 
 
-def test_the_library_path_is_judged_by_what_the_linker_made_of_it(tmp_path: Path, nccl: Path) -> None:
+def test_the_library_path_is_judged_by_what_the_linker_made_of_it(tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's wheels bind their libraries by path (RPATH), which comes before the variable; other builds do not."""
     copy = str(shutil.copy(nccl, tmp_path))
-    out = tmp_path / "out"
-    (finding,) = found_by(command(out, *FACTS_ALONE), out, LD_LIBRARY_PATH=str(tmp_path))
-    has_won = row_of(out, 0)["nccl_file"] == copy
-    assert finding == ("facts", "nccl-shadowed" if has_won else "library-path", [0])
-    assert has_won or row_of(out, 0)["nccl_file"] == str(nccl)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    ran = smoke(tmp_path / "out", *FACTS_ALONE)
+    used = row_of(ran, 0)["nccl_file"]
+    assert used in (copy, str(nccl))
+    assert ran.findings == {("facts", "nccl-shadowed" if used == copy else "library-path", (0,))}
 
 
-def test_the_shared_memory_of_a_docker_container_is_too_small(tmp_path: Path) -> None:
+def test_the_shared_memory_of_a_docker_container_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("mounting a small /dev/shm needs root and unshare")
-    mount = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'
-    words = ["unshare", "-m", "sh", "-c", mount, "sh", *command(tmp_path, "--ranks", "1", *FACTS_OF_ALL)]
-    assert found_by(words, tmp_path) == [("facts", "shm-small", [0])]
+    inside = tmp_path / "python"
+    mount = f'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec {PYTHON} "$@"'
+    inside.write_text(f"#!/bin/sh\nexec unshare -m sh -c '{mount}' sh \"$@\"\n")
+    inside.chmod(0o755)
+    monkeypatch.setattr(smoking, "PYTHON", str(inside))
+    ran = smoke(tmp_path / "out", *FACTS_ALONE)
+    assert ran.findings == {("facts", "shm-small", (0,))}
+    assert ran.message("shm-small") == "/dev/shm holds 64 MiB; 256 MiB are needed for 1 rank"
+
+
+def test_a_rehearsed_small_shared_memory_is_a_real_one_of_that_rank_alone(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root; without it only the rank's word is changed")
+    ran = smoke(tmp_path, *FACTS_ALONE, "--inject", "small-shm:0")
+    assert ran.findings == {("facts", "shm-small", (0,))}
+    here = Path("/dev/shm").stat().st_dev
+    assert row_of(ran, 0)["shm_device"] not in (here, -1)
 
 
 @pytest.mark.parametrize("body", ["raise ImportError('libtorch_cuda.so: undefined symbol: ncclCommRegister')", "import os; os.abort()"])
-def test_a_broken_torch_is_the_finding(tmp_path: Path, body: str) -> None:
+def test_a_broken_torch_is_the_finding(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "torch.py").write_text(body)
-    out = tmp_path / "out"
-    findings = found_by(command(out, *FACTS_ALONE), out, PYTHONPATH=str(tmp_path / "modules"))
-    assert ("facts", "torch-broken", [0]) in findings
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    ran = smoke(tmp_path / "out", *FACTS_ALONE)
+    assert ("facts", "torch-broken", (0,)) in ran.findings
+    assert "rank-died" not in {id for _, id, _ in ran.findings}
+
+
+def test_facts_alone_are_asked_of_every_rank(tmp_path: Path) -> None:
+    ran = smoke(tmp_path, "--only", "facts", "--inject", "user-site:1")
+    assert ran.findings == {("facts", "user-site", (1,))}
+    assert [row_of(ran, rank)["rank"] for rank in range(2)] == [0, 1]
+
+
+@pytest.mark.gpu
+def test_ranks_may_share_a_gpu_over_gloo_but_not_over_nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    ran = smoke(tmp_path / "gloo", "--device", "cuda")
+    assert (ran.status, ran.findings) == (0, set())
+    assert [row_of(ran, rank)["device"] for rank in range(2)] == ["cuda:0", "cuda:0"]
+    assert smoke(tmp_path / "nccl", "--backend", "nccl").findings == {("facts", "gpu-shared", (0, 1))}
 
 
 def test_a_quota_that_the_kernel_enforces_is_seen() -> None:
@@ -153,13 +153,6 @@ def test_a_quota_that_the_kernel_enforces_is_seen() -> None:
     assert told.stdout.strip() == "1.5"
 
 
-def newest_first(*pythons: str) -> list[str]:
-    """The store of 2.3.1 does not answer the client of 2.13 (tried), the other way round it does."""
-    ask = "from importlib import metadata; print(metadata.version('torch'))"
-    versions = {python: subprocess.run([python, "-s", "-c", ask], capture_output=True, text=True, check=True).stdout for python in pythons}
-    return sorted(pythons, key=lambda python: Version(versions[python]), reverse=True)
-
-
 def test_two_installations_of_torch_drift_for_real(tmp_path: Path) -> None:
     if OTHER_PYTHON is None:
         pytest.skip("name a second interpreter, with another torch, in PROVISION_TEST_OTHER_PYTHON")
@@ -167,19 +160,26 @@ def test_two_installations_of_torch_drift_for_real(tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = [str(FOLDER), "smoke", "--out", str(tmp_path), "--profile", "quick", "--backend", "gloo", *FACTS_OF_ALL]
     ranks = [
         subprocess.Popen(
-            command(tmp_path, *FACTS_OF_ALL, python=python),
-            env=environment(**world, RANK=str(rank), LOCAL_RANK=str(rank)),
+            [python, *words],
+            env={**environment(), **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
         )
         for rank, python in enumerate(newest_first(PYTHON, OTHER_PYTHON))
     ]
     for rank in ranks:
-        rank.communicate(timeout=TIMEOUT_S)
+        rank.communicate(timeout=smoking.TIMEOUT_S)
     facts = json.loads((tmp_path / "report.json").read_text())["phases"][0]
-    told = {tuple(finding["ranks"]) for finding in facts["findings"] if finding["id"] == "environment-drift"}
-    assert told == {(1,)}
-    assert any(finding["message"].startswith("torch is ") for finding in facts["findings"])
+    drift = [finding for finding in facts["findings"] if finding["id"] == "environment-drift"]
+    assert {tuple(finding["ranks"]) for finding in drift} == {(1,)}
+    assert any(finding["message"].startswith("torch is ") for finding in drift)
+
+
+def newest_first(*pythons: str) -> list[str]:
+    """The store of 2.3.1 does not answer the client of 2.13 (tried), the other way round it does."""
+    ask = "from importlib import metadata; print(metadata.version('torch'))"
+    versions = {python: subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout for python in pythons}
+    return sorted(pythons, key=lambda python: Version(versions[python]), reverse=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inside.smoke import contamination, drift, expectation, options, outcome, phases, place, surroundings
+from provision.inside.smoke import contamination, drift, expectation, options, outcome, phases, place, session, surroundings
 from provision.inside.smoke.findings import CATALOG
 from provision.inside.smoke.outcome import Finding
 
@@ -424,3 +424,44 @@ def test_nothing_follows_two_ranks_on_one_gpu() -> None:
 
 def test_every_contamination_can_be_asked_for() -> None:
     assert set(contamination.KINDS) <= set(options.FAULTS)
+
+
+# backend and device
+
+
+def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, str]:
+    """Backend, device and why they cannot work, on a host where torch sees this many GPUs."""
+    devices = [{"index": index, "name": "NVIDIA H200", "uuid": f"GPU-{index}", "architecture": "sm_90"} for index in range(count)]
+    torch = {"cuda_available": count > 0, "device_count": count, "devices": devices, "distributed": True}
+    here = dataclasses.replace(PLACE, local_rank=local_rank)
+    taken = session.Session(chosen(*arguments), here, lambda: 60.0, facts=facts(torch))
+    phases.facts._choose(taken)
+    return taken.backend, taken.device, "; ".join(phases.facts._unusable(taken))
+
+
+@pytest.mark.parametrize(
+    ("count", "local_rank", "arguments", "expected"),
+    [
+        (8, 3, [], ("nccl", "cuda:3", "")),
+        (0, 1, [], ("gloo", "cpu", "")),
+        (1, 3, [], ("nccl", "cuda:0", "")),  # a launcher that shows each rank its own GPU alone
+        (2, 3, [], ("nccl", "cuda:3", "NCCL needs a GPU for local rank 3; torch sees 2")),
+        (0, 0, ["--backend", "nccl"], ("nccl", "cuda:0", "NCCL needs a GPU for local rank 0; torch sees 0")),
+        (8, 3, ["--backend", "gloo"], ("gloo", "cpu", "")),
+        (2, 3, ["--backend", "gloo", "--device", "cuda"], ("gloo", "cuda:1", "")),
+        (0, 1, ["--backend", "gloo", "--device", "cuda"], ("gloo", "cuda:1", "--device cuda needs a GPU for local rank 1; torch sees 0")),
+        (8, 3, ["--device", "cpu"], ("gloo", "cpu", "")),
+        (8, 3, ["--backend", "nccl", "--device", "cpu"], ("nccl", "cpu", "NCCL needs tensors on a GPU, but --device cpu was asked for")),
+    ],
+)
+def test_backend_and_device_are_what_was_asked_for(
+    count: int, local_rank: int, arguments: list[str], expected: tuple[str, str, str]
+) -> None:
+    assert chosen_on(count, local_rank, *arguments) == expected
+
+
+def test_facts_alone_of_several_ranks_meet() -> None:
+    alone = chosen("--only", "facts")
+    assert options.for_world(alone, 1).planned == ("facts",)
+    assert options.for_world(alone, 2).planned == ("facts", "rendezvous")
+    assert options.for_world(chosen("--skip", "ddp"), 2) == chosen("--skip", "ddp")
