@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: bbd760f6f10f4c7c4dc12e7264e8be248dfbef732ba1359d5ab2de12a1fe026f
+# sha256 of what follows: f93369792aea66acd0a6cb87bf867e6e8097a2759147c9f7de9e0b017334f85f
 #
 # The build context is this folder (conda-lock.yml) and provision's own inside/. Both reach the engine as one stream:
 #   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision; print(*provision.__path__)')" inside \
@@ -28,7 +28,7 @@ ENV \
     PYTHONNOUSERSITE=1 \
     HOME=/tmp \
     USER=provision \
-    PROVISION_LOCK_HASH=d04cfcc193bf198f6f122435d8af60d95f25d458eb74bba4e7de36cc28dc2313 \
+    PROVISION_LOCK_HASH=3afe2a179abfb821bd75cc352bb64816b27faeadd7da05c92b76d394eb60d88a \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     NVIDIA_REQUIRE_CUDA='cuda>=12.1 driver>=525.60.13'
@@ -36,10 +36,10 @@ LABEL \
     org.opencontainers.image.base.digest=sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716 \
     org.opencontainers.image.base.name=docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716 \
     org.opencontainers.image.title=torch2.3-cuda12.1-py311-pytorch \
-    org.opencontainers.image.version=d04cfcc193bf \
+    org.opencontainers.image.version=3afe2a179abf \
     org.provision.cuda=12.1 \
     org.provision.driver-floor=525.60.13 \
-    org.provision.lock=d04cfcc193bf198f6f122435d8af60d95f25d458eb74bba4e7de36cc28dc2313 \
+    org.provision.lock=3afe2a179abfb821bd75cc352bb64816b27faeadd7da05c92b76d394eb60d88a \
     org.provision.nccl=2.20.5 \
     org.provision.python=3.11 \
     org.provision.tool=0.1.0 \

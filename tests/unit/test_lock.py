@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from provision.model import LockedPackage, Manager, Resolution
 from provision.pipeline import lock, matrix, spec
 from provision.pipeline.lock import writing
 from tests.conftest import ROOT
+from tests.integration import records
 from tests.records import alias, make_channel, record
 
 LOCK = """\
@@ -291,11 +293,42 @@ def test_guard_says_why_another_build_was_chosen(tmp_path: Path, torch: str, dep
         (["python", "python >=3.9"], {"python": ">=3.9"}),
         (["python >=3.9", "python"], {"python": ">=3.9"}),
         (["nettle >=3.4.1", "nettle >=3.6,<3.7.0a0"], {"nettle": ">=3.4.1,>=3.6,<3.7.0a0"}),
-        (["python_abi 3.11.* *_cp311", "python_abi >=3"], {"python_abi": "3.11.* *_cp311"}),
+        (["python_abi 3.11.* *_cp311", "python_abi >=3"], {"python_abi": "3.11.*,>=3 *_cp311"}),
+        (["python_abi >=3", "python_abi 3.11.* *_cp311"], {"python_abi": ">=3,3.11.* *_cp311"}),
+        (["python >=3.9,<3.10.0a0", "python >=3.9,<3.10.0a0 *_cpython"], {"python": ">=3.9,<3.10.0a0 *_cpython"}),
+        (["blas * *mkl", "blas 1.0 0_mkl"], {"blas": "1.0 0_mkl"}),
+        (["blas 1.0 0_mkl", "blas * *mkl", "blas <3"], {"blas": "1.0,<3 0_mkl"}),
+        (["python 3.10.*|3.11.*", "python >=3.10.5"], {"python": "3.10.*,>=3.10.5|3.11.*,>=3.10.5"}),
     ],
 )
 def test_two_requirements_for_one_package_are_both_held(depends: list[str], held: dict[str, str]) -> None:
     assert writing._dependencies(dataclasses.replace(package("x", "1", "0"), depends=tuple(depends))) == held
+
+
+VERSIONS = ("3.10.4", "3.10.9", "3.11.2", "4.0")
+BUILDS = ("0_cp311", "1_cp311", "0_pypy")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    strategies.lists(
+        strategies.tuples(
+            strategies.sampled_from(["", "*", ">=3.10.5", "<4", "3.11.*", "3.10.*|3.11.*", "3.10.9|>=4", ">=3,<3.11"]),
+            strategies.sampled_from(["", "*", "*_cp311", "0_cp311"]),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_what_is_held_of_several_requirements_is_met_by_what_meets_each(bounds: list[tuple[str, str]]) -> None:
+    texts = [f"{version or '*'} {build}" if build else version for version, build in bounds]
+    package_of_it = dataclasses.replace(package("x", "1", "0"), depends=tuple(f"y {text}".strip() for text in texts))
+    held = f"y {writing._dependencies(package_of_it)['y']}".strip()
+    for version, build in itertools.product(VERSIONS, BUILDS):
+        there = {"y": conda.Candidate(name="y", version=version, build=build)}
+        alone = not any(conda.unsatisfied([f"y {text}".strip()], there) for text in texts)
+        assert alone is not bool(conda.unsatisfied([held], there)), (held, version, build)
+        assert alone is records.fits(held, records.Record(name="y", version=version, build=build, build_number=0, fn="y", url="y"))
 
 
 def test_locked_package_is_frozen() -> None:

@@ -3,6 +3,7 @@ lines (a test compares them). Importing conda-lock would take as long as all els
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -93,7 +94,17 @@ def _dependencies(package: LockedPackage) -> dict[str, str]:
 
 
 def _both(one: str, other: str) -> str:
-    """Two constraints of one package in one; one with a build string says more than any without, and cannot be joined."""
+    """Two constraints of one package in one: `3.11.* *_cp311` and `>=3` are `3.11.*,>=3 *_cp311`. conda reads no parentheses here, so
+    alternatives are multiplied out. Of two build strings the narrower is kept; two of which neither is, no channel was seen to ask."""
     if not one or not other or one == other:
         return one or other
-    return max(one, other, key=lambda bound: bound.count(" ")) if " " in one + other else f"{one},{other}"
+    (versions, build), (more, other_build) = (bound.partition(" ")[::2] for bound in (one, other))
+    joined = "|".join(_each_once(f"{mine},{theirs}") for mine in versions.split("|") for theirs in more.split("|"))
+    narrower = other_build if not build or fnmatch.fnmatchcase(other_build, build) else build
+    return f"{joined} {narrower}".strip()
+
+
+def _each_once(versions: str) -> str:
+    """`>=3,<4` of `>=3,,<4,>=3`; a bare `*` says nothing beside others."""
+    parts = list(dict.fromkeys(part for part in versions.split(",") if part))
+    return ",".join([part for part in parts if part != "*"] or parts)
