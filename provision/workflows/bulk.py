@@ -87,7 +87,7 @@ def wanted_builds(asked: Mapping[str, Any]) -> list[Wanted]:
 
 
 def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[Wish]:
-    """A wish for every build that fits; on linux-64 unless platforms are asked for.
+    """A wish for every build that fits; on linux-64 unless platforms are asked for, or a spec.yml of that name says others.
 
     newest: of each minor release only its newest patch.
     """
@@ -98,7 +98,14 @@ def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[
     kept = {name: asked.get(name) for name in ("python", "nccl", "glibc", "driver", "gpu", "companions", "jupyter")}
     return [
         Wish(
-            options={"torch": build.torch, "cuda": build.cuda, "source": build.source, "platforms": build.platforms, **kept}, relock=relock
+            options={
+                "torch": build.torch,
+                "cuda": build.cuda,
+                "source": build.source,
+                "platforms": build.platforms if asked.get("platform") else (),
+                **kept,
+            },
+            relock=relock,
         )
         for build in builds
     ]

@@ -15,7 +15,7 @@ from provision.model import PLATFORM, Lock, LockedPackage, Prefix
 from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import prefix as prefixes
-from provision.pipeline import render
+from provision.pipeline import render, spec
 from provision.workflows.plan import Context, Plan, Wish, name_of, only_the_day_moved, plan
 
 # No environment can have this name, so holding it within an environment cannot wait for itself.
@@ -89,17 +89,34 @@ def lock_only(context: Context, wish: Wish) -> tuple[Plan, Lock, bool]:
 def lockable(wanted: Plan, wish: Wish) -> Plan:
     """Refuse, before anything is written, what would leave a lock that does not fit its inputs."""
     if wanted.lock is not None and not wanted.lock_is_current and not wish.relock:
-        cause = "the request changed since it was locked"
-        if wanted.edited:
-            cause = f"{edited_files(wanted)} was edited by hand"
-        elif wanted.lock.python_from != wanted.python_from:
-            cause = f"its Python is from {wanted.lock.python_from}, and now {wanted.python_from} is asked for"
+        changed = _changed(wanted, wish)
         advice = f"`provision lock {wanted.name} --relock` (or build with --relock) locks it anew"
+        if changed:
+            advice = "The same command with --relock locks it anew as is asked for now, without these options it stays as it is"
         if only_the_day_moved(wanted):
-            cause = f"it is as of {_day(wanted.lock.as_of)}, and now {_day(wanted.inputs.as_of)} is asked for"
             advice += f"; `provision lock {wanted.name} --update PKG` moves PKG alone to that day"
-        raise StaleLock(f"{wanted.lock.path} is stale: {cause}.", advice=f"{advice}.")
+        raise StaleLock(f"{wanted.lock.path} is stale: {_why_stale(wanted, wanted.lock, changed)}.", advice=f"{advice}.")
     return wanted
+
+
+def _why_stale(wanted: Plan, lock: Lock, changed: Sequence[str]) -> str:
+    if only_the_day_moved(wanted):
+        return f"it is as of {_day(lock.as_of)}, and now {_day(wanted.inputs.as_of)} is asked for"
+    if wanted.edited:
+        return f"{edited_files(wanted)} was edited by hand"
+    if lock.python_from != wanted.python_from:
+        return f"its Python is from {lock.python_from}, and now {wanted.python_from} is asked for"
+    if set(lock.platforms) != set(wanted.inputs.machines):
+        return f"it is for {', '.join(lock.platforms)}, and now {', '.join(wanted.inputs.machines)} is asked for"
+    return f"the request changed since it was locked{f' ({listed})' if (listed := ', '.join(changed)) else ''}"
+
+
+def _changed(wanted: Plan, wish: Wish) -> list[str]:
+    """The options that ask for something else than spec.yml says."""
+    path = wanted.folder / render.SPEC
+    before = spec.read(path) if path.exists() else {}
+    given = [key for key, value in wish.options.items() if value not in (None, (), [])]
+    return [key for key in given if before.get(key) != wanted.asked.get(key)]
 
 
 def _day(as_of: str | None) -> str:

@@ -102,3 +102,19 @@ def test_a_whole_matrix(shelf: Home, tmp_path: Path) -> None:
     assert "torch2.5.1-cuda12.0-py311 " in done.stdout
     newest = rows(shelf, *asked, "--envs", str(tmp_path), "--newest", "--dry-run")
     assert "torch2.7.1-cuda12.6-py311-conda-forge" in newest and "torch2.7.0-cuda12.6-py311-conda-forge" not in newest
+
+
+def test_a_matrix_for_other_platforms_says_what_is_locked_and_what_was_asked_for(shelf: Home, tmp_path: Path) -> None:
+    """One name for one build, whatever its platforms: a lock that is there is not replaced unasked, and keeps the platforms it has."""
+    asked = ("matrix", "lock", "--torch", "2.8", "--source", "conda-forge", "--no-companions", "--envs", str(tmp_path))
+    both = ("--platform", "linux-64", "--platform", "linux-aarch64")
+    name = "torch2.8.0-cuda12.9-py311"
+    assert rows(shelf, *asked)[name]["status"] == "made"
+    row = rows(shelf, *asked, *both)[name]
+    assert (row["status"], row["exit_code"]) == ("failed", 6)
+    assert "it is for linux-64, and now linux-64, linux-aarch64 is asked for. The same command with --relock" in str(row["detail"])
+    assert rows(shelf, *asked, *both, "--relock")[name]["status"] == "made"
+    again = rows(shelf, *asked)
+    assert again[name]["status"] == "kept"
+    changed = shelf.run("lock", name, "--envs", str(tmp_path), "--no-jupyter")
+    assert changed.returncode == 6 and "the request changed since it was locked (jupyter). The same command with --relock" in changed.stderr
