@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any
 
 from provision import __version__
 from provision.errors import IntegrityError
-from provision.model import BuildResult, Image, Layer, SmokeResult
+from provision.model import BuildResult, Image, Layer, Lock, Pin, SmokeResult
 
 FILE = "passport.json"
 SCHEMA = 1
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str
         "request": dict(asked),
         "reasons": [_fields(choice, "what", "value", "reason", "source") for choice in resolution.choices],
         "warnings": [_fields(choice, "what", "value", "reason", "source") for choice in resolution.warnings],
-        "pins": [_fields(pin, "manager", "requirement", "reason", "source") for pin in result.pins],
+        "pins": [_fields(pin, "manager", "requirement", "reason", "source") | {"locked": locked(pin, lock)} for pin in result.pins],
         "lock": {
             "sha256": lock.sha256,
             "content_hash": lock.content_hash,
@@ -44,6 +46,18 @@ def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str
         "kernel": {"name": result.kernel.name, "path": str(result.kernel.path)} if result.kernel else kept.get("kernel"),
         "smoke": smoke,
     }
+
+
+def locked(pin: Pin, lock: Lock) -> str | None:
+    """The version that the lock holds of a pin's package: `numpy` says nothing of it."""
+    found = NAME.match(pin.requirement.rpartition("::")[2])
+    wanted = _spelled(found[0]) if found else ""
+    return next((package.version for package in lock.packages if _spelled(package.name) == wanted), None)
+
+
+def _spelled(name: str) -> str:
+    """As package indexes compare names; conda's are not told apart by less either."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _fields(value: Any, *names: str) -> dict[str, Any]:

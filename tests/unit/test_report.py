@@ -176,6 +176,16 @@ def test_ranks_stand_beside_the_median_of_all(tmp_path: Path) -> None:
     ]
     assert [cell.ratio for cell in table.rows[2]] == [0.1, 1.0, 1.6]
     assert table.hidden == 0
+    assert table.hosts == ("", "", "", "")
+
+
+def test_ranks_of_several_hosts_are_told_apart_and_gpus_counted(tmp_path: Path) -> None:
+    said = ranks(4, slow=2)
+    told = [{"rank": rank, "host": f"node{rank // 2}", "gpu_name": "H100"} for rank in range(4)]
+    said["phases"].insert(0, phase("facts", data={"ranks": told}))
+    page = page_of(tmp_path, passport(said))
+    assert page.ranks[0].hosts == ("node0", "node0", "node1", "node1")
+    assert page.measurements[0].about["GPUs"] == "4 x H100"
 
 
 def test_of_very_many_ranks_those_that_stand_out_are_shown_and_the_rest_counted(tmp_path: Path) -> None:
@@ -219,7 +229,7 @@ def test_two_environments_differ_in_choices_and_pins(tmp_path: Path) -> None:
     page = page_of(tmp_path, passport(), other)
     assert page.title == "2 environments compared"
     told = {difference.what: difference.values for difference in page.differences if difference.kind == "environment"}
-    assert told["pin of torch (pip)"] == ("torch==2.3.1", "torch==2.4.0")
+    assert told["pin of torch (pip)"] == ("torch==2.3.1, locked 2.3.1", "torch==2.4.0, locked 2.3.1")
     assert set(told) == {"pin of torch (pip)", "lock"}
 
 

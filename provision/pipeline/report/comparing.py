@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ABSENT = "-"
 # Differs between runs by its nature, and is said of each.
-OWN = ("host", "hosts", "started", "took")
+OWN = ("host", "hosts", "started", "took", "limits.shm.free_bytes", "limits.shm.device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def differences(measurements: Sequence[Measurement]) -> tuple[tuple[Difference, 
     if len(measurements) < 2:
         return (), 0
     tables = [{**one.about, **dict(_verdicts(one)), **one.facts} for one in measurements]
-    keys = list(dict.fromkeys(key for table in tables for key in table if key.partition(".")[0] not in OWN))
+    keys = list(dict.fromkeys(key for table in tables for key in table if key not in OWN))
     rows = [Difference(kind="measurement", what=key, values=tuple(table.get(key, ABSENT) for table in tables)) for key in keys]
     unlike = tuple(row for row in rows if len(set(row.values)) > 1)
     return unlike, len(rows) - len(unlike)
@@ -70,7 +70,7 @@ def _pins(one: Environment) -> Iterator[tuple[str, str]]:
     for pin in one.pins:
         name = pin.value.partition("::")[2] or pin.value
         end = next((place for place, mark in enumerate(name) if mark in "=<>!~ ["), len(name))
-        yield f"pin of {name[:end]} ({pin.what})", pin.value
+        yield f"pin of {name[:end]} ({pin.what})", f"{pin.value}, locked {pin.locked}" if pin.locked else pin.value
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

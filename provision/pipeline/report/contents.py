@@ -24,6 +24,13 @@ class Told:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pin(Told):
+    """locked: the version that came of it."""
+
+    locked: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Environment:
     """What one passport says of an environment. Passports of the same lock are one environment, named by all their files."""
 
@@ -34,7 +41,7 @@ class Environment:
     request: dict[str, str]
     choices: tuple[Told, ...]
     warnings: tuple[Told, ...]
-    pins: tuple[Told, ...]
+    pins: tuple[Pin, ...]
     products: dict[str, str]
 
 
@@ -146,7 +153,8 @@ def _environment(same: Sequence[Evidence]) -> Environment:
         choices=tuple(_told(choice) for choice in newest["reasons"]),
         warnings=tuple(_told(choice) for choice in newest.get("warnings", [])),
         pins=tuple(
-            Told(what=pin["manager"], value=pin["requirement"], reason=pin["reason"], source=pin["source"]) for pin in newest["pins"]
+            Pin(what=pin["manager"], value=pin["requirement"], reason=pin["reason"], source=pin["source"], locked=pin.get("locked") or "")
+            for pin in newest["pins"]
         ),
         products=_products(newest),
     )
@@ -189,7 +197,7 @@ def _about(report: Mapping[str, Any]) -> dict[str, str]:
         "ranks": f"{report['world_size']}, {report['backend']} on {report['device'].partition(':')[0]}",
         "hosts": ", ".join(report["hosts"]),
         "profile": report["profile"],
-    }
+    } | ({"GPUs": gpus} if (gpus := measures.gpus(report)) else {})
 
 
 def _notes(measured: Measured) -> list[str]:

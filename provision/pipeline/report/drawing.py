@@ -95,7 +95,7 @@ class HeatMap:
     groups: tuple[tuple[str, int], ...]  # what stands above how many columns
     columns: tuple[Column, ...]
     meanings: tuple[str, ...]
-    rows: tuple[tuple[int, tuple[Shade, ...]], ...]
+    rows: tuple[tuple[int, str, tuple[Shade, ...]], ...]  # rank, its host where there are several, its cells
     hidden: int
 
 
@@ -274,7 +274,8 @@ def heat_maps(page: Page) -> list[HeatMap]:
 
 def _heat_map(page: Page, table: RankTable) -> HeatMap:
     rows = [
-        (rank, tuple(_shade(cell, column) for cell, column in zip(cells, table.columns))) for rank, cells in zip(table.ranks, table.rows)
+        (rank, host, tuple(_shade(cell, column) for cell, column in zip(cells, table.columns)))
+        for rank, host, cells in zip(table.ranks, table.hosts, table.rows)
     ]
     groups = tuple((name, len(list(columns))) for name, columns in itertools.groupby(column.group for column in table.columns))
     meanings = tuple(f"{column.group}: {column.meaning}" for column in table.columns if column.meaning)

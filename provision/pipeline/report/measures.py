@@ -6,6 +6,7 @@ The only module that knows the keys of the phases' data; what is absent there is
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,7 @@ class RankTable:
     measurement: int
     columns: tuple[Column, ...]
     ranks: tuple[int, ...]
+    hosts: tuple[str, ...]  # of each of them; empty where all are on one
     rows: tuple[tuple[Cell, ...], ...]
     hidden: int = 0  # ranks that are not shown, nearer to the median than those that are
 
@@ -153,9 +155,23 @@ def rank_table(measurement: int, report: Mapping[str, Any]) -> RankTable | None:
         measurement=measurement,
         columns=tuple(column for column, _ in measured),
         ranks=tuple(shown),
+        hosts=tuple(_host(report, rank) for rank in shown),
         rows=tuple(tuple(cells[rank]) for rank in shown),
         hidden=len(cells) - len(shown),
     )
+
+
+def _host(report: Mapping[str, Any], rank: int) -> str:
+    """Where there are several."""
+    ranks = phase_data(report, "facts").get("ranks", [])
+    known = {one.get("rank"): one.get("host") for one in ranks}
+    return (known.get(rank) or "") if len(set(known.values())) > 1 else ""
+
+
+def gpus(report: Mapping[str, Any]) -> str:
+    """The GPUs of all ranks by name, or nothing."""
+    names = Counter(one["gpu_name"] for one in phase_data(report, "facts").get("ranks", []) if one.get("gpu_name"))
+    return ", ".join(f"{count} x {name}" for name, count in names.items())
 
 
 def _columns(report: Mapping[str, Any]) -> Iterator[tuple[Column, Sequence[float]]]:
