@@ -109,7 +109,7 @@ def test_findings_verdicts_and_phases_that_were_left_out_are_told(tmp_path: Path
     assert run.phases[1].findings[0].ranks == (1,)
     assert run.about["ranks"] == "2, gloo on cpu"
     assert run.facts["torch.devices[0].name"] == "H100"
-    assert run.facts["torch.arch_list"] == "sm_80, sm_90"
+    assert run.facts["torch.arch_list"] == ("sm_80", "sm_90")
 
 
 def test_a_verdict_that_the_run_contradicts_is_the_passports_and_said(tmp_path: Path) -> None:
@@ -222,6 +222,21 @@ def test_the_same_lock_on_two_hosts_is_one_environment_and_two_runs(tmp_path: Pa
     assert page.verdict == "warn"
 
 
+def test_where_an_environment_lies_is_one_difference_and_lists_are_told_by_what_is_not_in_all(tmp_path: Path) -> None:
+    runs = []
+    for prefix, more in (("/a", []), ("/b/c", ["libnccl.so.2"])):
+        libraries = [f"{prefix}/lib/{name}" for name in ("libtorch.so", "libgomp.so", *more)]
+        facts = {"python": {"prefix": prefix, "executable": f"{prefix}/bin/python"}, "libraries": libraries, "devices": [], "limits": {}}
+        runs.append(passport(evidence.report(phase(), facts=facts)))
+    page = page_of(tmp_path, *runs)
+    assert {difference.what: difference.values for difference in page.differences} == {
+        "python.prefix": ("/a", "/b/c"),
+        "libraries": ("none; 2 in common", "PREFIX/lib/libnccl.so.2; 2 in common"),
+    }
+    assert page.measurements[0].facts["devices"] == ()
+    assert page.measurements[0].facts["limits"] == "none"
+
+
 def test_two_environments_differ_in_choices_and_pins(tmp_path: Path) -> None:
     other = passport(name="other")
     other["lock"] = {**other["lock"], "sha256": "0" * 64}
@@ -240,6 +255,8 @@ def test_two_environments_differ_in_choices_and_pins(tmp_path: Path) -> None:
     ([("lab", "n1", "prefix", "a"), ("lab", "n1", "prefix", "b")], ["a", "b"]),
     ([("lab", "n1", "prefix", "a"), ("lab", "n1", "prefix", "a")], ["n1 (1)", "n1 (2)"]),
     ([("lab", "n1", "prefix", "a")], ["n1"]),
+    ([("lab", "n1", "prefix", "/s/x/a/report.json"), ("lab", "n1", "prefix", "/s/y/a/report.json")], ["x", "y"]),
+    ([("lab", "n1", "prefix", "/s/report.json"), ("lab", "n1", "prefix", "/s/a/report.json")], [".", "a"]),
 ])  # fmt: skip
 def test_runs_are_called_by_what_tells_them_apart(runs: list[tuple[str, ...]], expected: list[str]) -> None:
     assert comparing.labels(runs) == expected

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from provision.pipeline.report.contents import Environment, Measurement
 
 ABSENT = "-"
+# A fact in words, or a list of them.
+Fact = str | tuple[str, ...]
 # Differs between runs by its nature, and is said of each.
 OWN = ("host", "hosts", "started", "took", "limits.shm.free_bytes", "limits.shm.device")
 
@@ -24,9 +28,10 @@ class Difference:
 
 
 def labels(runs: Sequence[tuple[str, ...]]) -> list[str]:
-    """The shortest names that tell the runs apart: only the parts in which they differ; else numbered."""
+    """The shortest names that tell the runs apart: only the parts in which they differ; else numbered. The last part is the file, which
+    is named only where nothing else tells them apart."""
+    runs = [(*run[:3], file) for run, file in zip(runs, telling_parts([run[3] for run in runs]))]
     telling = [part for part in range(4) if len({run[part] for run in runs}) > 1]
-    # The file is named only where nothing else tells them apart.
     chosen = [part for part in telling if part < 3]
     if 3 in telling and len({tuple(run[part] for part in chosen) for run in runs}) < len(runs):
         chosen = [*chosen, 3]
@@ -34,15 +39,55 @@ def labels(runs: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"{label} ({shown[: place + 1].count(label)})" if shown.count(label) > 1 else label for place, label in enumerate(shown)]
 
 
+def telling_parts(files: Sequence[str]) -> list[str]:
+    """Of paths what is left without the folders at their beginning, and then the parts at their end, that all have in common."""
+    parts = [Path(file).parts for file in files]
+    if len(set(parts)) < 2:
+        return list(files)
+    first = _alike(parts)
+    last = _alike([path[first:][::-1] for path in parts])
+    return [str(Path(*path[first : len(path) - last])) for path in parts]
+
+
+def _alike(paths: Sequence[Sequence[str]]) -> int:
+    """How many parts at their beginning all paths have in common."""
+    return sum(1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths)))
+
+
 def differences(measurements: Sequence[Measurement]) -> tuple[tuple[Difference, ...], int]:
     """In which facts the runs differ, and how many facts they have in common."""
     if len(measurements) < 2:
         return (), 0
-    tables = [{**one.about, **dict(_verdicts(one)), **one.facts} for one in measurements]
+    tables = [{**one.about, **dict(_verdicts(one)), **_without_prefix(one.facts)} for one in measurements]
     keys = list(dict.fromkeys(key for table in tables for key in table if key not in OWN))
-    rows = [Difference(kind="measurement", what=key, values=tuple(table.get(key, ABSENT) for table in tables)) for key in keys]
-    unlike = tuple(row for row in rows if len(set(row.values)) > 1)
-    return unlike, len(rows) - len(unlike)
+    rows = {key: [table.get(key, ABSENT) for table in tables] for key in keys}
+    unlike = {key: values for key, values in rows.items() if len(set(values)) > 1}
+    told = tuple(Difference(kind="measurement", what=key, values=tuple(_own(values))) for key, values in unlike.items())
+    return told, len(rows) - len(unlike)
+
+
+def _without_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Where an environment lies is one difference, not one in every path."""
+    prefix = facts.get("python.prefix")
+    if not isinstance(prefix, str) or prefix in ("", "/", "none"):
+        return dict(facts)
+
+    def below(text: str) -> str:
+        return text.replace(f"{prefix}/", "PREFIX/")
+
+    return {key: below(fact) if isinstance(fact, str) else tuple(map(below, fact)) for key, fact in facts.items()}
+
+
+def _own(values: Sequence[Fact]) -> Iterator[str]:
+    """Of lists what is not in all of them, and how much is."""
+    lists = [set(value) for value in values if not isinstance(value, str)]
+    shared = set.intersection(*lists) if len(lists) == len(values) else set()
+    for value in values:
+        if isinstance(value, str) or not shared:
+            yield value if isinstance(value, str) else in_words(list(value))
+        else:
+            alone = [item for item in value if item not in shared]
+            yield f"{in_words(alone)}; {len(shared)} in common"
 
 
 def _verdicts(one: Measurement) -> Iterator[tuple[str, str]]:
@@ -73,16 +118,18 @@ def _pins(one: Environment) -> Iterator[tuple[str, str]]:
         yield f"pin of {name[:end]} ({pin.what})", f"{pin.value}, locked {pin.locked}" if pin.locked else pin.value
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Fact]]:
     """Every single fact of nested facts, by its path: `torch.nccl.loaded`."""
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from leaves(item, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
         for place, item in enumerate(value):
             yield from leaves(item, f"{path}[{place}]")
+    elif isinstance(value, list):
+        yield path, tuple(map(in_words, value))
     else:
-        yield path, in_words(value)
+        yield path, "none" if isinstance(value, Mapping) else in_words(value)
 
 
 def in_words(value: Any) -> str:

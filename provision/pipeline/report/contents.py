@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.pipeline.report import comparing, measures
-from provision.pipeline.report.comparing import Difference
+from provision.pipeline.report.comparing import Difference, Fact
 from provision.pipeline.report.measures import Curve, RankTable
 from provision.pipeline.report.reading import Evidence, Measured
 
@@ -77,7 +77,7 @@ class Measurement:
     about: dict[str, str]  # when, on what, how much
     notes: tuple[str, ...]
     phases: tuple[Phase, ...]
-    facts: dict[str, str]  # all that the environment said about itself
+    facts: dict[str, Fact]  # all that the environment said about itself
 
 
 @dataclass(frozen=True, kw_only=True)
