@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from provision.errors import IntegrityError, InvalidSpec
+from provision.inside.smoke.phases.collectives import judge
 from provision.pipeline import report
 from provision.pipeline.report import comparing, drawing, measures
 from tests import evidence
@@ -144,6 +145,10 @@ def test_bands_are_the_tests_own_and_only_where_it_judges(tmp_path: Path) -> Non
     (curve,) = page_of(tmp_path, passport(evidence.report(collectives(*rows, expected={"all_reduce": known})))).curves
     assert [(band.expected, band.fine, band.bad) for band in curve.expected] == [(40.0, None, None), (450.0, 405.0, 360.0)]
     assert curve.notes == ("Expected: 8 x H200 (NVLS; a page).",)
+
+
+def test_the_bands_are_those_that_the_test_judges_by() -> None:
+    assert (measures.FINE, measures.BAD) == (judge.FINE, judge.BAD)
 
 
 def test_where_nothing_is_known_the_answer_is_said(tmp_path: Path) -> None:
