@@ -250,10 +250,12 @@ def _conclude(options: choices.Options, run: Run, reason: str) -> int:
     pending = progress.first_pending(found)
     if pending is None and not ended_badly:
         return 0 if report.succeeded(found.verdict) else 1
+    # A rank also ends with 1 where the report is complete and says that all is not well: fail or unknown.
+    is_said = found.verdict == report.FAIL or (pending is None and not report.succeeded(found.verdict))
     for rank, words in ended_badly.items():
-        if rank in run.fates or found.verdict != report.FAIL:
+        if rank in run.fates or not is_said:
             print(f"rank {rank} {words}; see {log_path(options.out, rank)}", file=sys.stderr)
-    if found.verdict != report.FAIL:
+    if not is_said:
         _report_failure(options, run, found, pending or "teardown", reason)
     return 1
 
