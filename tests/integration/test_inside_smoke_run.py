@@ -39,17 +39,17 @@ def test_a_clean_run_passes_and_says_what_it_measured(tmp_path: Path) -> None:
     assert ran.findings == set()
     assert (ran.report.backend, ran.report.device, ran.report.world_size) == ("gloo", "cpu", 2)
     assert ran.phases["barrier"].data["count"] == 50
-    for row in ran.phases["collectives"].data["sizes"]:
+    for row in ran.phases["collectives"].data["rows"]:
         assert row["wrong"] == 0
         assert row["busbw_gb_s"] == row["algbw_gb_s"] > 0
     assert ran.phases["ddp"].data["max_abs_diff"] < 1e-6
-    assert sorted(path.name for path in ran.out.iterdir()) == ["rank0.log", "rank1.log", "report.json"]
+    assert sorted(path.name for path in ran.out.iterdir()) == ["nccl-tests.json", "rank0.log", "rank1.log", "report.json"]
 
 
 def test_one_rank_has_no_bus(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--ranks", "1", "--backend", "gloo")
     assert (ran.status, ran.report.verdict) == (0, "pass")
-    assert {row["busbw_gb_s"] for row in ran.phases["collectives"].data["sizes"]} == {None}
+    assert {row["busbw_gb_s"] for row in ran.phases["collectives"].data["rows"]} == {None}
 
 
 def test_what_the_environment_really_is_may_be_promised(tmp_path: Path) -> None:

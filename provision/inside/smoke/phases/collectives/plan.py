@@ -30,8 +30,8 @@ SIZES = {
 }
 # One size at which the short types are tried where the whole sweep is not theirs.
 TRIED_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
-# The largest message only as all_reduce in float32: ten collectives and types of it take minutes on CPUs.
-MOST_OF_OTHERS = {"cpu": 16 * MIB, "cuda": 4 * GIB}
+# On CPUs the rest of a full run, nine more collectives and types, is a rehearsal: enough sizes to be right or wrong at.
+REHEARSED = (8, 32 * KIB, 256 * KIB, 1 * MIB, 16 * MIB)
 # Two buffers of the largest size live at once; more of the free memory than twice this is not ours to take.
 MEMORY_SHARE = 0.2
 # Ranks that share cores run one after another: beyond so many per core a large message says nothing and takes minutes.
@@ -108,8 +108,13 @@ def _sizes(scope: Scope, collective: str, dtype: str) -> list[int]:
     sizes: Sequence[int] = SIZES[scope.device, scope.profile]
     if scope.profile == "default" and dtype != "float32":
         sizes = (TRIED_BYTES[scope.device],)
-    is_main = (collective, dtype) == (ALWAYS, "float32")
-    return [size for size in sizes if size <= _most(scope) and (is_main or size <= MOST_OF_OTHERS[scope.device])]
+    elif _is_rehearsed(scope, collective, dtype):
+        sizes = REHEARSED
+    return [size for size in sizes if size <= _most(scope)]
+
+
+def _is_rehearsed(scope: Scope, collective: str, dtype: str) -> bool:
+    return scope.device == "cpu" and scope.profile == "full" and (collective, dtype) != (ALWAYS, "float32")
 
 
 def _most(scope: Scope) -> float:
@@ -121,7 +126,8 @@ def _row(scope: Scope, collective: str, dtype: str, size: int) -> Row:
     item = ITEM_BYTES[dtype]
     shares = scope.ranks if collective in DIVIDED else 1
     count = max(size // (item * shares), 1)
-    warm_up, iterations = _repeats(scope, size)
+    effort = EFFORT["quick" if _is_rehearsed(scope, collective, dtype) else scope.profile]
+    warm_up, iterations = _repeats(scope, effort, size)
     largest = values.largest(dtype, _summands(collective, scope.ranks))
     return Row(collective, dtype, count * item * shares, count, warm_up, iterations, largest)
 
@@ -130,8 +136,7 @@ def _summands(collective: str, ranks: int) -> int:
     return ranks if collective in SUMMED else 1
 
 
-def _repeats(scope: Scope, size: int) -> tuple[int, int]:
-    effort = EFFORT[scope.profile]
+def _repeats(scope: Scope, effort: Effort, size: int) -> tuple[int, int]:
     base = effort.latency if size <= LATENCY_BYTES else effort.bandwidth
     if scope.device == "cpu" and size >= LARGE_ON_CPU:
         base //= 2
