@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import libraries, limits, nccl, origins
+from . import libraries, limits, nccl, origins, pci
 
 SCHEMA = 2
 # The only variables that are ever reported: those that change what is imported, loaded or used.
@@ -40,6 +40,8 @@ def collect() -> dict[str, Any]:
     found = about_host()
     try:
         found["torch"] = about_torch()
+        known = found["torch"]["nccl"]
+        found["nccl_settings"] = nccl.settings(known["loaded"] or known["compiled"])
     except Exception as error:  # whatever a broken torch raises is the finding
         found["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
     # Last, since importing torch is what loads the foreign.
@@ -76,6 +78,7 @@ def about_host() -> dict[str, Any]:
         "lock_hash": lock_hash(),
         "driver": libraries.driver_version(),
         "device_nodes": libraries.device_nodes(),
+        "pci_gpus": pci.gpus(),
         "torch": None,
         "error": None,
         **origins.collect(),

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 SYSTEM_FILE = Path("/etc/nccl.conf")
-# The variable that names a file in place of the one in the home, since NCCL 2.23.
+# The variable that names a file in place of the one in the home; older releases do not know it.
 FILE_VARIABLE = "NCCL_CONF_FILE"
+FILE_VARIABLE_SINCE = (2, 23)
 ENVIRONMENT = "environment"
 NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
 
@@ -91,6 +92,7 @@ MEANINGS = {
     "NCCL_CROSS_NIC": Meaning("whether a ring may leave through one network card and come back through another", never),
     "NCCL_TOPO_FILE": Meaning("the machine's topology from a file, instead of what is found", never),
     "NCCL_GRAPH_FILE": Meaning("rings and trees from a file, instead of a search", never),
+    "NCCL_CONF_FILE": Meaning("settings from this file in place of the home's .nccl.conf, since NCCL 2.23", never),
     "NCCL_VERSION": Meaning("no setting: the version that a base image announces", never),
     "NCCL_BLOCKING_WAIT": Meaning("the program waits on the CPU for every collective", is_on),
     "TORCH_NCCL_BLOCKING_WAIT": Meaning("the program waits on the CPU for every collective", is_on),
@@ -108,9 +110,10 @@ MEANINGS = {
 UNKNOWN = Meaning("not known to this test", never)
 
 
-def settings() -> list[dict[str, Any]]:
-    """What is set here, as it will be found."""
-    return [asdict(setting) for setting in effective(os.environ, [(str(path), _read(path)) for path in files(os.environ, home())])]
+def settings(version: str | None = None) -> list[dict[str, Any]]:
+    """What is set here, as this release of NCCL will find it; without one, as the newest would."""
+    read = [(str(path), _read(path)) for path in files(os.environ, home(), version)]
+    return [asdict(setting) for setting in effective(os.environ, read)]
 
 
 def home() -> Path | None:
@@ -121,9 +124,10 @@ def home() -> Path | None:
         return None
 
 
-def files(environment: Mapping[str, str], home: Path | None) -> list[Path]:
+def files(environment: Mapping[str, str], home: Path | None, version: str | None = None) -> list[Path]:
     """In the order in which NCCL reads them; what is set first stays."""
-    named = environment.get(FILE_VARIABLE, "")
+    knows_variable = version is None or tuple(int(number) for number in version.split(".")[:2]) >= FILE_VARIABLE_SINCE
+    named = environment.get(FILE_VARIABLE, "") if knows_variable else ""
     own = Path(named) if named else home / ".nccl.conf" if home else None
     return [path for path in (own, SYSTEM_FILE) if path is not None]
 

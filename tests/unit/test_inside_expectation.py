@@ -35,6 +35,7 @@ def facts(torch: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
         "environment": {},
         "device_nodes": ["/dev/nvidia0"],
         "driver": "550.54.15",
+        "pci_gpus": [{"address": "0000:17:00.0", "iommu": "DMA-FQ"}],
         "nccl_settings": [],
         "libraries": {"loaded": [OWN], "foreign": [], "own": [], "loadable": []},
         "user_site": {"folder": "/home/me/.local", "on_path": False, "packages": 9, "modules": []},
@@ -285,6 +286,14 @@ def limited(**others: Any) -> dict[str, Any]:
 )
 def test_limits_and_threads(found: dict[str, Any], id: str | None) -> None:
     assert ids(surroundings.pitfalls(found, PLACE, {})) == ([id] if id else [])
+
+
+@pytest.mark.parametrize(
+    ("types", "id"), [(["DMA", "DMA-FQ"], "iommu-on"), (["identity", "identity"], None), ([None, None], None), (["DMA"], None)]
+)
+def test_an_iommu_matters_between_gpus(types: list[str | None], id: str | None) -> None:
+    gpus = [{"address": f"0000:{number:02x}:00.0", "iommu": type} for number, type in enumerate(types)]
+    assert ids(surroundings.pitfalls(facts(pci_gpus=gpus), PLACE, {})) == ([id] if id else [])
 
 
 def test_more_open_files_are_needed_for_more_ranks() -> None:

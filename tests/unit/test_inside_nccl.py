@@ -78,6 +78,8 @@ def test_each_setting_is_told_once_whatever_its_value(environment: dict[str, str
 def test_which_files_nccl_reads(tmp_path: Path) -> None:
     assert nccl.files({}, tmp_path) == [tmp_path / ".nccl.conf", nccl.SYSTEM_FILE]
     assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path) == [Path("/site.conf"), nccl.SYSTEM_FILE]
+    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.23.4") == [Path("/site.conf"), nccl.SYSTEM_FILE]
+    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.20.5") == [tmp_path / ".nccl.conf", nccl.SYSTEM_FILE]
     assert nccl.files({}, None) == [nccl.SYSTEM_FILE]
 
 

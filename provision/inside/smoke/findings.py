@@ -152,6 +152,11 @@ FACTS = {
         "little memory may be locked, and InfiniBand needs it",
         "ulimit -l unlimited in the job step itself: docker --ulimit memlock=-1, PropagateResourceLimits in Slurm",
     ),
+    "iommu-on": Rule(
+        WARN,
+        "an IOMMU stands between the GPUs: peer access over PCIe can be slow, wrong, or hang",
+        "boot with iommu=pt, or turn ACS off on the PCIe switches; NCCL_P2P_DISABLE=1 tells whether this is the cause of a hang",
+    ),
     "nccl-setting": Rule(WARN, "a setting makes NCCL slow, or failures silent", "unset it, unless it is meant"),
 }
 
@@ -169,7 +174,9 @@ RENDEZVOUS = {
     ),
     "store-unreachable": Rule(FAIL, "there is no route to MASTER_ADDR", "check addresses, routes and interfaces of this host"),
     "store-silent": Rule(
-        FAIL, "something listens at MASTER_ADDR:MASTER_PORT, but it is no store of torch", "set MASTER_PORT to a port of your own"
+        FAIL,
+        "something listens at MASTER_ADDR:MASTER_PORT, but it is no store of torch",
+        "set MASTER_PORT to a port of your own; or rank 0 has another torch, whose store this one does not understand",
     ),
     "interface-absent": Rule(
         FAIL, "the interface that was asked for does not exist", "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to one that is listed"

@@ -37,6 +37,7 @@ def pitfalls(facts: Mapping[str, Any], place: Place, environment: Mapping[str, s
         _threads(facts, place.local_world_size or 1),
         _open_files(facts["limits"]["nofile"], place.world_size),
         _locked_memory(facts["limits"]),
+        _iommu(facts["pci_gpus"]),
         _world(place, environment),
     ]
     return [*_settings(facts), *(finding for finding in found if finding is not None)]
@@ -150,6 +151,14 @@ def _locked_memory(limits: Mapping[str, Any]) -> Finding | None:
         return None
     here = f"InfiniBand is here ({_some(usable)}) and locks its buffers"
     return Finding("memlock-small", f"{limit // 1024} KiB may be locked (ulimit -l), but {here}")
+
+
+def _iommu(gpus: Sequence[Mapping[str, Any]]) -> Finding | None:
+    """What GPUs send to one another over PCIe goes through the IOMMU then, by way of the root complex, where it is slow or lost."""
+    translated = [gpu["address"] for gpu in gpus if (gpu["iommu"] or "").startswith("DMA")]
+    if len(gpus) < 2 or not translated:
+        return None
+    return Finding("iommu-on", f"the IOMMU translates addresses of {len(translated)} of {len(gpus)} GPUs ({_some(translated)})")
 
 
 def _world(place: Place, environment: Mapping[str, str]) -> Finding | None:
