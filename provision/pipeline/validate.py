@@ -4,7 +4,6 @@ its report. Nothing of torch is imported here; the report is the only thing beli
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +14,7 @@ from provision.errors import CheckFailed
 from provision.inside.junit import dumps
 from provision.model import Prefix, Resolution, SmokeResult, Verdict
 from provision.process import clean_environment, run
+from provision.scratch import scratch
 
 INSIDE = Path(str(files("provision") / "inside"))
 REPORT = "report.json"
@@ -54,11 +54,11 @@ def arguments(resolution: Resolution, request: Request) -> list[str]:
 
 def in_prefix(prefix: Prefix, resolution: Resolution, request: Request, env: Mapping[str, str]) -> SmokeResult:
     """Run the smoke test in a prefix. env: the prefix's activation."""
-    with tempfile.TemporaryDirectory(prefix="provision-smoke-") as out:
-        command = [str(prefix.python), str(INSIDE), "smoke", "--out", out, *arguments(resolution, request)]
+    with scratch("smoke") as out:
+        command = [str(prefix.python), str(INSIDE), "smoke", "--out", str(out), *arguments(resolution, request)]
         environment = clean_environment({**env, "PYTHONDONTWRITEBYTECODE": "1"})
         done = run(command, env=environment, timeout_s=request.timeout_s + STARTING_S, check=False)
-        return read_report(Path(out), "prefix", done.returncode, done.stdout + done.stderr)
+        return read_report(out, "prefix", done.returncode, done.stdout + done.stderr)
 
 
 def read_report(folder: Path, where: Literal["prefix", "image"], status: int, output: str) -> SmokeResult:

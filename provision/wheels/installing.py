@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from provision.errors import Unreachable, Unsolvable
 from provision.mirrors import DIRECT, Mirrors
 from provision.model import LockedPackage
+from provision.scratch import scratch
 from provision.wheels.command import call, uv
 from provision.wheels.settings import indexes
 
@@ -22,8 +22,8 @@ def install(packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirro
     serve them; what uv 0.13 installs from a pylock file it fetches and unpacks each time (tried).
     """
     builds = {package.version.partition("+")[2] for package in packages if package.name == "torch"}
-    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        wanted = Path(folder) / "requirements.txt"
+    with scratch("uv") as folder:
+        wanted = folder / "requirements.txt"
         wanted.write_text(requirements(packages, mirrors))
         where = indexes(next(iter(builds), None), mirrors)
         command: list[str | Path] = [uv(), "pip", "install", "--python", interpreter, "--no-deps", "--require-hashes"]

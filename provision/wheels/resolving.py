@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from provision.compat import version_key
 from provision.errors import ProvisionError, Unsolvable
 from provision.mirrors import DIRECT, Mirrors
 from provision.model import PLATFORM, LockedPackage, Platform
+from provision.scratch import scratch
 from provision.wheels.command import call, uv
 from provision.wheels.settings import indexes, own_address
 
@@ -60,13 +60,13 @@ def _in_turn(request: Request, ask: Callable[[Request, Sequence[str | Path], Pat
     where = indexes(request.build_path, request.mirrors)
     options: list[str | Path] = ["--python-version", request.python, "--python-platform", _python_platform(request)]
     options += ["--exclude-newer", f"{request.as_of}T23:59:59.999Z"] if request.as_of else []
-    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+    with scratch("uv") as folder:
         try:
-            return ask(request, [*options, *where.remote], Path(folder))
+            return ask(request, [*options, *where.remote], folder)
         except Unsolvable:
             if not where.local:
                 raise
-            return ask(request, [*options, *where.every], Path(folder))
+            return ask(request, [*options, *where.every], folder)
 
 
 def _versions(request: Request, options: Sequence[str | Path], folder: Path) -> str:

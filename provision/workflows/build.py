@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from provision.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.model import PLATFORM, BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord, StageStatus
 from provision.pipeline import image as images
 from provision.pipeline import passport, register, validate
+from provision.scratch import scratch
 from provision.workflows.keep import check_place, edited_files, keep_lock, keep_prefix, planned
 from provision.workflows.plan import Context, Plan, Wish
 
@@ -151,11 +151,11 @@ def smoke_in(
     if place == "prefix":
         return validate.in_prefix(prefix, resolution, request, register.activation(prefix))
     assert image is not None and client is not None
-    with tempfile.TemporaryDirectory(prefix="provision-smoke-") as out:
+    with scratch("smoke") as out:
         argv = validate.arguments(resolution, request)
         deadline_s = request.timeout_s + validate.STARTING_S
-        status, output = images.run_smoke(client, image, argv, Path(out), timeout_s=deadline_s, gpus=resolution.cuda is not None)
-        return validate.read_report(Path(out), "image", status, output)
+        status, output = images.run_smoke(client, image, argv, out, timeout_s=deadline_s, gpus=resolution.cuda is not None)
+        return validate.read_report(out, "image", status, output)
 
 
 def _kernel_stage(wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, stages: Stages, failed: list[str]) -> Kernel | None:

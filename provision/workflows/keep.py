@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import prefix as prefixes
 from provision.pipeline import render, spec
+from provision.scratch import scratch
 from provision.workflows.plan import Context, Plan, Wish, name_of, only_the_day_moved, plan
 
 # No environment can have this name, so holding it within an environment cannot wait for itself.
@@ -183,8 +183,8 @@ def update_lock(context: Context, wish: Wish, names: Sequence[str], *, dry_run: 
 
 def _compared(path: Path, text: str) -> locks.Compared:
     """How a lock would differ with this text."""
-    with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
-        new = Path(scratch) / path.name
+    with scratch("diff") as folder:
+        new = folder / path.name
         new.write_text(text, encoding="utf-8")
         return locks.diff(locks.contents(path), locks.contents(new), ("the lock as it was", "the new lock"))
 

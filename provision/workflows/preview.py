@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from pathlib import Path
 
 from provision.model import LockedPackage
 from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import prefix as prefixes
 from provision.pipeline import register, render
+from provision.scratch import scratch
 from provision.workflows.keep import check_place, check_unedited, dockerfile_texts, edited_files, input_texts, lockable, solve
 from provision.workflows.plan import Context, Plan, Wish, plan
 
@@ -84,7 +83,7 @@ def lock_preview(context: Context, wish: Wish) -> tuple[LockedPackage, ...]:
     wanted = lockable(plan(context, wish), wish)
     if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
         return tuple(package for seen in locks.read_all(wanted.lock.path) for package in seen.packages)
-    with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
-        elsewhere = dataclasses.replace(context, where=dataclasses.replace(context.where, data=Path(scratch)))
+    with scratch("preview") as folder:
+        elsewhere = dataclasses.replace(context, where=dataclasses.replace(context.where, data=folder))
         channels = context.where.channels if context.where.channels.exists() else elsewhere.where.channels
         return solve(elsewhere, wanted, wish, channels)

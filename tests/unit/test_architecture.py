@@ -22,7 +22,7 @@ LAYERS = [
     {"fetch"},
     {"settings"},
     {"mirrors", "compat"},
-    {"process"},
+    {"process", "scratch"},
     {"model"},
     {"errors"},
 ]

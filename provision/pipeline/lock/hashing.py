@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Any
 from provision.compat import DATA
 from provision.model import Platform
 from provision.pipeline.lock.asked import ENVIRONMENT, VIRTUAL_PACKAGES, Inputs, Machine
+from provision.scratch import scratch
 
 # What we render is among these; whatever is not goes to conda-lock.
 VERSION = r"[0-9]+(?:\.[0-9]+)*"
@@ -135,8 +135,7 @@ def theirs(wanted: Inputs) -> dict[Platform, str]:
 @contextmanager
 def _written(wanted: Inputs) -> Iterator[Path]:
     """A folder, for as long as it is needed, with the two files as they are locked."""
-    with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
-        folder = Path(scratch)
+    with scratch("hash") as folder:
         (folder / ENVIRONMENT).write_text(wanted.environment, encoding="utf-8")
         (folder / VIRTUAL_PACKAGES).write_text(wanted.virtual_packages, encoding="utf-8")
         yield folder

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from provision.pipeline.lock.asked import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.pipeline.lock.reading import read
 from provision.pipeline.lock.writing import FILE
 from provision.process import clean_environment, run
+from provision.scratch import scratch
 
 SolverName = Literal["conda", "mamba", "micromamba"]
 SOLVERS: tuple[SolverName, ...] = ("conda", "mamba", "micromamba")
@@ -45,8 +45,7 @@ class Outside:
         return self._solve(dataclasses.replace(request, specs=(*request.specs, *broken))) if broken else found
 
     def _solve(self, request: conda.Request) -> tuple[LockedPackage, ...]:
-        with tempfile.TemporaryDirectory(prefix="provision-") as scratch:
-            folder = Path(scratch)
+        with scratch("solver") as folder:
             for name, text in files(request, self.mirrors).items():
                 (folder / name).write_text(text, encoding="utf-8")
             try:

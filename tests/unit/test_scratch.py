@@ -1,0 +1,73 @@
+"""Folders for one piece of work: gone with it, and what a killed process left of them is swept by the next one that needs such."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from provision import scratch
+
+HOLDER = "from provision.scratch import scratch\nwith scratch('smoke') as path:\n    print(path, flush=True)\n    input()\n"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's temporary folder, for us and for children."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def test_it_goes_with_the_block(temporary: Path) -> None:
+    with scratch.scratch("uv") as path:
+        assert path.parent == temporary and not list(path.iterdir())
+        (path / "folder").mkdir()
+    with pytest.raises(ValueError), scratch.scratch("uv"):
+        raise ValueError
+    assert not list(temporary.iterdir())
+
+
+def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(temporary: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout
+        theirs = Path(child.stdout.readline().strip())
+        (theirs / "report.json").write_text("{}")
+        with scratch.scratch("smoke") as mine:
+            assert theirs.exists() and mine.exists()
+        child.send_signal(signal.SIGKILL)
+    assert theirs.exists()
+    with scratch.scratch("uv") as mine:
+        assert list(temporary.iterdir()) == [mine]
+
+
+def test_two_threads_leave_each_other_alone(temporary: Path) -> None:
+    made, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with scratch.scratch("uv"):
+            made.set()
+            leave.wait(30)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert made.wait(30)
+    assert not scratch.sweep()
+    leave.set()
+    other.join(30)
+    assert not list(temporary.iterdir())
+
+
+def test_only_folders_of_ours_are_swept(temporary: Path) -> None:
+    (temporary / "somebody's").mkdir()
+    (temporary / "provision.uv.file").write_text("no folder")
+    (temporary / "provision.uv.link").symlink_to(temporary / "somebody's")
+    left = temporary / "provision.uv.left"
+    left.mkdir()
+    assert scratch.sweep() == [left]
+    assert len(list(temporary.iterdir())) == 3
