@@ -112,7 +112,7 @@ def _fill(lock: Lock, building: Path, final: Path, where: Folders, progress: Pro
     locked = lock.by("pip")
     if locked:
         progress.say(f"installing {len(locked)} wheels")
-        wheels.install(locked, building / "bin" / "python", mirrors)
+        wheels.install(locked, building / "bin" / "python", mirrors, warn=progress.warn)
         _name_final(building, final)
 
 

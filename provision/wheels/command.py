@@ -40,6 +40,14 @@ def call(command: Sequence[str | Path], *, show: bool = False, alone: bool = Fal
         raise explain(error) from error
 
 
+UNANSWERED = "The package index did not answer"
+
+
+def is_unanswered(error: ProvisionError) -> bool:
+    """Whether nothing is known of what the index has, unlike where it says that a file is gone."""
+    return isinstance(error, Unreachable) and error.message.startswith(UNANSWERED)
+
+
 # An answer that is none: no connection, silence, an end in the middle, a server that fails or refuses.
 _NO_ANSWER = (
     "error sending request",
@@ -88,7 +96,7 @@ def explain(error: ToolFailed) -> ProvisionError:
         )
     if any(words in text for words in _NO_ANSWER):
         return Unreachable(
-            f"The package index did not answer: {_shorten(sentence)}.",
+            f"{UNANSWERED}: {_shorten(sentence)}.",
             advice="Check the network, or the index settings of uv or pip.",
             details=text,
         )

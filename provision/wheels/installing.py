@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from provision.errors import Unreachable, Unsolvable
+from provision.errors import ProvisionError, Unreachable, Unsolvable
 from provision.mirrors import DIRECT, Mirrors
 from provision.model import LockedPackage
 from provision.scratch import scratch
-from provision.wheels.command import call, uv
+from provision.wheels.command import call, is_unanswered, uv
 from provision.wheels.settings import indexes
 
 
-def install(packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirrors = DIRECT) -> None:
+def install(packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirrors = DIRECT, *, warn: Callable[[str], None]) -> None:
     """Install exactly these wheels, every one checked against its hash, into the environment of `interpreter`. On a terminal
-    uv's own progress bars are shown.
+    uv's own progress bars are shown. Where no index answers, uv's cache may hold them all; then that is said through `warn`.
 
     Packages of an index are asked for by name, version and hash, so that uv finds what it has unpacked before, and a mirror can
     serve them; what uv 0.13 installs from a pylock file it fetches and unpacks each time (tried).
@@ -30,12 +30,25 @@ def install(packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirro
         command += ["--no-python-downloads", *where.remote, "-r", wanted]
         try:
             call(command, show=True, alone=where.alone)
+        except Unreachable as error:
+            if not (is_unanswered(error) and _is_installed_from_cache(command, where.alone)):
+                raise
+            warn(f"{error.message} All wheels were in uv's cache, and were installed from there.")
         except Unsolvable as error:
             raise Unreachable(
                 f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
                 advice="Run `provision lock --relock` to choose versions that are still served; nothing was changed.",
                 details=error.details,
             ) from error
+
+
+def _is_installed_from_cache(command: Sequence[str | Path], alone: bool) -> bool:
+    """The same without asking anybody; whether that was enough."""
+    try:
+        call([*command, "--offline"], show=True, alone=alone)
+    except ProvisionError:
+        return False
+    return True
 
 
 def _by_hash(package: LockedPackage, mirrors: Mirrors) -> str:

@@ -1,0 +1,80 @@
+"""Wheels by uv, from an index that is there and from one that no longer is."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision import wheels
+from provision.errors import Unreachable
+from provision.model import LockedPackage
+from tests.small import WHEELS, write_index
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """What it serves is old at once, as an index page is after some minutes."""
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "max-age=0")
+        super().end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[http.server.ThreadingHTTPServer]:
+    """The only index that uv knows, with an empty cache."""
+    write_index(tmp_path / "index")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, directory=str(tmp_path / "index")))
+    thread = threading.Thread(target=functools.partial(server.serve_forever, 0.02), daemon=True)
+    thread.start()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}/simple/")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def locked(folder: Path, name: str) -> LockedPackage:
+    path = folder / "index" / "files" / f"{name}-{WHEELS[name]}-py3-none-any.whl"
+    url = f"https://index.invalid/{path.name}"
+    return LockedPackage(manager="pip", name=name, version=WHEELS[name], url=url, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def environment(folder: Path) -> Path:
+    subprocess.run([wheels.uv(), "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    return folder / "bin" / "python"
+
+
+def installed(python: Path) -> set[str]:
+    return {path.name.partition("-")[0] for path in python.parent.parent.glob("lib/python3*/site-packages/*.dist-info")}
+
+
+def test_without_an_index_the_cache_is_enough_if_it_holds_all(index: http.server.ThreadingHTTPServer, tmp_path: Path) -> None:
+    wanted = [locked(tmp_path, name) for name in ("numpy", "ipykernel")]
+    said: list[str] = []
+    wheels.install(wanted, environment(tmp_path / "first"), warn=said.append)
+    assert not said
+    index.shutdown()
+    index.server_close()
+    again = environment(tmp_path / "again")
+    wheels.install(wanted, again, warn=said.append)
+    assert installed(again) == {"numpy", "ipykernel"}
+    assert len(said) == 1 and "did not answer" in said[0] and "installed from there" in said[0]
+    for missing in (locked(tmp_path, "torch"), replace(wanted[0], sha256="0" * 64)):
+        with pytest.raises(Unreachable, match="did not answer"):
+            wheels.install([*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=said.append)
+    assert len(said) == 1
