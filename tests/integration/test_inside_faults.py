@@ -32,12 +32,15 @@ ENDING: list[tuple[str, str, Found]] = [
     ("other-collective:1", "--only collectives --deadline collectives=6", ("collectives", "collective-mismatch", (1,))),
     ("absent:1", "--deadline rendezvous=4", ("rendezvous", "rank-missing", (1,))),
     ("busy-port", "--deadline rendezvous=6", ("rendezvous", "port-busy", (0,))),
+    ("disk-full:1", "--only filesystem", ("filesystem", "disk-full", (1,))),
+    ("unwritable:0", "--only filesystem", ("filesystem", "folder-unwritable", (0,))),
+    ("unmounted:1", "--only checkpoint", ("checkpoint", "folder-unmounted", (1,))),
     ("unresolvable-master", "--deadline rendezvous=6", ("rendezvous", "master-unresolvable", BOTH)),
 ]
 # These leave the run going, so one run shows several.
 LASTING: list[tuple[tuple[str, ...], set[Found]]] = [
     (
-        ("other-torch:1", "small-shm:0", "user-site:1", "clock-skew:1", "slow-rank:0", "wrong-value:1", "flip-bit"),
+        ("other-torch:1", "small-shm:0", "user-site:1", "clock-skew:1", "slow-rank:0", "wrong-value:1", "wrong-shape:1", "flip-bit"),
         {
             ("facts", "environment-drift", (1,)),
             ("facts", "shm-small", (0,)),
@@ -45,8 +48,13 @@ LASTING: list[tuple[tuple[str, ...], set[Found]]] = [
             ("rendezvous", "clock-skew", (1,)),
             ("barrier", "slow-rank", (0,)),
             ("collectives", "wrong-value", (1,)),
+            ("ddp", "parameter-mismatch", (1,)),
             ("checkpoint", "checkpoint-damaged", BOTH),
         },
+    ),
+    (
+        ("missing-parameter:1", "slow-folder:0"),
+        {("ddp", "parameter-mismatch", (1,)), ("filesystem", "folder-slow", (0,))},
     ),
 ]
 

@@ -42,7 +42,7 @@ def test_a_clean_run_passes_and_says_what_it_measured(tmp_path: Path) -> None:
     for row in ran.phases["collectives"].data["rows"]:
         assert row["wrong"] == 0
         assert row["busbw_gb_s"] == row["algbw_gb_s"] > 0
-    assert ran.phases["ddp"].data["max_abs_diff"] < 1e-6
+    assert ran.phases["ddp"].data["gradients"]["max_abs_diff"] < 1e-6
     assert sorted(path.name for path in ran.out.iterdir()) == ["nccl-tests.json", "rank0.log", "rank1.log", "report.json"]
 
 

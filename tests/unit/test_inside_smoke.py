@@ -33,7 +33,7 @@ from provision.inside.smoke import (
     timing,
 )
 from provision.inside.smoke import phases as all_phases
-from provision.inside.smoke.phases import barrier, ddp, rendezvous
+from provision.inside.smoke.phases import barrier, rendezvous
 
 RANK_ENVIRONMENT = {
     "RANK": "1",
@@ -109,7 +109,12 @@ def test_phases_are_left_out_or_chosen() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--skip", "rendezvous"), ("--skip", "barrier", "--inject", "die:1:barrier"), ("--only", "facts", "--inject", "hang:0:ddp")],
+    [
+        ("--skip", "rendezvous"),
+        ("--skip", "barrier", "--inject", "die:1:barrier"),
+        ("--only", "facts", "--inject", "hang:0:ddp"),
+        ("--skip", "ddp", "--inject", "wrong-shape:1"),
+    ],
 )
 def test_what_proves_nothing_is_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(options.UsageError, match=r"nothing can be tested without it|is skipped"):
@@ -598,18 +603,6 @@ def test_ranks_that_are_last_in_turn_are_not_slow(turns: list[list[float]]) -> N
     by_rank = [list(times) for times in zip(*turns)]
     last = max(sum(turn[rank] == 100.0 for turn in turns) for rank in range(3))
     assert bool(barrier.slow_ranks(by_rank)) == (last >= barrier.LAST_SHARE * len(turns))
-
-
-def test_the_first_difference_between_parameters_is_said() -> None:
-    mine = [["weight", [2, 2], "torch.float32"]]
-    assert ddp.first_difference([mine, mine]) is None
-    other = [["weight", [2, 3], "torch.float32"]]
-    said = ddp.first_difference([mine, other])
-    assert said is not None
-    assert "rank 0 has ['weight', [2, 2], 'torch.float32'], rank 1 has ['weight', [2, 3]" in said
-    missing = ddp.first_difference([mine, []])
-    assert missing is not None
-    assert "rank 1 has nothing more" in missing
 
 
 # launcher

@@ -12,12 +12,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .. import fs
-from ..ranks import Ranks as Ranks
 from . import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from ..ranks import Ranks
 
 
 class NotCommitted(manifest.CheckpointError):

@@ -243,23 +243,77 @@ COMPUTE = {
 
 DDP = {
     "parameter-mismatch": Rule(
-        FAIL, "ranks built different models", "every rank must build the same model: DDP would hang or add up unlike tensors"
+        FAIL,
+        "ranks built different models",
+        "build the same model on every rank (same config, same code, same seed): DDP would hang or add up unlike tensors",
     ),
     "gradient-mismatch": Rule(
         FAIL,
         "gradients are not the single-process ones",
         "a wrong sum or a nondeterministic kernel: see the phase collectives, and ECC counters",
     ),
+    "not-deterministic": Rule(
+        FAIL,
+        "the same seed gives other losses the second time, on the CPU",
+        "test the memory and CPU of that rank's host; look for libraries that replace torch's own (LD_PRELOAD, a foreign MKL)",
+    ),
+    "sampler-wrong": Rule(
+        FAIL,
+        "DistributedSampler leaves out samples or gives them twice",
+        "install the locked torch again: its sampler is not the released one",
+    ),
+    "dataloader-failed": Rule(
+        FAIL,
+        "a DataLoader with workers does not deliver",
+        "after a bus error or 'shared memory' enlarge /dev/shm (--shm-size, --ipc=host); else see rank*.log",
+    ),
 }
 
-FILESYSTEM: dict[str, Rule] = {}
+FILESYSTEM = {
+    "folder-unwritable": Rule(
+        FAIL,
+        "the target folder cannot be written",
+        "check owner, mode and mount (ro) of the folder on the named ranks' hosts, or name another",
+    ),
+    "folder-unmounted": Rule(
+        FAIL,
+        "the target folder is not mounted on a rank, or it vanished",
+        "mount it there (findmnt shows what is), and see the kernel log of that host for the server that was lost",
+    ),
+    "folder-not-shared": Rule(
+        FAIL,
+        "what one rank writes into the target folder does not appear on another",
+        "name a folder on a file system that all hosts share",
+    ),
+    "folder-error": Rule(
+        FAIL, "the target folder fails with an error", "see the kernel log of the named ranks' hosts for that file system"
+    ),
+    "disk-full": Rule(FAIL, "the disk or the quota of the target folder is full", "delete old checkpoints, or name another folder"),
+    "rename-not-atomic": Rule(
+        FAIL,
+        "a reader saw half of a file that was replaced by a rename, or none",
+        "never replace a file that others read there; write under a new name and tell the readers when it is whole",
+    ),
+    "makedirs-unsafe": Rule(
+        WARN,
+        "makedirs with exist_ok fails when several ranks make one folder",
+        "let one rank make folders and the others wait (fs.make_directory)",
+    ),
+    "locks-unsupported": Rule(
+        WARN,
+        "file locks do not work between ranks, or protect nothing",
+        "mount with locks (not nolock or local_lock; Lustre: flock), or keep lock files elsewhere; hard links can serve as locks",
+    ),
+    "folder-slow": Rule(
+        WARN,
+        "the target folder takes seconds for a small file",
+        "see what else uses that file system or its network; checkpoints will be slow",
+    ),
+    "space-low": Rule(WARN, "hardly any space or inodes are left in the target folder", "make room for two checkpoints at least"),
+}
 
 CHECKPOINT = {
-    "checkpoint-failed": Rule(
-        FAIL,
-        "a checkpoint could not be written or read",
-        "the folder must be writable and shared by all ranks: check its mount, space and quota",
-    ),
+    "checkpoint-failed": Rule(FAIL, "a checkpoint could not be written or read", "see the message, and rank*.log of the named ranks"),
     "checkpoint-damaged": Rule(
         FAIL, "a checkpoint is not what was written", "the storage or its network changed bytes: check its error counters"
     ),

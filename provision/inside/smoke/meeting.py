@@ -136,23 +136,27 @@ class Meeting:
                     end = min(end, self._clock() + GRACE_S) if is_bad_news(said[rank]) else end
             if len(said) == self._world_size or self._clock() >= end:
                 return said
-            self._refuse_abandoned(name, unless)
+            gone = self._abandoned_by(unless)
+            if gone is not None:
+                raise PhaseAbandoned(name, gone)
             pause = self._rest(pause)
 
     def _await(self, key: str, timeout_s: float, name: str = "", unless: str = "") -> Any:
         end = self._clock() + timeout_s
         pause = FIRST_PAUSE_S
         while True:
+            # Asked in this order: a rank may leave the phase as soon as it has what this one still waits for.
+            gone = self._abandoned_by(unless)
             heard = self._mailbox.peek(key)
             if heard is not None or self._clock() >= end:
                 return heard
-            self._refuse_abandoned(name, unless)
+            if gone is not None:
+                raise PhaseAbandoned(name, gone)
             pause = self._rest(pause)
 
-    def _refuse_abandoned(self, name: str, unless: str) -> None:
-        rank = self._mailbox.peek(unless) if unless else None
-        if rank is not None and rank != self._rank:
-            raise PhaseAbandoned(name, rank)
+    def _abandoned_by(self, unless: str) -> int | None:
+        rank: int | None = self._mailbox.peek(unless) if unless else None
+        return None if rank == self._rank else rank
 
     def _rest(self, pause: float) -> float:
         self._sleep(pause)

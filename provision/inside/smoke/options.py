@@ -13,7 +13,7 @@ from . import baseline, expected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PHASES = ("facts", "rendezvous", "barrier", "collectives", "compute", "ddp", "checkpoint")
+PHASES = ("facts", "rendezvous", "barrier", "collectives", "compute", "ddp", "filesystem", "checkpoint")
 # Without these nothing can be asked of the others.
 ALWAYS = ("facts", "rendezvous")
 PROFILES = ("quick", "default", "full")
@@ -36,7 +36,23 @@ FAULTS = {
     "skip-barrier": ("RANK",),
     "other-collective": ("RANK",),
     "wrong-value": ("RANK",),
+    "wrong-shape": ("RANK",),
+    "missing-parameter": ("RANK",),
+    "disk-full": ("RANK",),
+    "unwritable": ("RANK",),
+    "unmounted": ("RANK",),
+    "slow-folder": ("RANK",),
     "flip-bit": (),
+}
+# Where a fault that names no phase shows, in one of these.
+SHOWN_IN = {
+    "wrong-shape": ("ddp",),
+    "missing-parameter": ("ddp",),
+    "disk-full": ("filesystem", "checkpoint"),
+    "unwritable": ("filesystem", "checkpoint"),
+    "unmounted": ("filesystem", "checkpoint"),
+    "slow-folder": ("filesystem",),
+    "flip-bit": ("checkpoint",),
 }
 # Faults in how the ranks are started, which only our own launcher does.
 OF_THE_LAUNCHER = ("busy-port", "unresolvable-master")
@@ -169,6 +185,9 @@ def _refuse_useless_faults(options: Options) -> None:
     for fault in options.faults:
         if fault.phase in options.skipped:
             raise UsageError(f"--inject {fault.kind}: the phase {fault.phase} is skipped")
+        shown_in = SHOWN_IN.get(fault.kind, ())
+        if shown_in and set(shown_in) <= set(options.skipped):
+            raise UsageError(f"--inject {fault.kind}: it would show in {' or '.join(shown_in)}, which is skipped")
 
 
 def _curves(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from .processes import own_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from .meeting import Meeting
     from .options import Options
@@ -42,6 +44,8 @@ class Session:
     meeting: Meeting | None = None
     # The watchdog's own connection: the main one is locked while the main thread waits in it.
     watchdog_mailbox: Mailbox | None = None
+    # Folders that a phase makes and takes away again; where it comes no more to that, the watchdog does it.
+    leftovers: list[Path] = field(default_factory=list)
     phase: str = "start"
     meetings: int = 0
     calls: CallLog = field(default_factory=CallLog)
@@ -75,6 +79,11 @@ class Session:
         else:
             self.mailbox.post(f"at/{self.place.rank}", where)
             fs.remove_if_there(ending.at_path(self.options.out, self.place.rank))
+
+    def clear_leftovers(self) -> None:
+        """On every rank: where a folder is not shared, each has its own."""
+        while self.leftovers:
+            shutil.rmtree(str(self.leftovers.pop()), ignore_errors=True)
 
     def enter(self, op: str, detail: str = "") -> None:
         """Note that a collective begins, outside of what is timed. op and detail must be the same on all ranks."""

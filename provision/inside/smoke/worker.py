@@ -297,6 +297,7 @@ class Worker:
             if not self._is_complete or cause not in (watchdog.SIGNALED, watchdog.ABANDONED):
                 self._leave_word(reason)
                 self._report_or_linger(reason, cause)
+            self._session.clear_leftovers()
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import barrier, checkpoint, collectives, compute, ddp, facts, rendezvous
+from . import barrier, checkpoint, collectives, compute, ddp, facts, filesystem, rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,5 +31,6 @@ ALL = (
     Phase("collectives", 300.0, collectives.run, collectives.merge),
     Phase("compute", 90.0, compute.run, compute.merge),
     Phase("ddp", 120.0, ddp.run, ddp.merge),
+    Phase("filesystem", 120.0, filesystem.run, filesystem.merge),
     Phase("checkpoint", 90.0, checkpoint.run, checkpoint.merge),
 )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import secrets
 import shutil
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Dict
 
 from ...checkpoint import commit, manifest, read
-from .. import values
-from ..outcome import Outcome, fold, found
+from ...ranks import Ranks
+from .. import folder, values
+from ..outcome import Finding, Outcome, fold, united
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import ItemsView, Sequence
     from pathlib import Path
 
     import torch
@@ -25,13 +27,14 @@ ELEMENTS_QUICK = 1 << 16
 
 
 def run(session: Session) -> Outcome:
-    root = session.options.checkpoint_dir / session.exchange("checkpoint folder", f"checkpoint-{time.time_ns()}")[0]
+    name = session.exchange("checkpoint/folder", f".provision-smoke-{secrets.token_hex(8)}")[0]
+    root = session.options.checkpoint_dir / name
+    session.leftovers.append(root)
     try:
         outcome = _round_trip(session, root)
-        session.exchange("checkpoint done", None)
     finally:
-        if session.place.rank == 0:
-            shutil.rmtree(str(root), ignore_errors=True)
+        session.clear_leftovers()
+    session.exchange("checkpoint/cleared", None)
     return outcome
 
 
@@ -40,21 +43,35 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _round_trip(session: Session, root: Path) -> Outcome:
-    """What went wrong on this rank is an outcome, not an exception: the others wait for it at the next exchange."""
+    """The same outcome on every rank: a failed save is raised on all, and what each read is exchanged."""
+    started = time.monotonic()
     try:
-        started = time.monotonic()
-        folder = commit.save(root, STEP, {_file(session.place.rank): _written(session)}, _ranks(session))
-        saved_s = time.monotonic() - started
-        _inject(session, folder)
-        return _judge(session, root, saved_s)
-    except manifest.DamagedFile as error:
-        return found("checkpoint-damaged", str(error), broken=True)
-    except (manifest.CheckpointError, OSError) as error:
-        return found("checkpoint-failed", str(error), broken=True)
+        committed = commit.save(root, STEP, _Shard(session), _ranks(session))
+    except commit.NotCommitted as error:
+        name = folder.finding_id(error.errno) if error.errno else "checkpoint-failed"
+        message = f"a checkpoint in {session.options.checkpoint_dir} was not written: {error.problem.replace(str(root), root.name)}"
+        return Outcome(findings=(Finding(name, message, error.ranks),), broken=True)
+    saved_s = time.monotonic() - started
+    _inject(session, committed)
+    said = session.exchange("checkpoint/read", _read(session, root))
+    findings = united([Finding(problem[0], problem[1], (rank,)) for rank, (problem, _) in enumerate(said) if problem])
+    return Outcome(_in_words(session, said[0][1]), findings, {**said[0][1], "save_s": round(saved_s, 3)}, bool(findings))
 
 
-def _ranks(session: Session) -> commit.Ranks:
-    return commit.Ranks(session.place.rank, session.place.world_size, session.exchange)
+def _ranks(session: Session) -> Ranks:
+    return Ranks(session.place.rank, session.place.world_size, lambda name, said: session.exchange(f"checkpoint/{name}", said))
+
+
+class _Shard(Dict[str, bytes]):
+    """This rank's file; where the user rehearses a fault, the disk fails while it is taken to be written."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__({_file(session.place.rank): _written(session)})
+        self._session = session
+
+    def items(self) -> ItemsView[str, bytes]:  # type: ignore[override]
+        folder.rehearse(self._session, *folder.REHEARSED)
+        return super().items()
 
 
 def _written(session: Session) -> bytes:
@@ -75,27 +92,46 @@ def _state(session: Session, rank: int) -> torch.Tensor:
     return state
 
 
-def _judge(session: Session, root: Path, saved_s: float) -> Outcome:
+def _read(session: Session, root: Path) -> tuple[list[str] | None, dict[str, Any]]:
+    """What is wrong, as id and message, and what was read."""
+    where = session.options.checkpoint_dir
+    try:
+        checkpoint = read.load(root, STEP)
+        data = {"bytes": sum(entry.size for entry in checkpoint.manifest.files), "files": len(checkpoint.manifest.files)}
+        return _judge(session, checkpoint), data
+    except manifest.DamagedFile as error:
+        name = str(error.path).rpartition("/")[2]
+        return ["checkpoint-damaged", f"{name} is damaged: {error.problem} (a checkpoint in {where})"], {}
+    except manifest.CheckpointError as error:
+        return ["checkpoint-failed", str(error)], {}
+    except OSError as error:
+        return [folder.finding_id(error.errno), folder.in_words("reading a checkpoint", where, error)], {}
+
+
+def _judge(session: Session, checkpoint: read.Checkpoint) -> list[str] | None:
     """Reads the next rank's shard, then has a damaged copy refused."""
     import torch
 
     other = (session.place.rank + 1) % session.place.world_size
-    checkpoint = read.load(root, STEP)
-    got = torch.load(io.BytesIO(checkpoint.read(_file(other))), weights_only=True)
-    total = sum(entry.size for entry in checkpoint.manifest.files)
-    data = {"bytes": total, "files": len(checkpoint.manifest.files), "save_s": round(saved_s, 3)}
-    if not torch.equal(got, _state(session, other)):
-        return found("checkpoint-damaged", f"the shard of rank {other} was read back, but it is not what rank {other} saved", data=data)
+    found = torch.load(io.BytesIO(checkpoint.read(_file(other))), weights_only=True)
+    if not torch.equal(found, _state(session, other)):
+        return ["checkpoint-damaged", f"{_file(other)} was read back, but it is not what was saved"]
     if session.place.rank == 0 and not _refuses_damage(checkpoint, _file(other)):
-        return found("checkpoint-damaged", "a copy with one flipped bit was read without an error", data=data)
+        return ["checkpoint-failed", "a copy with one flipped bit was read without an error"]
+    return None
+
+
+def _in_words(session: Session, data: dict[str, Any]) -> str:
     reader = "read back by another rank" if session.place.world_size > 1 else "read back"
-    return Outcome(message=f"{total >> 10} KiB saved, {reader}, flipped bit refused", data=data)
+    return f"{data['bytes'] >> 10} KiB saved, {reader}, flipped bit refused" if data else ""
 
 
 def _refuses_damage(checkpoint: read.Checkpoint, name: str) -> bool:
     """Whether a copy with one flipped bit is refused, and by the name of the file."""
     copied = checkpoint.folder.with_name("damaged")
-    shutil.copytree(str(checkpoint.folder), str(copied))
+    copied.mkdir()
+    for part in (manifest.NAME, name):
+        shutil.copyfile(str(checkpoint.folder / part), str(copied / part))
     flip_bit(copied / name)
     try:
         read.open_folder(copied).read(name)
@@ -110,11 +146,11 @@ def flip_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def _inject(session: Session, folder: Path) -> None:
+def _inject(session: Session, committed: Path) -> None:
     if session.options.fault("flip-bit"):
         if session.place.rank == 0:
-            flip_bit(folder / _file(0))
-        session.exchange("bit flipped", None)
+            flip_bit(committed / _file(0))
+        session.exchange("checkpoint/bit flipped", None)
 
 
 def _file(rank: int) -> str:
