@@ -43,11 +43,14 @@ def parse_maps(text: str) -> list[str]:
 
 
 def nccl_file(files: list[str]) -> str | None:
-    """The file that holds NCCL: its own library, or torch's where it is linked statically (conda builds)."""
+    """The file that holds torch's NCCL: its own library, or torch's where it is linked statically (older wheels, conda builds).
+
+    Where both are loaded, the linker knows: what is in everybody's scope (LD_PRELOAD) comes first, then what torch's library names.
+    """
     holders = [path for path in files if Path(path).name.startswith("libtorch_cuda.so")]
     libraries = [path for path in files if NCCL.match(Path(path).name)]
-    if len(libraries) > 1 and holders:
-        return _provider(holders[0], "ncclGetVersion") or libraries[0]
+    if libraries and holders:
+        return _provider(None, "ncclGetVersion") or _provider(holders[0], "ncclGetVersion") or libraries[0]
     return next(iter(libraries + holders), None)
 
 
@@ -102,15 +105,16 @@ class _Symbol(ctypes.Structure):
     )
 
 
-def _provider(path: str, function: str) -> str | None:
-    """The file whose function a loaded library calls, as the dynamic linker bound it."""
+def _provider(path: str | None, function: str) -> str | None:
+    """The file whose function is found by a loaded library, or by everybody (None)."""
     found = _Symbol()
     try:
         address = ctypes.cast(getattr(ctypes.CDLL(path), function), ctypes.c_void_p)
         known = ctypes.CDLL(None).dladdr(address, ctypes.byref(found))
     except (OSError, AttributeError):
         return None
-    return os.fsdecode(found.file) if known and found.file else None
+    # By its real name, as /proc/self/maps has it: the linker keeps the way it came ($ORIGIN/../..).
+    return os.path.realpath(os.fsdecode(found.file)) if known and found.file else None
 
 
 def nccl_version(path: str) -> str | None:

@@ -58,6 +58,19 @@ def test_a_library_that_came_first_is_found_on_its_rank(tmp_path: Path, nccl: Pa
     assert row_of(ran, 1)["nccl_file"] != str(nccl)
 
 
+def test_a_second_nccl_that_torch_does_not_use_is_not_taken_for_its_own(tmp_path: Path, nccl: Path) -> None:
+    copy = shutil.copy(nccl, tmp_path)
+    ask = f"""
+import ctypes, sys, torch
+ctypes.CDLL({str(copy)!r})
+sys.path.append({str(FOLDER.parents[1])!r})
+from provision.inside import libraries
+files = libraries.loaded()
+print({str(copy)!r} in files, libraries.nccl_file(files))"""
+    told = subprocess.run([PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()).stdout.split()
+    assert told == ["True", str(nccl.resolve())]
+
+
 def test_what_cannot_be_shadowed_is_refused_before_anything_starts(tmp_path: Path) -> None:
     if own_nccl():
         pytest.skip(f"the torch of {PYTHON} has a libnccl to shadow")

@@ -227,6 +227,12 @@ def test_foreign_libraries_of_one_folder_are_one_finding() -> None:
     )
 
 
+def test_an_nccl_that_torch_does_not_use_is_foreign_and_not_a_shadow() -> None:
+    path = "/x/libnccl.so.2"
+    found = facts(libraries={"loaded": [OWN, path], "foreign": [path], "own": [OWN], "loadable": []})
+    assert ids(surroundings.contaminations(found)) == ["foreign-library"]
+
+
 def test_what_the_library_path_offers_is_a_warning_where_torch_uses_cuda() -> None:
     loaded = {"loaded": [], "foreign": [], "own": [], "loadable": ["/x/libcudnn_ops.so.9", "/x/libnccl.so.2"]}
     assert surroundings.contaminations(facts(libraries=loaded)) == [

@@ -45,7 +45,9 @@ def pitfalls(facts: Mapping[str, Any], place: Place, environment: Mapping[str, s
 
 def foreign_libraries(facts: Mapping[str, Any]) -> list[Finding]:
     loaded, torch = facts["libraries"], facts["torch"]
-    nccl = [path for path in loaded["foreign"] if libraries.stem(path) == "nccl"]
+    # Torch's NCCL where it can be told; another one beside it, which somebody else uses, is foreign like the rest.
+    used = torch["nccl"]["file"] if torch else None
+    nccl = [path for path in loaded["foreign"] if libraries.stem(path) == "nccl" and used in (None, path)]
     found = [_shadowed(path, torch, loaded["own"], facts["environment"]) for path in nccl]
     folders: dict[str, list[str]] = {}
     for path in loaded["foreign"]:
@@ -74,7 +76,7 @@ def task_count(environment: Mapping[str, str]) -> tuple[str, int] | None:
 
 def _shadowed(path: str, torch: Mapping[str, Any] | None, own: Sequence[str], environment: Mapping[str, str]) -> Finding:
     nccl = torch["nccl"] if torch else {}
-    version = f" (NCCL {nccl['loaded']})" if nccl.get("file") == path and nccl.get("loaded") else ""
+    version = f" (NCCL {nccl['loaded']})" if nccl.get("loaded") else ""
     mine = next((one for one in own if libraries.stem(one) == "nccl"), None)
     instead = f"not from {mine}" if mine else "which is not this environment"
     return Finding("nccl-shadowed", f"libnccl is loaded from {path}{version}, {instead}{_way_in(os.path.dirname(path), environment)}")
