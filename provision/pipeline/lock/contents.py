@@ -1,6 +1,7 @@
 """Everything that a conda-lock.yml (v1) says, of all its platforms and as it stands: for looking at a lock, not for installing it.
 
-`reading.py` refuses a lock that cannot be trusted; this keeps what is wrong with it, so that `verify` can name it.
+`reading.py`, the reader of what is to be installed, refuses a lock that cannot be trusted; this keeps what is wrong with it, so that
+`verify` can name it, and entries of platforms that we do not build for, so that `diff`, `export` and mirrors hold them too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Reading a conda-lock.yml (v1), ours or another tool's, without conda-lock: a build with nothing to do must stay quick."""
+"""Reading a conda-lock.yml (v1), ours or another tool's, without conda-lock: a build with nothing to do must stay quick.
+
+This is the strict reader, of what is to be installed: seen from one platform, and refused whole for one wrong hash or an unknown manager.
+`contents.py` is the other, of what is to be looked at: all platforms as they stand, what is wrong included. One reader for both would
+either refuse what `lock verify` is there to name, or let through what nobody should install.
+"""
 
 from __future__ import annotations
 
