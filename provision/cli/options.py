@@ -108,7 +108,7 @@ SPEC_OPTIONS = (
 builds = options(
     click.option("--torch", metavar="EXPR", help="2, 2.3, 2.3.1, '>=2.3,<2.6' or latest."),
     click.option("--cuda", metavar="X.Y", help="CUDA 12.1, or 12 for every 12.x."),
-    click.option("--python", metavar="X.Y", help="Built for this Python."),
+    click.option("--python", metavar="X.Y", help="Built for this Python: 3.13, or 3.13t for a free-threaded one."),
     click.option("--gpu", multiple=True, metavar="GPU", help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. May be repeated."),
     click.option("--driver", metavar="VERSION", help="Runs with this NVIDIA driver: 535, or 535.129.03."),
     click.option("--glibc", metavar="X.Y", help="Runs with this glibc."),

@@ -148,6 +148,14 @@ def _runs_code(gpu: tuple[int, int], code: tuple[int, int]) -> bool:
     return gpu[0] == code[0] and code[1] < gpu[1] and gpu not in TEGRA and code not in TEGRA
 
 
+def compiled_by(gpu: Gpu) -> str:
+    """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it; empty where no source says."""
+    known = architectures().get(gpu.architecture)
+    first = f"from {known.first_cuda} on ({known.first_source})" if known and known.first_cuda else ""
+    last = f"up to {known.last_cuda} ({known.last_source})" if known and known.last_cuda else ""
+    return f"for which CUDA compiles {' and '.join(filter(None, (first, last)))}" if first or last else ""
+
+
 def runs_on_machine(build: Build, glibc: str) -> Answer:
     """Whether a machine's glibc is new enough for a build."""
     if build.glibc is None:
@@ -161,7 +169,9 @@ def _by_toolkit(cuda: str, gpu: Gpu) -> Reach:
     toolkit = toolkits().get(cuda)
     if toolkit and _number(gpu.architecture) < _number("sm_" + toolkit.capability_min.replace(".", "")):
         return "no"
-    return "unknown"
+    known = architectures().get(gpu.architecture)
+    gone = known is not None and known.last_cuda is not None and version_key(cuda) > version_key(known.last_cuda)
+    return "no" if gone else "unknown"
 
 
 def _not_older(driver: str, floor: str) -> Answer:

@@ -50,6 +50,7 @@ class Build:
     python_source: str | None
     specs: tuple[str, ...]  # conda requirements that select this build; empty for wheels
     source: str
+    free_threaded: tuple[str, ...] = ()  # Pythons without a global lock that it was also built for: 3.13t
     channels: tuple[str, ...] = ()  # of the pytorch channel's builds: where they and their CUDA lie, in order of priority
     channels_source: str | None = None
     elsewhere: dict[Platform, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)  # what differs by platform
@@ -93,7 +94,7 @@ class Release:
     pytorch: tuple[Build, ...]
     conda_forge: tuple[Build, ...]
     sources: dict[BuildSource, str]  # where it is known from which builds a source has
-    unlisted: dict[str, str]  # wheels that were seen built but are not part of the release: tag -> what is known
+    unlisted: dict[str, str]  # CUDA of wheels that were seen built but are not part of the release -> what is known of them
 
     @property
     def minor(self) -> str:
@@ -197,7 +198,7 @@ def _release(version: str, row: dict[str, Any]) -> Release:
             "pytorch": row["pytorch_channel"]["source"],
             "conda-forge": row["conda_forge"]["source"],
         },
-        unlisted={tag: f"{one['note']} ({one['source']})" for tag, one in row.get("unlisted_wheels", {}).items()},
+        unlisted={f"{tag[2:-1]}.{tag[-1]}": f"{one['note']} ({one['source']})" for tag, one in row.get("unlisted_wheels", {}).items()},
     )
 
 
@@ -253,6 +254,7 @@ def _wheel(tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[
         triton_source=triton["source"],
         specs=(),
         source=build["source"],
+        free_threaded=defaults[PLATFORM].free_threaded,
         elsewhere={platform: _wheel_elsewhere(default) for platform, default in others.items()},
         **_facts({"glibc": row["index_default"][PLATFORM]["glibc"], **build, "python": row["index_default"][PLATFORM]["python"]}),
     )
@@ -268,6 +270,7 @@ def _wheel_elsewhere(default: IndexDefault) -> dict[str, Any]:
         "glibc": default.glibc,
         "glibc_source": default.glibc_source,
         "python": default.python,
+        "free_threaded": default.free_threaded,
         "python_source": default.python_source,
     }
 

@@ -171,6 +171,10 @@ def _problem(key: str, value: Any, written: str | None = None) -> str | None:
     if key in CHOICES:
         return None if value in CHOICES[key] else f"`{key}` is one of {', '.join(CHOICES[key])}, not `{value}`."
     if key in TEXTS:
+        if key == "python" and re.fullmatch(r"\d+\.\d+t", value):
+            return f"`python` {value} is a free-threaded Python, of which no environments are made; which wheels there are says " + (
+                f"`provision matrix --python {value}`. Ask for {value[:-1]}."
+            )
         pattern, example = TEXTS[key]
         return None if re.fullmatch(pattern, value) else f"`{key}` is like {example}, not `{value}`."
     return {"torch": _torch_problem, "as_of": _date_problem}[key](value)

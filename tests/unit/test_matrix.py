@@ -311,6 +311,17 @@ def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_o
     assert "torch==2.9.1" in requirements(resolve(torch="2.9", cpu=True, platforms=["linux-aarch64"]))
 
 
+def test_wheels_that_were_seen_but_not_released_are_told_of() -> None:
+    said = refused(torch="2.11", cuda="12.9", source="wheels")
+    assert "wheels of torch 2.11.0 with CUDA 12.9 are no part of the release: built for Linux but left out of the release matrix" in said
+    assert "no part of the release" not in refused(torch="2.11", cuda="12.4", source="wheels")
+    assert "no part of the release" not in refused(torch="2.11", cuda="12.9", source="pytorch")
+
+
+def test_a_gpu_that_no_toolkit_of_that_age_compiles_for() -> None:
+    assert "sm_70, for which CUDA compiles up to 12.9 (" in refused(torch="2.15", cuda="13.0", gpu=["V100"])
+
+
 def test_without_jupyter_there_is_no_kernel_and_the_reason_stands_among_the_choices() -> None:
     for source in ("wheels", "pytorch", "conda-forge"):
         cuda = "11.8" if source == "conda-forge" else "12.1"

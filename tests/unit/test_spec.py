@@ -237,3 +237,10 @@ def test_every_key_and_option_is_documented() -> None:
     assert set(spec.KEYS) == set(SPEC_OPTIONS)
     for key in spec.KEYS:
         assert any(re.search(rf"`{key}[`:]", row.split("|")[1]) for row in rows), key
+
+
+def test_a_free_threaded_python_is_refused_with_where_to_look() -> None:
+    with pytest.raises(
+        InvalidSpec, match=r"`python` 3\.13t is a free-threaded Python.*`provision matrix --python 3\.13t`\. Ask for 3\.13\."
+    ):
+        spec.combine({"torch": "2.9", "cpu": True}, {"python": "3.13t"}, name="lab")

@@ -119,7 +119,9 @@ def expected(options: dict[str, Any], name: tuple[str, str, str, str]) -> bool |
         answers.append(source in options["source"])
     if options.get("python"):
         have = row["python"]["versions"]
-        answers.append(options["python"] in have if have is not None else options["python"] in row["python"]["seen"] or None)
+        free = row["python"].get("free_threaded", [])
+        seen = have if have is not None else row["python"]["seen"]
+        answers.append(options["python"] in [*seen, *free] or (False if have is not None else None))
     if options.get("driver"):
         floor = TOOLKITS[cuda]["driver_floor"]["version"]
         answers.append(at_least(options["driver"], floor) if platform == "linux-64" else None)
@@ -138,7 +140,7 @@ QUESTIONS = st.fixed_dictionaries(
     optional={
         "torch": st.sampled_from(["2", "1.12", "2.0", "2.3", "2.3.1", "2.6", "2.9", "2.15"]),
         "cuda": st.sampled_from(["10.2", "11", "11.8", "12", "12.1", "12.6", "13.0"]),
-        "python": st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.15"]),
+        "python": st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.13t", "3.15"]),
         "driver": st.sampled_from(DRIVERS),
         "glibc": st.sampled_from(["2.12", "2.17", "2.28", "2.35"]),
         "nccl": st.sampled_from(["2", "2.20", "2.20.5", "2.27.7", "2.29"]),
@@ -259,6 +261,17 @@ def test_nothing_fits_says_what_to_give_up() -> None:
     assert "Without --cuda" in str(caught.value)
     with pytest.raises(NoSuchBuild, match="Nothing less does either"):
         ask(driver="1", gpu=("K80",), cuda="13", python="3.7")
+    with pytest.raises(NoSuchBuild, match=r"V100 is sm_70, for which CUDA compiles up to 12\.9 \("):
+        ask(gpu=("V100",), cuda="13")
+    with pytest.raises(NoSuchBuild, match=r"sm_120, for which CUDA compiles from 12\.8 on \("):
+        ask(gpu=("sm_120",), cuda="12.4", torch="2.4")
+
+
+def test_free_threaded_pythons_are_in_the_table() -> None:
+    table_of = {cell.torch: cell for cell in ask(python="3.14t", source=("wheels",), platform=("linux-64",)).cells if cell.index_default}
+    assert "2.9.1" in table_of and "2.8.0" not in table_of
+    assert all("3.14t" in cell.free_threaded for cell in table_of.values())
+    assert "3.10-3.14, 3.13t, 3.14t" in formats.as_csv(ask(torch="2.9.1", source=("wheels",)))
 
 
 def test_all_mistakes_of_a_question_at_once() -> None:

@@ -240,6 +240,7 @@ def _reach(cell: Cell, platform: Platform, gpu: compat.Gpu, spec: Spec) -> Objec
     if build.architectures is None:
         toolkit = compat.toolkits()[build.cuda]
         fact = f"CUDA {build.cuda} compiles for {toolkit.capability_min} and newer ({toolkit.capability_source}), and {named}"
+        fact += f", {compiled}" if (compiled := compat.compiled_by(gpu)) else ""
     else:
         ptx = " and PTX that this driver cannot compile" if build.ptx and spec.driver else ""
         fact = f"{there} holds code for {', '.join(build.architectures)}{ptx} ({build.architectures_source}), and {named}"

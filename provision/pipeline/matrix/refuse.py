@@ -51,11 +51,11 @@ def conflict(spec: Spec) -> list[str]:
         return [f"torch {spec.torch} is not in the table of known releases ({known[0]} to {known[-1]})"]
     of_cuda = [cell for cell in of_release if checks.passes(cell, spec, "cuda")]
     if not of_cuda:
-        return [_has(spec, of_release, source) for source in SOURCES]
+        return [*(_has(spec, of_release, source) for source in SOURCES), *_seen(spec, of_release)]
     of_source = [cell for cell in of_cuda if checks.passes(cell, spec, "source")]
     if not of_source:
         assert spec.source != "auto"
-        return [_has(spec, of_release, spec.source)]
+        return [_has(spec, of_release, spec.source), *(_seen(spec, of_release) if spec.source == "wheels" else ())]
     return _objections(spec, of_source)
 
 
@@ -65,6 +65,17 @@ def _has(spec: Spec, of_release: Sequence[Cell], source: BuildSource) -> str:
     newest = of_release[0].release
     having = f"torch {spec.torch} with CUDA {', '.join(found)} only" if found else f"no torch {spec.torch}"
     return f"{SPOKEN[source]} {'have' if source == 'wheels' else 'has'} {having} ({newest.sources[source]})"
+
+
+def _seen(spec: Spec, of_release: Sequence[Cell]) -> list[str]:
+    """What is known of wheels with that CUDA that are no part of the newest release which has such: whoever finds them should know."""
+    known = (
+        f"wheels of torch {cell.release.version} with CUDA {cuda} are no part of the release: {note}"
+        for cell in of_release
+        for cuda, note in cell.release.unlisted.items()
+        if spec.cuda and checks.starts(cuda, spec.cuda)
+    )
+    return list(known)[:1]
 
 
 REST: tuple[Axis, ...] = ("platform", "python", "nccl", "cudnn", "gpu", "driver", "glibc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections import Counter
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def notes(table: Table) -> list[str]:
 def _narrow(cell: Cell) -> list[str]:
     wide = dict(zip(HEAD, _wide(cell)))
     narrow = {**wide, "GPUs": _span(cell), "source": cell.source + ("*" if cell.source == "wheels" and not cell.index_default else "")}
-    narrow["Python"] = narrow["Python"].replace(", 3.", ",").replace(", ", ",")  # 3.8,10,12
+    narrow["Python"] = _pythons(dataclasses.replace(cell, free_threaded=())).replace(", 3.", ",").replace(", ", ",")  # 3.8,10,12
     return [narrow[name].replace(NOT_KNOWN, "?") for name in NARROW]
 
 
@@ -121,7 +122,7 @@ def _version(version: str | None, at_least: str | None) -> str:
 
 def _pythons(cell: Cell) -> str:
     if cell.python:
-        return _run(cell.python)
+        return ", ".join([_run(cell.python), *cell.free_threaded])
     return f"{_run(cell.python_seen)}, {NOT_KNOWN}" if cell.python_seen else NOT_KNOWN
 
 

@@ -14,7 +14,7 @@ from provision.model import BuildSource, Platform
 
 NUMBERS = {
     "cuda": (r"\d+(\.\d+)?", "12.1 or 12"),
-    "python": (r"3\.\d+", "3.11"),
+    "python": (r"3\.\d+t?", "3.11, or 3.13t for a free-threaded one"),
     "driver": (r"\d+(\.\d+){0,2}", "535 or 535.129.03"),
     "glibc": (r"\d+\.\d+", "2.28"),
     "nccl": (r"\d+(\.\d+){0,2}", "2.27 or 2.27.5"),

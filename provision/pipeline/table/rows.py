@@ -32,6 +32,7 @@ class Cell:
     tag: str
     python: tuple[str, ...] | None
     python_seen: tuple[str, ...]
+    free_threaded: tuple[str, ...]  # 3.13t
     nccl: str | None
     nccl_at_least: str | None  # conda-forge, where the solver chooses
     nccl_is_package: bool
@@ -116,7 +117,7 @@ def _means(asked: str, version: str) -> bool:
 
 
 def _has_python(build: Build, python: str) -> str:
-    if python in (build.python or build.python_seen):
+    if python in (*(build.python or build.python_seen), *build.free_threaded):
         return "yes"
     return "unknown" if build.python is None else "no"
 
@@ -148,6 +149,7 @@ def _cell(release: Release, source: BuildSource, build: Build, platform: Platfor
         tag=build.tag,
         python=build.python,
         python_seen=build.python_seen,
+        free_threaded=build.free_threaded,
         nccl=build.nccl,
         nccl_at_least=build.nccl_floor,
         nccl_is_package=build.nccl_is_package,
@@ -183,4 +185,10 @@ def _nothing(question: Question, hidden: Sequence[Cell], hints: Sequence[str]) -
             emptied: dict[str, Any] = {field: () if isinstance(getattr(question, field), tuple) else None}
             fitting = sum(not cell.not_known for cell in _judged(dataclasses.replace(question, **emptied)))
             advice += [f"Without --{option}, {fitting} do."] if fitting else []
-    return NoSuchBuild("No build in the table is known to fit all of that.", advice=" ".join(advice) or "Nothing less does either.")
+    advice = advice or ["Nothing less does either."]
+    advice += [f"{_named(gpu)}, {compiled}." for gpu in question.gpus if question.cuda and (compiled := compat.compiled_by(gpu))]
+    return NoSuchBuild("No build in the table is known to fit all of that.", advice=" ".join(advice))
+
+
+def _named(gpu: compat.Gpu) -> str:
+    return gpu.name if gpu.name == gpu.architecture else f"{gpu.name} is {gpu.architecture}"
