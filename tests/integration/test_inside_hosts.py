@@ -1,0 +1,216 @@
+"""The smoke test over several hosts: network namespaces with addresses, names and process numbers of their own, and real TCP."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from provision.inside import report
+from tests.integration.smoking import FOLDER, PYTHON, TIMEOUT_S, environment
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+    pytest.mark.skipif(not all(map(shutil.which, ("ip", "iptables", "unshare"))), reason="needs iproute2, iptables and util-linux"),
+]
+
+PORT = 29517
+DEADLINE_S = 6
+QUICK = ("--quick", "--backend", "gloo")
+NUMBERS = itertools.count()
+NAMES = Path("/etc/netns")
+
+
+def sh(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True, text=True)
+
+
+@dataclass
+class Host:
+    """A namespace with one interface, eth0, on the common bridge."""
+
+    name: str
+    address: str
+
+    def run(self, *words: str) -> None:
+        sh("ip", "netns", "exec", self.name, *words)
+
+    def start(self, out: Path, program: list[str], variables: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+        """A smoke test on this host, which has a name and process numbers of its own."""
+        apart = ["ip", "netns", "exec", self.name, "unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        named = ["sh", "-c", 'hostname "$0" && exec "$@"', self.name]
+        return subprocess.Popen(
+            [
+                *apart,
+                *named,
+                PYTHON,
+                *program,
+                str(FOLDER),
+                "smoke",
+                "--out",
+                str(out / self.name),
+                *QUICK,
+                "--checkpoint-dir",
+                str(out),
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**environment(), "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", **variables},
+        )
+
+
+@dataclass
+class Network:
+    hosts: list[Host] = field(default_factory=list)
+
+    def tell_names(self, host: Host) -> None:
+        """A hosts file of its own: `ip netns exec` mounts it over /etc/hosts (ip-netns(8))."""
+        (NAMES / host.name).mkdir(parents=True)
+        lines = ["127.0.0.1 localhost", *(f"{other.address} {other.name}" for other in self.hosts)]
+        (NAMES / host.name / "hosts").write_text("\n".join(lines) + "\n")
+
+    def torchrun(self, out: Path, *arguments: str) -> list[subprocess.Popen[str]]:
+        """One rank on each host, started as a user would: torchrun with c10d rendezvous at the first."""
+        first = f"{self.hosts[0].address}:{PORT}"
+        common = ["-m", "torch.distributed.run", "--nnodes", str(len(self.hosts)), "--nproc-per-node", "1"]
+        common += ["--rdzv-backend", "c10d", "--rdzv-endpoint", first, "--rdzv-id", "smoke"]
+        return [host.start(out, [*common, "--local-addr", host.address], {}, *arguments) for host in self.hosts]
+
+    def ranks(self, out: Path, *arguments: str, variables: dict[int, dict[str, str]] | None = None) -> list[subprocess.Popen[str]]:
+        """One rank on each host, as Slurm starts them."""
+        shared = {"MASTER_ADDR": self.hosts[0].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(len(self.hosts)), "LOCAL_RANK": "0"}
+        own = [{**shared, "LOCAL_WORLD_SIZE": "1", "RANK": str(rank), **(variables or {}).get(rank, {})} for rank in range(len(self.hosts))]
+        return [host.start(out, [], own[rank], *arguments) for rank, host in enumerate(self.hosts)]
+
+
+@pytest.fixture
+def network(request: pytest.FixtureRequest) -> Iterator[Network]:
+    """As many hosts as the test asks for (two), on one bridge in a namespace of its own."""
+    stem = f"pv{os.getpid() % 10000}{next(NUMBERS)}"
+    count = getattr(request, "param", 2)
+    made = Network([Host(f"{stem}h{index}", f"10.77.0.{index + 1}") for index in range(count)])
+    switch = f"{stem}s"
+    try:
+        sh("ip", "netns", "add", switch)
+        sh("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        sh("ip", "-n", switch, "link", "set", "bridge", "up")
+        for index, host in enumerate(made.hosts):
+            made.tell_names(host)
+            sh("ip", "netns", "add", host.name)
+            sh("ip", "-n", switch, "link", "add", f"port{index}", "type", "veth", "peer", "name", "eth0", "netns", host.name)
+            sh("ip", "-n", switch, "link", "set", f"port{index}", "master", "bridge", "up")
+            host.run("ip", "addr", "add", f"{host.address}/24", "dev", "eth0")
+            host.run("ip", "link", "set", "eth0", "up")
+            host.run("ip", "link", "set", "lo", "up")
+        yield made
+    finally:
+        for name in (*(host.name for host in made.hosts), switch):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+            shutil.rmtree(NAMES / name, ignore_errors=True)
+
+
+def finish(children: list[subprocess.Popen[str]]) -> list[str]:
+    try:
+        return [child.communicate(timeout=TIMEOUT_S)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def read(out: Path, host: Host) -> report.Report:
+    return report.loads((out / host.name / "report.json").read_text())
+
+
+def findings(found: report.Report) -> set[tuple[str, str, tuple[int, ...]]]:
+    return {(phase.name, finding.id, tuple(finding.ranks)) for phase in found.phases for finding in phase.findings}
+
+
+def wait_for(child: subprocess.Popen[str], words: str) -> None:
+    assert child.stdout is not None
+    assert any(words in line for line in child.stdout), "it ended before"
+
+
+@pytest.mark.parametrize("network", [2, 4], indirect=True)
+def test_over_several_hosts_it_passes(network: Network, tmp_path: Path) -> None:
+    children = network.torchrun(tmp_path)
+    said = finish(children)
+    assert [child.returncode for child in children] == [0] * len(children), said
+    (found,) = [read(tmp_path, host) for host in network.hosts if (tmp_path / host.name / "report.json").exists()]
+    assert (found.verdict, findings(found)) == ("pass", set())
+    assert sorted(found.hosts) == [host.name for host in network.hosts]  # torchrun gives the ranks in any order
+
+
+@pytest.mark.parametrize("cut", ["link", "iptables"])
+def test_a_link_that_is_lost_in_the_middle_is_named_in_time(network: Network, tmp_path: Path, cut: str) -> None:
+    """slow-rank makes the phase long enough to be cut."""
+    words = ("--inject", "slow-rank:1", "--only", "barrier", "--deadline", f"barrier={DEADLINE_S}")
+    children = network.ranks(tmp_path, *words)
+    wait_for(children[0], "rendezvous")
+    if cut == "link":
+        network.hosts[1].run("ip", "link", "set", "eth0", "down")
+    else:
+        network.hosts[1].run("iptables", "-A", "INPUT", "-j", "DROP")
+        network.hosts[1].run("iptables", "-A", "OUTPUT", "-j", "DROP")
+    said = finish(children)
+    assert all(child.returncode for child in children), said
+    found = read(tmp_path, network.hosts[0])
+    assert findings(found) == {("barrier", "rank-silent", (1,))}, said
+    assert network.hosts[1].name in found.phases[2].message
+
+
+def test_a_host_that_is_gone_is_named(network: Network, tmp_path: Path) -> None:
+    children = network.ranks(tmp_path, "--inject", "slow-rank:1", "--only", "barrier", "--deadline", f"barrier={DEADLINE_S}")
+    wait_for(children[0], "rendezvous")
+    network.hosts[1].run("ip", "link", "set", "eth0", "down")
+    children[1].kill()
+    said = finish(children)
+    assert findings(read(tmp_path, network.hosts[0])) == {("barrier", "rank-silent", (1,))}, said
+
+
+@pytest.mark.parametrize(("verdict", "id"), [("DROP", "store-filtered"), ("REJECT", "store-refused")])
+def test_a_blocked_port_is_told_by_the_rank_that_cannot_pass(network: Network, tmp_path: Path, verdict: str, id: str) -> None:
+    answer = ["--reject-with", "tcp-reset"] if verdict == "REJECT" else []
+    network.hosts[0].run("iptables", "-A", "INPUT", "-i", "eth0", "-p", "tcp", "--dport", str(PORT), "-j", verdict, *answer)
+    children = network.ranks(tmp_path, "--deadline", f"rendezvous={DEADLINE_S}")
+    said = finish(children)
+    assert findings(read(tmp_path, network.hosts[0])) == {("rendezvous", "rank-missing", (1,))}, said
+    assert id in said[1], said[1]
+    assert "rank 1" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("interface", "id", "ranks"),
+    [("eth9", "interface-absent", (1,)), ("lo", "interface-loopback", (1,)), ("docker0", "peer-unreachable", (0, 1))],
+)
+def test_a_wrong_interface_is_named(network: Network, tmp_path: Path, interface: str, id: str, ranks: tuple[int, ...]) -> None:
+    """docker0 has an address that no other host reaches, as a second network or a container bridge has."""
+    network.hosts[1].run("ip", "link", "add", "docker0", "type", "bridge")
+    network.hosts[1].run("ip", "addr", "add", "192.168.99.2/24", "dev", "docker0")
+    network.hosts[1].run("ip", "link", "set", "docker0", "up")
+    children = network.ranks(tmp_path, variables={1: {"GLOO_SOCKET_IFNAME": interface}})
+    said = finish(children)
+    found = read(tmp_path, network.hosts[0])
+    assert {(phase, name) for phase, name, _ in findings(found)} == {("rendezvous", id)}, said
+    assert {rank for _, _, named in findings(found) for rank in named} == set(ranks)
+
+
+def test_an_end_in_time(network: Network, tmp_path: Path) -> None:
+    """Of a lost link no rank may outlive the deadline for long: patience with a busy machine, not with a hang."""
+    started = time.monotonic()
+    children = network.ranks(tmp_path, "--inject", "hang:1:barrier", "--only", "barrier", "--deadline", f"barrier={DEADLINE_S}")
+    wait_for(children[0], "rendezvous")
+    network.hosts[1].run("ip", "link", "set", "eth0", "down")
+    finish(children)
+    assert time.monotonic() - started < TIMEOUT_S
+    assert all(child.returncode for child in children)
