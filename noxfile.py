@@ -51,9 +51,10 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The command-line reference is the commands'; every link within the docs leads somewhere."""
+    """The references are what the commands and the catalog of findings say; every link within the docs leads somewhere."""
     session.install("-e", ".")
     session.run("python", "docs/make_cli.py", *session.posargs or ["--check"])
+    session.run("python", "docs/make_findings.py", *session.posargs or ["--check"])
     session.run("python", "docs/check_links.py")
 
 

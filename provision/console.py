@@ -137,7 +137,7 @@ def smoke_lines(result: SmokeResult) -> list[str]:
     """A smoke test: where it ran, its verdict, on what; then a line per phase, and for each finding what happened and what to do."""
     report = result.report
     ran = f"{report.get('world_size')} ranks, {report.get('backend')} on {report.get('device')}"
-    return [f"smoke test in the {result.where}: {result.verdict} ({ran})", *phase_lines(report, "  ")]
+    return [f"smoke test in the {result.where}: {result.verdict} ({ran})", *phase_lines(report, "  "), f"  evidence: {result.evidence}"]
 
 
 def phase_lines(report: Mapping[str, Any], indent: str) -> list[str]:

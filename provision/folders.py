@@ -37,6 +37,10 @@ class Folders:
     def channels(self) -> Path:
         return self.data / "channels"
 
+    def smoke(self, name: str) -> Path:
+        """What the latest smoke tests of an environment left: reports, logs, baselines."""
+        return self.data / "smoke" / name
+
     @property
     def packages(self) -> Path:
         return self.cache / "conda-packages"

@@ -15,6 +15,7 @@ PythonFrom = Literal["auto", "channel", "host"]
 Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]
+Place = Literal["prefix", "image"]  # where a smoke test runs
 
 Platform = Literal["linux-64", "linux-aarch64"]  # conda's subdirs
 PLATFORMS: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
@@ -192,11 +193,12 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeResult:
-    """A smoke report that was read back, and where it stands."""
+    """A smoke report that was read back: of what, and the folder of what the test left (report, logs, stacks)."""
 
-    where: Literal["prefix", "image"]
+    where: Place
     verdict: Verdict
     report: dict[str, Any]
+    evidence: Path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from provision.cli.options import (
     request,
     show_outcomes,
     testing,
+    testing_in_full,
     verb,
     wish_of,
     wishes_of_all,
@@ -222,14 +223,17 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
 @prefix_option
 @click.option("--in", "place", type=click.Choice(["prefix", "image", "both"]), default="prefix", show_default=True, help="Where to test.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JUnit XML too, for CI services.")
-@click.option("--inject", multiple=True, metavar="FAULT", help="Rehearse a fault, e.g. die:1:barrier; the test must then fail.")
 @testing
+@testing_in_full
 @common
 @verb
 def smoke(
     console: Console, name: str | None, envs: Path | None, prefix: Path | None, place: str, junit: Path | None, **options: Any
 ) -> int:
-    """Run the DDP smoke test: rendezvous, barrier, all-reduce, DDP step, checkpoint. Exit code 1 unless it passes."""
+    """Run the DDP smoke test: facts, rendezvous, barrier, collectives, compute, DDP, file system, checkpoint.
+
+    Exit code 1 unless it passes.
+    """
     from provision.console import smoke_lines
     from provision.pipeline.validate import failures
     from provision.workflows import verbs as workflow

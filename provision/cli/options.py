@@ -122,13 +122,29 @@ BUILD_OPTIONS = ("torch", "cuda", "python", "gpu", "driver", "glibc", "platform"
 testing = options(
     click.option("--ranks", type=click.IntRange(1), help="Ranks of the smoke test.  [default: one per GPU; 2 without GPUs]"),
     click.option("--backend", type=click.Choice(["auto", "gloo", "nccl"]), default="auto", show_default=True, help="Collective backend."),
-    click.option("--quick", is_flag=True, help="Fewer sizes and iterations."),
+    click.option("--quick", is_flag=True, help="Smoke test: fewer sizes and iterations."),
     click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU instead of rehearsing on CPU."),
     click.option(
         "--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, metavar="S", help="Seconds for the whole smoke test."
     ),
 )
-TEST_OPTIONS = ("ranks", "backend", "quick", "require_gpu", "timeout")
+# What only `provision smoke` asks.
+testing_in_full = options(
+    click.option("--full", is_flag=True, help="All collectives, types and sizes."),
+    click.option("--only", multiple=True, metavar="PHASE", help="Only this phase, after facts and rendezvous. May be repeated."),
+    click.option("--skip", multiple=True, metavar="PHASE", help="Not this phase. May be repeated."),
+    click.option("--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), metavar="DIR",
+                 help="Where files and checkpoints are tested: the file system that the jobs use."),
+    click.option("--expect", type=click.Path(path_type=Path), metavar="FILE",
+                 help="Curves of expected bandwidth.  [default: published ones of known hardware]"),
+    click.option("--baseline", type=click.Choice(["save", "compare"]), help="Keep this run's bandwidths, or compare with those kept."),
+    click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+                 help="Keep report, logs and stacks there.  [default: in the user's data folder]"),
+    click.option("--inject", multiple=True, metavar="FAULT",
+                 help="Rehearse a fault, e.g. die:1:barrier; the test must then name it. An unknown one lists all."),
+)  # fmt: skip
+TEST_OPTIONS = ("ranks", "backend", "quick", "full", "require_gpu", "timeout", "folder", "expect", "baseline", "out")
+TEST_LISTS = ("only", "skip", "inject")
 
 name_argument = click.argument("name", required=False)
 prefix_option = click.option(
@@ -191,9 +207,10 @@ def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
     from provision.workflows.plan import Wish
 
     test = {key: options[key] for key in TEST_OPTIONS if key in options}
+    test.update({key: tuple(options[key]) for key in TEST_LISTS if key in options})
     if "timeout" in test:
         test["timeout_s"] = test.pop("timeout")
-    return Wish(name=name, options=asked(options), request=Request(**test, inject=tuple(options.get("inject", ()))), **more)
+    return Wish(name=name, options=asked(options), request=Request(**test), **more)
 
 
 def wishes_of_all(context: Context, name: str | None, options: dict[str, Any], **more: Any) -> list[Wish]:

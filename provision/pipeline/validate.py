@@ -10,11 +10,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from provision.errors import CheckFailed
+from provision.errors import CheckFailed, InvalidSpec
 from provision.inside.junit import dumps
-from provision.model import Prefix, Resolution, SmokeResult, Verdict
+from provision.inside.smoke import options
+from provision.model import Place, Prefix, Resolution, SmokeResult, Verdict
 from provision.process import clean_environment, run
-from provision.scratch import scratch
 
 INSIDE = Path(str(files("provision") / "inside"))
 REPORT = "report.json"
@@ -30,38 +30,88 @@ UNREAD: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """How to test: number of ranks (None: one per GPU, two without), backend, profile, faults to rehearse, and the deadline for
-    the whole test in seconds."""
+    """How to test: number of ranks (None: one per GPU, two without), backend, profile, phases, faults to rehearse, and the deadline
+    for the whole test in seconds.
+
+    out: folder for all that the test leaves (None: in the data folder). folder: where files and checkpoints are tested (None: in
+    `out`). expect: curves of expected bandwidth. baseline: save this run's bandwidths, or compare with those that were saved.
+    """
 
     ranks: int | None = None
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     quick: bool = False
+    full: bool = False
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
     require_gpu: bool = False
     inject: tuple[str, ...] = ()
     timeout_s: float = 300.0
+    out: Path | None = None
+    folder: Path | None = None
+    expect: Path | None = None
+    baseline: Literal["save", "compare"] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a test of the environment, and not of a part of it or of the test itself."""
+        return not (self.only or self.skip or self.inject)
+
+    @property
+    def profile(self) -> str:
+        return "quick" if self.quick else "full" if self.full else "default"
+
+
+def check(request: Request) -> None:
+    """Raises InvalidSpec for options that contradict one another, before anything runs."""
+    if request.quick and request.full:
+        raise InvalidSpec("--quick and --full: only one of them.")
+    if request.expect is not None and not request.expect.is_file():
+        raise InvalidSpec(f"--expect {request.expect}: there is no such file.")
+    unknown = [phase for phase in (*request.only, *request.skip) if phase not in options.PHASES]
+    if unknown:
+        raise InvalidSpec(f"There is no phase {unknown[0]}; there are {', '.join(options.PHASES)}.")
+    try:
+        left_out = options.skipped(request.only, request.skip)
+        faults = [options.parse_fault(text) for text in request.inject]
+    except options.UsageError as error:
+        raise InvalidSpec(str(error)) from error
+    if request.baseline and "collectives" in left_out:
+        raise InvalidSpec(f"--baseline {request.baseline}: bandwidths are measured in the phase collectives, which is left out.")
+    idle = [fault.kind for fault in faults if fault.phase in left_out]
+    if idle:
+        raise InvalidSpec(f"--inject {idle[0]}: its phase is left out.")
 
 
 def arguments(resolution: Resolution, request: Request) -> list[str]:
-    """The test's own options: what to do, and what the lock promised of this environment."""
-    argv = ["--backend", request.backend, "--timeout", f"{request.timeout_s:g}"]
+    """The test's own options: what to do, and what the lock promised of this environment. Without files: see `in_prefix`."""
+    argv = ["--backend", request.backend, "--timeout", f"{request.timeout_s:g}", "--profile", request.profile]
     argv += ["--ranks", str(request.ranks)] if request.ranks else []
     argv += ["--expect-torch", resolution.local_version, "--expect-cuda", resolution.cuda or "none"]
     argv += ["--expect-nccl", resolution.nccl] if resolution.nccl else []
-    argv += ["--profile", "quick"] if request.quick else []
     argv += ["--require-gpu"] if request.require_gpu else []
-    return argv + [word for fault in request.inject for word in ("--inject", fault)]
+    many = (("--only", request.only), ("--skip", request.skip), ("--inject", request.inject))
+    return argv + [word for flag, values in many for value in values for word in (flag, value)]
 
 
-def in_prefix(prefix: Prefix, resolution: Resolution, request: Request, env: Mapping[str, str]) -> SmokeResult:
-    """Run the smoke test in a prefix. env: the prefix's activation."""
-    with scratch("smoke") as out:
-        command = [str(prefix.python), str(INSIDE), "smoke", "--out", str(out), *arguments(resolution, request)]
-        environment = clean_environment({**env, "PYTHONDONTWRITEBYTECODE": "1"})
-        done = run(command, env=environment, timeout_s=request.timeout_s + STARTING_S, check=False)
-        return read_report(out, "prefix", done.returncode, done.stdout + done.stderr)
+def in_prefix(prefix: Prefix, resolution: Resolution, request: Request, env: Mapping[str, str], out: Path, baseline: Path) -> SmokeResult:
+    """Run the smoke test in a prefix. env: the prefix's activation. out: folder for what it leaves; an earlier report there goes."""
+    command = [str(prefix.python), str(INSIDE), "smoke", "--out", str(out), *arguments(resolution, request)]
+    command += ["--checkpoint-dir", str(request.folder.absolute())] if request.folder else []
+    command += ["--expect", str(request.expect.absolute())] if request.expect else []
+    command += ["--baseline", f"{request.baseline}={baseline}"] if request.baseline else []
+    environment = clean_environment({**env, "PYTHONDONTWRITEBYTECODE": "1"})
+    fresh(out)
+    done = run(command, env=environment, timeout_s=request.timeout_s + STARTING_S, check=False)
+    return read_report(out, "prefix", done.returncode, done.stdout + done.stderr)
 
 
-def read_report(folder: Path, where: Literal["prefix", "image"], status: int, output: str) -> SmokeResult:
+def fresh(out: Path) -> None:
+    """A folder without an earlier run's report, which would be taken for this one's."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / REPORT).unlink(missing_ok=True)
+
+
+def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeResult:
     """Read back what the test wrote. A status that contradicts the report makes the verdict unknown, never a pass."""
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
@@ -69,10 +119,10 @@ def read_report(folder: Path, where: Literal["prefix", "image"], status: int, ou
         tail = " ".join(output.split())[-600:]
         raise CheckFailed(
             f"The smoke test in the {where} ended with status {status} and left no report: {tail or 'it printed nothing'}.",
-            advice="Run `provision smoke` with -v for its whole output.",
+            advice=f"Run `provision smoke` with -v for its whole output; what it left is in {folder}.",
             details=output,
         ) from error
-    return SmokeResult(where=where, verdict=_verdict(report, status), report=report)
+    return SmokeResult(where=where, verdict=_verdict(report, status), report=report, evidence=folder)
 
 
 def _verdict(report: dict[str, Any], status: int) -> Verdict:

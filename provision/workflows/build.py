@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,10 +11,22 @@ from typing import Any, TypeVar
 
 from provision import conda, folders
 from provision.errors import IntegrityError, InvalidSpec, ToolMissing
-from provision.model import PLATFORM, BuildResult, Image, Kernel, Lock, Prefix, Progress, Resolution, SmokeResult, StageRecord, StageStatus
+from provision.model import (
+    PLATFORM,
+    BuildResult,
+    Image,
+    Kernel,
+    Lock,
+    Place,
+    Prefix,
+    Progress,
+    Resolution,
+    SmokeResult,
+    StageRecord,
+    StageStatus,
+)
 from provision.pipeline import image as images
 from provision.pipeline import passport, register, validate
-from provision.scratch import scratch
 from provision.workflows.keep import check_place, edited_files, keep_lock, keep_prefix, planned
 from provision.workflows.plan import Context, Plan, Wish
 
@@ -133,12 +146,13 @@ def _smoke_stage(
         stages.skip("smoke", "--no-smoke")
         return ()
     results = []
-    for place in ("prefix", "image") if image and client else ("prefix",):
+    places: tuple[Place, ...] = ("prefix", "image") if image and client else ("prefix",)
+    for place in places:
         context.progress.say(f"smoke test in the {place}")
         results.append(
             stages.run(
                 f"smoke ({place})",
-                lambda: smoke_in(place, wanted.resolution, wish.request, prefix, image, client),  # noqa: B023 - runs at once
+                lambda: smoke_in(context, wanted.name, place, wanted.resolution, wish.request, prefix, image, client),  # noqa: B023 - runs at once
                 lambda done: ("ran", done.verdict),
             )
         )
@@ -146,16 +160,35 @@ def _smoke_stage(
 
 
 def smoke_in(
-    place: str, resolution: Resolution, request: validate.Request, prefix: Prefix, image: Image | None, client: Any | None
+    context: Context,
+    name: str,
+    place: Place,
+    resolution: Resolution,
+    request: validate.Request,
+    prefix: Prefix,
+    image: Image | None,
+    client: Any | None,
 ) -> SmokeResult:
+    """The smoke test in a prefix or an image. What it leaves is kept, so that a finding can be looked into."""
+    kept = context.where.smoke(name)
+    out = (request.out.absolute() if request.out else kept) / place
+    baseline = kept / f"baseline-{place}.json"
+    kept.mkdir(parents=True, exist_ok=True)
+    if request.out is None:
+        shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps one that was killed
+    if request.baseline == "compare" and not baseline.is_file():
+        advice = "`provision smoke --baseline save`, on a day when all is well, makes one."
+        raise ToolMissing(f"There is no baseline of the {place} of {name} on this machine.", advice=advice)
     if place == "prefix":
-        return validate.in_prefix(prefix, resolution, request, register.activation(prefix))
+        return validate.in_prefix(prefix, resolution, request, register.activation(prefix), out, baseline)
     assert image is not None and client is not None
-    with scratch("smoke") as out:
-        argv = validate.arguments(resolution, request)
-        deadline_s = request.timeout_s + validate.STARTING_S
-        status, output = images.run_smoke(client, image, argv, out, timeout_s=deadline_s, gpus=resolution.cuda is not None)
-        return validate.read_report(out, "image", status, output)
+    validate.fresh(out)
+    deadline_s = request.timeout_s + validate.STARTING_S
+    wanted = baseline if request.baseline else None
+    files = images.Files(folder=request.folder, expect=request.expect, baseline=wanted, verb=request.baseline)
+    argv = validate.arguments(resolution, request)
+    status, output = images.run_smoke(client, image, argv, out, files=files, timeout_s=deadline_s, gpus=resolution.cuda is not None)
+    return validate.read_report(out, "image", status, output)
 
 
 def _kernel_stage(wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, stages: Stages, failed: list[str]) -> Kernel | None:

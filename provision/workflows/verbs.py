@@ -12,7 +12,7 @@ from typing import Any, Literal
 from provision import folders
 from provision.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.folders import held
-from provision.model import BuildResult, Image, Kernel, Lock, Prefix, SmokeResult
+from provision.model import BuildResult, Image, Kernel, Lock, Place, Prefix, SmokeResult
 from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import passport, register, render, spec, validate
@@ -21,7 +21,6 @@ from provision.workflows.build import keep_kernel, make_image, smoke_in, write_p
 from provision.workflows.keep import check_place, keep_prefix, lockable, planned
 from provision.workflows.plan import Context, Plan, Wish, plan
 
-Place = Literal["prefix", "image"]
 LockState = Literal["current", "other", "none", "unreadable"]
 
 
@@ -157,16 +156,17 @@ def smoke(context: Context, wish: Wish, places: tuple[Place, ...], junit: Path |
 
     junit: a file for the same as JUnit XML. What an earlier run left there goes first, or it would speak for this one.
     """
+    validate.check(wish.request)
     if junit is not None:
         junit.unlink(missing_ok=True)
     wanted = plan(context, wish)
     prefix = require_prefix(context, wanted.name, wish.prefix)
     known = passport.read(wanted.folder)
     client, image = _image_of(known) if "image" in places else (None, None)
-    results = [smoke_in(place, wanted.resolution, wish.request, prefix, image, client) for place in places]
+    results = [smoke_in(context, wanted.name, place, wanted.resolution, wish.request, prefix, image, client) for place in places]
     if junit is not None:
         folders.write_whole(junit, validate.junit(results))
-    if known is not None and not wish.request.inject and known["lock"]["sha256"] == prefix.lock_sha256:
+    if known is not None and wish.request.is_whole and known["lock"]["sha256"] == prefix.lock_sha256:
         updated = passport.with_smoke(known, results)
         folders.write_whole(wanted.folder / passport.FILE, passport.text(updated))
     return results

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from provision import console
@@ -11,7 +13,7 @@ from tests import evidence
 
 FOUND = evidence.finding(message="an element of the result is not what it must be, and that is a long sentence about it")
 REPORT = evidence.report(evidence.phase(), evidence.phase("ddp", verdict="fail", findings=[FOUND]), skipped=["checkpoint"])
-RESULT = SmokeResult(where="prefix", verdict="fail", report=REPORT)
+RESULT = SmokeResult(where="prefix", verdict="fail", report=REPORT, evidence=Path("/data/smoke/lab/prefix"))
 
 
 def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
@@ -23,6 +25,7 @@ def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
         f"      wrong-value, rank 1: {FOUND['message']}",
         "        -> check its memory",
         f"  skipped  checkpoint            {table.NOT_RUN}",
+        "  evidence: /data/smoke/lab/prefix",
     ]
 
 
@@ -34,5 +37,6 @@ def test_on_a_terminal_nothing_is_wider_than_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_report_of_another_schema_is_said_to_be_one() -> None:
-    (_, line) = console.smoke_lines(SmokeResult(where="image", verdict="pass", report={"schema": 1, "phases": [{"name": "facts"}]}))
+    old = SmokeResult(where="image", verdict="pass", report={"schema": 1, "phases": [{"name": "facts"}]}, evidence=Path("/data"))
+    (_, line, _) = console.smoke_lines(old)
     assert "of schema 1, which cannot be shown: run the test again" in line

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from provision.errors import CheckFailed
+from provision.errors import CheckFailed, InvalidSpec
 from provision.model import SmokeResult
 from provision.pipeline import matrix, spec, validate
 
@@ -89,3 +89,33 @@ def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
 def test_what_is_not_believed_is_an_error_in_junit_too(tmp_path: Path, changes: dict[str, Any], status: int) -> None:
     said = cases([validate.read_report(report(tmp_path, **changes), "prefix", status, "")])
     assert said[-1] == ("prefix", "report", ["error"])
+
+
+def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
+    request = validate.Request(full=True, only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",))
+    argv = " ".join(validate.arguments(matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name="")), request))
+    assert "--profile full" in argv
+    assert "--only barrier --only ddp --skip compute --inject clock-skew:1" in argv
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint"),
+    [
+        (validate.Request(quick=True, full=True), "only one of them"),
+        (validate.Request(only=("lunch",)), "no phase lunch; there are facts, rendezvous"),
+        (validate.Request(skip=("facts",)), "nothing can be tested without it"),
+        (validate.Request(inject=("explode",)), "no such fault: 'explode'; there are absent:RANK"),
+        (validate.Request(skip=("ddp",), inject=("die:1:ddp",)), "its phase is left out"),
+        (validate.Request(only=("barrier",), baseline="save"), "in the phase collectives, which is left out"),
+        (validate.Request(expect=Path("/no/such/file")), "there is no such file"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(request_: validate.Request, complaint: str) -> None:
+    with pytest.raises(InvalidSpec, match=complaint):
+        validate.check(request_)
+
+
+def test_an_earlier_report_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    validate.fresh(report(tmp_path))
+    with pytest.raises(CheckFailed, match="left no report"):
+        validate.read_report(tmp_path, "prefix", 2, "")

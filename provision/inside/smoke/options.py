@@ -165,7 +165,7 @@ def from_namespace(chosen: argparse.Namespace) -> Options:
         expect=None if chosen.expect is None else _curves(chosen.expect),
         baseline=None if chosen.baseline is None else parse_baseline(chosen.baseline),
     )
-    _refuse_useless_faults(options)
+    _refuse_what_proves_nothing(options)
     if not 0 < options.timeout_s < math.inf:
         raise UsageError(f"--timeout {options.timeout_s:g}: seconds above 0 are needed")
     return options
@@ -180,8 +180,10 @@ def skipped(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
     return tuple(phase for phase in PHASES if phase not in wanted or phase in skip)
 
 
-def _refuse_useless_faults(options: Options) -> None:
-    """A rehearsal that would pass because its phase does not run proves nothing."""
+def _refuse_what_proves_nothing(options: Options) -> None:
+    """A rehearsal that would pass because its phase does not run proves nothing; bandwidths that nobody measures are none."""
+    if options.baseline is not None and "collectives" in options.skipped:
+        raise UsageError("--baseline: bandwidths are measured in the phase collectives, which is skipped")
     for fault in options.faults:
         if fault.phase in options.skipped:
             raise UsageError(f"--inject {fault.kind}: the phase {fault.phase} is skipped")

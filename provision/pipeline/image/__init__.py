@@ -12,11 +12,12 @@ from provision.pipeline.image.contents import PREFIX
 from provision.pipeline.image.dockerfile import dockerfile_context
 from provision.pipeline.image.loading import load, remove
 from provision.pipeline.image.sdk import demand_engine, engine, find_base
-from provision.pipeline.image.smoke import run_smoke
+from provision.pipeline.image.smoke import Files, run_smoke
 
 __all__ = [
     "PREFIX",
     "BaseImage",
+    "Files",
     "RunFlag",
     "build",
     "chosen_base",

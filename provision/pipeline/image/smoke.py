@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,9 +17,46 @@ from provision.pipeline.image.sdk import Client, found, get, speaking, wait
 
 FOLDER = "/tmp/provision-smoke"
 CHECKPOINTS = "/tmp/provision-checkpoints"  # not in FOLDER: they are not part of the report
+INPUTS = "/tmp/provision-inputs"
+EXPECT, BASELINE = "expected.json", "baseline.json"
 HOST = "smoke"
 LABEL = "org.provision.smoke"
 REPORT_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """folder: where checkpoints are tested, mounted. expect: curves of expected bandwidth. baseline: bandwidths, to `save` or to
+    `compare` with (verb)."""
+
+    folder: Path | None = None
+    expect: Path | None = None
+    baseline: Path | None = None
+    verb: str | None = None
+
+    @property
+    def options(self) -> list[str]:
+        expect = ["--expect", f"{INPUTS}/{EXPECT}"] if self.expect else []
+        place = FOLDER if self.verb == "save" else INPUTS
+        return expect + (["--baseline", f"{self.verb}={place}/{BASELINE}"] if self.baseline else [])
+
+    @property
+    def mounts(self) -> dict[str, Any]:
+        return {"volumes": {str(self.folder.absolute()): {"bind": CHECKPOINTS, "mode": "rw"}}} if self.folder else {}
+
+    def copy_in(self, container: Any) -> None:
+        """By the engine, which may be on another machine."""
+        inputs = {EXPECT: self.expect, BASELINE: self.baseline if self.verb == "compare" else None}
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as writer:
+            for name, path in inputs.items():
+                if path is not None:
+                    writer.add(path, f"{PurePosixPath(INPUTS).name}/{name}")
+        container.put_archive(str(PurePosixPath(INPUTS).parent), archive.getvalue())
+
+    def take_saved(self, out: Path) -> None:
+        if self.baseline and self.verb == "save" and (out / BASELINE).is_file():
+            self.baseline.write_bytes((out / BASELINE).read_bytes())
 
 
 def run_smoke(
@@ -26,26 +66,31 @@ def run_smoke(
     out: Path,
     *,
     timeout_s: float,
+    files: Files | None = None,
     shm_size: str = "1g",
     gpus: bool = False,
     network: str = "none",
 ) -> tuple[int, str]:
     """Run `provision-smoke ARGV` in a container, copy its report to `out`; the exit status and what it printed.
 
-    gpus: give it all GPUs, where the engine has NVIDIA's runtime. Raises TimedOut after timeout_s.
+    files: of this machine, that the test reads or writes. gpus: give it all GPUs, where the engine has NVIDIA's runtime. Raises
+    TimedOut after timeout_s.
     """
-    command = ["provision-smoke", "--out", FOLDER, "--checkpoint-dir", CHECKPOINTS, *argv]
+    given = files or Files()
+    command = ["provision-smoke", "--out", FOLDER, "--checkpoint-dir", CHECKPOINTS, *argv, *given.options]
     if get(client, image.image_id) is None:
         advice = "Build it again: `provision image build`."
         raise ToolMissing(f"The image {image.reference} is not in the Docker engine (any more).", advice=advice)
     _remove_leftovers(client, image)
     with speaking(f"run {image.reference}"):
-        container = client.containers.create(image.image_id, command, **_options(client, image, shm_size, gpus, network))
+        container = client.containers.create(image.image_id, command, **_options(client, image, shm_size, gpus, network), **given.mounts)
         try:
+            given.copy_in(container)
             container.start()
             status = wait(container, timeout_s)
             printed = container.logs().decode(errors="replace")
             _copy_out(container, out)
+            given.take_saved(out)
         finally:
             container.remove(force=True, v=True)
     if status is None:
