@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from provision.cli import cli
+from provision.errors import IntegrityError
 from provision.pipeline import render, report
 from provision.pipeline.report import drawing
 from tests import evidence
@@ -241,3 +246,50 @@ def test_a_damaged_passport_ends_with_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text("{")
     assert run(str(tmp_path / "p.json")).exit_code == 7
     assert run().exit_code == 2
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Of every value in a document; of a list only its first and last."""
+    found = [path]
+    if isinstance(value, dict):
+        found += [inner for key, item in value.items() for inner in paths(item, (*path, key))]
+    elif isinstance(value, list) and value:
+        found += [inner for place in {0, len(value) - 1} for inner in paths(value[place], (*path, place))]
+    return found
+
+
+def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy with another value at that place; NOTHING takes it out."""
+    whole = copy.deepcopy(document)
+    holder = whole
+    for step in path[:-1]:
+        holder = holder[step]
+    if value is NOTHING:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = value
+    return whole
+
+
+NOTHING = object()
+WHOLE = rich()
+VALUES = st.one_of(
+    st.just(NOTHING), st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20),
+    st.sampled_from([0, -1, 1e-300, 1e300, 10**30, [], {}, [[]], [{}], ["x"], {"a": {"b": [1, {"c": None}]}}, "\x00", "\ud800", "-->"]),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=st.sampled_from([path for path in paths(WHOLE) if path]), value=VALUES)
+def test_whatever_is_damaged_is_refused_in_words_or_shown(tmp_path: Path, path: tuple[Any, ...], value: Any) -> None:
+    file = evidence.write(tmp_path / "p.json", changed(WHOLE, path, value))
+    try:
+        page = report.page([report.read(file), report.read(evidence.write(tmp_path / "q.json", WHOLE))])
+    except IntegrityError:
+        return
+    text = render.render_report(report.values(page), remake=["provision", "report"])
+    text.encode("utf-8")
+    shown = Page(text)
+    assert not shown.all("script")
+    coordinates = [number for one in [*shown.all("polyline"), *shown.all("polygon")] for number in re.split("[ ,]", str(one["points"]))]
+    assert all(math.isfinite(float(number)) for number in coordinates)
