@@ -65,8 +65,9 @@ def test_round_trip() -> None:
 def test_the_sample_that_both_sides_agree_on_is_read_and_written_alike() -> None:
     text = SAMPLE.read_text()
     read = report.loads(text)
-    assert (read.verdict, read.world_size, read.hosts) == ("pass", 2, ["node1"])
+    assert (read.verdict, read.world_size, read.hosts) == ("warn", 2, ["node1"])
     assert [phase.name for phase in read.phases] == list(PHASES)
+    assert [(found.id, found.ranks) for phase in read.phases for found in phase.findings] == [("slow-rank", [1])]
     assert report.dumps(read) == text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from provision.pipeline import report
 from provision.pipeline.report import comparing, drawing, measures
 from tests import evidence
 from tests.evidence import MIB, collectives, finding, passport, phase, row
+
+SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 
 
 def page_of(tmp_path: Path, *documents: dict[str, Any]) -> report.Page:
@@ -111,6 +114,15 @@ def test_findings_verdicts_and_phases_that_were_left_out_are_told(tmp_path: Path
     assert run.about["ranks"] == "2, gloo on cpu"
     assert run.facts["torch.devices[0].name"] == "H100"
     assert run.facts["torch.arch_list"] == ("sm_80", "sm_90")
+
+
+def test_the_sample_that_both_sides_agree_on_is_shown(tmp_path: Path) -> None:
+    page = page_of(tmp_path, passport(json.loads(SAMPLE.read_text())))
+    (run,) = page.measurements
+    assert (page.verdict, [finding.id for one in run.phases for finding in one.findings]) == ("warn", ["slow-rank"])
+    assert [curve.collective for curve in page.curves] == ["all_reduce"]
+    (table,) = page.ranks
+    assert {column.group for column in table.columns} == {"barrier", "compute", "all_reduce of float32"}
 
 
 def test_a_verdict_that_the_run_contradicts_is_the_passports_and_said(tmp_path: Path) -> None:
