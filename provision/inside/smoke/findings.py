@@ -273,7 +273,7 @@ FILESYSTEM = {
     "folder-unwritable": Rule(
         FAIL,
         "the target folder cannot be written",
-        "check owner, mode and mount (ro) of the folder on the named ranks' hosts, or name another",
+        "check owner, mode and mount (ro) of the folder on the named ranks' hosts, or name another (--checkpoint-dir)",
     ),
     "folder-unmounted": Rule(
         FAIL,
@@ -283,12 +283,14 @@ FILESYSTEM = {
     "folder-not-shared": Rule(
         FAIL,
         "what one rank writes into the target folder does not appear on another",
-        "name a folder on a file system that all hosts share",
+        "name a folder that all hosts share (--checkpoint-dir)",
     ),
     "folder-error": Rule(
         FAIL, "the target folder fails with an error", "see the kernel log of the named ranks' hosts for that file system"
     ),
-    "disk-full": Rule(FAIL, "the disk or the quota of the target folder is full", "delete old checkpoints, or name another folder"),
+    "disk-full": Rule(
+        FAIL, "the disk or the quota of the target folder is full", "delete old checkpoints, or name another folder (--checkpoint-dir)"
+    ),
     "rename-not-atomic": Rule(
         FAIL,
         "a reader saw half of a file that was replaced by a rename, or none",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .session import Session
 
-UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 GONE = (errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN, errno.ESHUTDOWN)
 # After any of these the folder is of no use, and nothing that comes later in it would prove anything.
