@@ -2,7 +2,7 @@
 reading the files.
 
 `reading` judges files by their schemas, `measures` knows what the phases measure, `contents` is what the page says (`--json`),
-`comparing` what differs, `drawing` where it stands in charts. The page's text is the template's.
+`comparing` what differs, `drawing` where it stands in charts, `shading` how cells are shaded. The page's text is the template's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from provision.inside.table import name_ranks
-from provision.pipeline.report import drawing
+from provision.pipeline.report import drawing, shading
 from provision.pipeline.report.contents import Page, page
 from provision.pipeline.report.reading import Evidence, read
 
@@ -26,7 +26,7 @@ def values(page: Page) -> dict[str, Any]:
         "page": page,
         "compared": list(_compared(page)),
         "figures": drawing.figures(page),
-        "heat_maps": drawing.heat_maps(page),
+        "heat_maps": shading.heat_maps(page),
         "frame": drawing.FRAME,
         "row_head": VALUES_HEAD,
         "name_ranks": name_ranks,

@@ -1,4 +1,4 @@
-"""What is measured -> where it stands in a drawing: charts with logarithmic axes, and the shades of the table of ranks. Pure.
+"""What is measured -> where it stands in a drawing: charts with logarithmic axes. Pure.
 
 Coordinates are those of the charts' own viewBox, made for a phone's width, so that text stays readable there; colors, fonts and
 strokes are the page's style sheet.
@@ -6,21 +6,17 @@ strokes are the page's style sheet.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from provision.pipeline.report.contents import Page
-from provision.pipeline.report.measures import Band, Cell, Column, Curve, Point, RankTable, rate_in_words, size_in_words, time_in_words
+from provision.pipeline.report.measures import Band, Curve, Point, rate_in_words, size_in_words, time_in_words
 
 WIDTH, HEIGHT = 360, 240
 LEFT, RIGHT, TOP, BOTTOM = 46, 20, 10, 34
 FRAME = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM}
 MOST_SIZE_TICKS = 5
-# How far from the median is how strong a shade; below the first there is none. A factor, up or down.
-SHADES = (1.05, 1.10, 1.25, 1.50)
-TOLD_FROM = 1.10
 COLORS = 8
 NARROW = 1e-6
 # In decades: a noise of a percent must not fill a chart.
@@ -78,25 +74,6 @@ class Figure:
     keys: tuple[tuple[str, int, int], ...]  # label, color, dash
     notes: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shade:
-    """A cell of the table of ranks. level: -4 (far below the median) to 4 (far above)."""
-
-    text: str
-    level: int
-    ratio: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeatMap:
-    label: str
-    groups: tuple[tuple[str, int], ...]  # what stands above how many columns
-    columns: tuple[Column, ...]
-    meanings: tuple[str, ...]
-    rows: tuple[tuple[int, str, tuple[Shade, ...]], ...]  # rank, its host where there are several, its cells
-    hidden: int
 
 
 class Axis:
@@ -266,36 +243,3 @@ def _rows(page: Page, curves: Sequence[Curve]) -> Iterator[tuple[str, ...]]:
                 "" if point.slowest_rank is None else str(point.slowest_rank),
                 point.judged,
             )
-
-
-def heat_maps(page: Page) -> list[HeatMap]:
-    return [_heat_map(page, table) for table in page.ranks]
-
-
-def _heat_map(page: Page, table: RankTable) -> HeatMap:
-    rows = [
-        (rank, host, tuple(_shade(cell, column) for cell, column in zip(cells, table.columns)))
-        for rank, host, cells in zip(table.ranks, table.hosts, table.rows)
-    ]
-    groups = tuple((name, len(list(columns))) for name, columns in itertools.groupby(column.group for column in table.columns))
-    meanings = tuple(f"{column.group}: {column.meaning}" for column in table.columns if column.meaning)
-    return HeatMap(
-        label=page.measurements[table.measurement].label,
-        groups=groups,
-        columns=table.columns,
-        meanings=meanings,
-        rows=tuple(rows),
-        hidden=table.hidden,
-    )
-
-
-def _shade(cell: Cell, column: Column) -> Shade:
-    if cell.value is None:
-        return Shade(text="", level=0, ratio="")
-    text = time_in_words(cell.value) if column.unit == "us" else rate_in_words(cell.value)
-    if not cell.ratio:
-        return Shade(text=text, level=0, ratio="")
-    away = max(cell.ratio, 1 / cell.ratio)
-    level = sum(away >= limit for limit in SHADES)
-    told = f"×{cell.ratio:.2f}" if away >= TOLD_FROM else ""
-    return Shade(text=text, level=level if cell.ratio > 1 else -level, ratio=told)

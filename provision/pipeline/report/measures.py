@@ -59,7 +59,7 @@ class Curve:
 class Cell:
     """One value of one rank. ratio: to the median of all ranks, None where that is 0."""
 
-    value: float | None
+    value: float
     ratio: float | None
 
 
@@ -189,8 +189,8 @@ def _column(group: str, title: str, unit: str, meaning: str, values: Sequence[fl
     return Column(group=group, title=title, unit=unit, meaning=meaning, median=statistics.median(values) if values else 0.0), values
 
 
-def _cell(value: float | None, median: float) -> Cell:
-    return Cell(value=value, ratio=None if value is None or not median else value / median)
+def _cell(value: float, median: float) -> Cell:
+    return Cell(value=value, ratio=value / median if median else None)
 
 
 def _most_telling(cells: Sequence[Sequence[Cell]]) -> list[int]:
