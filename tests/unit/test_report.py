@@ -265,6 +265,14 @@ def test_two_environments_differ_in_choices_and_pins(tmp_path: Path) -> None:
     assert set(told) == {"pin of torch (pip)", "lock"}
 
 
+def test_a_passport_that_does_not_say_what_was_locked_does_not_differ_by_it(tmp_path: Path) -> None:
+    before = passport(name="before")
+    before["lock"] = {**before["lock"], "sha256": "0" * 64}
+    before["pins"] = [{key: value for key, value in pin.items() if key != "locked"} for pin in before["pins"]]
+    page = page_of(tmp_path, passport(), before)
+    assert [difference.what for difference in page.differences] == ["lock"]
+
+
 @pytest.mark.parametrize("runs, expected", [
     ([("lab", "n1", "prefix", "a"), ("lab", "n2", "prefix", "b")], ["n1", "n2"]),
     ([("lab", "n1", "prefix", "a"), ("lab", "n1", "image", "a")], ["prefix", "image"]),

@@ -99,7 +99,9 @@ def environments(found: Sequence[Environment]) -> tuple[Difference, ...]:
     """In which choices, pins and products the environments differ."""
     if len(found) < 2:
         return ()
-    tables = [{**dict(_choices(one)), **dict(_pins(one))} for one in found]
+    # Passports of before do not say what was locked, which is no difference.
+    locked = all(any(pin.locked for pin in one.pins) for one in found)
+    tables = [{**dict(_choices(one)), **dict(_pins(one, locked=locked))} for one in found]
     keys = dict.fromkeys(key for table in tables for key in table)
     rows = [Difference(kind="environment", what=key, values=tuple(table.get(key, ABSENT) for table in tables)) for key in keys]
     return tuple(row for row in rows if len(set(row.values)) > 1)
@@ -110,12 +112,12 @@ def _choices(one: Environment) -> Iterator[tuple[str, str]]:
     yield from one.products.items()
 
 
-def _pins(one: Environment) -> Iterator[tuple[str, str]]:
+def _pins(one: Environment, *, locked: bool) -> Iterator[tuple[str, str]]:
     """By package, so that two versions of it stand in one row."""
     for pin in one.pins:
         name = pin.value.partition("::")[2] or pin.value
         end = next((place for place, mark in enumerate(name) if mark in "=<>!~ ["), len(name))
-        yield f"pin of {name[:end]} ({pin.what})", f"{pin.value}, locked {pin.locked}" if pin.locked else pin.value
+        yield f"pin of {name[:end]} ({pin.what})", f"{pin.value}, locked {pin.locked}" if locked and pin.locked else pin.value
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Fact]]:
