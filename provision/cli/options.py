@@ -130,6 +130,8 @@ testing = options(
 )
 # What only `provision smoke` asks.
 testing_in_full = options(
+    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+                 help="Where the tensors are; Gloo takes those of GPUs too."),
     click.option("--full", is_flag=True, help="All collectives, types and sizes."),
     click.option("--only", multiple=True, metavar="PHASE", help="Only this phase, after facts and rendezvous. May be repeated."),
     click.option("--skip", multiple=True, metavar="PHASE", help="Not this phase. May be repeated."),
@@ -143,7 +145,7 @@ testing_in_full = options(
     click.option("--inject", multiple=True, metavar="FAULT",
                  help="Rehearse a fault, e.g. die:1:barrier; the test must then name it. An unknown one lists all."),
 )  # fmt: skip
-TEST_OPTIONS = ("ranks", "backend", "quick", "full", "require_gpu", "timeout", "folder", "expect", "baseline", "out")
+TEST_OPTIONS = ("ranks", "backend", "device", "quick", "full", "require_gpu", "timeout", "folder", "expect", "baseline", "out")
 TEST_LISTS = ("only", "skip", "inject")
 
 name_argument = click.argument("name", required=False)

@@ -30,7 +30,7 @@ UNREAD: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """How to test: number of ranks (None: one per GPU, two without), backend, profile, phases, faults to rehearse, and the deadline
+    """How to test: number of ranks (None: one per GPU, two without), backend, device, profile, phases, faults to rehearse, and the deadline
     for the whole test in seconds.
 
     out: folder for all that the test leaves (None: in the data folder). folder: where files and checkpoints are tested (None: in
@@ -39,6 +39,7 @@ class Request:
 
     ranks: int | None = None
     backend: Literal["auto", "gloo", "nccl"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     quick: bool = False
     full: bool = False
     only: tuple[str, ...] = ()
@@ -84,7 +85,7 @@ def check(request: Request) -> None:
 
 def arguments(resolution: Resolution, request: Request) -> list[str]:
     """The test's own options: what to do, and what the lock promised of this environment. Without files: see `in_prefix`."""
-    argv = ["--backend", request.backend, "--timeout", f"{request.timeout_s:g}", "--profile", request.profile]
+    argv = ["--backend", request.backend, "--device", request.device, "--timeout", f"{request.timeout_s:g}", "--profile", request.profile]
     argv += ["--ranks", str(request.ranks)] if request.ranks else []
     argv += ["--expect-torch", resolution.local_version, "--expect-cuda", resolution.cuda or "none"]
     argv += ["--expect-nccl", resolution.nccl] if resolution.nccl else []

@@ -176,16 +176,10 @@ def describe(rank: int, host: str, reason: str, position: Position, latest: list
     }
 
 
-def leave_word(word: dict[str, Any], out: Path, mailbox: Mailbox | None) -> None:
-    """As a file first, which needs nobody else."""
+def leave_word(word: dict[str, Any], out: Path, mailbox: Mailbox | None) -> bool:
+    """As a file first, which needs nobody else. Whether the store took it: one whose host is stopped would be waited for, for ever."""
     fs.atomic_write(stuck_path(out, word["rank"]), (json.dumps(word, indent=2) + "\n").encode())
-    if mailbox is not None:
-        _within(ANSWER_S, lambda: mailbox.post(f"stuck/{word['rank']}", word))
-
-
-def answers(mailbox: Mailbox | None) -> bool:
-    """Whether the store answers at all: one whose host is stopped would be waited for, for ever."""
-    return mailbox is not None and _within(ANSWER_S, lambda: mailbox.peek("is there anybody"))
+    return mailbox is not None and _within(ANSWER_S, lambda: mailbox.post(f"stuck/{word['rank']}", word))
 
 
 def _within(seconds: float, ask: Callable[[], Any]) -> bool:
@@ -235,7 +229,7 @@ def gather(mailbox: Mailbox | None, out: Path, world_size: int) -> Known:
                 known.words[rank] = left
         known.fates = fates(known.seen, [rank for rank in ranks if rank not in known.words])
         told_all = posted if mailbox is not None else known.words
-        waited_for = [rank for rank in ranks if rank not in told_all and known.fates.get(rank) != processes.GONE]
+        waited_for = [rank for rank in ranks if rank not in told_all and known.fates.get(rank) not in FATES]
         if not waited_for or time.monotonic() >= end:
             break
         time.sleep(POLL_S)

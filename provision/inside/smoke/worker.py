@@ -106,7 +106,7 @@ class Worker:
 
     def _take(self, phase: phases.Phase) -> Outcome:
         self._phase_started = time.monotonic()
-        self._watchdog.expect(phase.name, self._session.options.deadline_s(phase.name, phase.deadline_s))
+        self._watchdog.expect(phase.name, self._session.options.deadline_s(phase.name, phase.deadline_s * self._session.leniency))
         outcome = self._outcome(phase)
         if outcome.broken:
             self._leave_phase(phase.name, outcome)
@@ -295,27 +295,27 @@ class Worker:
         self._floor.acquire(timeout=FLOOR_S)
         try:
             if not self._is_complete or cause not in (watchdog.SIGNALED, watchdog.ABANDONED):
-                self._leave_word(reason)
-                self._report_or_linger(reason, cause)
+                self._report_or_linger(self._leave_word(reason), reason, cause)
             self._session.clear_leftovers()
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
         finally:
             os._exit(1)
 
-    def _leave_word(self, reason: str) -> None:
+    def _leave_word(self, reason: str) -> bool:
+        """Whether the store took it."""
         session, rank = self._session, self._session.place.rank
         latest = session.calls.latest()
         word = ending.describe(rank, session.place.host, reason, session.position, latest, self._parting.as_json())
-        ending.leave_word(word, session.options.out, session.watchdog_mailbox)
+        return ending.leave_word(word, session.options.out, session.watchdog_mailbox)
 
-    def _report_or_linger(self, reason: str, cause: str) -> None:
+    def _report_or_linger(self, reaches_store: bool, reason: str, cause: str) -> None:
         """Rank 0 reports what all left; its deputy where rank 0 left nothing; the others stay until that is done."""
         session, rank = self._session, self._session.place.rank
         if rank not in (0, DEPUTY):
             time.sleep(LINGER_S)
             return
-        mailbox = session.watchdog_mailbox if ending.answers(session.watchdog_mailbox) else None
+        mailbox = session.watchdog_mailbox if reaches_store else None
         known = ending.gather(mailbox, session.options.out, session.place.world_size)
         if rank == 0 or 0 not in known.words:
             self._report_ending(known, reason, cause)

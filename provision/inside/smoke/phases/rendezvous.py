@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 # Longer than any phase: our watchdog, which names the culprit, comes before the backend's own time-out, which does not.
 GROUP_TIMEOUT = timedelta(seconds=900)
-# Connecting gives up so long before the deadline: this rank then leaves word of the reason before the others stop waiting.
-BEFORE_DEADLINE_S = 2.0
+# Connecting gives up so long before the deadline, or a third of it: this rank then leaves word of the reason before the others stop
+# waiting. A store of another release may take seconds longer than it was given.
+BEFORE_DEADLINE_S = 5.0
 # device_id makes NCCL connect at once and barriers use the right GPU; in these releases it hangs (pytorch#153960).
 DEVICE_ID_SINCE = (2, 3)
 DEVICE_ID_HANGS = ((2, 6, 0), (2, 7, 1))
@@ -81,7 +82,8 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 def _reach_store(session: Session) -> None:
     """Connects three times: the group, the meeting and the watchdog must not wait for one another's lock."""
     place = session.place
-    ends_at = time.monotonic() + max(session.remaining_s() - BEFORE_DEADLINE_S, 1)
+    remaining_s = session.remaining_s()
+    ends_at = time.monotonic() + max(remaining_s - min(BEFORE_DEADLINE_S, remaining_s / 3), 1)
     session.step = "reach the store"
     session.store = _connect(session, place.rank == 0 and not place.store_is_hosted, ends_at)
     session.mailbox = Mailbox(_connect(session, False, ends_at))
