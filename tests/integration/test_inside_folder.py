@@ -52,6 +52,14 @@ def start(
     )
 
 
+def slow_disk(seconds: float) -> list[str]:
+    """Run what follows with every fsync delayed in the kernel."""
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace")
+    delay = f"inject=fsync:delay_enter={int(seconds * 1e6)}"
+    return ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", delay]
+
+
 def place(rank: int, port: int) -> dict[str, str]:
     """The variables of one of two ranks that are started apart."""
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -108,27 +116,20 @@ def test_a_rank_that_sees_another_folder_is_told_from_the_rank_that_lacks_the_mo
 
 def test_a_folder_that_vanishes_while_it_is_used(tmp_path: Path) -> None:
     """Unmounted by another process as soon as the phase has begun to work in it; strace makes the disk slow enough for that."""
-    if shutil.which("strace") is None:
-        pytest.skip("needs strace")
     out, folder = tmp_path / "out", tmp_path / "folder"
-    watch = (
-        'mount -t tmpfs none "$folder"; (while [ -z "$(ls -A "$folder")" ]; do sleep 0.05; done; sleep 0.3; umount -l "$folder") >&- 2>&- &'
-    )
-    slow = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=1000000"]
-    before = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{watch}\nexec "$@"', "sh", *slow]
+    watch = 'mount -t tmpfs none "$folder"; (while [ -z "$(ls -A "$folder")" ]; do sleep 0.05; done; umount -l "$folder") >&- 2>&- &'
+    before = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{watch}\nexec "$@"', "sh", *slow_disk(0.5)]
     _, findings = ended(out, start(out, folder, before, "--only", "filesystem"))
     assert findings == {("filesystem", "folder-unmounted", BOTH)}
     assert list(folder.iterdir()) == []
 
 
 def test_a_disk_that_is_really_slow_on_one_rank(tmp_path: Path) -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("needs strace")
     out = tmp_path / "out"
     port = free_port()
-    slow = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=2700000"]
     children = [
-        start(out, tmp_path / "folder", slow if rank else [], "--only", "filesystem", variables=place(rank, port)) for rank in range(2)
+        start(out, tmp_path / "folder", slow_disk(2.6) if rank else [], "--only", "filesystem", variables=place(rank, port))
+        for rank in range(2)
     ]
     found, findings = ended(out, *children)
     assert (findings, found.verdict) == ({("filesystem", "folder-slow", (1,))}, "warn")
