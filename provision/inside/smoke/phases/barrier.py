@@ -7,13 +7,14 @@ missing.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import timing
 from ..outcome import Finding, Outcome, fold
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..session import Session
 
@@ -76,13 +77,15 @@ def slow_ranks(times_us: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
 
 def meet(session: Session) -> None:
     """A barrier of the backend itself."""
+    session.enter("barrier")
+    backend_barrier(session)()
+
+
+def backend_barrier(session: Session) -> Callable[[], Any]:
+    """The bare call, for those who note it themselves."""
     from torch import distributed
 
-    session.enter("barrier")
-    if session.backend == "nccl":
-        distributed.barrier(device_ids=[session.gpu])
-    else:
-        distributed.barrier()
+    return partial(distributed.barrier, device_ids=[session.gpu]) if session.backend == "nccl" else partial(distributed.barrier)
 
 
 def _timed(session: Session) -> float:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ... import values
-from ..barrier import meet
+from .. import barrier
 from . import measure, operations
 
 if TYPE_CHECKING:
@@ -100,9 +100,14 @@ class Sweep:
         timed = {}
         for placement in operations.placements(row.collective):
             found = operations.operation(row, placement, buffers, self.peers)
-            taken = measure.times_us(found, partial(meet, self.session), self._enter(row), repeats, self.session.on_gpu)
+            taken = self.timed(row, found, repeats)
             timed[placement] = [round(value, 2) for value in taken]
         return timed
 
-    def _enter(self, row: Row) -> Callable[[], Any]:
-        return partial(self.session.enter, row.collective, f"{row.count} x {row.dtype}")
+    def timed(self, row: Row, found: Operation, repeats: int) -> list[float]:
+        """One note for all calls of the series, before it begins."""
+        self._enter(row, f", {repeats} times after a barrier")()
+        return measure.times_us(found, barrier.backend_barrier(self.session), repeats, self.session.on_gpu)
+
+    def _enter(self, row: Row, how: str = "") -> Callable[[], Any]:
+        return partial(self.session.enter, row.collective, f"{row.count} x {row.dtype}{how}")
