@@ -94,7 +94,11 @@ try:
     group.exchange(f"meeting of {rank}", None)
 except RuntimeError as error:
     found["mixed"] = str(error)
-us.exchange("bye", None)
+# Rank 0 hosts the store, so it leaves last.
+if rank == 0:
+    fs.wait_until_visible(folder / "left", 60)
+else:
+    (folder / "left").touch()
 """,
         tmp_path,
     )
@@ -151,3 +155,50 @@ found["extra_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - befor
     assert [name for name in right if found[name] is not True] == []
     assert "meta device has no data" in found["no data"]
     assert found["extra_mib"] < 64
+
+
+def test_gradients_and_samples_that_are_wrong_are_found(tmp_path: Path) -> None:
+    """The phase's own comparisons, on tensors that are a little, or not at all, what they must be."""
+    [found] = by_rank(
+        """
+from inside.smoke.phases.ddp import gradients, loading
+right = {"weight": torch.arange(6, dtype=torch.float32), "bias": torch.ones(2)}
+def given(**changes):
+    return gradients.unlike_alone(right, {**right, **changes})
+found["right"] = given() is None
+found["rounded"] = given(bias=right["bias"] * (1 + 1e-5)) is None
+found["off"] = given(bias=right["bias"] * 1.01).message
+found["nan"] = given(weight=right["weight"] * float("nan")).id
+class Session:
+    on_gpu = False
+    class options:
+        seed = 1
+    class place:
+        rank, world_size = 0, 1
+    remaining_s = staticmethod(lambda: 60.0)
+found["loaded"] = loading._first_wrong(Session, 1)
+fine = loading.Samples.__getitem__
+def damage(self, index):
+    sample = fine(self, index)
+    sample[7] = -1.0 if index == 3 else sample[7]
+    return sample
+loading.Samples.__getitem__ = damage
+found["damaged"] = loading._first_wrong(Session, 1)
+loading.Samples.__getitem__ = lambda self, index: fine(self, index if index != 3 else 4)
+found["swapped"] = loading._first_wrong(Session, 1)
+def fail(self, index):
+    raise ValueError("no such sample")
+loading.Samples.__getitem__ = fail
+Session.options.quick = True
+Session.exchange = staticmethod(lambda name, said: [said])
+found["raised"] = [[one.id, one.message] for one in loading.check(Session).findings]
+""",
+        tmp_path,
+        world_size=1,
+    )
+    assert (found["right"], found["rounded"], found["nan"]) == (True, True, "gradient-mismatch")
+    assert found["off"] == "the gradient of bias is 0.01 off the single-process one"
+    assert found["loaded"] is None
+    assert found["damaged"] == "sample 3 was damaged on its way from a worker"
+    assert found["swapped"] == "8 samples came, not those 8 that the sampler chose, in its order"
+    assert found["raised"] == [["dataloader-failed", "a DataLoader with 1 loader worker: ValueError: no such sample (in a worker)"]]

@@ -80,15 +80,13 @@ def test_scaling_is_the_time_alone_by_the_time_together() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (
-            "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.",
-            "RuntimeError: DataLoader worker is killed by signal: Bus error.",
-        ),
-        ("DataLoader worker (pid(s) 11, 12) exited unexpectedly", "DataLoader worker exited unexpectedly"),
+        ("DataLoader worker (pid 4711) is killed by signal: Bus error.", "RuntimeError: DataLoader worker is killed by signal: Bus error."),
+        ("DataLoader worker (pid(s) 11, 12) exited unexpectedly", "RuntimeError: DataLoader worker exited unexpectedly"),
+        ("Caught KeyError in DataLoader worker process 0.\nOriginal Traceback:\n  a line\nKeyError: 3\n", "KeyError: 3 (in a worker)"),
     ],
 )
 def test_ranks_that_lost_different_workers_say_the_same(text: str, expected: str) -> None:
-    assert loading.PIDS.sub("", text) == expected
+    assert loading.in_words(RuntimeError(text)) == expected
 
 
 def test_ranks_whose_loader_failed_are_one_finding() -> None:

@@ -56,8 +56,8 @@ def check(session: Session) -> Outcome:
     started = time.monotonic()
     try:
         wrong = _first_wrong(session, workers)
-    except (RuntimeError, OSError, AssertionError) as error:
-        wrong = PIDS.sub("", error_in_words(error))
+    except Exception as error:  # what a worker raises comes as its own type
+        wrong = in_words(error)
     data = {"workers": workers, "pinned": session.on_gpu, "seconds": round(time.monotonic() - started, 3)}
     finding = failure(session.exchange("ddp/loader", wrong), workers)
     return Outcome(f"{_count(workers)} per rank", (finding,) if finding else (), data)
@@ -67,6 +67,14 @@ def failure(said: Sequence[str | None], workers: int) -> Finding | None:
     """One finding, in the words of the first: what is too small breaks at another place on each rank."""
     failed = tuple(rank for rank, wrong in enumerate(said) if wrong)
     return Finding("dataloader-failed", f"a DataLoader with {_count(workers)}: {said[failed[0]]}", failed) if failed else None
+
+
+def in_words(error: Exception) -> str:
+    """What happened, without the traceback of a worker and the number of its process."""
+    lines = str(error).strip().splitlines()
+    if len(lines) > 1 and "DataLoader worker process" in lines[0]:
+        return f"{lines[-1]} (in a worker)"
+    return PIDS.sub("", error_in_words(error))
 
 
 def _count(workers: int) -> str:
