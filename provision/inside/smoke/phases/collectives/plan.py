@@ -31,7 +31,7 @@ SIZES = {
 # One size at which the short types are tried where the whole sweep is not theirs.
 TRIED_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
 # On CPUs the rest of a full run, nine more collectives and types, is a rehearsal: enough sizes to be right or wrong at.
-REHEARSED = (8, 32 * KIB, 256 * KIB, 1 * MIB, 16 * MIB)
+REHEARSED = (8, 32 * KIB, 256 * KIB, 1 * MIB, 4 * MIB)
 # Two buffers of the largest size live at once; more of the free memory than twice this is not ours to take.
 MEMORY_SHARE = 0.2
 # Ranks that share cores run one after another: beyond so many per core a large message says nothing and takes minutes.
