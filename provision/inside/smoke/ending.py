@@ -195,9 +195,10 @@ def _within(seconds: float, ask: Callable[[], Any]) -> bool:
     return answered.wait(seconds)
 
 
-def last_seen(mailbox: Mailbox | None, out: Path, world_size: int) -> dict[int, Any]:
-    """Phase, host and process of the ranks that were ever heard of: in the store, or, before they reached it, beside the report."""
-    seen = {rank: _peek(mailbox, f"at/{rank}") or _read(at_path(out, rank)) for rank in range(world_size)}
+def last_seen(mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any]) -> dict[int, Any]:
+    """Phase, host and process of the ranks that were ever heard of: in the store; when all met, if the store does not answer any
+    more; or, before they reached it, beside the report."""
+    seen = {rank: _peek(mailbox, f"at/{rank}") or met.get(rank) or _read(at_path(out, rank)) for rank in range(world_size)}
     return {rank: where for rank, where in seen.items() if where is not None}
 
 
@@ -213,9 +214,9 @@ def fates(seen: Mapping[int, Any], ranks: Sequence[int]) -> dict[int, str]:
     return {rank: processes.state(seen[rank]["process"]) for rank in ranks if rank in seen}
 
 
-def gather(mailbox: Mailbox | None, out: Path, world_size: int) -> Known:
+def gather(mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any]) -> Known:
     """What the ranks left, in the store or beside the report, and what became of those that left nothing."""
-    known = Known(seen=last_seen(mailbox, out, world_size))
+    known = Known(seen=last_seen(mailbox, out, world_size, met))
     ranks = range(world_size)
     posted: set[int] = set()
     end = time.monotonic() + GRACE_S

@@ -38,6 +38,8 @@ class Session:
     # Why the backend cannot work on this rank, if it cannot.
     unusable: str = ""
     hosts: list[str] = field(default_factory=list)
+    # Where every rank was when all met: phase, host and process.
+    met: dict[int, dict[str, Any]] = field(default_factory=dict)
     # How many ranks share a core where they are most crowded: by so much less is repeated, on all ranks alike.
     crowding: int = 1
     # On rank 0 this object is the store's server: it lives as long as the session.
@@ -80,7 +82,7 @@ class Session:
 
     def say_where(self) -> None:
         """Leave word in which phase this rank is, and which process it is: in the store, or beside the report until it is reached."""
-        where = {"phase": self.phase, "host": self.place.host, "process": own_identity()}
+        where = self.where()
         if self.mailbox is None:
             ending.say_where(self.options.out, self.place.rank, where)
         else:
@@ -91,6 +93,14 @@ class Session:
         """On every rank: where a folder is not shared, each has its own."""
         while self.leftovers:
             shutil.rmtree(str(self.leftovers.pop()), ignore_errors=True)
+
+    @property
+    def last_met(self) -> dict[int, dict[str, Any]]:
+        """All ranks as they were met last, which was at the end of the phase before this one."""
+        return {rank: {**where, "phase": self.phase} for rank, where in self.met.items()}
+
+    def where(self) -> dict[str, Any]:
+        return {"phase": self.phase, "host": self.place.host, "process": own_identity()}
 
     def enter(self, op: str, detail: str = "") -> None:
         """Note that a collective begins, outside of what is timed. op and detail must be the same on all ranks."""

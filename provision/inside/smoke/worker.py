@@ -186,7 +186,7 @@ class Worker:
         if outcome.broken:
             self._leave_word("it left the run")
         if outcome.broken and rank == 0:
-            words = ending.gather(None, session.options.out, session.place.world_size).words
+            words = ending.gather(None, session.options.out, session.place.world_size, {}).words
             findings += [with_rank(f, other) for other, word in words.items() for f in from_json(word["outcome"]).findings if other != rank]
         return replace(outcome, findings=united(findings))
 
@@ -207,7 +207,7 @@ class Worker:
 
     def _absent(self, ranks: Sequence[int]) -> tuple[Finding, ...]:
         session = self._session
-        known = ending.Known(seen=ending.last_seen(session.mailbox, session.options.out, session.place.world_size))
+        known = ending.Known(seen=ending.last_seen(session.mailbox, session.options.out, session.place.world_size, session.last_met))
         known.fates = ending.fates(known.seen, ranks)
         self._end_silent(known, ranks)
         return united(ending.absent(ranks, known))
@@ -316,7 +316,7 @@ class Worker:
             time.sleep(LINGER_S)
             return
         mailbox = session.watchdog_mailbox if reaches_store else None
-        known = ending.gather(mailbox, session.options.out, session.place.world_size)
+        known = ending.gather(mailbox, session.options.out, session.place.world_size, session.last_met)
         if rank == 0 or 0 not in known.words:
             self._report_ending(known, reason, cause)
             self._end_silent(known, range(session.place.world_size))

@@ -51,8 +51,9 @@ def run(session: Session) -> Outcome:
     except Unreachable as error:
         return found(error.id, str(error), broken=True)
     met_s = time.monotonic() - started
-    hellos = session.exchange("hello", [session.place.host, session.unusable, session.place.crowding])
-    session.hosts = list(dict.fromkeys(host for host, _, _ in hellos))
+    hellos = session.exchange("hello", [session.where(), session.unusable, session.place.crowding])
+    session.met = {rank: where for rank, (where, _, _) in enumerate(hellos)}
+    session.hosts = list(dict.fromkeys(where["host"] for where in session.met.values()))
     session.crowding = max(crowding for _, _, crowding in hellos)
     data = {"hosts": session.hosts, "store_s": round(met_s, 3), "clock": _compare_clocks(session)}
     unable = [rank for rank, (_, unusable, _) in enumerate(hellos) if unusable]
