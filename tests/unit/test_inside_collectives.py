@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.inside.smoke import cpus, expected, timing, values
-from provision.inside.smoke.phases.collectives import judge, nccl_tests, plan, summary
+from provision.inside.smoke.phases.collectives import hardware, judge, nccl_tests, operations, plan, summary
 
 GIB = 1 << 30
 COLLECTIVES = (plan.ALWAYS, *plan.OTHERS)
@@ -233,6 +234,47 @@ def test_a_finding_is_of_the_worst_line_and_says_by_what_it_is_judged() -> None:
     assert findings[0].message == (
         "all_reduce of 2 GiB in float32: busbw 70 GB/s, 70% of what is expected: 100 GB/s for NVIDIA X* x 8 ring (there)"
     )
+
+
+def test_below_what_the_switch_reaches_the_advice_asks_for_the_switch() -> None:
+    line = {"collective": "all_reduce", "dtype": "float32", "bytes": 4 * GIB, "busbw_gb_s": 367.6}
+    switched, ring = (expected.Hardware("NVIDIA H200", 8, 1, nvls=nvls) for nvls in (True, False))
+    (finding,) = judge.expectations([line], switched, expected.load())[1]
+    assert (finding.id, finding.advice) == ("bandwidth-low", judge.NVLS_ADVICE)
+    assert judge.expectations([line], ring, expected.load())[1] == ()
+
+
+# what a backend does not have
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Invalid scalar type"),
+        RuntimeError("ProcessGroupGloo does not support reduce_scatter"),
+        RuntimeError("no support for _reduce_scatter_base in Gloo process group"),
+        RuntimeError("ProcessGroupGloo::allgather: unsupported device type cuda"),
+        AttributeError("module 'torch.distributed' has no attribute 'reduce_scatter_tensor'"),
+    ],
+)
+def test_a_refusal_is_told_from_a_failure(error: Exception) -> None:
+    assert operations.refused(error)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Connection closed by peer [127.0.0.1]:68"), RuntimeError("NCCL error: unhandled system error"), KeyError("x")]
+)
+def test_a_failure_is_no_refusal(error: Exception) -> None:
+    assert not operations.refused(error)
+
+
+def test_the_fabric_is_named_by_the_driver_of_its_cards(tmp_path: Path) -> None:
+    for card, driver in (("rdmap0s6", "efa"), ("rdmap1s6", "efa")):
+        (tmp_path / "cards" / card / "device").mkdir(parents=True)
+        (tmp_path / driver).mkdir(exist_ok=True)
+        (tmp_path / "cards" / card / "device" / "driver").symlink_to(tmp_path / driver)
+    assert hardware.fabric(tmp_path / "cards") == "efa"
+    assert hardware.fabric(tmp_path / "absent") == ""
 
 
 # nccl-tests' JSON

@@ -20,6 +20,8 @@ ALONE = "n = 1: not applicable"
 UNKNOWN = "not known for this hardware"
 TOO_SMALL = "size too small to judge"
 REHEARSAL = "Gloo on CPUs: not judged"
+# A ring reaches three quarters of what the switch does: the usual reason for that figure.
+NVLS_ADVICE = "does NCCL use NVLS? NCCL_DEBUG=INFO says so; with NCCL_NVLS_ENABLE=0 the run is judged as a ring, to see whether that is all"
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def _slow(line: Mapping[str, Any], found: Verdict, hardware: expected.Hardware, 
     told = f"{line['collective']} of {timing.in_words(line['bytes'])} in {line['dtype']}: busbw {line['busbw_gb_s']:.4g} GB/s"
     source = f" ({curve.source})" if curve.source else ""
     message = f"{told}, {found.answer}: {found.expected_gb_s:.4g} GB/s for {curve.name}{source}"
-    return Finding(found.id, message, tuple(range(hardware.ranks)))
+    return Finding(found.id, message, tuple(range(hardware.ranks)), NVLS_ADVICE if curve.algorithm == expected.NVLS else "")
 
 
 def curves(hardware: expected.Hardware, known: expected.Known, collectives: Sequence[str]) -> dict[str, Any]:
