@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,9 @@ def apart(script: str) -> list[str]:
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'set -e; {script}; exec "$@"', "sh"]
 
 
-def start(
-    out: Path, folder: Path, before: list[str], *arguments: str, ranks: int = 2, variables: dict[str, str] | None = None
-) -> subprocess.Popen[str]:
+def start(out: Path, folder: Path, before: list[str], *arguments: str, variables: dict[str, str] | None = None) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
-    usual = ["--out", str(out), "--quick", "--ranks", str(ranks), "--backend", "gloo", "--checkpoint-dir", str(folder)]
+    usual = ["--out", str(out), "--quick", "--ranks", "2", "--backend", "gloo", "--checkpoint-dir", str(folder)]
     return subprocess.Popen(
         [*before, PYTHON, str(FOLDER), "smoke", *usual, *arguments],
         stdout=subprocess.PIPE,
@@ -54,8 +53,6 @@ def start(
 
 def slow_disk(seconds: float) -> list[str]:
     """Run what follows with every fsync delayed in the kernel."""
-    if shutil.which("strace") is None:
-        pytest.skip("needs strace")
     delay = f"inject=fsync:delay_enter={int(seconds * 1e6)}"
     return ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", delay]
 
@@ -64,6 +61,24 @@ def place(rank: int, port: int) -> dict[str, str]:
     """The variables of one of two ranks that are started apart."""
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+
+
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_a_slow_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
+    """Two ranks, one of them on a slow disk. They wait most of their time, so they start first and run beside the other tests."""
+    folder, port = tmp_path_factory.mktemp("slow"), free_port()
+    ranks = range(2 if shutil.which("strace") else 0)
+    children = [
+        start(folder / "out", folder / "folder", slow_disk(2.6) if rank else [], "--only", "filesystem", variables=place(rank, port))
+        for rank in ranks
+    ]
+    yield folder / "out", children
+    for child in children:
+        with child:
+            child.kill()
 
 
 def ended(out: Path, *children: subprocess.Popen[str]) -> tuple[report.Report, set[Found]]:
@@ -114,6 +129,7 @@ def test_a_rank_that_sees_another_folder_is_told_from_the_rank_that_lacks_the_mo
     assert list(folder.iterdir()) == []
 
 
+@needs_strace
 def test_a_folder_that_vanishes_while_it_is_used(tmp_path: Path) -> None:
     """Unmounted by another process as soon as the phase has begun to work in it; strace makes the disk slow enough for that."""
     out, folder = tmp_path / "out", tmp_path / "folder"
@@ -124,13 +140,9 @@ def test_a_folder_that_vanishes_while_it_is_used(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_disk_that_is_really_slow_on_one_rank(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    port = free_port()
-    children = [
-        start(out, tmp_path / "folder", slow_disk(2.6) if rank else [], "--only", "filesystem", variables=place(rank, port))
-        for rank in range(2)
-    ]
+@needs_strace
+def test_a_disk_that_is_really_slow_on_one_rank(on_a_slow_disk: tuple[Path, list[subprocess.Popen[str]]]) -> None:
+    out, children = on_a_slow_disk
     found, findings = ended(out, *children)
     assert (findings, found.verdict) == ({("filesystem", "folder-slow", (1,))}, "warn")
 
@@ -145,9 +157,7 @@ def test_a_shared_memory_that_is_too_small_for_loader_workers(tmp_path: Path) ->
 
 def test_nothing_is_left_in_the_folder_when_a_rank_dies(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    _, findings = ended(
-        tmp_path / "out", start(tmp_path / "out", folder, [], "--only", "checkpoint", "--inject", "die:1:checkpoint", ranks=3)
-    )
+    _, findings = ended(tmp_path / "out", start(tmp_path / "out", folder, [], "--only", "checkpoint", "--inject", "die:1:checkpoint"))
     assert findings == {("checkpoint", "rank-died", (1,))}
     assert list(folder.iterdir()) == []
 
