@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision.errors import TimedOut, ToolMissing
+from provision.inside.smoke import processes
 from provision.model import Image
 from provision.pipeline.image.config import STACK
 from provision.pipeline.image.layers import PIECE, reading
@@ -21,6 +22,8 @@ INPUTS = "/tmp/provision-inputs"
 EXPECT, BASELINE = "expected.json", "baseline.json"
 HOST = "smoke"
 LABEL = "org.provision.smoke"
+OWNER = "org.provision.smoke.owner"  # the provision that waits for it, as in inside/smoke/processes.py
+OWNER_FIELDS = 3
 REPORT_LIMIT = 64 << 20
 
 
@@ -108,7 +111,7 @@ def _options(client: Client, image: Image, shm_size: str, gpus: bool, network: s
         "extra_hosts": {HOST: "127.0.0.1"} if apart else None,
         "hostname": HOST if apart else None,
         "init": True,
-        "labels": {LABEL: _name(image)},
+        "labels": {LABEL: _name(image), OWNER: " ".join(processes.own_identity())},
         "network_mode": network,
         "shm_size": shm_size,
         "ulimits": _ulimits(with_gpus),
@@ -126,10 +129,18 @@ def _name(image: Image) -> str:
 
 
 def _remove_leftovers(client: Client, image: Image) -> None:
-    """Containers of an earlier smoke test of this environment whose provision was killed."""
+    """Containers of an earlier smoke test of this environment whose provision was killed. Another test may run right now, and
+    clear away too."""
     with speaking("remove left-over containers"):
-        for container in client.containers.list(all=True, filters={"label": f"{LABEL}={_name(image)}"}):
-            container.remove(force=True, v=True)
+        for container in client.containers.list(all=True, filters={"label": f"{LABEL}={_name(image)}"}, ignore_removed=True):
+            if _is_orphan(container.labels):
+                found(lambda: container.remove(force=True, v=True))  # noqa: B023 - runs at once
+
+
+def _is_orphan(labels: Mapping[str, str]) -> bool:
+    """Whether its owner is known to be gone: one of another machine, boot or container cannot be seen from here."""
+    owner = labels.get(OWNER, "").split(" ")
+    return len(owner) == OWNER_FIELDS and owner[1].isdigit() and processes.state(owner) == processes.GONE
 
 
 def _copy_out(container: Any, out: Path) -> None:

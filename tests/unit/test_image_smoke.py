@@ -1,0 +1,96 @@
+"""Containers that a smoke test in an image left: whose they are, and which may go. Real processes own them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from docker.errors import NotFound
+
+from provision.inside.smoke import processes
+from provision.model import Image
+from provision.pipeline.image import smoke
+
+IMAGE = Image(
+    reference="provision/lab:1", layout=Path("/layout"), manifest_digest="sha256:1", image_id="sha256:2", base="debian",
+    base_digest="sha256:3", lock_sha256="4", layers=(),
+)  # fmt: skip
+
+
+@dataclass
+class Container:
+    labels: Mapping[str, str]
+    gone: bool = False
+    removed: bool = False
+
+    def remove(self, *, force: bool, v: bool) -> None:
+        if self.gone:
+            raise NotFound("no such container")
+        self.removed = True
+
+
+@dataclass
+class Engine:
+    """What is asked of the engine's list, answered from containers that are here."""
+
+    there: list[Container] = field(default_factory=list)
+
+    @property
+    def containers(self) -> Engine:
+        return self
+
+    def list(self, *, filters: Mapping[str, str], **how: object) -> list[Container]:
+        key, _, value = filters["label"].partition("=")
+        return [container for container in self.there if container.labels.get(key) == value]
+
+
+def labels(owner: list[str] | None = None) -> dict[str, str]:
+    return {smoke.LABEL: "provision/lab", **({smoke.OWNER: " ".join(owner)} if owner else {})}
+
+
+@pytest.fixture(scope="module")
+def ended() -> list[str]:
+    """A process that was, and is no more."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        identity = processes.identity(child.pid)
+    return identity
+
+
+def test_a_test_that_runs_keeps_its_container(ended: list[str]) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        running, orphan = Container(labels(processes.identity(other.pid))), Container(labels(ended))
+        smoke._remove_leftovers(Engine([running, orphan]), IMAGE)
+        other.communicate(b"\n")
+    assert (running.removed, orphan.removed) == (False, True)
+
+
+def test_a_number_that_was_used_again_is_not_the_owner() -> None:
+    space, number, started = processes.own_identity()
+    later = Container(labels([space, number, str(int(started) + 1)]))
+    smoke._remove_leftovers(Engine([later]), IMAGE)
+    assert later.removed
+
+
+@pytest.mark.parametrize("owner", [None, ["elsewhere/1", "1", "1"], ["?"], ["a", "b", "c"]])
+def test_what_cannot_be_seen_from_here_stays(owner: list[str] | None) -> None:
+    foreign = Container(labels(owner))
+    smoke._remove_leftovers(Engine([foreign]), IMAGE)
+    assert not foreign.removed
+
+
+def test_one_that_another_test_has_removed_is_in_nobodys_way(ended: list[str]) -> None:
+    first, second = Container(labels(ended), gone=True), Container(labels(ended))
+    smoke._remove_leftovers(Engine([first, second]), IMAGE)
+    assert second.removed
+
+
+def test_a_container_is_labelled_as_ours() -> None:
+    labelled = smoke._options(Engine(), IMAGE, "1g", gpus=False, network="none")
+    ours = Container(labelled["labels"])
+    smoke._remove_leftovers(Engine([ours]), IMAGE)
+    assert labelled["labels"][smoke.OWNER].split(" ") == processes.own_identity()
+    assert not ours.removed
