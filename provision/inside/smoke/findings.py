@@ -1,6 +1,6 @@
 """Every finding that the smoke test can report: what it means, how bad it is, and what to do about it.
 
-The ids are part of the report's contract: scripts and dashboards act on them. docs/smoke.md shows this table; a test
+The ids are part of the report's contract: scripts and dashboards act on them. docs/findings.md shows this table; a test
 compares the two.
 """
 
