@@ -125,7 +125,7 @@ testing = options(
     click.option("--quick", is_flag=True, help="Smoke test: fewer sizes and iterations."),
     click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU instead of rehearsing on CPU."),
     click.option(
-        "--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, metavar="S", help="Seconds for the whole smoke test."
+        "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="S", help="Seconds for the whole smoke test."
     ),
 )
 # What only `provision smoke` asks.

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from provision.errors import CheckFailed, InvalidSpec
+from provision.inside import report as reports
 from provision.inside.junit import dumps
 from provision.inside.smoke import options
 from provision.model import Place, Prefix, Resolution, SmokeResult, Verdict
@@ -18,14 +19,10 @@ from provision.process import clean_environment, run
 
 INSIDE = Path(str(files("provision") / "inside"))
 REPORT = "report.json"
-SCHEMA = 2
 # The host's own deadline on top of the test's: starting Python and importing torch twice on a cold disk.
 STARTING_S = 120.0
-# All that can be said of a report that cannot be read.
-UNREAD: dict[str, Any] = {
-    "started_at": "", "duration_s": 0.0, "backend": "unknown", "device": "unknown", "world_size": 0, "hosts": [], "profile": "unknown",
-    "skipped": [], "phases": [],
-}  # fmt: skip
+# The phase in which it is said why a report is not believed.
+DOUBT = "report"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +43,7 @@ class Request:
     skip: tuple[str, ...] = ()
     require_gpu: bool = False
     inject: tuple[str, ...] = ()
-    timeout_s: float = 300.0
+    timeout_s: float = options.TIMEOUT_S
     out: Path | None = None
     folder: Path | None = None
     expect: Path | None = None
@@ -74,13 +71,11 @@ def check(request: Request) -> None:
     try:
         left_out = options.skipped(request.only, request.skip)
         faults = [options.parse_fault(text) for text in request.inject]
+        options.refuse_what_proves_nothing(left_out, faults, baseline_wanted=request.baseline is not None)
+        if request.ranks is not None:
+            options.refuse_faults_of_nobody(faults, request.ranks)
     except options.UsageError as error:
-        raise InvalidSpec(str(error)) from error
-    if request.baseline and "collectives" in left_out:
-        raise InvalidSpec(f"--baseline {request.baseline}: bandwidths are measured in the phase collectives, which is left out.")
-    idle = [fault.kind for fault in faults if fault.phase in left_out]
-    if idle:
-        raise InvalidSpec(f"--inject {idle[0]}: its phase is left out.")
+        raise InvalidSpec(f"{error}.") from error
 
 
 def arguments(resolution: Resolution, request: Request) -> list[str]:
@@ -113,26 +108,49 @@ def fresh(out: Path) -> None:
 
 
 def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeResult:
-    """Read back what the test wrote. A status that contradicts the report makes the verdict unknown, never a pass."""
+    """Read back what the test wrote. What is no report is CheckFailed. One of another shape, one whose verdict is not what its
+    phases come to, and a status that contradicts it make the verdict unknown, never a pass."""
     try:
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        text = (folder / REPORT).read_text(encoding="utf-8")
+        document = _object(text)
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         tail = " ".join(output.split())[-600:]
         raise CheckFailed(
             f"The smoke test in the {where} ended with status {status} and left no report: {tail or 'it printed nothing'}.",
             advice=f"Run `provision smoke` with -v for its whole output; what it left is in {folder}.",
             details=output,
         ) from error
-    return SmokeResult(where=where, verdict=_verdict(report, status), report=report, evidence=folder)
+    try:
+        verdict = reports.loads(text).verdict
+    except reports.ReportUnreadable as error:
+        document = {**reports.document(_unread(str(error))), "schema": document.get("schema")}
+        verdict = reports.UNKNOWN
+    if reports.succeeded(verdict) and status != 0:
+        verdict = reports.UNKNOWN
+    return SmokeResult(where=where, verdict=cast("Verdict", verdict), report=document, evidence=folder)
 
 
-def _verdict(report: dict[str, Any], status: int) -> Verdict:
-    verdict = report.get("verdict")
-    if report.get("schema") != SCHEMA or verdict not in get_args(Verdict):
-        return "unknown"
-    if verdict in ("pass", "warn") and status != 0:
-        return "unknown"
-    return cast("Verdict", verdict)
+def _object(text: str) -> dict[str, Any]:
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise TypeError(f"{REPORT} is JSON, but no object")
+    return document
+
+
+def _unread(doubt: str) -> reports.Report:
+    """All that can be said of a report that is not believed; the file itself stays in the evidence."""
+    return reports.Report(
+        started_at="",
+        duration_s=0.0,
+        backend="unknown",
+        device="unknown",
+        world_size=0,
+        hosts=[],
+        profile="unknown",
+        skipped=[],
+        facts={},
+        phases=[reports.Phase(DOUBT, reports.UNKNOWN, 0.0, doubt, {}, [])],
+    )
 
 
 def failures(results: Sequence[SmokeResult]) -> list[str]:
@@ -152,16 +170,12 @@ def junit(results: Sequence[SmokeResult]) -> str:
 
 
 def _believed(result: SmokeResult) -> dict[str, Any]:
-    """The report, with a case that fails where the verdict is not what its phases come to."""
+    """The report, with a case that fails where the test did not end as it says."""
     report = result.report
-    if report.get("schema") != SCHEMA:
-        doubt = f"the report is of schema {report.get('schema')!r}, and this provision reads schema {SCHEMA}"
-        report = {**UNREAD, "verdict": result.verdict}
-    elif report["verdict"] != result.verdict:
-        doubt = f"the report says {report['verdict']}, but the test did not end so"
-    else:
+    if report["verdict"] == result.verdict:
         return report
-    case = {"name": "report", "verdict": "unknown", "duration_s": 0.0, "message": doubt, "data": {}, "findings": []}
+    doubt = f"the report says {report['verdict']}, but the test did not end so"
+    case = {"name": DOUBT, "verdict": "unknown", "duration_s": 0.0, "message": doubt, "data": {}, "findings": []}
     return {**report, "phases": [*report["phases"], case]}
 
 

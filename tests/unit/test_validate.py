@@ -9,10 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from provision import console
+from provision.cli import options as cli_options
 from provision.errors import CheckFailed, InvalidSpec
+from provision.inside.smoke import options
 from provision.inside.smoke.options import PHASES
 from provision.model import SmokeResult
 from provision.pipeline import matrix, spec, validate
+from tests import evidence
 
 SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 
@@ -20,6 +24,10 @@ SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 def report(folder: Path, **changes: Any) -> Path:
     (folder / validate.REPORT).write_text(json.dumps({**json.loads(SAMPLE.read_text()), **changes}))
     return folder
+
+
+def one_phase(verdict: str) -> dict[str, Any]:
+    return {"verdict": verdict, "phases": [evidence.phase(verdict=verdict)]}
 
 
 def test_the_sample_is_read(tmp_path: Path) -> None:
@@ -31,12 +39,14 @@ def test_the_sample_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changes,status,verdict", [
     ({}, 1, "unknown"),
-    ({"verdict": "fail"}, 1, "fail"),
-    ({"verdict": "unknown"}, 1, "unknown"),
-    ({"verdict": "splendid"}, 0, "unknown"),
+    (one_phase("fail"), 1, "fail"),
+    (one_phase("unknown"), 1, "unknown"),
+    (one_phase("splendid"), 0, "unknown"),
     ({"schema": 99}, 0, "unknown"),
-    ({"verdict": "warn"}, 0, "warn"),
-    ({"verdict": "pass"}, 0, "pass"),
+    (one_phase("warn"), 0, "warn"),
+    (one_phase("pass"), 0, "pass"),
+    ({**one_phase("fail"), "verdict": "pass"}, 0, "unknown"),
+    ({**one_phase("pass"), "verdict": "fail"}, 1, "unknown"),
 ])  # fmt: skip
 def test_only_a_consistent_pass_passes(tmp_path: Path, changes: dict[str, Any], status: int, verdict: str) -> None:
     found = validate.read_report(report(tmp_path, **changes), "image", status, "")
@@ -44,7 +54,7 @@ def test_only_a_consistent_pass_passes(tmp_path: Path, changes: dict[str, Any], 
     assert bool(validate.failures([found])) == (verdict not in ("pass", "warn"))
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]x"])
+@pytest.mark.parametrize("content", [None, "", "{", "[]x", "[]", "null", "2", '"pass"', "[" * 100_000])
 def test_no_report_is_not_a_pass(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / validate.REPORT).write_text(content)
@@ -52,9 +62,35 @@ def test_no_report_is_not_a_pass(tmp_path: Path, content: str | None) -> None:
         validate.read_report(tmp_path, "prefix", 139, "Segmentation fault\n")
 
 
+BROKEN: list[dict[str, Any]] = [
+    {"verdict": ...},
+    {"phases": ...},
+    {"phases": None},
+    {"phases": ["barrier"]},
+    {"phases": [{"name": "barrier", "verdict": "pass"}]},
+    {"phases": [evidence.phase(findings=["rank-stuck"])]},
+    {"hosts": ...},
+    {"schema": ...},
+    {"kind": "passport"},
+    {"verdict": "pass"},
+]
+
+
+@pytest.mark.parametrize("changes", BROKEN)
+def test_a_report_of_another_shape_is_unknown_and_said_to_be_so_everywhere(tmp_path: Path, changes: dict[str, Any]) -> None:
+    whole = {**json.loads(SAMPLE.read_text()), **changes}
+    (tmp_path / validate.REPORT).write_text(json.dumps({key: value for key, value in whole.items() if value is not ...}))
+    found = validate.read_report(tmp_path, "prefix", 0, "")
+    assert found.verdict == "unknown"
+    (said,) = validate.failures([found])
+    assert said.startswith("prefix: report: not a smoke report of schema 2: ")
+    assert cases([found]) == [("prefix", "report", ["error"])]
+    assert console.smoke_lines(found)[0].startswith("smoke test in the prefix: unknown")
+
+
 def test_a_failed_phase_is_named(tmp_path: Path) -> None:
     finding = {"id": "rank-stuck", "verdict": "fail", "ranks": [1], "message": "did not arrive", "advice": "See its log."}
-    phases = [{"name": "barrier", "verdict": "fail", "message": "rank 1 did not arrive", "findings": [finding]}]
+    phases = [evidence.phase(verdict="fail", message="rank 1 did not arrive", findings=[finding])]
     found = validate.read_report(report(tmp_path, verdict="fail", phases=phases), "image", 1, "")
     assert validate.failures([found]) == ["image: barrier: rank 1 did not arrive (rank-stuck). See its log."]
 
@@ -107,14 +143,29 @@ def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
         (validate.Request(only=("lunch",)), "no phase lunch; there are facts, rendezvous"),
         (validate.Request(skip=("facts",)), "nothing can be tested without it"),
         (validate.Request(inject=("explode",)), "no such fault: 'explode'; there are absent:RANK"),
-        (validate.Request(skip=("ddp",), inject=("die:1:ddp",)), "its phase is left out"),
-        (validate.Request(only=("barrier",), baseline="save"), "in the phase collectives, which is left out"),
+        (validate.Request(skip=("ddp",), inject=("die:1:ddp",)), "die: the phase ddp is skipped"),
+        (validate.Request(skip=("checkpoint",), inject=("flip-bit",)), "flip-bit: it would show in checkpoint, which is skipped"),
+        (validate.Request(ranks=2, inject=("die:2:ddp",)), "die: there is no rank 2 among 2"),
+        (validate.Request(only=("barrier",), baseline="save"), "in the phase collectives, which is skipped"),
         (validate.Request(expect=Path("/no/such/file")), "there is no such file"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(request_: validate.Request, complaint: str) -> None:
     with pytest.raises(InvalidSpec, match=complaint):
         validate.check(request_)
+
+
+def test_one_rank_more_can_be_the_culprit() -> None:
+    validate.check(validate.Request(ranks=3, inject=("die:2:ddp",)))
+    validate.check(validate.Request(inject=("die:2:ddp",)))  # how many ranks there will be, the machine decides
+
+
+def test_the_test_takes_as_long_as_it_may_by_itself() -> None:
+    @cli_options.testing
+    def command() -> None: ...
+
+    (timeout,) = (option for option in command.__click_params__ if option.name == "timeout")  # type: ignore[attr-defined]
+    assert timeout.default == validate.Request().timeout_s == options.TIMEOUT_S
 
 
 def test_an_earlier_report_is_not_taken_for_this_ones(tmp_path: Path) -> None:

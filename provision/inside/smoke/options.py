@@ -165,7 +165,7 @@ def from_namespace(chosen: argparse.Namespace) -> Options:
         expect=None if chosen.expect is None else _curves(chosen.expect),
         baseline=None if chosen.baseline is None else parse_baseline(chosen.baseline),
     )
-    _refuse_what_proves_nothing(options)
+    refuse_what_proves_nothing(options.skipped, options.faults, baseline_wanted=options.baseline is not None)
     if not 0 < options.timeout_s < math.inf:
         raise UsageError(f"--timeout {options.timeout_s:g}: seconds above 0 are needed")
     return options
@@ -180,15 +180,15 @@ def skipped(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
     return tuple(phase for phase in PHASES if phase not in wanted or phase in skip)
 
 
-def _refuse_what_proves_nothing(options: Options) -> None:
+def refuse_what_proves_nothing(skipped: Sequence[str], faults: Sequence[Fault], *, baseline_wanted: bool) -> None:
     """A rehearsal that would pass because its phase does not run proves nothing; bandwidths that nobody measures are none."""
-    if options.baseline is not None and "collectives" in options.skipped:
+    if baseline_wanted and "collectives" in skipped:
         raise UsageError("--baseline: bandwidths are measured in the phase collectives, which is skipped")
-    for fault in options.faults:
-        if fault.phase in options.skipped:
+    for fault in faults:
+        if fault.phase in skipped:
             raise UsageError(f"--inject {fault.kind}: the phase {fault.phase} is skipped")
         shown_in = SHOWN_IN.get(fault.kind, ())
-        if shown_in and set(shown_in) <= set(options.skipped):
+        if shown_in and set(shown_in) <= set(skipped):
             raise UsageError(f"--inject {fault.kind}: it would show in {' or '.join(shown_in)}, which is skipped")
 
 
@@ -249,7 +249,11 @@ def for_world(options: Options, world_size: int) -> Options:
 
 
 def check_faults(options: Options, world_size: int) -> None:
-    for fault in options.faults:
+    refuse_faults_of_nobody(options.faults, world_size)
+
+
+def refuse_faults_of_nobody(faults: Sequence[Fault], world_size: int) -> None:
+    for fault in faults:
         if fault.rank is not None and fault.rank >= world_size:
             raise UsageError(f"--inject {fault.kind}: there is no rank {fault.rank} among {world_size}")
 
