@@ -378,7 +378,7 @@ def known(
             continue
         said = (outcomes or {}).get(rank, outcome.Outcome())
         log = log_of(*["barrier"] * (position.collectives - 1), position.step).latest() if position.collectives else []
-        told.words[rank] = ending.describe(rank, "node1", "", position, log, said.as_json())
+        told.words[rank] = ending.describe("run", rank, "node1", "", position, log, said.as_json())
     return told
 
 
@@ -426,6 +426,27 @@ def test_a_rank_that_left_with_an_error_of_its_own_is_the_cause() -> None:
     left = {1: outcome.found("checkpoint-failed", "no space", broken=True)}
     told = known(at("checkpoint", 9, 7, site="c.py:1"), at("checkpoint", 9, 7), outcomes=left)
     assert judged(told, 2) == [("checkpoint-failed", (1,))]
+
+
+def test_an_error_of_the_backend_is_the_cause_where_the_others_only_wait() -> None:
+    raised = {0: outcome.found("backend-error", "out of memory", broken=True)}
+    waiting = known(at("collectives", 3, 7), at("collectives", 3, 8, site="c.py:1"), outcomes=raised)
+    assert judged(waiting, 2) == [("backend-error", (0,))]
+    alive = known(at("collectives", 3, 7), None, seen="collectives", fate=processes.ALIVE, outcomes=raised)
+    assert judged(alive, 2) == [("backend-error", (0,))]
+
+
+def test_an_error_that_follows_from_another_collective_is_no_finding() -> None:
+    raised = {0: outcome.found("backend-error", "sizes differ", broken=True)}
+    told = known(at("collectives", 3, 7, "all_reduce"), at("collectives", 3, 7, "broadcast"), outcomes=raised)
+    assert judged(told, 2) == [("collective-mismatch", (1,))]
+
+
+def test_what_an_earlier_run_left_is_not_this_ones(tmp_path: Path) -> None:
+    word = ending.describe("earlier", 0, "node1", "", at("barrier", 1, 1), [], outcome.Outcome().as_json())
+    assert ending.leave_word(word, tmp_path, None) is False
+    assert ending.gather(None, tmp_path, 1, {}, "earlier").words[0]["run"] == "earlier"
+    assert ending.gather(None, tmp_path, 1, {}, "this").words == {}
 
 
 def test_nobody_is_blamed_when_all_are_in_one_place() -> None:

@@ -88,10 +88,8 @@ def judge(known: Known, world_size: int, reason: str, cause: str) -> tuple[Findi
     """
     silent = [rank for rank in range(world_size) if rank not in known.words]
     own = [with_rank(finding, rank) for rank, word in sorted(known.words.items()) for finding in from_json(word["outcome"]).findings]
-    causes = [finding for finding in own if finding.id not in CONSEQUENCES]
-    if causes:
-        dead = [rank for rank in silent if known.fates.get(rank) == processes.GONE]
-        return united([*absent(dead, known), *causes])
+    if own:
+        return explained(own, silent, known)
     if silent:
         return united(absent(silent, known))
     if cause == "interrupted":
@@ -101,10 +99,27 @@ def judge(known: Known, world_size: int, reason: str, cause: str) -> tuple[Findi
     differing = calls.compare({rank: word["calls"] for rank, word in known.words.items()}) if _compares(known) else None
     if differing is not None:
         return (differing,)
-    behind = [] if own else _behind(known.standing)
+    behind = _behind(known.standing)
     if behind:
         return united([Finding("rank-stuck", f"{reason}: {known.standing[rank]}", (rank,)) for rank in behind])
-    return united(own) or (Finding(cause, f"{reason}: {_where(known.standing)}", tuple(known.standing)),)
+    return (Finding(cause, f"{reason}: {_where(known.standing)}", tuple(known.standing)),)
+
+
+def explained(own: Sequence[Finding], silent: Sequence[int], known: Known) -> tuple[Finding, ...]:
+    """Of what ranks say and of ranks that say nothing, the causes.
+
+    A rank that left with an error leaves the others waiting: who lives and is silent waits, and is no cause. An error of the backend
+    follows from a rank that ended or from another collective; without either it is itself the cause (out of memory, say).
+    """
+    gone = [rank for rank in silent if known.fates.get(rank) in FATES]
+    causes = [finding for finding in own if finding.id not in CONSEQUENCES]
+    if causes:
+        return united([*absent(gone, known), *causes])
+    lost = gone or [rank for rank in silent if known.fates.get(rank) != processes.ALIVE]
+    if lost:
+        return united(absent(lost, known))
+    differing = calls.compare({rank: word["calls"] for rank, word in known.words.items()}) if known.words else None
+    return (differing,) if differing is not None and differing.id == "collective-mismatch" else united(own)
 
 
 def absent(ranks: Sequence[int], known: Known) -> list[Finding]:
@@ -161,11 +176,14 @@ def stuck_path(out: Path, rank: int) -> Path:
     return out / f"rank{rank}.stuck.json"
 
 
-def describe(rank: int, host: str, reason: str, position: Position, latest: list[list[Any]], outcome: dict[str, Any]) -> dict[str, Any]:
+def describe(
+    run: str, rank: int, host: str, reason: str, position: Position, latest: list[list[Any]], outcome: dict[str, Any]
+) -> dict[str, Any]:
     """The word this rank leaves. outcome: what it had to say of the phase, if it was done with it."""
     return {
         "schema": 2,
         "kind": "stuck",
+        "run": run,
         "rank": rank,
         "host": host,
         "reason": reason,
@@ -195,10 +213,10 @@ def _within(seconds: float, ask: Callable[[], Any]) -> bool:
     return answered.wait(seconds)
 
 
-def last_seen(mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any]) -> dict[int, Any]:
+def last_seen(mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any], run: str) -> dict[int, Any]:
     """Phase, host and process of the ranks that were ever heard of: in the store; when all met, if the store does not answer any
     more; or, before they reached it, beside the report."""
-    seen = {rank: _peek(mailbox, f"at/{rank}") or met.get(rank) or _read(at_path(out, rank)) for rank in range(world_size)}
+    seen = {rank: _peek(mailbox, f"at/{rank}") or met.get(rank) or _of_run(_read(at_path(out, rank)), run) for rank in range(world_size)}
     return {rank: where for rank, where in seen.items() if where is not None}
 
 
@@ -214,16 +232,18 @@ def fates(seen: Mapping[int, Any], ranks: Sequence[int]) -> dict[int, str]:
     return {rank: processes.state(seen[rank]["process"]) for rank in ranks if rank in seen}
 
 
-def gather(mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any]) -> Known:
+def gather(mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any], run: str) -> Known:
     """What the ranks left, in the store or beside the report, and what became of those that left nothing."""
-    known = Known(seen=last_seen(mailbox, out, world_size, met))
+    known = Known(seen=last_seen(mailbox, out, world_size, met, run))
     ranks = range(world_size)
     posted: set[int] = set()
     end = time.monotonic() + GRACE_S
     while True:
         for rank in ranks:
+            if time.monotonic() >= end:
+                break
             told = None if rank in posted else _peek(mailbox, f"stuck/{rank}")
-            left = told or (None if rank in known.words else _read(stuck_path(out, rank)))
+            left = told or (None if rank in known.words else _of_run(_read(stuck_path(out, rank)), run))
             if told is not None:
                 posted.add(rank)
             if left is not None:
@@ -245,6 +265,11 @@ def _cut_off(known: Known, posted: set[int]) -> list[int]:
     return [rank for rank, host in sorted(hosts.items()) if rank not in posted and rank in known.seen and host not in reached]
 
 
+def is_reported(mailbox: Mailbox | None) -> bool:
+    """Whether rank 0 has reported the end already."""
+    return _peek(mailbox, "reported") is not None
+
+
 def end_silent(known: Known, ranks: Sequence[int]) -> None:
     """Ranks on this host that could not even leave a word would outlive the run."""
     for rank in ranks:
@@ -257,6 +282,11 @@ def _peek(mailbox: Mailbox | None, key: str) -> Any:
         return mailbox.peek(key) if mailbox is not None else None
     except StoreLost:
         return None
+
+
+def _of_run(left: Any, run: str) -> Any:
+    """What an earlier run left in the same folder is not this one's."""
+    return left if left is not None and left.get("run") == run else None
 
 
 def _read(path: Path) -> Any:

@@ -265,6 +265,8 @@ def _report_failure(options: choices.Options, run: Run, found: report.Report, na
     fates = {rank: words for rank, words in run.fates.items() if not ending.stuck_path(options.out, rank).exists()}
     if fates:
         findings = united([_cause(name, rank, words) for rank, words in fates.items()])
+    elif name == "teardown" and (left := [rank for rank in run.children if ending.stuck_path(options.out, rank).exists()]):
+        findings = (Finding("rank-stuck", "it did not get away after the last phase", tuple(left)),)
     else:
         findings = (Finding("interrupted" if reason.startswith("ended by") else "rank-died", reason or "the ranks ended without a report"),)
     data: dict[str, Any] = {"logs": {str(rank): _tail(log_path(options.out, rank)) for rank in run.children}}

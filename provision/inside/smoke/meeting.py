@@ -19,7 +19,8 @@ ABSENT = "provision/absent"
 FIRST_PAUSE_S = 0.0005
 LONGEST_PAUSE_S = 0.02
 # How long after the first bad news the other ranks may still say theirs, when a deadline is far away.
-GRACE_S = 2.0
+# A rank that hangs in a collective notices within watchdog.ASK_S + watchdog.PATIENCE_S that another one left, and then leaves its word.
+GRACE_S = 4.5
 
 
 class RanksMissing(Exception):

@@ -29,6 +29,7 @@ FAULTS = {
     "die": ("RANK", "PHASE"),
     "stop": ("RANK", "PHASE"),
     "hang": ("RANK", "PHASE"),
+    "raise": ("RANK", "PHASE"),
     "busy-port": (),
     "unresolvable-master": (),
     "clock-skew": ("RANK",),

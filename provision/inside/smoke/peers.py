@@ -54,8 +54,9 @@ def backend_address(session: Session) -> str:
 
 def _address_towards(host: str, port: int) -> str:
     """The address from which the route to a host leads; nothing is sent."""
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asking:
-        asking.connect((host, port))
+    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with closing(socket.socket(family, kind, protocol)) as asking:
+        asking.connect(target)
         return str(asking.getsockname()[0])
 
 
@@ -63,9 +64,11 @@ def probe(session: Session) -> Outcome:
     """On every rank at once. Broken where this rank cannot reach the next host's."""
     try:
         address, trouble = backend_address(session), ""
+        listening = _listen(address)
     except (LookupError, OSError) as error:
-        address, trouble = "", str(error)
-    with closing(_listen(address)) as listening:
+        address, trouble = "", f"there is no address of this host to listen at: {error}"
+        listening = _listen("")
+    with closing(listening):
         here = [session.place.host, address, listening.getsockname()[1] if address else 0]
         there = session.exchange("addresses", here)
         outcome = _refused(trouble, address, session) or _connect(session, there)
@@ -74,7 +77,7 @@ def probe(session: Session) -> Outcome:
 
 
 def _listen(address: str) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     if address:
         listening.bind((address, 0))
         listening.listen(8)
@@ -84,7 +87,8 @@ def _listen(address: str) -> socket.socket:
 def _refused(trouble: str, address: str, session: Session) -> Outcome | None:
     if trouble:
         return found("interface-absent", trouble, broken=True)
-    if sockets.is_loopback(address):
+    # NCCL never takes a loopback address for its own; that the route to the master is one only says that the master is here.
+    if session.backend == "gloo" and sockets.is_loopback(address):
         return found("interface-loopback", f"{session.place.host} resolves to {address} on itself", broken=True)
     return None
 

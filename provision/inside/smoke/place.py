@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Set by our launcher to the reading of the monotonic clock (one for all processes of a host) that ends the whole run.
 ENDS_AT = "PROVISION_SMOKE_ENDS_AT"
+JOB = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", ENDS_AT)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ class Place:
     # torchrun may start all ranks again; the store then still holds the keys of the attempt before.
     attempt: str
     ends_at: float | None
+    # The name that torchrun or Slurm gave this run, if one did.
+    job: str = ""
+
+    @property
+    def run(self) -> str:
+        """What tells this run from others that use the same folder."""
+        return f"{self.job}/{self.master_addr}:{self.master_port}/{self.attempt}"
 
     @property
     def launched(self) -> bool:
@@ -67,6 +75,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Place | No
         store_is_hosted=given.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         attempt=given.get("TORCHELASTIC_RESTART_COUNT", "0"),
         ends_at=float(given[ENDS_AT]) if ENDS_AT in given else None,
+        job=" ".join(given[name] for name in JOB if name in given),
     )
 
 

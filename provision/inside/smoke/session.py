@@ -100,7 +100,7 @@ class Session:
         return {rank: {**where, "phase": self.phase} for rank, where in self.met.items()}
 
     def where(self) -> dict[str, Any]:
-        return {"phase": self.phase, "host": self.place.host, "process": own_identity()}
+        return {"phase": self.phase, "host": self.place.host, "process": own_identity(), "run": self.place.run}
 
     def enter(self, op: str, detail: str = "") -> None:
         """Note that a collective begins, outside of what is timed. op and detail must be the same on all ranks."""

@@ -80,7 +80,7 @@ def address_of(interface: str) -> str | None:
 def own_address() -> str | None:
     """What this host's own name resolves to: the address that Gloo takes where it is given no interface."""
     try:
-        return str(socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+        return str(socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)[0][4][0])
     except socket.gaierror:
         return None
 

@@ -33,9 +33,9 @@ REPORT_NAME = "report.json"
 # Told to our launcher only, which then takes another port.
 PORT_BUSY = 98
 # Agreeing on a phase has this long even when the phase used up its deadline.
-AGREE_S = 5.0
+AGREE_S = 2.0
 TEARDOWN_S = 20.0
-LEAVE_S = 5.0
+LEAVE_S = 15.0
 FLOOR_S = 1.0
 # Other ranks leave after the reporting rank took the floor: a connection they close would look like the cause to it.
 LINGER_S = 1.0
@@ -106,7 +106,7 @@ class Worker:
 
     def _take(self, phase: phases.Phase) -> Outcome:
         self._phase_started = time.monotonic()
-        self._watchdog.expect(phase.name, self._session.options.deadline_s(phase.name, phase.deadline_s * self._session.leniency))
+        self._watchdog.expect(phase.name, self._session.options.deadline_s(phase.name, self._default_deadline_s(phase)))
         outcome = self._outcome(phase)
         if outcome.broken:
             self._leave_phase(phase.name, outcome)
@@ -115,6 +115,14 @@ class Worker:
         if self._session.meeting is None and not outcome.broken:
             return outcome
         return self._settle()
+
+    def _default_deadline_s(self, phase: phases.Phase) -> float:
+        """On several hosts a rank that imported torch at once waits in rendezvous for those that read it from a slow disk."""
+        spare_s = 0.0
+        if phase.name == "rendezvous" and not self._session.place.all_local:
+            facts = phases.ALL[0]
+            spare_s = max(facts.deadline_s - sum(taken.duration_s for taken in self._taken), 0.0)
+        return (phase.deadline_s + spare_s) * self._session.leniency
 
     def _outcome(self, phase: phases.Phase) -> Outcome:
         session = self._session
@@ -153,9 +161,18 @@ class Worker:
             agreed, duration_s = self._agree(taken)
             self._record(progress.finished(taken.phase.name, agreed, duration_s))
             if agreed.broken:
+                self._say_reported()
                 break
         self._taken.clear()
         return agreed
+
+    def _say_reported(self) -> None:
+        """Keep the deputy from reporting again, from less knowledge."""
+        try:
+            if self._session.place.rank == 0 and self._session.watchdog_mailbox is not None:
+                self._session.watchdog_mailbox.post("reported", True)
+        except StoreLost:
+            return
 
     def _agree(self, taken: Taken) -> tuple[Outcome, float]:
         """One outcome from all ranks', the same on every rank."""
@@ -186,7 +203,7 @@ class Worker:
         if outcome.broken:
             self._leave_word("it left the run")
         if outcome.broken and rank == 0:
-            words = ending.gather(None, session.options.out, session.place.world_size, {}).words
+            words = ending.gather(None, session.options.out, session.place.world_size, {}, session.place.run).words
             findings += [with_rank(f, other) for other, word in words.items() for f in from_json(word["outcome"]).findings if other != rank]
         return replace(outcome, findings=united(findings))
 
@@ -196,21 +213,30 @@ class Worker:
         if has_cause or all(summary == summaries[0] for summary in summaries):
             return None
         latest = self._session.agree(f"calls until {name}", self._session.calls.latest(), lambda _: False)
-        return compare(dict(enumerate(latest)))
+        differing = compare(dict(enumerate(latest)))
+        raised = any(finding.id in ending.CONSEQUENCES for outcome in outcomes for finding in outcome.findings)
+        # Who raised called fewer because of that.
+        return None if raised and differing is not None and differing.id == "collective-skipped" else differing
 
     def _without(self, missing: RanksMissing) -> Outcome:
         """What can be said of a phase when some ranks did not."""
         told = {rank: from_json(said["outcome"]) for rank, said in missing.payloads.items()}
-        causes = [with_rank(finding, rank) for rank, outcome in told.items() for finding in _causes(outcome.findings)]
-        data = told[0].data if 0 in told else {}
-        return Outcome(findings=united([*self._absent(missing.ranks), *causes]), data=data, broken=True)
+        own = [with_rank(finding, rank) for rank, outcome in told.items() for finding in outcome.findings]
+        known = self._known_of(missing.ranks)
+        findings = ending.explained(own, missing.ranks, known) if own else united(ending.absent(missing.ranks, known))
+        return Outcome(findings=findings, data=told[0].data if 0 in told else {}, broken=True)
 
     def _absent(self, ranks: Sequence[int]) -> tuple[Finding, ...]:
+        return united(ending.absent(ranks, self._known_of(ranks)))
+
+    def _known_of(self, ranks: Sequence[int]) -> ending.Known:
+        """What is known of ranks that do not answer; those of this host are ended."""
         session = self._session
-        known = ending.Known(seen=ending.last_seen(session.mailbox, session.options.out, session.place.world_size, session.last_met))
+        where = (session.mailbox, session.options.out, session.place.world_size, session.last_met, session.place.run)
+        known = ending.Known(seen=ending.last_seen(*where))
         known.fates = ending.fates(known.seen, ranks)
         self._end_silent(known, ranks)
-        return united(ending.absent(ranks, known))
+        return known
 
     def _record(self, phase: report.Phase) -> None:
         with self._floor:
@@ -261,6 +287,7 @@ class Worker:
             self._watchdog.expect("teardown", TEARDOWN_S)
         success = report.succeeded(self._report().verdict)
         self._leave()
+        fs.remove_if_there(ending.at_path(self._session.options.out, self._session.place.rank))
         if broken:
             # Destructors of a group that lost a peer may wait for it for ever.
             os._exit(1)
@@ -294,19 +321,31 @@ class Worker:
         watchdog.ring_backstop(watchdog.BACKSTOP_S)
         self._floor.acquire(timeout=FLOOR_S)
         try:
-            if not self._is_complete or cause not in (watchdog.SIGNALED, watchdog.ABANDONED):
+            if self._is_complete:
+                self._end_of_teardown(reason, cause)
+            else:
                 self._report_or_linger(self._leave_word(reason), reason, cause)
+            fs.remove_if_there(ending.at_path(self._session.options.out, self._session.place.rank))
             self._session.clear_leftovers()
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
         finally:
             os._exit(1)
 
+    def _end_of_teardown(self, reason: str, cause: str) -> None:
+        """All phases are reported. A rank that does not get away speaks for itself: whoever does not answer now has ended well."""
+        if cause in (watchdog.SIGNALED, watchdog.ABANDONED):
+            return
+        self._leave_word(reason)
+        if self._session.place.rank == 0:
+            outcome = Outcome(findings=(Finding("rank-stuck", reason, (0,)),))
+            self._write_failure("teardown", outcome)
+
     def _leave_word(self, reason: str) -> bool:
         """Whether the store took it."""
         session, rank = self._session, self._session.place.rank
         latest = session.calls.latest()
-        word = ending.describe(rank, session.place.host, reason, session.position, latest, self._parting.as_json())
+        word = ending.describe(session.place.run, rank, session.place.host, reason, session.position, latest, self._parting.as_json())
         return ending.leave_word(word, session.options.out, session.watchdog_mailbox)
 
     def _report_or_linger(self, reaches_store: bool, reason: str, cause: str) -> None:
@@ -316,8 +355,8 @@ class Worker:
             time.sleep(LINGER_S)
             return
         mailbox = session.watchdog_mailbox if reaches_store else None
-        known = ending.gather(mailbox, session.options.out, session.place.world_size, session.last_met)
-        if rank == 0 or 0 not in known.words:
+        known = ending.gather(mailbox, session.options.out, session.place.world_size, session.last_met, session.place.run)
+        if rank == 0 or (0 not in known.words and not ending.is_reported(mailbox)):
             self._report_ending(known, reason, cause)
             self._end_silent(known, range(session.place.world_size))
 
@@ -328,11 +367,14 @@ class Worker:
 
     def _report_ending(self, known: ending.Known, reason: str, cause: str) -> None:
         session = self._session
-        name = "teardown" if self._is_complete else ending.failing_phase(known, session.phase)
         findings = ending.judge(known, session.place.world_size, reason, cause)
         outcome = Outcome(findings=findings, data={"stuck": {str(rank): word for rank, word in sorted(known.words.items())}})
+        self._write_failure(ending.failing_phase(known, session.phase), outcome)
+        self._say_reported()
+
+    def _write_failure(self, name: str, outcome: Outcome) -> None:
         failing = progress.with_failure(self._report(), name, outcome, time.monotonic() - self._phase_started)
-        report.write(failing, session.options.out / REPORT_NAME, session.options.junit)
+        report.write(failing, self._session.options.out / REPORT_NAME, self._session.options.junit)
         said = next(phase for phase in failing.phases if phase.name == name)
         os.write(self._output, "".join(f"{line}\n" for line in self._lines(said)).encode())
 
