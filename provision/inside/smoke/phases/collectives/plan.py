@@ -110,7 +110,13 @@ def _sizes(scope: Scope, collective: str, dtype: str) -> list[int]:
         sizes = (TRIED_BYTES[scope.device],)
     elif _is_rehearsed(scope, collective, dtype):
         sizes = REHEARSED
-    return [size for size in sizes if size <= _most(scope)]
+    return [size for size in sizes if size <= _most(scope)] or [_largest_that_fits(scope)]
+
+
+def _largest_that_fits(scope: Scope) -> int:
+    """Of the sweep's sizes, for what is tried at one size only: an unmeasured type would look like a right one."""
+    sizes = SIZES[scope.device, scope.profile]
+    return max((size for size in sizes if size <= _most(scope)), default=min(sizes))
 
 
 def _is_rehearsed(scope: Scope, collective: str, dtype: str) -> bool:
