@@ -137,6 +137,20 @@ def test_no_message_is_larger_than_the_memory_allows() -> None:
     assert rows[-1].bytes == 256 << 20
 
 
+@pytest.mark.parametrize("profile", ["quick", "default", "full"])
+@given(device=st.sampled_from(["cpu", "cuda"]), most_bytes=st.floats(0, 1e10))
+def test_however_little_memory_is_free_nothing_is_left_out(profile: str, device: str, most_bytes: float) -> None:
+    little = scope(device=device, profile=profile, most_bytes=most_bytes, ranks=1)
+    rows = plan.rows(little, plan.candidates(little))
+    assert {(row.collective, row.dtype) for row in rows} == set(plan.candidates(little))
+    assert all(row.bytes <= max(most_bytes, 8) for row in rows)
+
+
+def test_a_short_type_is_tried_at_the_largest_size_that_fits() -> None:
+    rows = plan.rows(scope(device="cuda", most_bytes=200e6), [("all_reduce", "bfloat16"), ("all_reduce", "float16")])
+    assert [(row.dtype, row.bytes) for row in rows] == [("bfloat16", 64 << 20), ("float16", 64 << 20)]
+
+
 @pytest.mark.parametrize(
     ("seats", "per_core"),
     [
@@ -198,10 +212,12 @@ def curve(**changes: Any) -> expected.Curve:
     return expected.Curve(**{"device": "NVIDIA X*", "ranks": 8, "points": ((GIB, 100.0),), **changes})
 
 
-def judged(busbw: float | None, size: int = GIB, device: str = "NVIDIA X1", wires: tuple[tuple[str, float], ...] = ()) -> judge.Verdict:
+def judged(
+    busbw: float | None, size: int = GIB, device: str = "NVIDIA X1", wires: tuple[tuple[str, float], ...] = (), backend: str = "nccl"
+) -> judge.Verdict:
     known = expected.Known((curve(),), wires)
     line = {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": busbw}
-    return judge.verdict(line, expected.Hardware(device, 8, 1), known)
+    return judge.verdict(line, expected.Hardware(device, 8, 1, backend=backend), known)
 
 
 @given(st.floats(0.1, 1000))
@@ -218,6 +234,7 @@ def test_small_messages_are_never_judged(busbw: float, size: int) -> None:
 def test_answers_that_are_no_findings() -> None:
     assert judged(5.0, device="NVIDIA Y1") == judge.Verdict("not known for this hardware")
     assert judged(5.0, device="cpu") == judge.Verdict("Gloo on CPUs: not judged")
+    assert judged(5.0, backend="gloo") == judge.Verdict("Gloo moves what is on a GPU through the host: not judged")
     assert judged(None) == judge.Verdict("n = 1: not applicable")
     above = judged(130.0, wires=(("NVIDIA X*", 120.0),))
     assert (above.id, above.answer) == ("", "fine; above the wire's 120 GB/s, as the switch adds up (NVLS)")

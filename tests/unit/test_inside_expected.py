@@ -79,7 +79,8 @@ def test_published_values_are_found_by_hardware(hardware: expected.Hardware, col
         expected.Hardware("NVIDIA L4", 8, 1),
         expected.Hardware("NVIDIA H200", 3, 1, nvls=True),
         expected.Hardware("NVIDIA H200", 32, 4, "mlx5_core", nvls=True),
-        expected.Hardware("cpu", 8, 1),
+        expected.Hardware("cpu", 8, 1, backend="gloo"),
+        expected.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
     ],
 )
 def test_other_hardware_is_not_known(hardware: expected.Hardware) -> None:
@@ -116,6 +117,22 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "named", "fitting"),
+    [
+        ("cpu", None, ["gloo"]),
+        ("cpu", "nccl", ["nccl"]),
+        ("NVIDIA H200", None, ["nccl"]),
+        ("NVIDIA H200", "gloo", ["gloo"]),
+        ("NVIDIA H200", "nccl", ["nccl"]),
+    ],
+)
+def test_a_curve_is_of_one_backend_named_or_the_devices_own(tmp_path: Path, device: str, named: str | None, fitting: list[str]) -> None:
+    known = expected.load(written(tmp_path / "own.json", device=device, backend=named))
+    answers = [backend for backend in ("nccl", "gloo") if known.curve(expected.Hardware(device, 2, 1, backend=backend), "all_reduce")]
+    assert answers == fitting
+
+
+@pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"ranks": "two"}, "curve 1, ranks: 'two' is not a number from 1 on"),
@@ -124,6 +141,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ({"points": {}}, "curve 1, points: an object of sizes and GB/s is needed"),
         ({"points": {"1MB": 3}}, "'1MB' is not a size; write 512MiB, 16GiB or a number of bytes"),
         ({"points": {"1MiB": -3}}, "curve 1 at 1MiB: -3 is not a number of GB/s above 0"),
+        ({"backend": "NCCL"}, "curve 1, backend: 'NCCL' is neither nccl nor gloo"),
         ({"device": 3}, "curve 1, device: 3 is not a text"),
         ({"from": "large"}, "'large' is not a size"),
     ],

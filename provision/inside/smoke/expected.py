@@ -25,9 +25,11 @@ SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)$")
 # Below, a message is too small to say something of bandwidth: 256 MiB reaches 90 % of what 16 GiB does on 8xH200.
 JUDGED_FROM_BYTES = 512 * MIB
 ANY = "*"
+NCCL, GLOO = BACKENDS = ("nccl", "gloo")
 NVLS = "NVLS"
+CPU = "cpu"
 NEEDED = ("device", "ranks", "points")
-WORDS = ("fabric", "algorithm", "collective", "condition", "source")
+WORDS = ("backend", "fabric", "algorithm", "collective", "condition", "source")
 KEYS = (*NEEDED, "hosts", "from", *WORDS)
 
 
@@ -45,6 +47,7 @@ class Hardware:
     fabric: str = ""
     # Whether NCCL may add up in the switch: it can since 2.17, unless it was told not to.
     nvls: bool = False
+    backend: str = NCCL
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,13 @@ class Curve:
     from_bytes: int = JUDGED_FROM_BYTES
     condition: str = ""
     source: str = ""
+    # Empty: NCCL between GPUs, Gloo between CPUs.
+    backend: str = ""
 
     def fits(self, hardware: Hardware, collective: str) -> bool:
         return (
             (self.ranks, self.hosts, self.collective) == (hardware.ranks, hardware.hosts, collective)
+            and hardware.backend == (self.backend or (GLOO if hardware.device == CPU else NCCL))
             and fnmatchcase(hardware.device, self.device)
             and fnmatchcase(hardware.fabric, self.fabric)
         )
@@ -141,6 +147,8 @@ def _curve(entry: Any, where: str) -> Curve:
     if missing:
         raise ValueError(f"{where}: {', '.join(missing)} is missing")
     words = {key: _text(entry[key], f"{where}, {key}") for key in WORDS if key in entry}
+    if words.get("backend", NCCL) not in BACKENDS:
+        raise ValueError(f"{where}, backend: {words['backend']!r} is neither nccl nor gloo")
     return Curve(
         device=_text(entry["device"], f"{where}, device"),
         ranks=_count(entry["ranks"], f"{where}, ranks"),

@@ -16,7 +16,7 @@ CARDS = Path("/sys/class/infiniband")
 
 def of(session: Session, hosts: int) -> expected.Hardware:
     nvls = session.backend == "nccl" and expected.with_nvls(os.environ, _nccl(session))
-    return expected.Hardware(device_name(session), session.place.world_size, hosts, fabric(), nvls)
+    return expected.Hardware(device_name(session), session.place.world_size, hosts, fabric(), nvls, session.backend)
 
 
 def identity(session: Session, hosts: int) -> baseline.Identity:

@@ -20,6 +20,7 @@ ALONE = "n = 1: not applicable"
 UNKNOWN = "not known for this hardware"
 TOO_SMALL = "size too small to judge"
 REHEARSAL = "Gloo on CPUs: not judged"
+THROUGH_THE_HOST = "Gloo moves what is on a GPU through the host: not judged"
 # A ring reaches three quarters of what the switch does: the usual reason for that figure.
 NVLS_ADVICE = "does NCCL use NVLS? NCCL_DEBUG=INFO says so; with NCCL_NVLS_ENABLE=0 the run is judged as a ring, to see whether that is all"
 
@@ -39,7 +40,7 @@ def verdict(line: Mapping[str, Any], hardware: expected.Hardware, known: expecte
     if busbw is None:
         return Verdict(ALONE)
     if curve is None:
-        return Verdict(REHEARSAL if hardware.device == "cpu" else UNKNOWN)
+        return Verdict(_unknown(hardware))
     wanted = curve.at(line["bytes"])
     if line["bytes"] < curve.from_bytes:
         return Verdict(TOO_SMALL, wanted)
@@ -47,6 +48,12 @@ def verdict(line: Mapping[str, Any], hardware: expected.Hardware, known: expecte
     if share >= FINE:
         return Verdict(_fine(busbw, known.wire_gb_s(hardware.device)), wanted)
     return Verdict(f"{share:.0%} of what is expected", wanted, "bandwidth-reduced" if share >= BAD else "bandwidth-low")
+
+
+def _unknown(hardware: expected.Hardware) -> str:
+    if hardware.device == expected.CPU:
+        return REHEARSAL
+    return THROUGH_THE_HOST if hardware.backend == expected.GLOO else UNKNOWN
 
 
 def _fine(busbw: float, wire: float | None) -> str:
