@@ -29,7 +29,7 @@ PIECE_BYTES = 16 << 20
 @dataclass(frozen=True)
 class Difference:
     parameter: str
-    # What the ranks below have and what the others have; the ranks themselves are not in it.
+    # What the ranks below have and what most have; where no model has a majority, these are all ranks and it says who has what.
     message: str
     ranks: tuple[int, ...]
 
@@ -38,8 +38,7 @@ class ParametersDiffer(RuntimeError):
     """The ranks did not build the same model; raised on all of them."""
 
     def __init__(self, difference: Difference) -> None:
-        ranks = ", ".join(map(str, difference.ranks))
-        super().__init__(f"rank{'s' if len(difference.ranks) > 1 else ''} {ranks}: {difference.message}")
+        super().__init__(f"{_named(difference.ranks)}: {difference.message}")
         self.difference = difference
 
 
@@ -89,15 +88,20 @@ def data_digest(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def first_difference(models: Sequence[Sequence[Entry]]) -> Difference | None:
-    """Between what most ranks have (rank 0, where no model has a majority) and the first rank that has something else."""
+    """Between what most ranks have and the first rank that has something else; without a majority, between rank 0 and that one.
+
+    Of two ranks either may be the wrong one, so without a majority all are named.
+    """
     kinds = [json.dumps(model) for model in models]
     usual, is_majority = _usual(kinds)
     others = [rank for rank, kind in enumerate(kinds) if kind != usual]
     if not others:
         return None
-    whose = "on most ranks" if is_majority else f"on rank {kinds.index(usual)}"
+    whose = "on most ranks" if is_majority else f"on {_holders(kinds, usual)}"
     name, message = _compare(models[kinds.index(usual)], models[others[0]], whose)
-    return Difference(name, message, tuple(others))
+    if is_majority:
+        return Difference(name, message, tuple(others))
+    return Difference(name, f"on {_holders(kinds, kinds[others[0]])}, {message}", tuple(range(len(models))))
 
 
 def _entry(name: str, value: torch.Tensor) -> Entry:
@@ -133,6 +137,14 @@ def _usual(kinds: Sequence[str]) -> tuple[str, bool]:
     """What more than half of the ranks have, or else what rank 0 has: DDP would copy from rank 0."""
     kind, count = Counter(kinds).most_common(1)[0]
     return (kind, True) if count * 2 > len(kinds) else (kinds[0], False)
+
+
+def _holders(kinds: Sequence[str], kind: str) -> str:
+    return _named([rank for rank, other in enumerate(kinds) if other == kind])
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _compare(usual: Sequence[Entry], other: Sequence[Entry], whose: str) -> tuple[str, str]:

@@ -105,11 +105,11 @@ else:
     assert found[0] == found[1]
     assert found[0]["exists"] is True
     assert found[0]["failed"] == [2, [0]]
-    assert found[0]["differ"] == "rank 1: parameter 0.weight is [9, 4] float32, not [8, 4] float32 as on rank 0"
+    assert found[0]["differ"] == "ranks 0, 1: on rank 1, parameter 0.weight is [9, 4] float32, not [8, 4] float32 as on rank 0"
     assert found[0]["files"] == ["rank0", "rank1"]
     assert [said["rank"] for said in found[0]["said"]] == [0, 1]
     assert [len(said["long"]) for said in found[0]["said"]] == [10, 1010]
-    assert found[0]["values"] == "rank 1: parameter weight holds other values than on rank 0"
+    assert found[0]["values"] == "ranks 0, 1: on rank 1, parameter weight holds other values than on rank 0"
     assert found[0]["mixed"] == "the ranks are not at the same meeting: rank 0 at 'meeting of 0', rank 1 at 'meeting of 1'"
 
 

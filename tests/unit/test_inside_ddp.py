@@ -70,7 +70,7 @@ def test_ranks_whose_gradients_differ_from_most_are_named() -> None:
     assert (found.id, found.ranks) == ("gradient-mismatch", (0,))
     found = gradients.unlike_others(["a", "b"])
     assert found is not None
-    assert found.ranks == (1,)
+    assert found.ranks == (0, 1)
 
 
 def test_scaling_is_the_time_alone_by_the_time_together() -> None:

@@ -63,14 +63,21 @@ def test_rank_0_is_right_only_where_it_is_not_alone() -> None:
     assert found.ranks == (0,)
     found = ddp_check.first_difference([other, MODEL])
     assert found is not None
-    assert (found.ranks, found.message) == ((1,), "parameter 0.bias is [4] float32, not [5] float32 as on rank 0")
+    assert (found.ranks, found.message) == ((0, 1), "on rank 1, parameter 0.bias is [4] float32, not [5] float32 as on rank 0")
+
+
+def test_of_two_halves_all_are_named_and_who_has_what() -> None:
+    found = ddp_check.first_difference([MODEL, MODEL[:2], MODEL[:2], MODEL])
+    assert found is not None
+    assert found.message == "on ranks 1, 2, parameter 1.weight is missing; it is [2, 4] float32 on ranks 0, 3"
+    assert str(ddp_check.ParametersDiffer(found)) == f"ranks 0, 1, 2, 3: {found.message}"
 
 
 def test_values_that_differ_are_said_to() -> None:
     mine, theirs = [["weight", [2], "float32", True, "abc"]], [["weight", [2], "float32", True, "def"]]
     found = ddp_check.first_difference([mine, theirs])
     assert found is not None
-    assert found.message == "parameter weight holds other values than on rank 0"
+    assert found.message == "on rank 1, parameter weight holds other values than on rank 0"
 
 
 @given(some.lists(models, min_size=1, max_size=5))
@@ -79,10 +86,12 @@ def test_a_difference_is_found_exactly_where_there_is_one(given_models: list[lis
     if found is None:
         assert all(model == given_models[0] for model in given_models)
         return
-    usual = next(model for rank, model in enumerate(given_models) if rank not in found.ranks)
-    assert [rank for rank, model in enumerate(given_models) if model != usual] == list(found.ranks)
-    assert 2 * len(found.ranks) < len(given_models) or 0 not in found.ranks
-    first = given_models[found.ranks[0]]
+    is_majority = len(found.ranks) < len(given_models)
+    assert is_majority == any(2 * given_models.count(model) > len(given_models) for model in given_models)
+    usual = next(model for rank, model in enumerate(given_models) if rank not in found.ranks or not is_majority)
+    unlike = [rank for rank, model in enumerate(given_models) if model != usual]
+    assert not is_majority or unlike == list(found.ranks)
+    first = given_models[unlike[0]]
     mine = [entry for entry in usual if entry[0] == found.parameter]
     theirs = [entry for entry in first if entry[0] == found.parameter]
     assert mine != theirs or sorted(map(str, usual)) == sorted(map(str, first)) or found.message.endswith("another order")

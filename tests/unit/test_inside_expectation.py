@@ -349,15 +349,15 @@ def test_the_rank_that_differs_from_most_is_named_also_where_it_is_rank_0() -> N
     ]
 
 
-def test_of_two_ranks_the_lower_is_taken_for_the_usual() -> None:
+def test_of_two_ranks_either_may_be_the_wrong_one() -> None:
     assert drift.findings([row(0), row(1, lock_hash=None)]) == [
-        Finding("environment-drift", "lock_hash is absent on rank 1, but same on rank 0", (1,))
+        Finding("environment-drift", "lock_hash is same on rank 0, absent on rank 1", (0, 1))
     ]
 
 
 def test_every_other_value_is_a_finding_of_its_own() -> None:
-    rows = [row(0, nccl="a"), row(1, nccl="b"), row(2, nccl="c"), row(3, nccl="a"), row(4, driver="5")]
-    found = drift.findings([{**one, "nccl": one["nccl"] if one["rank"] < 4 else "a"} for one in rows])
+    rows = [row(0, nccl="a"), row(1, nccl="b"), row(2, nccl="c"), row(3, nccl="a"), row(4, nccl="a", driver="5")]
+    found = drift.findings(rows)
     assert [(finding.id, finding.ranks) for finding in found] == [
         ("environment-drift", (1,)),
         ("environment-drift", (2,)),
@@ -366,12 +366,12 @@ def test_every_other_value_is_a_finding_of_its_own() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=8))
-def test_the_named_ranks_are_those_without_the_commonest_value(values: list[str | None]) -> None:
+def test_the_named_ranks_are_those_without_the_majoritys_value_or_all(values: list[str | None]) -> None:
     found = drift.drift([row(rank, torch=value) for rank, value in enumerate(values)])
     named = {rank for finding in found for rank in finding.ranks}
-    kept = {value for rank, value in enumerate(values) if rank not in named}
-    assert len(kept) == 1
-    assert all(values.count(next(iter(kept))) >= values.count(value) for value in values)
+    majority = [value for value in set(values) if values.count(value) * 2 > len(values)]
+    assert named == {rank for rank, value in enumerate(values) if value not in majority}
+    assert len(found) == (len(set(values)) - 1 if majority else 1)
 
 
 def test_ranks_on_one_gpu_are_named_together_unless_gloo_was_asked_for() -> None:

@@ -1,6 +1,6 @@
 """How the ranks compare: one environment everywhere, a GPU for each, and room for all in what they share. Pure.
 
-Every rank says one row of plain values; a rank is named for what it has in contrast to most of the others.
+Every rank says one row of plain values; a rank is named for what it has in contrast to most. Without a majority all are: who is right?
 """
 
 from __future__ import annotations
@@ -73,13 +73,16 @@ def _shared_memory(row: Mapping[str, Any], ranks: int) -> tuple[str, str] | None
 
 
 def _differing(id: str, name: str, rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """One finding for each value that is not the one most ranks have; of as many each, the lowest rank's is taken for the usual."""
+    """One finding for each value that is not the one most ranks have; one of all ranks where no value has a majority."""
     holders: dict[Any, list[int]] = {}
     for row in rows:
         holders.setdefault(row[name], []).append(row["rank"])
     if len(holders) < 2:
         return []
     usual = max(holders, key=lambda value: len(holders[value]))
+    if len(holders[usual]) * 2 <= len(rows):
+        said = ", ".join(f"{_in_words(value)} on {name_ranks(ranks)}" for value, ranks in holders.items())
+        return [Finding(id, f"{name} is {said}", tuple(row["rank"] for row in rows))]
     known = f"{_in_words(usual)} on {name_ranks(holders[usual])}"
     others = {value: ranks for value, ranks in holders.items() if value != usual}
     return [

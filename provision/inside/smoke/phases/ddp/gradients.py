@@ -48,10 +48,14 @@ def unlike_alone(expected: dict[str, torch.Tensor], given: dict[str, torch.Tenso
 
 def unlike_others(digests: Sequence[str]) -> Finding | None:
     """Within the tolerance each may be; but all ranks must have the same bits, or their models drift apart."""
-    usual = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
+    usual = max(digests, key=digests.count)
     other = tuple(rank for rank, digest in enumerate(digests) if digest != usual)
+    if not other:
+        return None
+    if digests.count(usual) * 2 <= len(digests):  # either may be the wrong one
+        return Finding("gradient-mismatch", "gradients differ in their last bits after the same step", tuple(range(len(digests))))
     message = f"gradients differ in their last bits from those of rank {digests.index(usual)} after the same step"
-    return Finding("gradient-mismatch", message, other) if other else None
+    return Finding("gradient-mismatch", message, other)
 
 
 def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
