@@ -20,13 +20,17 @@ ENDING: list[tuple[str, str, Found]] = [
     ("die:1:rendezvous", "--only rendezvous", ("rendezvous", "rank-died", (1,))),
     ("die:0:barrier", "--only barrier", ("barrier", "rank-died", (0,))),
     ("die:1:collectives", "--only collectives", ("collectives", "rank-died", (1,))),
+    ("die:1:compute", "--only compute", ("compute", "rank-died", (1,))),
     ("die:1:ddp", "--only ddp", ("ddp", "rank-died", (1,))),
+    ("die:1:filesystem", "--only filesystem", ("filesystem", "rank-died", (1,))),
     ("die:1:checkpoint", "--only checkpoint", ("checkpoint", "rank-died", (1,))),
     ("raise:0:collectives", "--only collectives", ("collectives", "backend-error", (0,))),
     ("raise:1:ddp", "--only ddp", ("ddp", "backend-error", (1,))),
     ("stop:1:facts", "--deadline rendezvous=4", ("facts", "rank-stopped", (1,))),
     ("stop:0:barrier", "--only barrier --deadline barrier=4", ("barrier", "rank-stopped", (0,))),
+    ("stop:1:collectives", "--only collectives --deadline collectives=4", ("collectives", "rank-stopped", (1,))),
     ("stop:1:ddp", "--only ddp --deadline ddp=4", ("ddp", "rank-stopped", (1,))),
+    ("stop:1:filesystem", "--only filesystem --deadline filesystem=4", ("filesystem", "rank-stopped", (1,))),
     ("stop:1:checkpoint", "--only checkpoint --deadline checkpoint=4", ("checkpoint", "rank-stopped", (1,))),
     ("hang:1:rendezvous", "--deadline rendezvous=4", ("rendezvous", "rank-stuck", (1,))),
     ("hang:0:collectives", "--only collectives --deadline collectives=4", ("collectives", "rank-stuck", (0,))),
@@ -44,19 +48,19 @@ LASTING: list[tuple[tuple[str, ...], set[Found]]] = [
     (
         ("other-torch:1", "small-shm:0", "user-site:1", "clock-skew:1", "slow-rank:0", "wrong-value:1", "wrong-shape:1", "flip-bit"),
         {
-            ("facts", "environment-drift", (1,)),
+            ("facts", "environment-drift", BOTH),
             ("facts", "shm-small", (0,)),
             ("facts", "user-site", (1,)),
             ("rendezvous", "clock-skew", (1,)),
             ("barrier", "slow-rank", (0,)),
             ("collectives", "wrong-value", (1,)),
-            ("ddp", "parameter-mismatch", (1,)),
+            ("ddp", "parameter-mismatch", BOTH),
             ("checkpoint", "checkpoint-damaged", BOTH),
         },
     ),
     (
-        ("missing-parameter:1", "slow-folder:0"),
-        {("ddp", "parameter-mismatch", (1,)), ("filesystem", "folder-slow", (0,))},
+        ("missing-parameter:0", "slow-folder:0"),
+        {("ddp", "parameter-mismatch", BOTH), ("filesystem", "folder-slow", (0,))},
     ),
 ]
 
@@ -81,6 +85,8 @@ def test_every_fault_is_rehearsed_here() -> None:
     kinds = {fault.split(":")[0] for fault, _, _ in ENDING} | {fault.split(":")[0] for faults, _ in LASTING for fault in faults}
     # shadow-nccl, only where torch has a libnccl of its own, is in test_inside_smoke_facts.
     assert kinds | {"shadow-nccl"} == set(options.FAULTS)
+    died_in = {expected[0] for fault, _, expected in ENDING if fault.startswith("die:")}
+    assert died_in == set(options.PHASES)  # whose watching differs: in some a rank waits for the others, in some it does not
 
 
 def test_both_call_sites_of_a_mismatch_are_said(tmp_path: Path) -> None:
