@@ -22,6 +22,7 @@ from .. import facts, fs, libraries, report, table
 from . import ending, expectation, place, processes, progress, worker
 from . import options as choices
 from .outcome import Finding, Outcome, united
+from .reporting import REPORT_NAME
 from .watchdog import PEER_LOST
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def _prepare(out: Path) -> None:
     """What an earlier run left must not be taken for this one's."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for pattern in (worker.REPORT_NAME, "rank*.log", "rank*.stuck.json", "rank*.at.json"):
+        for pattern in (REPORT_NAME, "rank*.log", "rank*.stuck.json", "rank*.at.json"):
             for path in out.glob(pattern):
                 path.unlink()
     except OSError as error:
@@ -245,7 +246,7 @@ def _prepare_junit(path: Path | None) -> None:
 def _conclude(options: choices.Options, run: Run, reason: str) -> int:
     for path in options.out.glob("rank*.at.json"):
         path.unlink()
-    found = _read(options.out / worker.REPORT_NAME) or _empty(options, run)
+    found = _read(options.out / REPORT_NAME) or _empty(options, run)
     ended_badly = {rank: in_words(code) for rank, code in run.codes.items() if code != 0}
     pending = progress.first_pending(found)
     if pending is None and not ended_badly:
@@ -263,6 +264,8 @@ def _conclude(options: choices.Options, run: Run, reason: str) -> int:
 def _report_failure(options: choices.Options, run: Run, found: report.Report, name: str, reason: str) -> None:
     """In place of rank 0, which could not. A rank that left its word ended because of another one."""
     fates = {rank: words for rank, words in run.fates.items() if not ending.stuck_path(options.out, rank).exists()}
+    # A rank that finds the others gone ends by itself, with 1.
+    fates = {rank: words for rank, words in fates.items() if words != in_words(1)} or fates
     if fates:
         findings = united([_cause(name, rank, words) for rank, words in fates.items()])
     elif name == "teardown" and (left := [rank for rank in run.children if ending.stuck_path(options.out, rank).exists()]):
@@ -271,7 +274,7 @@ def _report_failure(options: choices.Options, run: Run, found: report.Report, na
         findings = (Finding("interrupted" if reason.startswith("ended by") else "rank-died", reason or "the ranks ended without a report"),)
     data: dict[str, Any] = {"logs": {str(rank): _tail(log_path(options.out, rank)) for rank in run.children}}
     failing = progress.with_failure(found, name, Outcome(findings=findings, data=data), time.time() - run.started)
-    report.write(failing, options.out / worker.REPORT_NAME, options.junit)
+    report.write(failing, options.out / REPORT_NAME, options.junit)
     said = next(phase for phase in failing.phases if phase.name == name)
     print("\n".join(table.phase_lines(asdict(said), table.terminal_width())), flush=True)
 

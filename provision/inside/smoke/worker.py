@@ -1,4 +1,4 @@
-"""One rank's life: the phases in order, each agreed with the other ranks, and on rank 0 the report.
+"""One rank's life: the phases in order, each agreed with the other ranks.
 
 Owns the order of things within a rank. Ends in one of three ways: all phases taken, a phase broken, or the watchdog.
 """
@@ -10,17 +10,17 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .. import fs, report, table
+from .. import fs, report
 from . import ending, faults, phases, progress, watchdog
 from .calls import compare
 from .meeting import PhaseAbandoned, RanksMissing, StoreLost
 from .options import UsageError
 from .outcome import Finding, Outcome, error_in_words, fold, found, from_json, united, with_rank
 from .phases.rendezvous import PortBusy
+from .reporting import DEPUTY, Reporter
 from .session import Session
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .options import Options
     from .place import Place
 
-REPORT_NAME = "report.json"
 # Told to our launcher only, which then takes another port.
 PORT_BUSY = 98
 # Agreeing on a phase has this long even when the phase used up its deadline.
@@ -39,8 +38,6 @@ LEAVE_S = 15.0
 FLOOR_S = 1.0
 # Other ranks leave after the reporting rank took the floor: a connection they close would look like the cause to it.
 LINGER_S = 1.0
-# Who reports where rank 0 cannot.
-DEPUTY = 1
 
 
 @dataclass(frozen=True)
@@ -70,15 +67,13 @@ def _claim_stdout() -> int:
 
 class Worker:
     def __init__(self, options: Options, place: Place, output: int) -> None:
-        self._started = time.monotonic()
-        self._started_at = datetime.now(timezone.utc)
-        ends_at = self._started + options.timeout_s if place.ends_at is None else place.ends_at
+        started = time.monotonic()
+        ends_at = started + options.timeout_s if place.ends_at is None else place.ends_at
         self._watchdog = watchdog.Watchdog(self._end, ends_at, self._is_abandoned)
         self._session = Session(options, place, self._watchdog.remaining_s)
-        self._output = output
-        self._phase_started = self._started
+        self._reporter = Reporter(self._session, output)
+        self._phase_started = started
         self._taken: list[Taken] = []
-        self._finished: list[report.Phase] = []
         # What this rank has to say of a phase that it left with an error.
         self._parting = Outcome()
         self._is_complete = False
@@ -100,7 +95,7 @@ class Worker:
         try:
             out.mkdir(parents=True, exist_ok=True)
             fs.remove_if_there(ending.stuck_path(out, rank))
-            self._write_report()
+            self._reporter.write()
         except OSError as error:
             raise UsageError(f"--out {out} cannot be written: {error}") from error
 
@@ -110,11 +105,15 @@ class Worker:
         outcome = self._outcome(phase)
         if outcome.broken:
             self._leave_phase(phase.name, outcome)
-        self._taken.append(Taken(phase, outcome, time.monotonic() - self._phase_started))
+        self._taken.append(Taken(phase, outcome, self._phase_s))
         # Until the store is reached there is nobody to agree with: facts waits for rendezvous.
         if self._session.meeting is None and not outcome.broken:
             return outcome
         return self._settle()
+
+    @property
+    def _phase_s(self) -> float:
+        return time.monotonic() - self._phase_started
 
     def _default_deadline_s(self, phase: phases.Phase) -> float:
         """On several hosts a rank that imported torch at once waits in rendezvous for those that read it from a slow disk."""
@@ -159,20 +158,13 @@ class Worker:
         agreed = Outcome()
         for taken in self._taken:
             agreed, duration_s = self._agree(taken)
-            self._record(progress.finished(taken.phase.name, agreed, duration_s))
+            with self._floor:
+                self._reporter.record(progress.finished(taken.phase.name, agreed, duration_s))
             if agreed.broken:
-                self._say_reported()
+                self._reporter.settle()
                 break
         self._taken.clear()
         return agreed
-
-    def _say_reported(self) -> None:
-        """Keep the deputy from reporting again, from less knowledge."""
-        try:
-            if self._session.place.rank == 0 and self._session.watchdog_mailbox is not None:
-                self._session.watchdog_mailbox.post("reported", True)
-        except StoreLost:
-            return
 
     def _agree(self, taken: Taken) -> tuple[Outcome, float]:
         """One outcome from all ranks', the same on every rank."""
@@ -238,54 +230,12 @@ class Worker:
         self._end_silent(known, ranks)
         return known
 
-    def _record(self, phase: report.Phase) -> None:
-        with self._floor:
-            self._finished.append(phase)
-            self._write_report()
-            self._say(phase)
-
-    @property
-    def _reports(self) -> bool:
-        """Rank 0 reports; another rank does where rank 0 is known to be gone."""
-        absent = any(0 in finding.ranks and finding.id in ending.ABSENCES for phase in self._finished for finding in phase.findings)
-        return self._session.place.rank == (DEPUTY if absent else 0)
-
-    def _say(self, phase: report.Phase) -> None:
-        """Rank 0 speaks for all. A rank that cannot reach it speaks for itself."""
-        alone = self._session.meeting is None and phase.verdict == report.FAIL
-        if self._reports or alone:
-            lines = self._lines(phase)
-            own = f"rank {self._session.place.rank}: " if alone and not self._reports else ""
-            os.write(self._output, "".join(f"{own}{line}\n" for line in lines).encode())
-
-    def _lines(self, phase: report.Phase) -> list[str]:
-        return table.phase_lines(asdict(phase), table.terminal_width(self._output))
-
-    def _report(self) -> report.Report:
-        session = self._session
-        return report.Report(
-            started_at=self._started_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            duration_s=round(time.monotonic() - self._started, 3),
-            backend=session.backend,
-            device=session.device,
-            world_size=session.place.world_size,
-            hosts=session.hosts or [session.place.host],
-            profile=session.options.profile,
-            skipped=list(session.options.skipped),
-            facts=session.facts,
-            phases=progress.with_pending(self._finished, session.options.planned),
-        )
-
-    def _write_report(self) -> None:
-        if self._reports:
-            report.write(self._report(), self._session.options.out / REPORT_NAME, self._session.options.junit)
-
     def _finish(self, broken: bool) -> NoReturn:
         with self._floor:
             self._is_complete = True
             self._session.phase = "teardown"
             self._watchdog.expect("teardown", TEARDOWN_S)
-        success = report.succeeded(self._report().verdict)
+        success = report.succeeded(self._reporter.current.verdict)
         self._leave()
         fs.remove_if_there(ending.at_path(self._session.options.out, self._session.place.rank))
         if broken:
@@ -339,7 +289,7 @@ class Worker:
         self._leave_word(reason)
         if self._session.place.rank == 0:
             outcome = Outcome(findings=(Finding("rank-stuck", reason, (0,)),))
-            self._write_failure("teardown", outcome)
+            self._reporter.fail("teardown", outcome, self._phase_s)
 
     def _leave_word(self, reason: str) -> bool:
         """Whether the store took it."""
@@ -369,14 +319,8 @@ class Worker:
         session = self._session
         findings = ending.judge(known, session.place.world_size, reason, cause)
         outcome = Outcome(findings=findings, data={"stuck": {str(rank): word for rank, word in sorted(known.words.items())}})
-        self._write_failure(ending.failing_phase(known, session.phase), outcome)
-        self._say_reported()
-
-    def _write_failure(self, name: str, outcome: Outcome) -> None:
-        failing = progress.with_failure(self._report(), name, outcome, time.monotonic() - self._phase_started)
-        report.write(failing, self._session.options.out / REPORT_NAME, self._session.options.junit)
-        said = next(phase for phase in failing.phases if phase.name == name)
-        os.write(self._output, "".join(f"{line}\n" for line in self._lines(said)).encode())
+        self._reporter.fail(ending.failing_phase(known, session.phase), outcome, self._phase_s)
+        self._reporter.settle()
 
 
 def _is_bad_news(answer: dict[str, Any]) -> bool:
