@@ -127,7 +127,7 @@ class Worker:
         session = self._session
         try:
             session.begin(phase.name)
-            faults.strike(session.options, session.place.rank, phase.name)
+            faults.strike(session, phase.name)
             return phase.run(session)
         except PortBusy as busy:
             if session.place.launched and not session.options.fault("busy-port"):
