@@ -354,6 +354,15 @@ def test_the_content_hash_is_that_of_the_inputs_beside_it(verified: Verify, tmp_
     assert "the content hash differs" in found.message
 
 
+def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared(verified: Verify, tmp_path: Path) -> None:
+    """As in the root of a repository, where the lock and its environment.yml stand, and nothing else."""
+    (tmp_path / lock.ENVIRONMENT).write_text(ENVIRONMENT)
+    content = sound()
+    assert "the content hash differs" in only(verified(content, machine=None)).message
+    content["metadata"]["custom_metadata"] = {"provision_inputs_sha256": SHA}
+    assert verified(content, machine=None) == []
+
+
 def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
     path = tmp_path / lock.FILE
     path.write_text(yaml.safe_dump(sound()))

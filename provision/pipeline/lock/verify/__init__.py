@@ -68,9 +68,8 @@ def _notes(lock: Contents, asked: Asked, *, machine_known: bool, inputs_known: b
     if asked.metadata is None and any(entry.manager == "pip" for entry in lock.entries):
         said.append("which versions wheels need was not looked at, only whether what they need is there (--offline)")
     if not inputs_known:
-        said.append(
-            f"the content hash was not compared: {', '.join(lock.sources) or 'what it was made from'} cannot be read beside the lock"
-        )
+        made_from = " and ".join([*(lock.sources or ["what it was made from"]), VIRTUAL_PACKAGES])
+        said.append(f"the content hash was not compared: {made_from} cannot all be read beside the lock")
     if not machine_known:
         said.append(f"needs of the machine (__glibc, __cuda) were not looked at: there is no {VIRTUAL_PACKAGES} beside the lock")
     unknown = {entry.url for entry in lock.entries if entry.manager == "conda"} - (asked.constrains or {}).keys()

@@ -81,6 +81,8 @@ def content_hashes(lock: Contents) -> Mapping[str, set[str]] | None:
     sources = [lock.path.parent / source for source in lock.sources]
     if not sources or not all(source.is_file() and source.suffix in (".yml", ".yaml") for source in sources):
         return None
+    if INPUTS in lock.custom and not (lock.path.parent / VIRTUAL_PACKAGES).is_file():
+        return None  # ours are always of such a file, and the hash is of it too
     if (quick := _quick(lock, sources)) is not None:
         return quick
     with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(Exception):  # conda-lock's parsers raise many things
