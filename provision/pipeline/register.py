@@ -126,6 +126,14 @@ def remove(name: str) -> Path:
     return path
 
 
+def remove_of(prefix: Prefix) -> bool:
+    """Remove the kernel of this prefix, if there is one: without its launcher it would not start."""
+    stale = any(kernel.name == prefix.name and kernel.prefix == prefix.path for kernel in installed())
+    if stale:
+        remove(prefix.name)
+    return stale
+
+
 def _read(folder: Path) -> dict[str, Any] | None:
     try:
         spec = json.loads((folder / "kernel.json").read_text())

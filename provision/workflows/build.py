@@ -197,7 +197,8 @@ def _kernel_stage(wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, stages: 
         stages.skip("kernel", "the smoke test failed" if failed else "--no-kernel")
         return None
     if lock.find(register.LAUNCHER) is None:
-        stages.skip("kernel", f"no {register.LAUNCHER} in it" + ("" if wanted.resolution.spec.jupyter else " (--no-jupyter)"))
+        why = f"no {register.LAUNCHER} in it" + ("" if wanted.resolution.spec.jupyter else " (--no-jupyter)")
+        stages.skip("kernel", why + (", and the one there was removed" if register.remove_of(prefix) else ""))
         return None
     return stages.run("kernel", lambda: keep_kernel(prefix, shown), lambda done: (made_or_kept(done[1]), done[0].display_name))[0]
 

@@ -69,3 +69,11 @@ def test_names_shown() -> None:
     cpu = matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
     assert register.display_name(cuda) == "Python (torch 2.3, CUDA 12.1)"
     assert register.display_name(cpu) == "Python (torch 2.13, CPU)"
+
+
+def test_the_kernel_of_a_prefix_that_lost_its_launcher_goes_and_no_others(jupyter: Path, tmp_path: Path) -> None:
+    register.add(Prefix(name="lab", path=tmp_path / "other", lock_sha256="abc"), "Python (lab)")
+    assert not register.remove_of(PREFIX)
+    register.add(PREFIX, "Python (lab)")
+    assert register.remove_of(PREFIX)
+    assert register.installed() == []
