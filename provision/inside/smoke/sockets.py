@@ -8,8 +8,13 @@ import fcntl
 import os
 import socket
 import struct
+from typing import TYPE_CHECKING
 
 from . import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 SIOCGIFADDR = 0x8915
 LISTENING = "0A"
@@ -44,12 +49,18 @@ def _reason(error: OSError, asked: str, resolved: object) -> tuple[str, str]:
 def listener(port: int) -> str:
     """The process that listens on a port of this host, in words; empty where that cannot be seen."""
     inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-    for folder in processes.PROC.glob("[0-9]*/fd"):
-        with contextlib.suppress(OSError):
-            if inodes.intersection(os.readlink(entry) for entry in folder.iterdir()):
-                number = int(folder.parent.name)
-                return f"{processes.name(number)} (process {number})"
+    for folder in processes.PROC.glob("[0-9]*"):
+        if inodes.intersection(_open_files(folder)):
+            return f"{processes.name(int(folder.name))} (process {folder.name})"
     return ""
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    """What the descriptors of a process lead to. Any of them, and the process, may be gone when it is looked at."""
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(process / "fd"):
+            with contextlib.suppress(OSError):
+                yield os.readlink(process / "fd" / entry)
 
 
 def _listening_inodes(port: int) -> list[str]:
