@@ -51,6 +51,38 @@ def through_store(store: Any, rank: int, world_size: int, timeout_s: float = TIM
     return Ranks(rank, world_size, lambda name, payload: meeting.exchange(name, payload, timeout_s))
 
 
+def of_default_group(timeout_s: float = TIMEOUT_S) -> Ranks:
+    """Ranks of the default process group, which meet through its store; one rank alone where there is no group.
+
+    All ranks must call it, and use what it returns, in the same order: meetings are counted per store.
+    """
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return alone()
+    meeting, rank, world_size = _default_meeting()
+    return Ranks(rank, world_size, lambda name, payload: meeting.exchange(name, payload, timeout_s))
+
+
+# The store of the default group, how many such this process has had, and the meeting in it.
+_default: tuple[Any, int, Any] = (None, 0, None)
+
+
+def _default_meeting() -> tuple[Any, int, int]:
+    global _default
+    from torch import distributed
+    from torch.distributed import PrefixStore, distributed_c10d
+
+    from .smoke.meeting import Mailbox, Meeting
+
+    store = distributed_c10d._get_default_store()
+    rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    if _default[0] is not store:
+        count = _default[1] + 1  # a group that is made anew may have the keys of the old one in its store
+        _default = (store, count, Meeting(Mailbox(PrefixStore(f"provision/ranks/{count}", store)), rank, world_size))
+    return _default[2], rank, world_size
+
+
 def through_group(group: Any = None) -> Ranks:
     """Ranks of a process group (the default one): two all-gathers per meeting, with the group's own time-out.
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from inside import ddp_check, fs, ranks
-from inside.checkpoint import commit, read
+from inside import checkpoint
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 folder, found = Path(os.environ["FOLDER"]), {}
 """
@@ -77,8 +77,10 @@ try:
     ddp_check.require_same_parameters(model, us.exchange)
 except ddp_check.ParametersDiffer as error:
     found["differ"] = str(error)
-commit.save(folder / "shared", 7, {f"rank{rank}": b"content"}, us)
-found["files"] = sorted(entry.name for entry in read.load(folder / "shared", 7).manifest.files)
+checkpoint.save({f"rank{rank}": torch.full((3,), float(rank))}, folder / "shared", step=7, ranks=us)
+other = {f"rank{1 - rank}": torch.zeros(3)}
+checkpoint.load(other, folder / "shared", ranks=us)
+found["loaded"] = other[f"rank{1 - rank}"].tolist() == [1.0 - rank] * 3
 
 torch.distributed.init_process_group("gloo", store=torch.distributed.PrefixStore("group", store), rank=rank, world_size=world_size)
 group = ranks.through_group()
@@ -106,7 +108,7 @@ else:
     assert found[0]["exists"] is True
     assert found[0]["failed"] == [2, [0]]
     assert found[0]["differ"] == "ranks 0, 1: on rank 1, parameter 0.weight is [9, 4] float32, not [8, 4] float32 as on rank 0"
-    assert found[0]["files"] == ["rank0", "rank1"]
+    assert found[0]["loaded"]
     assert [said["rank"] for said in found[0]["said"]] == [0, 1]
     assert [len(said["long"]) for said in found[0]["said"]] == [10, 1010]
     assert found[0]["values"] == "ranks 0, 1: on rank 1, parameter weight holds other values than on rank 0"

@@ -1,119 +1,223 @@
+"""What a checkpoint is on disk, without torch: objects stand for whatever ranks save. With tensors: tests/integration."""
+
 from __future__ import annotations
 
 import json
+import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from provision.inside import fs
-from provision.inside.checkpoint import commit, manifest, read
-from provision.inside.ranks import alone
+from provision.inside.checkpoint import (
+    CheckpointError,
+    NoCheckpoint,
+    NotCommitted,
+    finding,
+    latest,
+    layout,
+    list_steps,
+    manifest,
+    prune,
+    verify,
+)
+from provision.inside.checkpoint.backends import FileBackend, open_root
+from provision.inside.checkpoint.commit import Committed, commit
+from provision.inside.checkpoint.planning import OBJECT, Item, Plan, assign
+from provision.inside.checkpoint.writing import BIG
+from provision.inside.ranks import Ranks, alone
 from tests.table import Table
 
-SHARDS = {0: {"rank0.bin": b"zero" * 100}, 1: {"rank1.bin": b"one" * 100, "more.bin": b""}}
+
+def plan(contents: dict[str, bytes]) -> Plan:
+    return Plan(tuple(Item(name, OBJECT, content) for name, content in contents.items()), {name: (name,) for name in contents})
+
+
+def save(root: Path, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any) -> Committed:
+    given = {"incremental": True, "progress": lambda _: None, **options}
+    return commit(FileBackend(root), step, plan(contents), ranks or alone(), **given)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    found = manifest.loads((folder / manifest.NAME).read_bytes(), folder)
+    return {name: (folder / at.file).read_bytes()[at.at : at.at + at.size] for name, at in found.objects.items()}
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_two_ranks_make_one_checkpoint_that_each_can_read(tmp_path: Path) -> None:
-    folders = Table(2).run(lambda ranks: commit.save(tmp_path, 7, SHARDS[ranks.rank], ranks))
-    assert folders == [tmp_path / "step-000000000007"] * 2
-    assert names(tmp_path) == ["step-000000000007"]
-    loaded = read.load(tmp_path, 7)
-    assert loaded.manifest.world_size == 2
-    assert {e.name: (e.rank, loaded.read(e.name)) for e in loaded.manifest.files} == {
-        "rank0.bin": (0, b"zero" * 100),
-        "rank1.bin": (1, b"one" * 100),
-        "more.bin": (1, b""),
-    }
+def big(letter: str) -> bytes:
+    return letter.encode() * BIG
 
 
-def test_steps_are_listed_in_order_and_unfinished_ones_are_not(tmp_path: Path) -> None:
-    for step in (20, 3):
-        commit.save(tmp_path, step, {"a": b"1"}, alone())
-    (tmp_path / ".step-000000000030.abc.tmp").mkdir()
-    assert read.list_steps(tmp_path) == [3, 20]
+def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
+    shards = [{"zero": b"0" * 100}, {"one": b"1" * 100, "empty": b""}]
+    made = Table(2).run(lambda ranks: save(tmp_path, 7, shards[ranks.rank], ranks))
+    assert [one.folder for one in made] == ["step-000000000007"] * 2
+    assert names(tmp_path) == ["latest", "step-000000000007"]
+    assert contents(tmp_path / "step-000000000007") == {**shards[0], **shards[1]}
+    assert finding.read_manifest(open_root(tmp_path), "step-000000000007").world_size == 2
 
 
-def test_a_step_that_exists_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
-    commit.save(tmp_path, 1, {"a": b"old"}, alone())
-    errors = Table(2).run(lambda ranks: commit.save(tmp_path, 1, {f"{ranks.rank}": b"new"}, ranks))
-    assert ["exists already" in str(error) for error in errors] == [True, True]
-    assert read.load(tmp_path, 1).read("a") == b"old"
-    assert names(tmp_path) == ["step-000000000001"]
+def test_what_did_not_change_is_a_link_and_prune_leaves_it(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"a": big("a"), "b": big("b")})
+    made = save(tmp_path, 2, {"a": big("a"), "b": big("c")})
+    assert (made.done.written, made.done.linked) == (BIG, BIG)
+    held = finding.read_manifest(open_root(tmp_path), "step-000000000002").objects["a"].file
+    assert (tmp_path / "step-000000000002" / held).stat().st_nlink == 2
+    assert prune(tmp_path, keep=1).removed == ("step-000000000001",)
+    assert verify(tmp_path) == []
+    assert contents(tmp_path / "step-000000000002") == {"a": big("a"), "b": big("c")}
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "/etc/passwd", manifest.NAME, "a\0b"])
-def test_one_rank_with_an_impossible_name_stops_all_and_leaves_nothing(tmp_path: Path, name: str) -> None:
-    shards = {0: {"fine": b"1"}, 1: {name: b"2"}}
-    errors = Table(2).run(lambda ranks: commit.save(tmp_path, 1, shards[ranks.rank], ranks))
-    assert all(isinstance(error, manifest.CheckpointError) for error in errors)
-    assert ["rank 1" in str(error) for error in errors] == [True, True]
-    assert names(tmp_path) == []
+def test_of_many_small_things_only_those_that_changed_are_written(tmp_path: Path) -> None:
+    first = {f"n{index}": index.to_bytes(4, "big") * 500 for index in range(1000)}
+    second = {**first, "n10": b"x" * 2000, "n500": b"y" * 2000}
+    save(tmp_path, 1, first)
+    assert save(tmp_path, 2, second).done.written == 4000
+    assert contents(tmp_path / "step-000000000002") == second
+    # Once most of a pack is of no use, it is not kept for the rest.
+    third = {**second, **{f"n{index}": b"z%d" % index * 400 for index in range(600)}}
+    save(tmp_path, 3, third)
+    assert contents(tmp_path / "step-000000000003") == third
+    kept = sum(entry.size for entry in finding.read_manifest(open_root(tmp_path), "step-000000000003").files)
+    assert kept < 2 * sum(map(len, third.values()))
 
 
-def test_two_ranks_with_one_file_name_are_refused(tmp_path: Path) -> None:
-    errors = Table(2).run(lambda ranks: commit.save(tmp_path, 1, {"same": b"1"}, ranks))
-    assert all(isinstance(error, manifest.CheckpointError) for error in errors)
-    assert names(tmp_path) == []
+def test_a_step_that_is_saved_again_is_replaced_by_a_new_generation(tmp_path: Path) -> None:
+    for content in (b"old", b"new", b"newest"):
+        save(tmp_path, 1, {"a": content})
+    assert names(tmp_path) == ["latest", "step-000000000001.2"]
+    assert (tmp_path / "latest").read_text() == "step-000000000001.2\n"
+    assert contents(tmp_path / "step-000000000001.2") == {"a": b"newest"}
+    assert (list_steps(tmp_path), latest(tmp_path)) == ([1], 1)
 
 
-def test_a_failing_manifest_leaves_nothing_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, content: bytes) -> None:
-        raise OSError(28, "No space left on device", str(path))
+def test_latest_is_what_was_committed_last_not_the_highest(tmp_path: Path) -> None:
+    for step in (10, 30, 20):
+        save(tmp_path, step, {"a": b"1"})
+    assert (list_steps(tmp_path), latest(tmp_path)) == ([10, 20, 30], 20)
+    (tmp_path / "latest").unlink()
+    assert latest(tmp_path) == 20
+    (tmp_path / "latest").write_text("step-000000000099\n")
+    assert latest(tmp_path) == 20
 
-    monkeypatch.setattr(fs, "write_synced", full)
-    with pytest.raises(manifest.CheckpointError, match="No space left"):
-        commit.save(tmp_path, 1, {}, alone())
-    assert names(tmp_path) == []
+
+def test_where_one_rank_fails_all_are_told_and_nothing_is_left(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"a": b"old"})
+
+    def fail(ranks: Ranks) -> Callable[[object], None]:
+        def progress(_: object) -> None:
+            if ranks.rank == 1:
+                raise OSError(28, "No space left on device", "/somewhere")
+
+        return progress
+
+    errors = Table(2).run(lambda ranks: save(tmp_path, 2, {f"{ranks.rank}": b"new"}, ranks, progress=fail(ranks)))
+    assert [type(error) for error in errors] == [NotCommitted] * 2
+    assert [(error.ranks, error.errno) for error in errors] == [((1,), 28)] * 2
+    assert "keep fewer checkpoints" in str(errors[0])
+    assert names(tmp_path) == ["latest", "step-000000000001"]
 
 
-@pytest.mark.parametrize("name", ["a.bin", "b.bin", manifest.NAME])
-def test_every_flipped_bit_is_refused_by_the_name_of_its_file(tmp_path: Path, name: str) -> None:
-    folder = commit.save(tmp_path, 1, {"a.bin": b"some bytes", "b.bin": b"others"}, alone())
-    content = (folder / name).read_bytes()
-    for bit in range(0, 8 * len(content), 3):
+def test_where_it_does_not_fit_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 1, {"a": big("a"), "b": big("b")})
+    monkeypatch.setattr(FileBackend, "free", lambda _: BIG + BIG // 5)
+    assert save(tmp_path, 2, {"a": big("a"), "b": big("c")}).done.written == BIG
+    with pytest.raises(NotCommitted, match="2097152 bytes are to be written, a tenth more is asked for, and 1258291 are free"):
+        save(tmp_path, 3, {"a": big("d"), "b": big("e")})
+    assert names(tmp_path) == ["latest", "step-000000000001", "step-000000000002"]
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    save(tmp_path, 1, {"a": big("a"), "b": b"small", "c": b"smaller"})
+    return tmp_path / "step-000000000001"
+
+
+def test_every_flipped_bit_is_told_by_the_name_of_its_file(whole: Path) -> None:
+    draw = random.Random(0)
+    for name in names(whole):
+        content = (whole / name).read_bytes()
+        for _ in range(20):
+            damaged = bytearray(content)
+            damaged[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+            (whole / name).write_bytes(damaged)
+            assert [damage.file for damage in verify(whole.parent)] == [name]
+        (whole / name).write_bytes(content)
+    assert verify(whole.parent) == []
+
+
+def test_every_bit_of_a_manifest_counts(whole: Path) -> None:
+    content = (whole / manifest.NAME).read_bytes()
+    for bit in range(0, 8 * len(content), 7):
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
-        (folder / name).write_bytes(damaged)
-        with pytest.raises(manifest.CheckpointError, match=name):
-            read.load(tmp_path, 1)
-    (folder / name).write_bytes(content)
-    assert read.load(tmp_path, 1).read("a.bin") == b"some bytes"
+        with pytest.raises(manifest.DamagedFile):
+            manifest.loads(bytes(damaged), "manifest.json")
 
 
-def test_truncated_missing_extra_and_swapped_files_are_refused(tmp_path: Path) -> None:
-    folder = commit.save(tmp_path, 1, {"a": b"12345", "b": b"54321"}, alone())
-    (folder / "extra").touch()
-    with pytest.raises(manifest.DamagedFile, match="extra is damaged: it is not in the manifest"):
-        read.load(tmp_path, 1)
-    (folder / "extra").unlink()
-    (folder / "a").write_bytes(b"1234")
-    with pytest.raises(manifest.DamagedFile, match="a is damaged: 4 bytes instead of 5"):
-        read.load(tmp_path, 1)
-    (folder / "a").write_bytes(b"54321")
-    with pytest.raises(manifest.DamagedFile, match="a is damaged: its SHA-256"):
-        read.load(tmp_path, 1)
-    (folder / "a").unlink()
-    with pytest.raises(manifest.DamagedFile, match="a is damaged: it is missing"):
-        read.load(tmp_path, 1)
+def test_truncated_missing_extra_and_swapped_files_are_told(whole: Path) -> None:
+    found = finding.read_manifest(open_root(whole.parent), whole.name).objects
+    alone_in_file, packed = whole / found["a"].file, whole / found["b"].file
+    (whole / "extra").touch()
+    assert [(damage.file, damage.problem) for damage in verify(whole.parent)] == [("extra", "it is not in the manifest")]
+    (whole / "extra").unlink()
+    content = alone_in_file.read_bytes()
+    alone_in_file.write_bytes(content[:-1])
+    assert [damage.problem for damage in verify(whole.parent)] == [f"{BIG - 1} bytes instead of {BIG}"]
+    alone_in_file.write_bytes(content)
+    packed.write_bytes(b"smallersmall")
+    assert [(damage.problem, damage.tensors) for damage in verify(whole.parent)] == [("its SHA-256 is not the committed one", ("b", "c"))]
+    packed.unlink()
+    assert [damage.problem for damage in verify(whole.parent)] == ["it is missing"]
+    (whole / manifest.NAME).unlink()
+    assert [(damage.file, damage.problem) for damage in verify(whole.parent)] == [(manifest.NAME, "it is missing")]
 
 
-def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path: Path) -> None:
-    commit.save(tmp_path, 1, {"a": b"1"}, alone()).rename(tmp_path / "step-000000000002")
-    with pytest.raises(manifest.DamagedFile, match="of step 1, not 2"):
-        read.load(tmp_path, 2)
+def test_a_checkpoint_under_another_steps_name_is_told(whole: Path) -> None:
+    shutil.move(str(whole), str(whole.parent / "step-000000000002"))
+    assert [damage.problem for damage in verify(whole.parent, step=2)] == ["it is of step 1, not 2"]
+    with pytest.raises(NoCheckpoint, match="no checkpoint of step 1: it has step 2"):
+        verify(whole.parent, step=1)
 
 
-def test_asking_for_a_file_that_is_not_there_lists_those_that_are(tmp_path: Path) -> None:
-    commit.save(tmp_path, 1, {"a": b"1", "b": b"2"}, alone())
-    with pytest.raises(manifest.CheckpointError, match="it holds a, b"):
-        read.load(tmp_path, 1).read("c")
+def test_the_manifest_is_json_that_needs_no_pickle(whole: Path) -> None:
+    document = json.loads((whole / manifest.NAME).read_text())
+    assert (document["step"], document["world_size"], sorted(document["objects"])) == (1, 1, ["a", "b", "c"])
 
 
-def test_the_manifest_is_json_that_needs_no_pickle(tmp_path: Path) -> None:
-    folder = commit.save(tmp_path, 5, {"a": b"1"}, alone())
-    document = json.loads((folder / manifest.NAME).read_text())
-    assert (document["step"], document["world_size"], document["files"][0]["name"]) == (5, 1, "a")
+def test_leftovers_of_writers_that_ended_go_and_others_stay(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"a": b"1"})
+    mine = layout.temporary("step-000000000002")
+    ended = mine.replace(f"~{layout.writer(mine).number}~", "~4194305~")  # type: ignore[union-attr]
+    elsewhere = mine.replace(layout.writer(mine).host, "another-host")  # type: ignore[union-attr]
+    for name in (mine, ended, elsewhere):
+        (tmp_path / name).mkdir()
+    pruned = prune(tmp_path, keep=5)
+    assert (pruned.leftovers, sorted(pruned.unknown)) == ((ended,), sorted((mine, elsewhere)))
+    assert names(tmp_path) == sorted((mine, elsewhere, "latest", "step-000000000001"))
+
+
+def test_prune_keeps_the_newest_those_of_every_and_the_latest(tmp_path: Path) -> None:
+    for step in (100, 150, 200, 250, 300, 50):
+        save(tmp_path, step, {"a": b"%d" % step})
+    assert prune(tmp_path, keep=1, every=100, dry_run=True).removed == ("step-000000000150", "step-000000000250")
+    prune(tmp_path, keep=1, every=100)
+    assert list_steps(tmp_path) == [50, 100, 200, 300]
+    with pytest.raises(ValueError, match="at least one"):
+        prune(tmp_path, keep=0)
+
+
+def test_what_several_ranks_hold_is_written_by_one_of_them_and_evenly() -> None:
+    def key(name: str, size: int, dtype: str = "torch.uint8") -> list[Any]:
+        return [name, [0], [size], [size], dtype, size]
+
+    same = [key("a", 8), key("b", 5), key("c", 4), ["o", [], [], [], OBJECT, 0]]
+    writers = assign([same, same])
+    assert writers == {("a", 0): 0, ("b", 0): 1, ("c", 0): 1, ("o",): 0}
+    with pytest.raises(CheckpointError, match=r"a is \[9\] torch.uint8 on rank 1, but \[8\] torch.uint8 on rank 0"):
+        assign([[key("a", 8)], [key("a", 9)]])

@@ -1,5 +1,163 @@
-"""Checkpoints that are whole or absent: written beside their name, hashed, renamed in, verified before use.
+"""Checkpoints that are whole or absent: written beside their name, hashed, renamed in, verified before use, cheap to repeat.
 
-manifest.py says what a checkpoint holds, commit.py makes one, read.py refuses a damaged one. Nothing here imports
-torch: a checkpoint is verified by hashes alone, and what its files mean is the caller's business.
+    save(model.state_dict(), root, step=1000)        # on all ranks; whole and durable on return, or NotCommitted on all
+    load(state_dict, root)                           # the latest, every file verified first; the number of ranks may differ
+
+Plain `torch.distributed.checkpoint.load` reads them too: `path(root)` is its checkpoint_id. Modules from the state dict to the disk:
+planning.py (which rank writes what), serializing.py (one piece as bytes), writing.py (hashing, writing, linking), commit.py (the order
+of the steps), backends/ (kinds of stores), manifest.py and layout.py (what lies there); back: finding.py, verifying.py, loading.py.
+Without torch work: path, latest, list_steps, verify, prune.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+from . import finding, loading, pruning, saving, verifying
+from .backends import Backend, Traits, open_root
+from .commit import Doing, NotCommitted
+from .loading import LATEST, PREVIOUS, REFUSE, LoadReport, NoCheckpoint
+from .manifest import CheckpointError, DamagedFile
+from .pruning import Pruned
+from .saving import SaveReport
+from .verifying import Damage
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+    from ..ranks import Ranks
+
+__all__ = [
+    "Backend",
+    "CheckpointError",
+    "Damage",
+    "DamagedFile",
+    "Doing",
+    "LoadReport",
+    "NoCheckpoint",
+    "NotCommitted",
+    "Pruned",
+    "SaveReport",
+    "Traits",
+    "latest",
+    "list_steps",
+    "load",
+    "path",
+    "prune",
+    "save",
+    "save_async",
+    "verify",
+]
+
+DEADLINE_S = 120.0
+
+
+def save(
+    state_dict: Mapping[str, Any],
+    root: str | os.PathLike[str] | Backend,
+    *,
+    step: int,
+    ranks: Ranks | None = None,
+    incremental: bool = True,
+    progress: Callable[[Doing], None] = lambda _: None,
+    deadline_s: float = DEADLINE_S,
+    **options: Any,
+) -> SaveReport:
+    """Commit the state dict as checkpoint `step`; all ranks call it.
+
+    Tensors that several ranks hold are written by one of them; DTensor and ShardedTensor by the ranks that have their parts. A step
+    that exists is replaced: readers see the old one until the new one is whole. root: a folder, or a URL that fsspec knows with its
+    `options`. ranks: how the ranks meet; by default through the store of the default process group. incremental: link what the
+    latest checkpoint has too. progress: called on every rank at least once a second, with the bytes of all; what it raises ends the
+    save. deadline_s: how long a rank may be silent.
+
+    Raises NotCommitted, on every rank, where a rank failed or fell silent: nothing new is visible, and what was there still is.
+    """
+    us = _ranks(ranks, deadline_s)
+    return saving.save(state_dict, open_root(root, **options), step, us, incremental=incremental, progress=progress)
+
+
+def save_async(
+    state_dict: Mapping[str, Any],
+    root: str | os.PathLike[str] | Backend,
+    *,
+    step: int,
+    ranks: Ranks | None = None,
+    incremental: bool = True,
+    progress: Callable[[Doing], None] = lambda _: None,
+    deadline_s: float = DEADLINE_S,
+    **options: Any,
+) -> Future[SaveReport]:
+    """As save, but returns when the state is copied to host memory; the future's result is the report, or it raises NotCommitted.
+
+    A save that is still under way is waited for first. The copy stays for the next save. Call the future's result() before the
+    process group is destroyed.
+    """
+    us = _ranks(ranks, deadline_s)
+    return saving.save_async(state_dict, open_root(root, **options), step, us, incremental=incremental, progress=progress)
+
+
+def load(
+    state_dict: dict[str, Any],
+    root: str | os.PathLike[str] | Backend,
+    *,
+    step: int | str = LATEST,
+    ranks: Ranks | None = None,
+    on_damage: str = REFUSE,
+    allow_pickle: bool = False,
+    deadline_s: float = DEADLINE_S,
+    **options: Any,
+) -> LoadReport:
+    """Read a checkpoint into the tensors of the state dict, in place, and its other values; all ranks call it.
+
+    Every file is verified before anything is changed. The number of ranks, and how tensors are cut, may differ from the save's. What
+    the checkpoint has beyond the state dict's names is left out. on_damage="previous": a damaged checkpoint is passed over, with a
+    warning and in the report, for the newest whole one before it. allow_pickle: also objects that unpickling alone can make.
+
+    Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint; CheckpointError where a name is missing or a shape
+    differs. On every rank, whichever saw it.
+    """
+    if on_damage not in (REFUSE, PREVIOUS):
+        raise ValueError(f"on_damage={on_damage!r}: it is {REFUSE!r} or {PREVIOUS!r}")
+    us = _ranks(ranks, deadline_s)
+    return loading.load(state_dict, open_root(root, **options), step, us, on_damage=on_damage, allow_pickle=allow_pickle)
+
+
+def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None:
+    """The step that was committed last, which need not be the highest; None where there is none."""
+    backend = open_root(root, **options)
+    folder = finding.latest(backend)
+    return None if folder is None else finding.read_manifest(backend, folder).step
+
+
+def path(root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any) -> str:
+    """The folder of a checkpoint, for other readers (`dcp.load(state_dict, checkpoint_id=path(root))`). Raises NoCheckpoint."""
+    backend = open_root(root, **options)
+    return f"{backend.root}/{loading.chosen(backend, step)}"
+
+
+def list_steps(root: str | os.PathLike[str] | Backend, **options: Any) -> list[int]:
+    """Committed steps in ascending order; what is not finished is not among them."""
+    return [name.step for name in finding.steps(open_root(root, **options))]
+
+
+def verify(root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any) -> list[Damage]:
+    """All that is wrong with a checkpoint, every byte hashed; empty where it is whole. Raises NoCheckpoint."""
+    backend = open_root(root, **options)
+    return verifying.damages(backend, loading.chosen(backend, step))
+
+
+def prune(root: str | os.PathLike[str] | Backend, *, keep: int, every: int | None = None, dry_run: bool = False, **options: Any) -> Pruned:
+    """Remove all but the `keep` newest steps, those that `every` divides, and the latest; and what dead writers left.
+
+    One process calls it. What later checkpoints share with the removed ones stays theirs.
+    """
+    return pruning.prune(open_root(root, **options), keep, every=every, dry_run=dry_run)
+
+
+def _ranks(given: Ranks | None, deadline_s: float) -> Ranks:
+    from .. import ranks
+
+    return given if given is not None else ranks.of_default_group(deadline_s)

@@ -1,99 +1,232 @@
-"""Making a checkpoint: every rank writes its files beside the final name, one rename shows them all.
+"""The order of the steps of a save: all ranks write aside, one of them commits, all learn of it, or of who failed.
 
-Owns the order of the steps. The ranks meet through a callable, so it serves any store; nothing collective is called.
+The ranks meet through `Ranks` alone, so it serves any store, and nothing here calls a collective. While they write they meet again
+and again: one that dies is missed soon, however long the others' writing takes.
 """
 
 from __future__ import annotations
 
 import errno
-import secrets
-import shutil
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+import hashlib
+import json
+import math
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable
 
 from .. import fs
-from . import manifest
+from ..smoke.meeting import RanksMissing
+from . import dcp, finding, layout, manifest, space
+from .planning import OBJECT
+from .writing import Known, Part, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from ..ranks import Ranks
+    from .backends import Backend
+    from .planning import Plan
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+VISIBLE_S = 30.0
 
 
 class NotCommitted(manifest.CheckpointError):
-    """No rank has the new checkpoint; `ranks` are those that failed, `errno` what the first of them was told (0: nothing)."""
+    """The new checkpoint is not there; `ranks` are those that failed, `errno` what the first of them was told (0: nothing).
+
+    One case is open: where rank 0 fell silent while it published (errno ETIMEDOUT), the others cannot know whether it had.
+    """
 
     def __init__(self, step: int, failure: fs.RankFailed) -> None:
-        super().__init__(f"step {step} was not committed: {failure}")
+        advice = space.ADVICE.get(failure.errno or 0)
+        super().__init__(f"step {step} was not committed: {failure}{f' ({advice})' if advice else ''}")
         self.ranks = failure.ranks
         self.errno = failure.errno or 0
         self.problem = f"{failure.strerror}: {failure.filename}" if failure.filename else str(failure.strerror)
 
 
-def folder_name(step: int) -> str:
-    return f"step-{step:012d}"
+@dataclass(frozen=True)
+class Doing:
+    """How far a save is, over all ranks, in bytes of tensors; rate: bytes per second so far. What the progress callback gets."""
+
+    total: int
+    written: int
+    linked: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return (self.written + self.linked) / self.seconds if self.seconds else 0.0
 
 
-def save(root: Path, step: int, files: Mapping[str, bytes], ranks: Ranks, deadline_s: float = 30.0) -> Path:
-    """Commit one checkpoint made of every rank's files; returns its folder.
+@dataclass(frozen=True)
+class Committed:
+    folder: str
+    done: Doing
+    write_s: float
+    commit_s: float
 
-    After return it is whole and durable. A failure on any rank is raised on all of them (NotCommitted, which names the
-    ranks) and leaves nothing visible; only the sync of the parent folder and the others' sight of it come after the
-    rename, and if they fail the checkpoint stays. A step that exists is refused, never overwritten.
+
+def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental: bool, progress: Callable[[Doing], None]) -> Committed:
+    """Commit one checkpoint made of every rank's plan.
+
+    After return it is whole and durable, and `latest` names it. A failure on any rank is raised on all of them (NotCommitted, which
+    names the ranks) and leaves nothing visible, with one exception: what fails after the rename (a sync, moving `latest`) leaves the
+    checkpoint where it is, beside the old ones.
     """
-    final = root / folder_name(step)
+    started = time.monotonic()
     try:
-        temporary = root / str(fs.decide("open checkpoint", ranks, lambda: _make_temporary(root, final).name))
-        _fill(temporary, final, step, files, ranks, deadline_s)
-        fs.each("see checkpoint", ranks, lambda: fs.wait_until_visible(final, deadline_s))
+        opened = fs.decide("checkpoint/open", ranks, lambda: _open(backend, step, incremental))
+        try:
+            done = _fill(backend, opened, plan, ranks, progress)
+            written = time.monotonic()
+            folder = fs.decide("checkpoint/publish", ranks, lambda: _publish(backend, opened, step, ranks.world_size))
+        except BaseException:
+            if ranks.rank == 0:
+                with suppress(OSError):
+                    backend.remove(opened["folder"])
+            raise
+        fs.each("checkpoint/see", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
     except fs.RankFailed as error:
         raise NotCommitted(step, error) from error
+    except RanksMissing as error:
+        raise NotCommitted(step, fs.RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")) from error
+    return Committed(folder, done, written - started, time.monotonic() - written)
+
+
+def _open(backend: Backend, step: int, incremental: bool) -> dict[str, Any]:
+    with suppress(OSError):
+        finding.clear_leftovers(backend)
+    parent = finding.latest(backend)
+    known = finding.manifest_if_whole(backend, parent) if parent else None
+    return {
+        "folder": backend.begin(step),
+        "parent": parent if known else None,
+        "sequence": known.sequence + 1 if known else 0,
+        "incremental": incremental,
+    }
+
+
+def _fill(backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, progress: Callable[[Doing], None]) -> Doing:
+    """Every rank's files are in the temporary folder, and a list of them."""
+    folder = opened["folder"]
+    fs.each("checkpoint/enter", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
+    writer = Writer(backend, folder, _known(backend, opened))
+    space.require(backend, writer, plan.items, ranks)
+    done, part = _write(writer, plan, ranks, progress)
+
+    def finish() -> None:
+        progress(done)
+        backend.write(folder, _part_name(ranks.rank), [memoryview(_part_bytes(plan, part))])
+
+    fs.each("checkpoint/part", ranks, finish)
+    return done
+
+
+def _known(backend: Backend, opened: dict[str, Any]) -> Known:
+    """The parent, as this rank sees it; nothing where it was removed meanwhile."""
+    parent = opened["parent"] if opened["incremental"] else None
+    return Known(parent, finding.manifest_if_whole(backend, parent) if parent else None)
+
+
+def _write(writer: Writer, plan: Plan, ranks: Ranks, progress: Callable[[Doing], None]) -> tuple[Doing, Part]:
+    """The ranks meet at least every LONGEST_PAUSE_S: one that is gone is missed, and what fails on one stops all."""
+    started = time.monotonic()
+    pause, doing = FIRST_PAUSE_S, Doing(0, 0, 0, 0.0)
+    with ThreadPoolExecutor(1, thread_name_prefix="provision-checkpoint") as pool:
+        job = pool.submit(writer.run, plan.items)
+        try:
+            while True:
+                wait([job], timeout=pause)
+                said = fs.each("checkpoint/write", ranks, partial(_beat, writer, job, doing, progress))
+                total, written, linked = (sum(rank[place] for rank in said) for place in (1, 2, 3))
+                doing = Doing(total, written, linked, time.monotonic() - started)
+                if all(rank[0] for rank in said):
+                    return doing, job.result()
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+        except BaseException:
+            writer.stop()
+            raise
+
+
+def _beat(writer: Writer, job: Future[Part], doing: Doing, progress: Callable[[Doing], None]) -> list[Any]:
+    """Whether this rank is done, and its bytes; raises what its writing, or the user's callback, raised."""
+    progress(doing)
+    is_done = job.done()
+    if is_done:
+        job.result()
+    own = writer.progress
+    return [is_done, own.total, own.written, own.linked]
+
+
+def _publish(backend: Backend, opened: dict[str, Any], step: int, world_size: int) -> str:
+    """Rank 0 alone, when all ranks' files are durable."""
+    folder = opened["folder"]
+    parts = [json.loads(backend.read(folder, _part_name(rank))) for rank in range(world_size)]
+    for rank in range(world_size):
+        backend.discard(folder, _part_name(rank))
+    content = _with_dcp_metadata(backend, folder, _merge(parts, step, opened), parts)
+    final = backend.commit(folder, step, manifest.dumps(content))
+    with suppress(OSError):  # the next save of the step, or prune, tries again
+        _remove_older_generations(backend, final)
     return final
 
 
-def _make_temporary(root: Path, final: Path) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
-    if final.exists():
-        raise FileExistsError(errno.EEXIST, "exists already, and a committed step is never overwritten", str(final))
-    temporary = final.with_name(f".{final.name}.{secrets.token_hex(8)}.tmp")
-    temporary.mkdir()
-    return temporary
+def _with_dcp_metadata(backend: Backend, folder: str, content: manifest.Manifest, parts: list[dict[str, Any]]) -> manifest.Manifest:
+    paths = {name: tuple(path) for part in parts for name, path in part["paths"].items()}
+    pickled = dcp.metadata_bytes(content, paths)
+    if pickled is None:
+        return content
+    backend.write(folder, dcp.NAME, [memoryview(pickled)])
+    entry = manifest.FileEntry(dcp.NAME, len(pickled), hashlib.sha256(pickled).hexdigest())
+    return replace(content, files=(*content.files, entry))
 
 
-def _fill(temporary: Path, final: Path, step: int, files: Mapping[str, bytes], ranks: Ranks, deadline_s: float) -> None:
-    """From the empty temporary folder to the final one, or to none."""
-    try:
-        shards = fs.each("write shards", ranks, lambda: _write_shard(temporary, files, ranks.rank, deadline_s))
-        content = manifest.Manifest(step, ranks.world_size, _merge(shards))
-        fs.decide("publish checkpoint", ranks, lambda: _publish(temporary, final, content))
-    except BaseException:
-        if ranks.rank == 0:
-            shutil.rmtree(str(temporary), ignore_errors=True)
-        raise
+def _remove_older_generations(backend: Backend, folder: str) -> None:
+    kept = layout.parse(folder)
+    for name in finding.committed(backend):
+        if kept is not None and name.step == kept.step and name.generation < kept.generation:
+            backend.remove(str(name))
 
 
-def _write_shard(folder: Path, files: Mapping[str, bytes], rank: int, deadline_s: float) -> list[dict[str, Any]]:
-    fs.wait_until_visible(folder, deadline_s)
-    for name, content in files.items():
-        _refuse_bad_name(name)
-        fs.write_synced(folder / name, content)
-    return [asdict(manifest.describe(name, content, rank)) for name, content in files.items()]
+def _part_name(rank: int) -> str:
+    return f".part-{rank:05d}.json"
 
 
-def _refuse_bad_name(name: str) -> None:
-    if name in ("", ".", "..", manifest.NAME) or "/" in name or "\0" in name:
-        raise manifest.CheckpointError(f"{name!r} cannot be a file of a checkpoint: a plain name is needed")
+def _part_bytes(plan: Plan, part: Part) -> bytes:
+    records = [[item.name, item.dtype, list(item.shape), manifest.record_as_json(record)] for item, record in part.records]
+    files = [manifest.file_as_json(entry) for entry in part.files]
+    return json.dumps({"files": files, "records": records, "paths": plan.paths}).encode()
 
 
-def _merge(shards: list[list[dict[str, Any]]]) -> list[manifest.FileEntry]:
-    entries = [manifest.FileEntry(**entry) for shard in shards for entry in shard]
-    return sorted(entries, key=lambda entry: entry.name)
-
-
-def _publish(temporary: Path, final: Path, content: manifest.Manifest) -> None:
-    """Manifest, then the folder's names, then the rename, then the parent: each durable before the next."""
-    fs.write_synced(temporary / manifest.NAME, manifest.dumps(content))
-    fs.fsync_directory(temporary)
-    temporary.rename(final)
-    fs.fsync_directory(final.parent)
+def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> manifest.Manifest:
+    """Raises CheckpointError where the boxes of a tensor do not make up the whole."""
+    files = {entry["name"]: manifest.FileEntry(**entry) for part in parts for entry in part["files"]}
+    objects: dict[str, manifest.Record] = {}
+    tensors: dict[str, tuple[str, tuple[int, ...], list[manifest.Record]]] = {}
+    for name, dtype, shape, said in (record for part in parts for record in part["records"]):
+        record = manifest.record_from_json(said)
+        if dtype == OBJECT:
+            objects[name] = record
+        else:
+            tensors.setdefault(name, (dtype, tuple(shape), []))[2].append(record)
+    for name, (_, shape, records) in tensors.items():
+        held = sum(math.prod(record.sizes) for record in records)
+        if held != math.prod(shape):
+            raise manifest.CheckpointError(f"{name}: the ranks hold {held} of its {math.prod(shape)} elements")
+    return manifest.Manifest(
+        step=step,
+        world_size=len(parts),
+        files=tuple(files[name] for name in sorted(files)),
+        tensors={
+            name: manifest.Tensor(dtype, shape, tuple(sorted(records, key=lambda record: record.offsets)))
+            for name, (dtype, shape, records) in sorted(tensors.items())
+        },
+        objects=dict(sorted(objects.items())),
+        sequence=opened["sequence"],
+        parent=opened["parent"],
+        torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
+    )

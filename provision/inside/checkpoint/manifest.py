@@ -1,14 +1,24 @@
-"""The manifest of a checkpoint: step, world size, and size and SHA-256 of every file. JSON, so no pickle to inspect."""
+"""The manifest of a checkpoint: which files it has, with size and SHA-256, and which tensors lie where in them.
+
+JSON, so that a checkpoint can be listed, verified and thinned out without torch and without unpickling anything.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-SCHEMA = 1
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCHEMA = 2
 NAME = "manifest.json"
+# The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest is noticed too.
+HEAD = b'{"sha256": "'
+AFTER = b'",\n'
+DIGITS = 64
 
 
 class CheckpointError(Exception):
@@ -16,12 +26,13 @@ class CheckpointError(Exception):
 
 
 class DamagedFile(CheckpointError):
-    """A file of a checkpoint is not what was committed."""
+    """A file of a checkpoint is not what was committed; `tensors` are the names of what lies in it, as far as that is known."""
 
-    def __init__(self, path: object, problem: str) -> None:
-        super().__init__(f"{path} is damaged: {problem}")
-        self.path = path
+    def __init__(self, path: object, problem: str, tensors: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{path} is damaged: {problem}{_in_words(tensors)}")
+        self.path = str(path)
         self.problem = problem
+        self.tensors = tensors
 
 
 @dataclass(frozen=True)
@@ -29,49 +40,135 @@ class FileEntry:
     name: str
     size: int
     sha256: str
-    rank: int
+    # The folder below the root that holds the file, where it is not the checkpoint's own: stores without links refer to it.
+    home: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One box of a tensor, or one object, as torch.save wrote it: `size` bytes of `file` from `at` on.
+
+    The elements begin at byte `data` of the file (None: only torch.load can tell, or it is an object). offsets, sizes: the box
+    within the whole tensor, in elements.
+    """
+
+    file: str
+    at: int
+    size: int
+    sha256: str
+    data: int | None = None
+    offsets: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """dtype as torch writes it, torch.float32; the boxes of its records cover the shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    records: tuple[Record, ...]
 
 
 @dataclass(frozen=True)
 class Manifest:
+    """sequence counts the commits of a root along `parent`, the folder that was the latest when this one was saved: the order of
+    checkpoints must not depend on anybody's clock."""
+
     step: int
     world_size: int
-    files: list[FileEntry]
+    files: tuple[FileEntry, ...]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    objects: dict[str, Record] = field(default_factory=dict)
+    sequence: int = 0
+    parent: str | None = None
+    torch: str = ""
 
-    def entry(self, name: str) -> FileEntry:
-        for entry in self.files:
-            if entry.name == name:
-                return entry
-        held = ", ".join(entry.name for entry in self.files)
-        raise CheckpointError(f"the checkpoint of step {self.step} holds no file {name!r}; it holds {held}")
+    @property
+    def bytes(self) -> int:
+        return sum(entry.size for entry in self.files)
 
+    def records(self) -> Iterator[tuple[str, Record]]:
+        """Every record with the name of its tensor or object."""
+        for name, tensor in self.tensors.items():
+            for record in tensor.records:
+                yield name, record
+        yield from self.objects.items()
 
-def describe(name: str, content: bytes, rank: int) -> FileEntry:
-    return FileEntry(name, len(content), hashlib.sha256(content).hexdigest(), rank)
+    def names_in(self, file: str) -> tuple[str, ...]:
+        """What lies in a file, for people."""
+        return tuple(sorted({name for name, record in self.records() if record.file == file}))
 
 
 def dumps(manifest: Manifest) -> bytes:
-    """The manifest with a digest of itself, so that a flipped bit in it is noticed too."""
-    body = {"schema": SCHEMA, **asdict(manifest)}
-    return (json.dumps({**body, "sha256": _digest(body)}, indent=1, sort_keys=True) + "\n").encode()
+    body = json.dumps(_body(manifest), sort_keys=True)[1:].encode() + b"\n"
+    return HEAD + hashlib.sha256(body).hexdigest().encode() + AFTER + body
 
 
 def loads(content: bytes, path: object) -> Manifest:
-    try:
-        body = json.loads(content)
-        stated = body.pop("sha256")
-        if body["schema"] != SCHEMA:
-            raise CheckpointError(f"{path} has schema {body['schema']!r}; this code reads schema {SCHEMA}")
-        if stated != _digest(body):
-            raise DamagedFile(path, "its digest does not match its content")
-        return _manifest(body)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DamagedFile(path, f"it is not a manifest ({type(error).__name__}: {error})") from error
+    """Raises DamagedFile where the content is not what dumps wrote, and CheckpointError where another version wrote it."""
+    begin = len(HEAD) + DIGITS + len(AFTER)
+    stated, body = content[len(HEAD) : len(HEAD) + DIGITS], content[begin:]
+    framed = content.startswith(HEAD) and content[len(HEAD) + DIGITS : begin] == AFTER
+    if not framed or hashlib.sha256(body).hexdigest().encode() != stated:
+        raise DamagedFile(path, "its digest does not match its content")
+    said = json.loads(b"{" + body)
+    if said["schema"] != SCHEMA:
+        raise CheckpointError(f"{path} has schema {said['schema']!r}; this code reads schema {SCHEMA}")
+    return _manifest(said)
 
 
-def _manifest(body: dict[str, Any]) -> Manifest:
-    return Manifest(body["step"], body["world_size"], [FileEntry(**entry) for entry in body["files"]])
+def record_as_json(record: Record) -> list[Any]:
+    return [record.file, record.at, record.size, record.sha256, record.data, list(record.offsets), list(record.sizes)]
 
 
-def _digest(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+def record_from_json(said: list[Any]) -> Record:
+    file, at, size, sha256, data, offsets, sizes = said
+    return Record(file, at, size, sha256, data, tuple(offsets), tuple(sizes))
+
+
+def file_as_json(entry: FileEntry) -> dict[str, Any]:
+    home = {} if entry.home is None else {"home": entry.home}
+    return {"name": entry.name, "size": entry.size, "sha256": entry.sha256, **home}
+
+
+def _body(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "step": manifest.step,
+        "sequence": manifest.sequence,
+        "parent": manifest.parent,
+        "world_size": manifest.world_size,
+        "torch": manifest.torch,
+        "files": [file_as_json(entry) for entry in manifest.files],
+        "record_fields": ["file", "at", "size", "sha256", "data", "offsets", "sizes"],
+        "tensors": {
+            name: {"dtype": tensor.dtype, "shape": list(tensor.shape), "records": [record_as_json(record) for record in tensor.records]}
+            for name, tensor in manifest.tensors.items()
+        },
+        "objects": {name: record_as_json(record) for name, record in manifest.objects.items()},
+    }
+
+
+def _manifest(said: dict[str, Any]) -> Manifest:
+    tensors = {
+        name: Tensor(tensor["dtype"], tuple(tensor["shape"]), tuple(map(record_from_json, tensor["records"])))
+        for name, tensor in said["tensors"].items()
+    }
+    return Manifest(
+        step=said["step"],
+        world_size=said["world_size"],
+        files=tuple(FileEntry(**entry) for entry in said["files"]),
+        tensors=tensors,
+        objects={name: record_from_json(record) for name, record in said["objects"].items()},
+        sequence=said["sequence"],
+        parent=said["parent"],
+        torch=said["torch"],
+    )
+
+
+def _in_words(tensors: tuple[str, ...]) -> str:
+    if not tensors:
+        return ""
+    shown = ", ".join(tensors[:3])
+    return f" (it holds {shown}{f' and {len(tensors) - 3} more' if len(tensors) > 3 else ''})"

@@ -28,6 +28,7 @@ class RanksMissing(Exception):
 
     def __init__(self, name: str, ranks: Sequence[int], payloads: dict[int, Any]) -> None:
         super().__init__(f"{name_ranks(ranks)} did not answer at {name}")
+        self.name = name
         self.ranks = list(ranks)
         self.payloads = payloads
 

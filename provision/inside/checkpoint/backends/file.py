@@ -1,0 +1,178 @@
+"""Checkpoints in a folder of a file system: written aside, synced, renamed in; unchanged files are hard links."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from ... import fs
+from .. import layout, manifest
+from .traits import Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# IOV_MAX of Linux: more parts than this go into several calls.
+PARTS = 1024
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+
+
+class FileBackend:
+    traits = Traits(rename=True, links="hard", sync=True, shared=True)
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder
+
+    @property
+    def root(self) -> str:
+        return str(self._root)
+
+    def folders(self) -> list[str]:
+        try:
+            names = [entry.name for entry in fs.retry_stale(lambda: list(self._root.iterdir()))]
+        except FileNotFoundError:
+            return []
+        return [name for name in names if layout.parse(name) or name.startswith(layout.TEMPORARY)]
+
+    def files(self, folder: str) -> list[str]:
+        return fs.retry_stale(lambda: os.listdir(self._root / folder))
+
+    def size(self, folder: str, name: str) -> int:
+        return fs.retry_stale((self._root / folder / name).stat).st_size
+
+    def read(self, folder: str, name: str) -> bytes:
+        return fs.read_bytes(self._root / folder / name)
+
+    def read_into(self, folder: str, name: str, offset: int, buffer: memoryview) -> int:
+        return fs.retry_stale(lambda: _read_into(self._root / folder / name, offset, buffer))
+
+    def begin(self, step: int) -> str:
+        if not self._root.is_dir():
+            self._root.mkdir(parents=True, exist_ok=True)
+            fs.fsync_directory(self._root.parent)
+        name = layout.temporary(str(layout.Name(step, 0)))
+        (self._root / name).mkdir()
+        return name
+
+    def wait_for(self, folder: str, deadline_s: float) -> None:
+        fs.wait_until_visible(self._root / folder, deadline_s)
+
+    def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
+        descriptor = os.open(self._root / folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            _write_all(descriptor, parts)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def reuse(self, source: str, name: str, folder: str) -> None:
+        try:
+            os.link(self._root / source / name, self._root / folder / name)
+        except FileExistsError:
+            return
+
+    def discard(self, folder: str, name: str) -> None:
+        (self._root / folder / name).unlink()
+
+    def flush(self, folder: str) -> None:
+        fs.fsync_directory(self._root / folder)
+
+    def commit(self, folder: str, step: int, content: bytes) -> str:
+        """The manifest, then the folder's names, then the rename, then the root's names, then `latest`: each durable before the next.
+
+        What can fail for want of space is written before the rename.
+        """
+        fs.write_synced(self._root / folder / manifest.NAME, content)
+        self.flush(folder)
+        pointer = self._root / layout.temporary(layout.LATEST)
+        try:
+            committed = self._rename_in(folder, step, pointer)
+            os.replace(pointer, self._root / layout.LATEST)
+        except BaseException:
+            fs.remove_if_there(pointer)
+            raise
+        fs.fsync_directory(self._root)
+        return committed
+
+    def latest(self) -> str | None:
+        try:
+            text = fs.read_bytes(self._root / layout.LATEST).decode(errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        return text if layout.parse(text) else None
+
+    def remove(self, folder: str) -> None:
+        aside = folder
+        if layout.parse(folder):
+            aside = layout.temporary(folder)
+            try:
+                os.rename(self._root / folder, self._root / aside)
+            except FileNotFoundError:
+                return
+            fs.fsync_directory(self._root)
+        path = self._root / aside
+        if path.is_dir():
+            shutil.rmtree(str(path), onerror=_unless_gone)
+        else:
+            fs.remove_if_there(path)
+
+    def free(self) -> int | None:
+        there = self._root
+        while not there.exists():
+            there = there.parent
+        state = os.statvfs(there)
+        return state.f_bavail * state.f_frsize
+
+    def _rename_in(self, folder: str, step: int, pointer: Path) -> str:
+        """A rename never replaces a folder that holds something, so of two jobs that save one step each gets a generation."""
+        name = self._next_generation(step)
+        while True:
+            fs.write_synced(pointer, f"{name}\n".encode())
+            try:
+                os.rename(self._root / folder, self._root / str(name))
+            except OSError as error:
+                if error.errno not in TAKEN:
+                    raise
+                fs.remove_if_there(pointer)
+                name = layout.Name(step, name.generation + 1)
+                continue
+            fs.fsync_directory(self._root)
+            return str(name)
+
+    def _next_generation(self, step: int) -> layout.Name:
+        taken = [name.generation for name in map(layout.parse, self.folders()) if name and name.step == step]
+        return layout.Name(step, max(taken, default=-1) + 1)
+
+
+def _read_into(path: Path, offset: int, buffer: memoryview) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(descriptor, [buffer[done:]], offset + done)
+            if not count:
+                break
+            done += count
+        return done
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
+    """The kernel may take less than it is given."""
+    left = [part.cast("B") for part in parts if part.nbytes]
+    while left:
+        written = os.writev(descriptor, left[:PARTS])
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if written:
+            left[0] = left[0][written:]
+
+
+def _unless_gone(_: object, path: str, failure: tuple[type[BaseException], BaseException, object]) -> None:
+    """Two that clear away one folder may meet in it."""
+    if not isinstance(failure[1], FileNotFoundError):
+        raise failure[1]

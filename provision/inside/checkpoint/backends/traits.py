@@ -1,0 +1,19 @@
+"""What a kind of store can do, as data: each backend states it, and the documentation's table is of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Traits:
+    """rename: a folder becomes visible by one rename; without it, by its manifest, which is written last.
+
+    links: how an unchanged file becomes part of the next checkpoint, as a second name ("hard") or by a reference to the older
+    folder ("reference"). sync: what was written survives a power cut only once it was synced. shared: other processes see it.
+    """
+
+    rename: bool
+    links: str
+    sync: bool
+    shared: bool

@@ -1,0 +1,78 @@
+"""The names of things below the root of a run's checkpoints.
+
+step-000000000042        a committed checkpoint: whoever sees the name sees all of it
+step-000000000042.1      the same step, saved once more; the highest generation counts, the others are on their way out
+latest                   the name of the checkpoint that was committed last
+.tmp~...                 what a writer has not finished, or not finished removing; its name says who the writer is
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import socket
+from typing import NamedTuple
+
+from ..smoke import processes
+
+LATEST = "latest"
+COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?")
+TEMPORARY = ".tmp"
+SEPARATOR = "~"
+SPACE_DIGITS = 16
+
+
+class Name(NamedTuple):
+    """Of a committed checkpoint. Sorted as the pairs are."""
+
+    step: int
+    generation: int
+
+    def __str__(self) -> str:
+        return f"step-{self.step:012d}" + (f".{self.generation}" if self.generation else "")
+
+
+class Writer(NamedTuple):
+    """Who made a temporary folder: process numbers are counted per boot and per container, so both are part of it."""
+
+    host: str
+    number: str
+    started: str
+    space: str
+
+    def is_gone(self) -> bool:
+        """Whether it has certainly ended. A writer of another host, boot or container cannot be seen from here, and on a file
+        system that hosts share its folder's age says nothing about it: then False."""
+        if (self.host, self.space) != (_host(), _space_digest()):
+            return False
+        space = processes.own_identity()[0]
+        return processes.state([space, self.number, self.started]) == processes.GONE
+
+
+def parse(folder: str) -> Name | None:
+    """None where the folder is not a committed checkpoint."""
+    match = COMMITTED.fullmatch(folder)
+    return Name(int(match.group(1)), int(match.group(2) or 0)) if match else None
+
+
+def temporary(what: str) -> str:
+    """A new name for something that this process works on."""
+    _, number, started = processes.own_identity()
+    return SEPARATOR.join((TEMPORARY, what, _host(), number, started, _space_digest(), secrets.token_hex(6)))
+
+
+def writer(folder: str) -> Writer | None:
+    """Who made a temporary folder; None where the name is not one of ours."""
+    fields = folder.split(SEPARATOR)
+    if len(fields) != 7 or fields[0] != TEMPORARY or not fields[3].isdigit():
+        return None
+    return Writer(*fields[2:6])
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
+
+
+def _space_digest() -> str:
+    return hashlib.sha256(processes.own_identity()[0].encode()).hexdigest()[:SPACE_DIGITS]

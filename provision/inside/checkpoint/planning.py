@@ -1,0 +1,224 @@
+"""From a state dict to what each rank writes: boxes of tensors and objects, every one of them written by one rank.
+
+Where torch has distributed checkpoints (2.0 and later), its own planner names and cuts the state dict, so that nested dicts,
+DTensor and ShardedTensor mean here what they mean to `dcp.load`. Older releases get plain tensors in nested dicts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from .manifest import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import torch
+
+    from ..ranks import Ranks
+
+# A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into such. With WORKERS of writing.py it bounds
+# the memory that staging from a GPU takes.
+PIECE = 64 << 20
+OBJECT = "object"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A box of a tensor that this rank holds, or an object in torch.save's form.
+
+    shape: of the whole tensor; offsets, sizes: of the box in it, in elements. data: the box itself, or the object's bytes.
+    """
+
+    name: str
+    dtype: str
+    data: Any
+    shape: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def is_object(self) -> bool:
+        return self.dtype == OBJECT
+
+    @property
+    def bytes(self) -> int:
+        return len(self.data) if self.is_object else int(self.data.numel()) * int(self.data.element_size())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What this rank writes, and where each name stands in the nested state dict (of all ranks' names)."""
+
+    items: tuple[Item, ...]
+    paths: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+def plan_save(state_dict: Mapping[str, Any], ranks: Ranks) -> Plan:
+    """Raises CheckpointError where the state dict holds what cannot be saved, or where ranks hold different boxes of one tensor's
+    place or different shapes of one tensor."""
+    items, paths = local_items(state_dict)
+    return Plan(tuple(_own_share(items, ranks)), paths)
+
+
+def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
+    """What this rank holds, by name, and each name's path."""
+    expanded = {key: value.state_dict() if is_stateful(value) else value for key, value in state_dict.items()}
+    planned = _planned_by_torch(expanded)
+    items, paths = planned if planned is not None else _planned_plainly(expanded)
+    return [_storable(item) for item in items], paths
+
+
+def pieces(item: Item, limit: int = PIECE) -> Iterator[Item]:
+    """The item in boxes of at most `limit` bytes each, cut along its first dimensions, in order. Views: nothing is copied."""
+    if item.is_object or item.bytes <= limit:
+        yield item
+        return
+    axis = next(place for place, size in enumerate(item.sizes) if size > 1)
+    row = item.bytes // item.sizes[axis]
+    step = max(1, limit // row)
+    for begin in range(0, item.sizes[axis], step):
+        yield from pieces(_cut(item, axis, begin, min(step, item.sizes[axis] - begin)), limit)
+
+
+def _cut(item: Item, axis: int, begin: int, length: int) -> Item:
+    offsets = (*item.offsets[:axis], item.offsets[axis] + begin, *item.offsets[axis + 1 :])
+    sizes = (*item.sizes[:axis], length, *item.sizes[axis + 1 :])
+    return replace(item, data=item.data.narrow(axis, begin, length), offsets=offsets, sizes=sizes)
+
+
+def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]] | None:
+    try:
+        from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+        from torch.distributed.checkpoint.planner import WriteItemType
+    except ImportError:
+        return None
+    planner = DefaultSavePlanner()
+    # The coordinator plans the objects too (2.3); here every rank does, and _own_share leaves each to one.
+    planner.set_up_planner(state_dict, is_coordinator=True)
+    plan = planner.create_local_plan()
+    items = []
+    for write in plan.items:
+        data = planner.resolve_data(write)
+        if write.type == WriteItemType.BYTE_IO:
+            items.append(Item(write.index.fqn, OBJECT, data.getvalue()))
+        else:
+            box = write.tensor_data.chunk
+            items.append(_box(write.index.fqn, data, tuple(write.tensor_data.size), tuple(box.offsets), tuple(box.sizes)))
+    return items, dict(planner.mappings)
+
+
+def _planned_plainly(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
+    import torch
+
+    items, paths = [], {}
+    for path, value in walk(state_dict):
+        name = ".".join(map(str, path))
+        paths[name] = path
+        if isinstance(value, torch.Tensor):
+            items.append(_box(name, value, tuple(value.shape), (0,) * value.dim(), tuple(value.shape)))
+        else:
+            items.append(Item(name, OBJECT, object_bytes(value)))
+    return items, paths
+
+
+def walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The leaves of nested dicts with their paths."""
+    if isinstance(value, dict) and (value or not path):
+        for key, below in value.items():
+            yield from walk(below, (*path, key))
+    else:
+        yield path, value
+
+
+def object_bytes(value: Any) -> bytes:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _box(name: str, data: torch.Tensor, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Item:
+    return Item(name, str(data.dtype), data.detach(), shape, offsets, sizes)
+
+
+def _storable(item: Item) -> Item:
+    """Refuses what has no bytes to save."""
+    import torch
+
+    if item.is_object:
+        return item
+    if item.data.device.type == "meta":
+        raise CheckpointError(f"{item.name} is on the meta device: it has no values to save")
+    if item.data.layout != torch.strided or item.data.is_quantized:
+        raise CheckpointError(f"{item.name} is not a dense tensor ({item.data.layout}, {item.dtype}): save a dense copy of it")
+    return item
+
+
+def is_stateful(value: Any) -> bool:
+    """As torch.distributed.checkpoint.stateful.Stateful says; a module or an optimizer may be given as it is."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _own_share(items: Sequence[Item], ranks: Ranks) -> list[Item]:
+    """The items that this rank writes. What several ranks hold is written by one of them, so that all write about as much.
+
+    Lists are exchanged only where they differ: with replicas, a digest is all that is sent.
+    """
+    own = [_key(item) for item in items]
+    digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()
+    digests = ranks.exchange("checkpoint/plans", digest)
+    everyones = [own] * ranks.world_size if len(set(digests)) == 1 else ranks.exchange("checkpoint/boxes", own)
+    writers = assign(everyones)
+    return [item for item, key in zip(items, own) if writers[_place(key)] == ranks.rank]
+
+
+def _key(item: Item) -> list[Any]:
+    """What the others must know. An object's size may differ from rank to rank (a random state), and does not matter."""
+    return [item.name, list(item.offsets), list(item.sizes), list(item.shape), item.dtype, 0 if item.is_object else item.bytes]
+
+
+def _place(key: Sequence[Any]) -> tuple[Any, ...]:
+    return (key[0], *key[1])
+
+
+def assign(everyones: Sequence[Sequence[Sequence[Any]]]) -> dict[tuple[Any, ...], int]:
+    """Which rank writes each box, the same on every rank: the biggest first, to the holder with the least so far.
+
+    Objects go to the lowest rank, as torch's planner has it. Raises CheckpointError where two ranks disagree about a tensor.
+    """
+    holders: dict[tuple[Any, ...], list[int]] = {}
+    told: dict[tuple[Any, ...], Sequence[Any]] = {}
+    shapes: dict[str, tuple[Any, int]] = {}
+    for rank, keys in enumerate(everyones):
+        for key in keys:
+            place = _place(key)
+            _refuse_difference(key, rank, told.setdefault(place, key), shapes.setdefault(key[0], (key[3:5], rank)))
+            holders.setdefault(place, []).append(rank)
+    load = [0] * len(everyones)
+    writers = {}
+    for place in sorted(holders, key=lambda place: (-told[place][5], str(place))):
+        is_object = told[place][4] == OBJECT
+        writers[place] = holders[place][0] if is_object else min(holders[place], key=lambda rank: (load[rank], rank))
+        load[writers[place]] += told[place][5]
+    return writers
+
+
+def _refuse_difference(key: Sequence[Any], rank: int, first: Sequence[Any], shape: tuple[Any, int]) -> None:
+    if list(key[3:5]) != list(shape[0]):
+        raise CheckpointError(
+            f"{key[0]} is {key[3]} {key[4]} on rank {rank}, but {shape[0][0]} {shape[0][1]} on rank {shape[1]}: "
+            "one name must be the same tensor on all ranks"
+        )
+    if list(key[2]) != list(first[2]):
+        raise CheckpointError(f"{key[0]} is cut differently on rank {rank}: {key[2]} at {key[1]}, elsewhere {first[2]}")
+
+
+def elements(sizes: Sequence[int]) -> int:
+    return math.prod(sizes)

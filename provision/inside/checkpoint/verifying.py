@@ -1,0 +1,84 @@
+"""Whether the files of a checkpoint are what was committed. Works without torch, and without the ranks that wrote.
+
+Nothing is taken on trust: every byte is hashed, and a file that nobody committed is damage too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import finding, manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .backends import Backend
+
+WORKERS = 3
+# Small enough to be hashed while it is in the processor's cache.
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file that is not what was committed; tensors: the names of what lies in it."""
+
+    folder: str
+    file: str
+    problem: str
+    tensors: tuple[str, ...] = ()
+
+    def error(self, root: str) -> manifest.DamagedFile:
+        return manifest.DamagedFile(f"{root}/{self.folder}/{self.file}", self.problem, self.tensors)
+
+
+def damages(backend: Backend, folder: str) -> list[Damage]:
+    """All that is wrong with one checkpoint; nothing where it is whole. Raises OSError where the store fails."""
+    try:
+        content = finding.read_manifest(backend, folder)
+    except manifest.DamagedFile as error:
+        return [Damage(folder, manifest.NAME, error.problem)]
+    return strangers(backend, folder, content) + check(backend, folder, content, content.files)
+
+
+def strangers(backend: Backend, folder: str, content: manifest.Manifest) -> list[Damage]:
+    """Files that nobody committed: somebody else wrote here."""
+    known = {manifest.NAME} | {entry.name for entry in content.files if entry.home is None}
+    return [Damage(folder, name, "it is not in the manifest") for name in sorted(backend.files(folder)) if name not in known]
+
+
+def check(backend: Backend, folder: str, content: manifest.Manifest, entries: Sequence[manifest.FileEntry]) -> list[Damage]:
+    """What is wrong with some of a checkpoint's files, in their order; a few are read at a time."""
+    buffers = threading.local()
+
+    def problem_of(entry: manifest.FileEntry) -> str | None:
+        if not hasattr(buffers, "block"):
+            buffers.block = memoryview(bytearray(BLOCK))
+        return _problem(backend, entry.home or folder, entry, buffers.block)
+
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-verify") as pool:
+        found = zip(entries, pool.map(problem_of, entries))
+        return [Damage(entry.home or folder, entry.name, problem, content.names_in(entry.name)) for entry, problem in found if problem]
+
+
+def _problem(backend: Backend, folder: str, entry: manifest.FileEntry, block: memoryview) -> str | None:
+    try:
+        size = backend.size(folder, entry.name)
+        if size != entry.size:
+            return f"{size} bytes instead of {entry.size}"
+        return None if _sha256(backend, folder, entry, block) == entry.sha256 else "its SHA-256 is not the committed one"
+    except FileNotFoundError:
+        return "it is missing"
+
+
+def _sha256(backend: Backend, folder: str, entry: manifest.FileEntry, block: memoryview) -> str:
+    digest = hashlib.sha256()
+    for offset in range(0, entry.size, len(block)):
+        part = block[: min(len(block), entry.size - offset)]
+        count = backend.read_into(folder, entry.name, offset, part)
+        digest.update(part[:count])
+    return digest.hexdigest()

@@ -1,0 +1,244 @@
+"""One rank's part of a checkpoint: pieces are serialized, hashed and written by a few threads, and what the parent has is linked.
+
+A file is named by its content's SHA-256, so equal pieces are one file, and a piece that did not change is known by its hash. Small
+pieces are packed; a pack stays linked as long as half of it is still used, so little that changes means little that is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Callable
+
+from . import manifest
+from .planning import pieces
+from .serializing import serialize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .backends import Backend
+    from .manifest import Manifest
+    from .planning import Item
+    from .serializing import Serialized
+
+# Hashing and writing overlap (hashlib and write() leave the interpreter to others): one thread waits for the disk while others hash.
+WORKERS = 3
+# From here on a piece is a file of its own; smaller ones are packed.
+BIG = 1 << 20
+PACK = 16 << 20
+SUFFIX = ".distcp"
+# A pack of the parent that is used less than this is not linked; what is still used of it is written again.
+LEAST_USED = 0.5
+
+
+class Stopped(Exception):
+    """The save failed elsewhere."""
+
+
+@dataclass
+class Progress:
+    """What this rank has done so far, in bytes; total is known before anything is written."""
+
+    total: int = 0
+    written: int = 0
+    linked: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, *, written: int = 0, linked: int = 0) -> None:
+        with self._lock:
+            self.written += written
+            self.linked += linked
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank contributes to the manifest."""
+
+    files: list[manifest.FileEntry]
+    records: list[tuple[Item, manifest.Record]]
+
+
+class Known:
+    """What the parent checkpoint holds, by content."""
+
+    def __init__(self, folder: str | None, parent: Manifest | None) -> None:
+        self.folder = folder
+        self._files = {entry.sha256: entry for entry in parent.files} if parent else {}
+        names = {entry.name: entry for entry in parent.files} if parent else {}
+        self._records = {record.sha256: (record, names[record.file]) for _, record in parent.records()} if parent else {}
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def file(self, sha256: str) -> manifest.FileEntry | None:
+        return self._files.get(sha256)
+
+    def record(self, sha256: str) -> tuple[manifest.Record, manifest.FileEntry] | None:
+        return self._records.get(sha256)
+
+
+class Writer:
+    """Writes items into one folder. Make one per save; `run` may be called from any thread."""
+
+    def __init__(self, backend: Backend, folder: str, known: Known, report: Callable[[], None] = lambda: None) -> None:
+        self.progress = Progress()
+        self._backend = backend
+        self._folder = folder
+        self._known = known
+        self._report = report
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Have `run` raise Stopped soon."""
+        self._stop.set()
+
+    def run(self, items: Sequence[Item]) -> Part:
+        """All records of the items, every file durable. Raises what the first failing thread raised; nothing is tidied up."""
+        cut = [piece for item in items for piece in pieces(item)]
+        self.progress.total = sum(piece.bytes for piece in cut)
+        big = [piece for piece in cut if piece.bytes >= BIG]
+        small = [piece for piece in cut if piece.bytes < BIG]
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-checkpoint") as pool:
+            try:
+                kept, changed = self._sort_out(pool, small)
+                jobs = [pool.submit(self._write_alone, piece) for piece in big]
+                jobs += [pool.submit(self._write_pack, pack) for pack in packs(changed)]
+                parts = [kept, *_results(jobs)]
+            except BaseException:
+                self._stop.set()
+                raise
+        self._backend.flush(self._folder)
+        files = {entry.name: entry for part in parts for entry in part.files}
+        return Part(list(files.values()), [pair for part in parts for pair in part.records])
+
+    def measure(self, items: Sequence[Item]) -> int:
+        """How many bytes `run` would have to write, by hashing everything; packs are taken to stay."""
+        cut = [piece for item in items for piece in pieces(item)]
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-checkpoint") as pool:
+            hashed = [pair for group in _results([pool.submit(self._digests, group) for group in packs(cut)]) for pair in group]
+        return sum(piece.bytes for piece, sha256 in hashed if self._known.record(sha256) is None)
+
+    def _sort_out(self, pool: ThreadPoolExecutor, small: list[Item]) -> tuple[Part, list[Item]]:
+        """The small pieces that packs of the parent still hold, linked; and the others."""
+        if not self._known:
+            return Part([], []), small
+        groups = [pool.submit(self._digests, group) for group in packs(small)]
+        hashed = [pair for group in _results(groups) for pair in group]
+        found = [(piece, self._known.record(sha256)) for piece, sha256 in hashed]
+        used: dict[str, int] = {}
+        for record, _ in {record.sha256: (record, entry) for _, held in found if held for record, entry in [held]}.values():
+            used[record.file] = used.get(record.file, 0) + record.size
+        return self._link_packs(found, used)
+
+    def _link_packs(
+        self, found: list[tuple[Item, tuple[manifest.Record, manifest.FileEntry] | None]], used: dict[str, int]
+    ) -> tuple[Part, list[Item]]:
+        linked: dict[str, manifest.FileEntry | None] = {}
+        kept, changed = Part([], []), []
+        for piece, held in found:
+            if held is None or used[held[0].file] < LEAST_USED * held[1].size:
+                changed.append(piece)
+                continue
+            record, entry = held
+            if entry.name not in linked:
+                linked[entry.name] = self._reuse(entry)
+            if linked[entry.name] is None:
+                changed.append(piece)
+            else:
+                self.progress.add(linked=piece.bytes)
+                kept.records.append((piece, replace(record, offsets=piece.offsets, sizes=piece.sizes)))
+        kept.files.extend(entry for entry in linked.values() if entry)
+        return kept, changed
+
+    def _digests(self, group: list[Item]) -> list[tuple[Item, str]]:
+        return [(piece, self._hash(serialize(piece))[0]) for piece in group]
+
+    def _write_alone(self, piece: Item) -> Part:
+        serialized = serialize(piece)
+        sha256, _ = self._hash(serialized)
+        entry = self._place(sha256, serialized.parts, serialized.size, piece.bytes)
+        return Part([entry], [(piece, _record(entry.name, 0, piece, serialized, sha256))])
+
+    def _write_pack(self, pack: list[Item]) -> Part:
+        parts: list[memoryview] = []
+        records: list[tuple[Item, Serialized, str, int]] = []
+        whole, at = hashlib.sha256(), 0
+        for piece in pack:
+            serialized = serialize(piece)
+            sha256, _ = self._hash(serialized, whole)
+            records.append((piece, serialized, sha256, at))
+            parts += serialized.parts
+            at += serialized.size
+        entry = self._place(whole.hexdigest(), parts, at, sum(piece.bytes for piece in pack))
+        return Part([entry], [(piece, _record(entry.name, begin, piece, said, sha256)) for piece, said, sha256, begin in records])
+
+    def _hash(self, serialized: Serialized, also: Any = None) -> tuple[str, int]:
+        if self._stop.is_set():
+            raise Stopped()
+        digest = hashlib.sha256()
+        for part in serialized.parts:
+            digest.update(part)
+            if also is not None:
+                also.update(part)
+        return digest.hexdigest(), serialized.size
+
+    def _place(self, sha256: str, parts: list[memoryview], size: int, payload: int) -> manifest.FileEntry:
+        """The file of this content in the folder: the parent's, or a new one."""
+        held = self._known.file(sha256)
+        if held is not None:
+            entry = self._reuse(held)
+            if entry is not None:
+                self.progress.add(linked=payload)
+                self._report()
+                return entry
+        entry = manifest.FileEntry(sha256 + SUFFIX, size, sha256)
+        try:
+            self._backend.write(self._folder, entry.name, parts)
+        except FileExistsError:  # the same content once more, in this save: its own writer sees to it
+            self.progress.add(linked=payload)
+        else:
+            self.progress.add(written=payload)
+        self._report()
+        return entry
+
+    def _reuse(self, held: manifest.FileEntry) -> manifest.FileEntry | None:
+        """None where it cannot be had: no links there, too many of them, or the parent was removed just now."""
+        assert self._known.folder is not None
+        try:
+            home = self._backend.reuse(held.home or self._known.folder, held.name, self._folder)
+        except OSError:
+            return None
+        return replace(held, home=home)
+
+
+def packs(small: Sequence[Item], limit: int = PACK) -> Iterator[list[Item]]:
+    """Pieces in groups of about `limit` bytes, in order."""
+    group: list[Item] = []
+    size = 0
+    for piece in small:
+        group.append(piece)
+        size += piece.bytes
+        if size >= limit:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _record(file: str, at: int, piece: Item, serialized: Serialized, sha256: str) -> manifest.Record:
+    data = None if serialized.data is None else at + serialized.data
+    return manifest.Record(file, at, serialized.size, sha256, data, piece.offsets, piece.sizes)
+
+
+def _results(jobs: Sequence[Future[Any]]) -> list[Any]:
+    """In order; raises what the first failing job raised, without waiting for the others to start."""
+    done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
+    failed = [job for job in done if job.exception()]
+    if failed:
+        for job in waiting:
+            job.cancel()
+        raise next((job.exception() for job in failed if not isinstance(job.exception(), Stopped)), failed[0].exception())  # type: ignore[misc]
+    return [job.result() for job in jobs]
