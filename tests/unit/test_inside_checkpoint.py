@@ -190,6 +190,14 @@ def test_the_manifest_is_json_that_needs_no_pickle(whole: Path) -> None:
     assert (document["step"], document["world_size"], sorted(document["objects"])) == (1, 1, ["a", "b", "c"])
 
 
+@pytest.mark.parametrize("entry", [("../other", None), ("/etc/passwd", None), ("..", None), ("a", "../../x"), ("a", "..")])
+def test_a_manifest_that_leads_elsewhere_is_refused(entry: tuple[str, str | None]) -> None:
+    name, home = entry
+    content = manifest.dumps(manifest.Manifest(1, 1, (manifest.FileEntry(name, 1, "0" * 64, home),)))
+    with pytest.raises(CheckpointError, match="leads out of its folder"):
+        manifest.loads(content, "manifest.json")
+
+
 def test_leftovers_of_writers_that_ended_go_and_others_stay(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": b"1"})
     mine = layout.temporary("step-000000000002")

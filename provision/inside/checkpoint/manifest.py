@@ -151,6 +151,10 @@ def _body(manifest: Manifest) -> dict[str, Any]:
 
 
 def _manifest(said: dict[str, Any]) -> Manifest:
+    files = tuple(FileEntry(**entry) for entry in said["files"])
+    for name in (part for entry in files for part in (entry.name, entry.home or "")):
+        if "/" in name or name in (".", ".."):
+            raise CheckpointError(f"the manifest of step {said['step']} names {name!r}, which leads out of its folder")
     tensors = {
         name: Tensor(tensor["dtype"], tuple(tensor["shape"]), tuple(map(record_from_json, tensor["records"])))
         for name, tensor in said["tensors"].items()
@@ -158,7 +162,7 @@ def _manifest(said: dict[str, Any]) -> Manifest:
     return Manifest(
         step=said["step"],
         world_size=said["world_size"],
-        files=tuple(FileEntry(**entry) for entry in said["files"]),
+        files=files,
         tensors=tensors,
         objects={name: record_from_json(record) for name, record in said["objects"].items()},
         sequence=said["sequence"],
