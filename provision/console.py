@@ -136,7 +136,9 @@ def build_summary(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
 def smoke_lines(result: SmokeResult) -> list[str]:
     """A smoke test: where it ran, its verdict, on what; then a line per phase, and for each finding what happened and what to do."""
     report = result.report
-    ran = f"{report.get('world_size')} ranks, {report.get('backend')} on {report.get('device')}"
+    ran = (
+        f"{report.get('world_size')} rank{'' if report.get('world_size') == 1 else 's'}, {report.get('backend')} on {report.get('device')}"
+    )
     return [f"smoke test in the {result.where}: {result.verdict} ({ran})", *phase_lines(report, "  "), f"  evidence: {result.evidence}"]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from provision.errors import CheckFailed, InvalidSpec
 from provision.inside import report as reports
 from provision.inside.junit import dumps
-from provision.inside.smoke import options
+from provision.inside.smoke import baseline, options
 from provision.model import Place, Prefix, Resolution, SmokeResult, Verdict
 from provision.process import clean_environment, run
 
@@ -21,6 +21,8 @@ INSIDE = Path(str(files("provision") / "inside"))
 REPORT = "report.json"
 # The host's own deadline on top of the test's: starting Python and importing torch twice on a cold disk.
 STARTING_S = 120.0
+# What the test ends with where its own options make no sense: argparse's.
+USAGE = 2
 # The phase in which it is said why a report is not believed.
 DOUBT = "report"
 
@@ -69,6 +71,8 @@ def check(request: Request) -> None:
     if unknown:
         raise InvalidSpec(f"There is no phase {unknown[0]}; there are {', '.join(options.PHASES)}.")
     try:
+        if request.expect is not None:
+            options.curves(request.expect)
         left_out = options.skipped(request.only, request.skip)
         faults = [options.parse_fault(text) for text in request.inject]
         options.refuse_what_proves_nothing(left_out, faults, baseline_wanted=request.baseline is not None)
@@ -76,6 +80,14 @@ def check(request: Request) -> None:
             options.refuse_faults_of_nobody(faults, request.ranks)
     except options.UsageError as error:
         raise InvalidSpec(f"{error}.") from error
+
+
+def check_baseline(path: Path) -> None:
+    """Raises InvalidSpec for a file that is no baseline any more, before anything runs."""
+    try:
+        baseline.load(path)
+    except baseline.BaselineUnreadable as error:
+        raise InvalidSpec(f"--baseline compare: {error}.", advice="`--baseline save`, on a day when all is well, replaces it.") from error
 
 
 def arguments(resolution: Resolution, request: Request) -> list[str]:
@@ -89,12 +101,13 @@ def arguments(resolution: Resolution, request: Request) -> list[str]:
     return argv + [word for flag, values in many for value in values for word in (flag, value)]
 
 
-def in_prefix(prefix: Prefix, resolution: Resolution, request: Request, env: Mapping[str, str], out: Path, baseline: Path) -> SmokeResult:
-    """Run the smoke test in a prefix. env: the prefix's activation. out: folder for what it leaves; an earlier report there goes."""
+def in_prefix(prefix: Prefix, resolution: Resolution, request: Request, env: Mapping[str, str], out: Path, kept: Path) -> SmokeResult:
+    """Run the smoke test in a prefix. env: the prefix's activation. out: folder for what it leaves; an earlier report there goes. kept: the
+    file of the baseline."""
     command = [str(prefix.python), str(INSIDE), "smoke", "--out", str(out), *arguments(resolution, request)]
     command += ["--checkpoint-dir", str(request.folder.absolute())] if request.folder else []
     command += ["--expect", str(request.expect.absolute())] if request.expect else []
-    command += ["--baseline", f"{request.baseline}={baseline}"] if request.baseline else []
+    command += ["--baseline", f"{request.baseline}={kept}"] if request.baseline else []
     environment = clean_environment({**env, "PYTHONDONTWRITEBYTECODE": "1"})
     fresh(out)
     done = run(command, env=environment, timeout_s=request.timeout_s + STARTING_S, check=False)
@@ -108,12 +121,15 @@ def fresh(out: Path) -> None:
 
 
 def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeResult:
-    """Read back what the test wrote. What is no report is CheckFailed. One of another shape, one whose verdict is not what its
-    phases come to, and a status that contradicts it make the verdict unknown, never a pass."""
+    """Read back what the test wrote. What is no report is CheckFailed, or InvalidSpec where the test refused its options. One of another
+    shape, one whose verdict is not what its phases come to, and a status that contradicts it make the verdict unknown, never a pass."""
     try:
         text = (folder / REPORT).read_text(encoding="utf-8")
         document = _object(text)
     except (OSError, TypeError, ValueError, RecursionError) as error:
+        refusal = output.rpartition("error: ")[2].strip() if status == USAGE else ""
+        if refusal:
+            raise InvalidSpec(f"The smoke test in the {where} refused: {refusal}.", details=output) from error
         tail = " ".join(output.split())[-600:]
         raise CheckFailed(
             f"The smoke test in the {where} ended with status {status} and left no report: {tail or 'it printed nothing'}.",

@@ -179,6 +179,8 @@ def smoke_in(
     if request.baseline == "compare" and not baseline.is_file():
         advice = "`provision smoke --baseline save`, on a day when all is well, makes one."
         raise ToolMissing(f"There is no baseline of the {place} of {name} on this machine.", advice=advice)
+    if request.baseline == "compare":
+        validate.check_baseline(baseline)
     if place == "prefix":
         return validate.in_prefix(prefix, resolution, request, register.activation(prefix), out, baseline)
     assert image is not None and client is not None

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -173,10 +174,19 @@ def test_an_image_of_its_own_is_tested_and_removed(home: Home, cpu_request: tupl
     assert home.run("build", "imaged", *cpu_request, "--no-image", "--no-smoke").returncode == 0
     made = home.run("image", "build", "imaged", "--base", docker_base)
     assert made.returncode == 0, made.stderr
-    tested = home.run("smoke", "imaged", "--in", "image", "--quick")
+    asked = _curves(home.root / "little", 1e-6)
+    (home.root / "folder").mkdir()
+    files = ("--folder", str(home.root / "folder"), "--expect", str(asked), "--baseline", "save", "--out", str(home.root / "kept"))
+    tested = home.run("smoke", "imaged", "--in", "both", "--quick", *files)
     assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert [path.name for path in (home.root / "kept").rglob("report.json")] == ["report.json"] * 2
+    assert list((home.root / "folder").iterdir()) == []
     passport = json.loads((home.envs / "imaged" / "passport.json").read_text())
     assert passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
+    measured = ("--in", "both", "--quick", "--only", "collectives", "--baseline", "compare")
+    told: Any = home.json("smoke", "imaged", *measured, "--expect", str(_curves(home.root / "much", 1e6)))
+    assert _compared(told) == {"prefix": 3, "image": 3}  # whether they are as fast as before, a busy machine decides
+    assert all("bandwidth-low" in [found["id"] for found in _collectives(result)["findings"]] for result in told)
     client = docker.from_env()
     assert client.images.list(name="provision/imaged")
     assert home.run("env", "remove", "imaged").returncode == 0
@@ -186,6 +196,22 @@ def test_an_image_of_its_own_is_tested_and_removed(home: Home, cpu_request: tupl
     assert not (home.root / "jupyter" / "kernels" / "imaged").exists()
     assert (home.envs / "imaged" / "conda-lock.yml").exists()
     assert home.run("env", "remove", "imaged").returncode == 9
+
+
+def _curves(path: Path, gb_s: float) -> Path:
+    one = {"device": "cpu", "ranks": 2, "from": "1MiB", "points": {"1MiB": gb_s}}
+    path.write_text(json.dumps({"schema": 1, "curves": [one]}))
+    return path
+
+
+def _collectives(result: dict[str, Any]) -> dict[str, Any]:
+    (phase,) = (phase for phase in result["report"]["phases"] if phase["name"] == "collectives")
+    return dict(phase)
+
+
+def _compared(results: list[dict[str, Any]]) -> dict[str, int]:
+    """In how many sizes each place was compared with its baseline."""
+    return {result["where"]: _collectives(result)["data"]["baseline"]["compared"] for result in results}
 
 
 def test_a_channel_that_answers_gives_its_python(home: Home, built: object, cpu_request: tuple[str, ...]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,3 +97,49 @@ def test_a_container_is_labelled_as_ours() -> None:
     smoke._remove_leftovers(Engine([ours]), IMAGE)
     assert labelled["labels"][smoke.OWNER].split(" ") == processes.own_identity()
     assert not ours.removed
+
+
+@dataclass
+class Receiving:
+    """What a container is given, unpacked as the engine does."""
+
+    given: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+
+    def put_archive(self, folder: str, archive: bytes) -> None:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as reader:
+            for member in reader:
+                assert member.isreg(), member.name
+                file = reader.extractfile(member)
+                assert file is not None
+                self.given[f"{folder}/{member.name}"] = member.mode, file.read()
+
+
+def test_files_that_are_given_can_be_read_by_any_user(tmp_path: Path) -> None:
+    """One that only its owner may read, named through a link, as a lab's shared curves may be."""
+    (tmp_path / "curves").write_text("curves")
+    (tmp_path / "curves").chmod(0o600)
+    (tmp_path / "link").symlink_to("curves")
+    (tmp_path / "kept").write_text("kept")
+    container = Receiving()
+    files = smoke.Files(expect=tmp_path / "link", baseline=tmp_path / "kept", verb="compare")
+    files.copy_in(container)
+    assert container.given == {
+        "/tmp/provision-inputs/expected.json": (0o644, b"curves"),
+        "/tmp/provision-inputs/baseline.json": (0o644, b"kept"),
+    }
+    assert {word.rpartition("=")[2] for word in files.options if "/" in word} == set(container.given)
+
+
+def test_a_folder_is_tried_by_who_asks_for_it(tmp_path: Path) -> None:
+    assert smoke.Files().mounts == {}
+    assert smoke.Files(folder=tmp_path).mounts["user"] == f"{os.getuid()}:{os.getgid()}"
+
+
+def test_a_baseline_that_cannot_be_kept_is_named_and_the_old_one_stays(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / smoke.BASELINE).write_text("new")
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(OSError) as caught:
+        smoke.Files(baseline=tmp_path / "kept", verb="save").take_saved(tmp_path / "out")
+    assert caught.value.filename == str(tmp_path / "kept")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "out"]

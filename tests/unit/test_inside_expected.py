@@ -221,7 +221,9 @@ def test_a_baseline_of_another_profile_has_nothing_to_compare(tmp_path: Path) ->
     assert "another --profile" in findings[0].message
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"schema": 1, "kind": "smoke"}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"schema": 1, "kind": "smoke"}', '{"schema": 1, "kind": "smoke-baseline", "identity": {}, "rows": [{}]}']
+)
 def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "b.json").write_text(text)
     with pytest.raises(baseline.BaselineUnreadable, match=r"b\.json"):

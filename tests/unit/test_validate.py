@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -148,6 +150,7 @@ def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
         (validate.Request(ranks=2, inject=("die:2:ddp",)), "die: there is no rank 2 among 2"),
         (validate.Request(only=("barrier",), baseline="save"), "in the phase collectives, which is skipped"),
         (validate.Request(expect=Path("/no/such/file")), "there is no such file"),
+        (validate.Request(expect=Path(__file__)), r"--expect .*test_validate.py: Extra data"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(request_: validate.Request, complaint: str) -> None:
@@ -166,6 +169,21 @@ def test_the_test_takes_as_long_as_it_may_by_itself() -> None:
 
     (timeout,) = (option for option in command.__click_params__ if option.name == "timeout")  # type: ignore[attr-defined]
     assert timeout.default == validate.Request().timeout_s == options.TIMEOUT_S
+
+
+def test_what_the_test_itself_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+    """Here it decides how many ranks there are."""
+    command = [sys.executable, str(validate.INSIDE), "smoke", "--out", str(tmp_path), "--backend", "gloo", "--inject", "die:7:ddp"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    with pytest.raises(InvalidSpec, match=r"^The smoke test in the prefix refused: --inject die: there is no rank 7 among 2\.$"):
+        validate.read_report(tmp_path, "prefix", ran.returncode, ran.stdout + ran.stderr)
+
+
+def test_a_damaged_baseline_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    kept = tmp_path / "baseline.json"
+    kept.write_text('{"schema": 1, "kind": "smoke-baseline"}')
+    with pytest.raises(InvalidSpec, match=r"baseline\.json is damaged.*--baseline save"):
+        validate.check_baseline(kept)
 
 
 def test_an_earlier_report_is_not_taken_for_this_ones(tmp_path: Path) -> None:

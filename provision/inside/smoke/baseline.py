@@ -23,6 +23,7 @@ JUDGED_FROM_BYTES = 1 << 20
 WORST_ON_GPU = 1.05
 # Gloo on CPUs is at the scheduler's mercy; less than this says nothing.
 WORST_ON_CPU = 3.0
+KEPT = ("collective", "dtype", "bytes", "time_us_max", "time_us_min", "busbw_gb_s")
 IDENTITY = ("backend", "device", "ranks", "hosts", "torch")
 
 
@@ -55,7 +56,7 @@ class Regression:
 
 
 def document(identity: Identity, rows: Sequence[Mapping[str, Any]]) -> str:
-    kept = [{name: row[name] for name in ("collective", "dtype", "bytes", "time_us_max", "time_us_min", "busbw_gb_s")} for row in rows]
+    kept = [{name: row[name] for name in KEPT} for row in rows]
     return json.dumps({"schema": SCHEMA, "kind": KIND, "identity": asdict(identity), "rows": kept}, indent=2) + "\n"
 
 
@@ -73,7 +74,13 @@ def load(path: Path) -> dict[str, Any]:
         raise BaselineUnreadable(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict) or (found.get("schema"), found.get("kind")) != (SCHEMA, KIND):
         raise BaselineUnreadable(f"{path} is no baseline of schema {SCHEMA}")
+    if not isinstance(found.get("identity"), dict) or not _are_rows(found.get("rows")):
+        raise BaselineUnreadable(f"{path} is damaged: a baseline has an identity, and rows of {', '.join(KEPT)}")
     return found
+
+
+def _are_rows(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(row, dict) and all(name in row for name in KEPT) for row in found)
 
 
 def unlike(found: Mapping[str, Any], identity: Identity) -> list[str]:

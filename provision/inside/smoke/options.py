@@ -163,8 +163,8 @@ def from_namespace(chosen: argparse.Namespace) -> Options:
         faults=tuple(parse_fault(text) for text in chosen.inject),
         skipped=skipped(chosen.only, chosen.skip),
         junit=chosen.junit and chosen.junit.absolute(),
-        expect=None if chosen.expect is None else _curves(chosen.expect),
-        baseline=None if chosen.baseline is None else parse_baseline(chosen.baseline),
+        expect=None if chosen.expect is None else curves(chosen.expect),
+        baseline=None if chosen.baseline is None else parse_baseline(chosen.baseline, chosen.out.absolute()),
     )
     refuse_what_proves_nothing(options.skipped, options.faults, baseline_wanted=options.baseline is not None)
     if not 0 < options.timeout_s < math.inf:
@@ -193,7 +193,8 @@ def refuse_what_proves_nothing(skipped: Sequence[str], faults: Sequence[Fault], 
             raise UsageError(f"--inject {fault.kind}: it would show in {' or '.join(shown_in)}, which is skipped")
 
 
-def _curves(path: Path) -> Path:
+def curves(path: Path) -> Path:
+    """A file of curves that can be read; absolute. Raises UsageError."""
     try:
         expected.load(path)
     except expected.ExpectedUnreadable as error:
@@ -201,7 +202,8 @@ def _curves(path: Path) -> Path:
     return path.absolute()
 
 
-def parse_baseline(text: str) -> tuple[str, Path]:
+def parse_baseline(text: str, out: Path) -> tuple[str, Path]:
+    """Verb and file. out: the folder of the report, which is made if it is not there. Raises UsageError."""
     verb, _, name = text.partition("=")
     if verb not in ("save", "compare") or not name:
         raise UsageError(f"--baseline {text}: save=FILE or compare=FILE is needed")
@@ -211,7 +213,7 @@ def parse_baseline(text: str) -> tuple[str, Path]:
             baseline.load(path)
     except baseline.BaselineUnreadable as error:
         raise UsageError(f"--baseline {verb}: {error}") from error
-    if verb == "save" and not path.parent.is_dir():
+    if verb == "save" and path.parent != out and not path.parent.is_dir():
         raise UsageError(f"--baseline save: there is no folder {path.parent}")
     return verb, path
 

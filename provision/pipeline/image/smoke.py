@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision.errors import TimedOut, ToolMissing
+from provision.inside import fs
 from provision.inside.smoke import processes
 from provision.model import Image
 from provision.pipeline.image.config import STACK
@@ -29,8 +31,8 @@ REPORT_LIMIT = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """folder: where checkpoints are tested, mounted. expect: curves of expected bandwidth. baseline: bandwidths, to `save` or to
-    `compare` with (verb)."""
+    """folder: where checkpoints are tested, mounted; the test is then run by who calls it and not by the image's own user, since that is
+    who must write there. expect: curves of expected bandwidth. baseline: bandwidths, to `save` or to `compare` with (verb)."""
 
     folder: Path | None = None
     expect: Path | None = None
@@ -45,21 +47,30 @@ class Files:
 
     @property
     def mounts(self) -> dict[str, Any]:
-        return {"volumes": {str(self.folder.absolute()): {"bind": CHECKPOINTS, "mode": "rw"}}} if self.folder else {}
+        if self.folder is None:
+            return {}
+        volumes = {str(self.folder.absolute()): {"bind": CHECKPOINTS, "mode": "rw"}}
+        return {"volumes": volumes, "user": f"{os.getuid()}:{os.getgid()}", "group_add": os.getgroups()}
 
     def copy_in(self, container: Any) -> None:
-        """By the engine, which may be on another machine."""
+        """By the engine, which may be on another machine; readable by every user."""
         inputs = {EXPECT: self.expect, BASELINE: self.baseline if self.verb == "compare" else None}
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as writer:
             for name, path in inputs.items():
                 if path is not None:
-                    writer.add(path, f"{PurePosixPath(INPUTS).name}/{name}")
+                    member = tarfile.TarInfo(f"{PurePosixPath(INPUTS).name}/{name}")
+                    content = path.read_bytes()
+                    member.size = len(content)
+                    writer.addfile(member, io.BytesIO(content))
         container.put_archive(str(PurePosixPath(INPUTS).parent), archive.getvalue())
 
     def take_saved(self, out: Path) -> None:
         if self.baseline and self.verb == "save" and (out / BASELINE).is_file():
-            self.baseline.write_bytes((out / BASELINE).read_bytes())
+            try:
+                fs.atomic_write(self.baseline, (out / BASELINE).read_bytes())
+            except OSError as error:  # the name of the file that was to be replaced, not of the one beside it
+                raise OSError(error.errno, error.strerror, str(self.baseline)) from error
 
 
 def run_smoke(

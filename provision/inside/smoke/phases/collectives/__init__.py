@@ -125,7 +125,7 @@ def _save(path: Path, identity: baseline.Identity, lines: list[dict[str, Any]]) 
     try:
         baseline.save(path, identity, lines)
     except OSError as error:
-        return {"answer": "not saved"}, (Finding("baseline-unsaved", f"the baseline could not be written: {error}", (0,)),)
+        return {"answer": "not saved"}, (Finding("baseline-unsaved", f"the baseline {path} could not be written: {error.strerror}", (0,)),)
     return {"answer": f"saved to {path}"}, ()
 
 
