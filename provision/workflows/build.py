@@ -105,7 +105,7 @@ def engine_for(wish: Wish) -> Any | None:
 def _image_stage(
     context: Context, wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, client: Any | None, stages: Stages
 ) -> Image | None:
-    if client is None:
+    if wish.image == "skip" or (client is None and not images.is_stored(wanted.resolution.spec.base)):
         stages.skip("image", "--no-image" if wish.image == "skip" else "no Docker engine answers")
         return None
     try:
@@ -120,12 +120,15 @@ def _image_stage(
         return None
 
 
-def make_image(context: Context, wanted: Plan, lock: Lock, prefix: Prefix, client: Any) -> tuple[Image, bool]:
-    """The image of a prefix, in the engine; whether anything was made or loaded."""
+def make_image(
+    context: Context, wanted: Plan, lock: Lock, prefix: Prefix, client: Any | None, to_engine: bool = True
+) -> tuple[Image, bool]:
+    """The image of a prefix, in the engine if there is one; whether anything was made or loaded. Without an engine its base must
+    lie on disk."""
     if lock.platform != PLATFORM:
         raise InvalidSpec(f"Images are made for {PLATFORM} only, and {wanted.name} is for {lock.platform} here.", advice="Use --no-image.")
     layout = context.where.images / wanted.name
-    base = images.find_base(client, wanted.resolution.spec.base, context.progress)
+    base = _base(context, wanted, client)
 
     def link(staging: Path) -> None:
         packages, final = lock.by("conda"), Path(images.PREFIX)
@@ -136,7 +139,15 @@ def make_image(context: Context, wanted: Plan, lock: Lock, prefix: Prefix, clien
     image = found or images.build(
         wanted.resolution, lock, prefix, base, layout=layout, inside=validate.INSIDE, link=link, progress=context.progress, epoch=epoch
     )
-    return image, images.load(image, client, context.progress) or found is None
+    loaded = client is not None and to_engine and images.load(image, client, context.progress)
+    return image, loaded or found is None
+
+
+def _base(context: Context, wanted: Plan, client: Any | None) -> images.BaseImage:
+    reference = wanted.resolution.spec.base
+    if reference is not None and images.is_stored(reference):
+        return images.find_stored_base(reference)
+    return images.find_base(client or images.demand_engine(), reference, context.progress)
 
 
 def _smoke_stage(

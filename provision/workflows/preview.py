@@ -53,6 +53,8 @@ def _image(wanted: Plan, wish: Wish) -> str:
     if wish.image == "skip":
         return "skip (--no-image)"
     base = images.chosen_base(wanted.resolution.spec.base)
+    if images.is_stored(base):
+        return f"make an image of it on {base}, and load it if a Docker engine answers"
     if wish.image == "demand":
         return f"make and load an image of it on {base}"
     return f"make and load an image of it on {base}, if a Docker engine answers and has or gets that base"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -131,9 +131,13 @@ def _remove_image(name: str, layout: Path) -> list[str]:
     return [f"image {reference}" for reference in removed]
 
 
-def build_image(context: Context, wish: Wish) -> tuple[Plan, Image, bool]:
-    """`provision image build`: the image of an environment whose lock is current; its prefix is made if it is not there."""
-    client = images.demand_engine()
+def build_image(context: Context, wish: Wish, outputs: Sequence[images.Output] = ()) -> tuple[Plan, Image, bool]:
+    """`provision image build`: the image of an environment whose lock is current; its prefix is made if it is not there.
+
+    outputs: where it goes beside our own folder; none: into the engine. No engine is needed for paths, if the base lies on disk too.
+    """
+    to_engine = not outputs or any(to.path is None for to in outputs)
+    client = images.demand_engine() if to_engine else images.engine()[0]
     with planned(context, wish) as wanted:
         lock = lockable(wanted, wish).lock
         if lock is None:
@@ -142,7 +146,10 @@ def build_image(context: Context, wish: Wish) -> tuple[Plan, Image, bool]:
             )
         check_place(wanted)
         prefix, _ = keep_prefix(context, wanted, lock)
-        image, made = make_image(context, wanted, lock, prefix, client)
+        image, made = make_image(context, wanted, lock, prefix, client, to_engine)
+        for to in outputs:
+            if to.path is not None:
+                images.export(image, to, context.progress)
         result = BuildResult(
             name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
             image=image, kernel=None, smoke=(),

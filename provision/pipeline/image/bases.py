@@ -19,6 +19,8 @@ _REFERENCE = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}"
 )
+# Images on disk, as containers-transports(5) names them; stored.py reads them.
+STORED = re.compile(r"(oci|oci-archive|docker-archive):(.+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +75,16 @@ def chosen_base(reference: str | None) -> str:
     """The base a user named, or ours."""
     if reference is None:
         return pinned("base")
+    if is_stored(reference):
+        return reference
     if not _REFERENCE.fullmatch(reference):
         raise InvalidSpec(
             f"{reference!r} is not an image reference.",
-            advice="Write it as name:tag or name@sha256:..., as `docker images` shows it.",
+            advice="Write name:tag or name@sha256:..., as `docker images` shows it, or oci:DIR, oci-archive:FILE, docker-archive:FILE.",
         )
     return reference
+
+
+def is_stored(reference: str | None) -> bool:
+    """Whether a reference names an image on disk, for which no engine is needed."""
+    return reference is not None and STORED.fullmatch(reference) is not None

@@ -16,7 +16,8 @@ CONDA_LOCK = ("conda-lock=4.0.0", "python=3.12")
 
 def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
     """What the template needs: words stay there, values come from here."""
-    base = bases.chosen_base(resolution.spec.base)
+    stored = resolution.spec.base if bases.is_stored(resolution.spec.base) else None
+    base = bases.chosen_base(None if stored else resolution.spec.base)
     return {
         "base": base,
         "builder": bases.pinned("builder"),
@@ -30,6 +31,7 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
         "name": resolution.spec.name,
         "portable": lock.portable,
         "prefix": PREFIX,
+        "stored": stored,
         "user": config.USER,
         "workspace": WORKSPACE,
     }

@@ -73,20 +73,21 @@ def _counted(pieces: Iterable[bytes], advance: Callable[[int], None]) -> Iterato
         advance(len(piece))
 
 
-def archive(image: Image, known: int = 0) -> Iterator[bytes]:
+def archive(image: Image, known: int = 0, tags: Sequence[str] | None = None) -> Iterator[bytes]:
     """The image as `docker load` reads it, without its first `known` layers, straight from the blobs."""
     layers = [f"blobs/sha256/{layer.digest.removeprefix('sha256:')}" for layer in image.layers]
     config = f"{image.image_id.removeprefix('sha256:')}.json"
-    manifest = oci.canonical([{"Config": config, "Layers": layers, "RepoTags": None}])
+    manifest = oci.canonical([{"Config": config, "Layers": layers, "RepoTags": None if tags is None else list(tags)}])
     yield tar.header("manifest.json", kind="file", mode=0o644, mtime=0, size=len(manifest))
     yield manifest + tar.padding(len(manifest))
-    yield from _member(config, oci.blob(image.layout, image.image_id))
+    yield from member(config, oci.blob(image.layout, image.image_id))
     for layer, name in list(zip(image.layers, layers, strict=True))[known:]:
-        yield from _member(name, oci.blob(image.layout, layer.digest))
+        yield from member(name, oci.blob(image.layout, layer.digest))
     yield tar.END
 
 
-def _member(name: str, path: Path) -> Iterator[bytes]:
+def member(name: str, path: Path) -> Iterator[bytes]:
+    """A file as a member of a tar stream."""
     size = path.stat().st_size
     yield tar.header(name, kind="file", mode=0o644, mtime=0, size=size)
     with path.open("rb", buffering=0) as file:

@@ -1,0 +1,108 @@
+"""An image out of our own folder: as an OCI image layout, or as an archive that engines and HPC runtimes read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from provision.errors import InvalidSpec, NoSpace, Taken
+from provision.model import Image, Progress
+from provision.pipeline.image import loading, oci, tar
+
+Kind = Literal["docker", "oci", "oci-archive", "docker-archive"]
+
+_FORM = re.compile(r"(docker)|(oci|oci-archive|docker-archive):(.+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where an image goes beside our own folder: into the engine, or to a path."""
+
+    kind: Kind
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.path is None else f"{self.kind}:{self.path}"
+
+
+def output(text: str) -> Output:
+    """What a user wrote, or InvalidSpec."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        forms = "docker, oci:DIR, oci-archive:FILE or docker-archive:FILE"
+        raise InvalidSpec(f"{text!r} is not a place for an image.", advice=f"It is {forms}.")
+    return Output(kind="docker") if match[1] else Output(kind=match[2], path=Path(match[3]).absolute())  # type: ignore[arg-type]
+
+
+def export(image: Image, to: Output, progress: Progress) -> None:
+    """Write the image to a path; what was there is replaced when the new one is whole.
+
+    Taken where something else is there: only a layout or a file is replaced. NoSpace where the disk is full.
+    """
+    assert to.path is not None
+    _refuse_other(to)
+    try:
+        to.path.parent.mkdir(parents=True, exist_ok=True)
+        if to.kind == "oci":
+            _copy_layout(image.layout, to.path)
+        else:
+            pieces = _oci_archive(image) if to.kind == "oci-archive" else loading.archive(image, tags=[image.reference])
+            _write(pieces, to.path, sum(layer.size for layer in image.layers), progress)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(f"The disk of {to.path.parent} is full: {to} was not written.", advice="Free space there.") from error
+        raise
+
+
+def _refuse_other(to: Output) -> None:
+    path = to.path
+    assert path is not None
+    if to.kind == "oci":
+        in_the_way = path.exists() and not (path / "oci-layout").is_file() and not (path.is_dir() and not any(path.iterdir()))
+    else:
+        in_the_way = path.exists() and not path.is_file()
+    if in_the_way:
+        raise Taken(f"{path} is there and is no {'image layout' if to.kind == 'oci' else 'file'}.", advice="Name another place.")
+
+
+def _copy_layout(layout: Path, to: Path) -> None:
+    """Blobs never change, so where both lie on one file system a second name will do."""
+    with oci.building(to) as new:
+        for blob in oci.blobs(layout).iterdir():
+            _link_or_copy(blob, oci.blobs(new) / blob.name)
+        for name in ("index.json", "oci-layout"):
+            shutil.copyfile(layout / name, new / name)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _oci_archive(image: Image) -> Iterator[bytes]:
+    """The layout as one tar, small documents first."""
+    documents = ["oci-layout", "index.json"]
+    blobs = sorted(oci.blobs(image.layout).iterdir(), key=lambda path: (path.stat().st_size, path.name))
+    for path in (*(image.layout / name for name in documents), *blobs):
+        yield from loading.member(path.relative_to(image.layout).as_posix(), path)
+    yield tar.END
+
+
+def _write(pieces: Iterable[bytes], to: Path, size: int, progress: Progress) -> None:
+    beside = to.with_name(f".{to.name}.{os.getpid()}.new")
+    try:
+        with beside.open("wb") as file, progress.meter(f"writing {to.name}", size) as meter:
+            for piece in pieces:
+                file.write(piece)
+                meter.advance(len(piece))
+        beside.replace(to)
+    finally:
+        beside.unlink(missing_ok=True)

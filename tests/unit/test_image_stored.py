@@ -1,0 +1,203 @@
+"""Bases on disk and places for images: no engine takes part."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.errors import IntegrityError, InvalidSpec, ProvisionError, Taken, ToolMissing
+from provision.model import Image, Layer
+from provision.pipeline.image import exporting, layers, oci, stored
+from tests.unit.test_image_layers import archive, digest, ignore
+
+ENVIRONMENT = ["PATH=/bin", "LANG=C"]
+
+
+class Silent:
+    def say(self, text: str) -> None: ...
+
+    warn = say
+
+    def meter(self, title: str, total: int) -> Silent:
+        return self
+
+    def advance(self, amount: int) -> None: ...
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+LAYERS = [archive(("bin/sh", b"shell")), archive(("etc/os-release", b"debian"))]
+
+
+def config(architecture: str = "amd64", parts: list[bytes] | None = None) -> bytes:
+    rootfs = {"type": "layers", "diff_ids": [digest(layer) for layer in parts or LAYERS]}
+    return json.dumps({"os": "linux", "architecture": architecture, "config": {"Env": ENVIRONMENT}, "rootfs": rootfs}).encode()
+
+
+def layout(folder: Path, *, nested: bool = False, platforms: tuple[str, ...] = ("amd64",), name: str | None = "lab:12") -> Path:
+    """An OCI image layout as other tools write it; nested: an index in the index, as buildx has it."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+
+    def put(content: bytes, media: str, **more: Any) -> dict[str, Any]:
+        value = digest(content)
+        (blobs / value.removeprefix("sha256:")).write_bytes(content)
+        return {"mediaType": media, "digest": value, "size": len(content), **more}
+
+    rows = []
+    for platform in platforms:
+        parts = [put(layer, oci.LAYER) for layer in LAYERS]
+        manifest = {"schemaVersion": 2, "mediaType": oci.MANIFEST, "config": put(config(platform), oci.CONFIG), "layers": parts}
+        given = {"platform": {"os": "linux", "architecture": platform}} if len(platforms) > 1 else {}
+        rows.append(put(json.dumps(manifest).encode(), oci.MANIFEST, **given))
+    if nested:
+        rows = [put(json.dumps({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}).encode(), oci.INDEX)]
+    if name:
+        rows[0]["annotations"] = {"org.opencontainers.image.ref.name": name}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": rows}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return folder
+
+
+def docker_archive(path: Path, tags: list[str] | None = None) -> Path:
+    names = [f"layer{index}/layer.tar" for index in range(len(LAYERS))]
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": tags, "Layers": names}]).encode()
+    members = [*zip(names, LAYERS, strict=True), ("config.json", config()), ("manifest.json", manifest)]
+    path.write_bytes(archive(*members))
+    return path
+
+
+def layers_of(base: Any, folder: Path) -> list[bytes]:
+    folder.mkdir()
+    made = layers.write_base(base.archive(), base.diff_ids, folder, ignore)
+    return [(folder / layer.digest.removeprefix("sha256:")).read_bytes() for layer in made]
+
+
+@pytest.mark.parametrize("kind", ["oci", "nested", "platforms", "oci-archive", "docker-archive", "gzip"])
+def test_a_base_on_disk_is_read_whole(tmp_path: Path, kind: str) -> None:
+    if kind == "docker-archive":
+        reference = f"docker-archive:{docker_archive(tmp_path / 'base.tar', ['lab:12'])}"
+    else:
+        folder = layout(tmp_path / "base", nested=kind == "nested", platforms=("arm64", "amd64") if kind == "platforms" else ("amd64",))
+        reference = f"oci:{folder}"
+    if kind in ("oci-archive", "gzip"):
+        with tarfile.open(tmp_path / "base.tar", "w:gz" if kind == "gzip" else "w") as whole:
+            whole.add(folder, ".")
+        reference = f"oci-archive:{tmp_path / 'base.tar'}"
+    base = stored.find_base(reference)
+    assert (base.digest, base.environment) == (digest(config()), tuple(ENVIRONMENT))
+    assert base.reference == ("lab:12" if kind != "platforms" else base.digest)
+    assert layers_of(base, tmp_path / "blobs") == LAYERS
+
+
+def test_the_place_of_a_base_is_not_in_its_name(tmp_path: Path) -> None:
+    assert stored.find_base(f"oci:{layout(tmp_path / 'a', name=None)}").reference == digest(config())
+
+
+def broken(folder: Path, what: str) -> str:
+    made = layout(folder / "base", platforms=("arm64",) if what == "platform" else ("amd64",))
+    blob = oci.blob(made, digest(LAYERS[1]))
+    if what == "nothing":
+        return f"oci:{folder / 'nowhere'}"
+    if what == "lacks":
+        blob.unlink()
+    if what == "zstd":
+        blob.write_bytes(b"\x28\xb5\x2f\xfd and more")
+    if what == "index":
+        (made / "index.json").write_text("{")
+    if what == "manifest":
+        row = json.loads((made / "index.json").read_text())["manifests"][0]
+        oci.blob(made, row["digest"]).write_text("{}")
+    if what == "archive":
+        (folder / "file").write_bytes(b"no archive")
+        return f"docker-archive:{folder / 'file'}"
+    if what == "escape":
+        index = json.loads((made / "index.json").read_text())
+        index["manifests"][0]["digest"] = "sha256:../../../../../../../../etc/passwd"
+        (made / "index.json").write_text(json.dumps(index))
+    return f"oci:{made}"
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "words"),
+    [
+        ("nothing", ToolMissing, "no folder with an OCI image layout"),
+        ("platform", InvalidSpec, "linux/arm64, but the environment's packages are for linux/amd64"),
+        ("lacks", IntegrityError, "lacks its layer"),
+        ("zstd", InvalidSpec, "zstd"),
+        ("index", IntegrityError, "is not JSON"),
+        ("manifest", IntegrityError, "not what its name says"),
+        ("archive", IntegrityError, "cannot be read as an archive"),
+        ("escape", IntegrityError, "not a whole image"),
+    ],
+)
+def test_what_is_no_whole_base_is_refused(tmp_path: Path, what: str, error: type[ProvisionError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        stored.find_base(broken(tmp_path, what))
+
+
+def test_a_flipped_bit_in_a_layer_is_refused(tmp_path: Path) -> None:
+    made = layout(tmp_path / "base")
+    blob = oci.blob(made, digest(LAYERS[0]))
+    content = bytearray(blob.read_bytes())
+    content[600] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(IntegrityError, match="does not hold its layer"):
+        layers_of(stored.find_base(f"oci:{made}"), tmp_path / "blobs")
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    made = layout(tmp_path / "image")
+    manifest = json.loads((made / "index.json").read_text())["manifests"][0]["digest"]
+    found = tuple(Layer(group="base", digest=digest(layer), size=len(layer)) for layer in LAYERS)
+    return Image(
+        reference="provision/toy:1", layout=made, manifest_digest=manifest, image_id=digest(config()), base="lab:12",
+        base_digest=digest(b""), lock_sha256="0" * 64, layers=found,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
+def test_what_is_written_is_the_image_and_can_be_a_base_again(image: Image, tmp_path: Path, kind: str) -> None:
+    to = exporting.output(f"{kind}:{tmp_path / 'out' / 'toy'}")
+    for _ in range(2):  # the second replaces the first
+        exporting.export(image, to, Silent())
+    base = stored.find_base(str(to))
+    assert base.digest == image.image_id
+    assert base.reference == ("provision/toy:1" if kind == "docker-archive" else "lab:12")
+    assert layers_of(base, tmp_path / "blobs") == LAYERS
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy"]
+
+
+def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) -> None:
+    sums = set()
+    for name in ("a", "b"):
+        exporting.export(image, exporting.output(f"oci-archive:{tmp_path / name}"), Silent())
+        sums.add(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
+    assert len(sums) == 1
+    with tarfile.open(fileobj=io.BytesIO((tmp_path / "a").read_bytes())) as whole:
+        assert whole.getnames()[:2] == ["oci-layout", "index.json"]
+
+
+def test_what_is_no_image_is_never_replaced(image: Image, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years")
+    for place in (f"oci:{tmp_path / 'home'}", f"docker-archive:{tmp_path / 'home'}"):
+        with pytest.raises(Taken, match="is there and is no"):
+            exporting.export(image, exporting.output(place), Silent())
+    assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
+
+
+@pytest.mark.parametrize("text", ["", "oci", "oci:", "registry:x", "docker:x"])
+def test_places_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a place for an image"):
+        exporting.output(text)
