@@ -21,6 +21,7 @@ from provision.inside.checkpoint import (
     list_steps,
     manifest,
     prune,
+    sharing,
     verify,
 )
 from provision.inside.checkpoint.backends import FileBackend, open_root
@@ -218,6 +219,32 @@ def test_prune_keeps_the_newest_those_of_every_and_the_latest(tmp_path: Path) ->
     assert list_steps(tmp_path) == [50, 100, 200, 300]
     with pytest.raises(ValueError, match="at least one"):
         prune(tmp_path, keep=0)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_neither_counted_nor_removed_by_prune(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step, {"a": b"%d" % step})
+    (tmp_path / "step-000000000004" / manifest.NAME).write_bytes(b"{}")
+    (tmp_path / "step-000000000001" / manifest.NAME).write_bytes(b"{}")
+    pruned = prune(tmp_path, keep=2)
+    assert (pruned.removed, pruned.unreadable) == (("step-000000000001",), ("step-000000000004",))
+    assert list_steps(tmp_path) == [2, 3, 4]
+
+
+def test_of_shared_files_only_the_last_name_frees_bytes(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"a": big("a"), "b": big("b")})
+    save(tmp_path, 2, {"a": big("a"), "b": big("c")})
+    alone = finding.read_manifest(open_root(tmp_path), "step-000000000001").objects["b"].file
+    (tmp_path / "copy").hardlink_to(tmp_path / "step-000000000001" / alone)
+    backend = open_root(tmp_path)
+    usages = {str(name): sharing.usage(backend, str(name)) for name in finding.committed(backend)}
+    sizes = {folder: [path.stat().st_size for path in (tmp_path / folder).iterdir()] for folder in usages}
+    small = {folder: sum(size for size in sizes[folder] if size < BIG) for folder in usages}
+    assert sharing.total(usages.values()) == 3 * BIG + sum(small.values())
+    first, second = usages
+    assert sharing.freed(usages, [first]) == small[first]  # a is in the other checkpoint, b outside
+    assert sharing.freed(usages, [second]) == small[second] + BIG
+    assert sharing.freed(usages, [first, second]) == 2 * BIG + sum(small.values())
 
 
 def test_what_several_ranks_hold_is_written_by_one_of_them_and_evenly() -> None:

@@ -44,10 +44,14 @@ class Writer(NamedTuple):
     def is_gone(self) -> bool:
         """Whether it has certainly ended. A writer of another host, boot or container cannot be seen from here, and on a file
         system that hosts share its folder's age says nothing about it: then False."""
+        return self.state() == processes.GONE
+
+    def state(self) -> str:
+        """alive, stopped, gone, or unknown: then it is not a process that can be seen from here."""
         if (self.host, self.space) != (_host(), _space_digest()):
-            return False
+            return processes.UNKNOWN
         space = processes.own_identity()[0]
-        return processes.state([space, self.number, self.started]) == processes.GONE
+        return processes.state([space, self.number, self.started])
 
 
 def parse(folder: str) -> Name | None:

@@ -35,6 +35,10 @@ class DamagedFile(CheckpointError):
         self.tensors = tensors
 
 
+class OtherSchema(CheckpointError):
+    """The manifest is whole, but another version of this code wrote it."""
+
+
 @dataclass(frozen=True)
 class FileEntry:
     name: str
@@ -106,7 +110,7 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def loads(content: bytes, path: object) -> Manifest:
-    """Raises DamagedFile where the content is not what dumps wrote, and CheckpointError where another version wrote it."""
+    """Raises DamagedFile where the content is not what dumps wrote, and OtherSchema where another version wrote it."""
     begin = len(HEAD) + DIGITS + len(AFTER)
     stated, body = content[len(HEAD) : len(HEAD) + DIGITS], content[begin:]
     framed = content.startswith(HEAD) and content[len(HEAD) + DIGITS : begin] == AFTER
@@ -114,7 +118,7 @@ def loads(content: bytes, path: object) -> Manifest:
         raise DamagedFile(path, "its digest does not match its content")
     said = json.loads(b"{" + body)
     if said["schema"] != SCHEMA:
-        raise CheckpointError(f"{path} has schema {said['schema']!r}; this code reads schema {SCHEMA}")
+        raise OtherSchema(f"{path} has schema {said['schema']!r}; this code reads schema {SCHEMA}")
     return _manifest(said)
 
 

@@ -8,40 +8,63 @@ from typing import TYPE_CHECKING
 from . import finding, layout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .backends import Backend
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """Names of folders: committed ones that went, unfinished ones of dead writers that went, and unfinished ones that were left,
-    since their writer may live (on another host, or in another container)."""
+    """Names of folders: committed ones that went; unfinished ones of dead writers that went; unfinished ones that were left, since
+    their writer may live (on another host, or in another container); committed ones that were left, since their manifest cannot be
+    read here and so it is not known what they are worth."""
 
     removed: tuple[str, ...]
     leftovers: tuple[str, ...]
     unknown: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
 
 
 def prune(backend: Backend, keep: int, *, every: int | None = None, dry_run: bool = False) -> Pruned:
-    """Keep the `keep` newest steps (by step, as the names say), those that `every` divides, and whatever `latest` names.
-
-    Raises ValueError where fewer than one is to be kept.
-    """
-    if keep < 1:
-        raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
-    unfinished = [name for name in backend.folders() if layout.parse(name) is None]
-    going = _going(backend, keep, every)
-    dead = [name for name in unfinished if _is_dead(name)]
+    """Keep the `keep` newest steps (by step, as the names say) that can be read, those that `every` divides, and whatever `latest`
+    names. Raises ValueError where fewer than one is to be kept."""
+    found = plan(backend, keep, every=every)
     if not dry_run:
-        for name in (*going, *dead):
-            backend.remove(name)
-    return Pruned(tuple(going), tuple(dead), tuple(name for name in unfinished if name not in dead))
+        carry_out(backend, found)
+    return found
 
 
-def _going(backend: Backend, keep: int, every: int | None) -> list[str]:
-    newest = finding.steps(backend)
-    kept = set(newest[-keep:]) | {name for name in newest if every and name.step % every == 0}
+def plan(backend: Backend, keep: int | None, *, every: int | None = None, unfinished: Sequence[str] = ()) -> Pruned:
+    """What prune would remove. keep: None for all. unfinished: folders whose writer cannot be seen, but is known to have ended."""
+    if keep is not None and keep < 1:
+        raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
+    there = [name for name in backend.folders() if layout.parse(name) is None]
+    dead = [name for name in there if name in unfinished or _is_dead(name)]
+    going, unreadable = ([], []) if keep is None else _going(backend, keep, every)
+    return Pruned(tuple(going), tuple(dead), tuple(name for name in there if name not in dead), tuple(unreadable))
+
+
+def carry_out(backend: Backend, found: Pruned) -> None:
+    for name in (*found.removed, *found.leftovers):
+        backend.remove(name)
+
+
+def _going(backend: Backend, keep: int, every: int | None) -> tuple[list[str], list[str]]:
+    """Those to remove, in order; and those newer than the last that is counted whose manifest cannot be read."""
     latest = finding.latest(backend)
-    return [str(name) for name in finding.committed(backend) if name not in kept and str(name) != latest]
+    going, unreadable, kept = [], [], set()
+    counted = 0
+    for name in reversed(finding.committed(backend)):
+        if name.step in kept:  # an older generation
+            going += [str(name)] if str(name) != latest else []
+        elif counted < keep and finding.manifest_if_whole(backend, str(name)) is None:
+            unreadable.append(str(name))
+        elif counted < keep or (every and name.step % every == 0) or str(name) == latest:
+            kept.add(name.step)
+            counted += 1
+        else:
+            going.append(str(name))
+    return going[::-1], unreadable[::-1]
 
 
 def _is_dead(folder: str) -> bool:

@@ -9,7 +9,7 @@ import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from . import finding, manifest
 
@@ -51,14 +51,23 @@ def strangers(backend: Backend, folder: str, content: manifest.Manifest) -> list
     return [Damage(folder, name, "it is not in the manifest") for name in sorted(backend.files(folder)) if name not in known]
 
 
-def check(backend: Backend, folder: str, content: manifest.Manifest, entries: Sequence[manifest.FileEntry]) -> list[Damage]:
-    """What is wrong with some of a checkpoint's files, in their order; a few are read at a time."""
+def check(
+    backend: Backend,
+    folder: str,
+    content: manifest.Manifest,
+    entries: Sequence[manifest.FileEntry],
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[Damage]:
+    """What is wrong with some of a checkpoint's files, in their order; a few are read at a time. progress: called with the bytes of
+    each that was read, in any thread."""
     buffers = threading.local()
 
     def problem_of(entry: manifest.FileEntry) -> str | None:
         if not hasattr(buffers, "block"):
             buffers.block = memoryview(bytearray(BLOCK))
-        return _problem(backend, entry.home or folder, entry, buffers.block)
+        problem = _problem(backend, entry.home or folder, entry, buffers.block)
+        progress(entry.size)
+        return problem
 
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-verify") as pool:
         found = zip(entries, pool.map(problem_of, entries))

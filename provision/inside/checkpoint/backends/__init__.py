@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..manifest import CheckpointError
 from .file import FileBackend
-from .traits import Traits
+from .traits import Stat, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Backend", "FileBackend", "Traits", "open_root"]
+__all__ = ["Backend", "FileBackend", "Stat", "Traits", "open_root"]
 
 
 class Backend(Protocol):
@@ -36,6 +36,8 @@ class Backend(Protocol):
         """Names in a folder, in any order."""
 
     def size(self, folder: str, name: str) -> int: ...
+
+    def stat(self, folder: str, name: str) -> Stat: ...
 
     def read(self, folder: str, name: str) -> bytes: ...
 

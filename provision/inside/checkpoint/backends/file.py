@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ... import fs
 from .. import layout, manifest
-from .traits import Traits
+from .traits import Stat, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +42,10 @@ class FileBackend:
 
     def size(self, folder: str, name: str) -> int:
         return fs.retry_stale((self._root / folder / name).stat).st_size
+
+    def stat(self, folder: str, name: str) -> Stat:
+        found = fs.retry_stale((self._root / folder / name).lstat)
+        return Stat(found.st_size, found.st_nlink, (found.st_dev, found.st_ino))
 
     def read(self, folder: str, name: str) -> bytes:
         return fs.read_bytes(self._root / folder / name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Hashable, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -17,3 +18,11 @@ class Traits:
     links: str
     sync: bool
     shared: bool
+
+
+class Stat(NamedTuple):
+    """A file of a store. names: how many it goes by, in the whole store; key: the same for all of them, and for no other file."""
+
+    size: int
+    names: int
+    key: Hashable
