@@ -1,0 +1,125 @@
+"""Images made with neither engine nor network nor root, and what other tools say of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.model import Image, Lock, Prefix
+from provision.pipeline import image
+from provision.pipeline.image import contents, exporting, oci
+from tests.integration.test_image import Made, Watching, build, resolution
+from tests.unit.test_image_stored import layout
+
+NOBODY = 65534
+BUILD = """
+import pickle, sys
+from pathlib import Path
+from provision import conda
+from provision.pipeline import image
+from provision.pipeline.image import contents
+from tests.integration.test_image import Watching
+packages, resolution, lock, prefix, base, inside, cache, to = pickle.load(open(sys.argv[1], "rb"))
+link = lambda staging: conda.link(packages, staging, final=Path(contents.PREFIX), cache=cache, progress=Watching())
+made = image.build(resolution, lock, prefix, image.find_stored_base(base), layout=to, inside=inside, link=link, progress=Watching())
+print(made.manifest_digest)
+"""
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Made]:
+    """In a folder that others may read, which pytest's own are not: a lock names the packages of a local channel by their paths."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Made(Path(name))
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inside") / "inside"
+    folder.mkdir()
+    (folder / "__main__.py").write_text("print('tested')\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return layout(tmp_path_factory.mktemp("base") / "base")
+
+
+@pytest.fixture(scope="module")
+def lock(made: Made) -> Lock:
+    return made.lock()
+
+
+@pytest.fixture(scope="module")
+def prefix(made: Made, lock: Lock) -> Prefix:
+    return made.prefix(made.folder / "prefix", lock)
+
+
+@pytest.fixture(scope="module")
+def built(made: Made, lock: Lock, prefix: Prefix, base: Path, inside: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    return build(made, lock, prefix, image.find_stored_base(f"oci:{base}"), inside, tmp_path_factory.mktemp("layouts") / "toy")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "setpriv"))), reason="changing the user needs root")
+def test_an_ordinary_user_without_a_network_makes_the_same_image(
+    made: Made, lock: Lock, prefix: Prefix, base: Path, inside: Path, built: Image, tmp_path: Path
+) -> None:
+    theirs = made.folder / "theirs"
+    theirs.mkdir()
+    for source, name in ((made.folder / "cache", "cache"), (base, "base"), (inside, "inside")):
+        shutil.copytree(source, theirs / name, symlinks=True)
+    work = made.conda, resolution(), lock, prefix
+    (theirs / "work").write_bytes(pickle.dumps((*work, f"oci:{theirs / 'base'}", theirs / "inside", theirs / "cache", theirs / "out")))
+    subprocess.run(["chown", "-R", str(NOBODY), theirs], check=True)
+    apart = ["unshare", "--net", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(theirs), "TMPDIR": str(theirs), "PYTHONPATH": os.pathsep.join(sys.path)}
+    told = subprocess.run(
+        [*apart, sys.executable, "-c", BUILD, str(theirs / "work")],
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert told.stdout.split() == [built.manifest_digest], told.stderr
+
+
+@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
+@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -> None:
+    exporting.export(built, exporting.output(f"{kind}:{tmp_path / 'out'}"), Watching())
+    copied = tmp_path / "copied"
+    subprocess.run(["skopeo", "copy", "--quiet", "--insecure-policy", f"{kind}:{tmp_path / 'out'}", f"oci:{copied}"], check=True)
+    seen = json.loads(subprocess.run(["skopeo", "inspect", "--config", f"oci:{copied}"], check=True, capture_output=True).stdout)
+    assert seen["config"]["Labels"]["org.provision.lock"] == built.lock_sha256
+    assert seen["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
+    if kind == "oci":
+        told = subprocess.run(["skopeo", "inspect", f"oci:{tmp_path / 'out'}"], check=True, capture_output=True)
+        assert json.loads(told.stdout)["Digest"] == built.manifest_digest
+
+
+@pytest.mark.skipif(not shutil.which("umoci") or os.geteuid() != 0, reason="umoci is not installed, or not root")
+def test_umoci_unpacks_it(built: Image, prefix: Prefix, tmp_path: Path) -> None:
+    exporting.export(built, exporting.output(f"oci:{tmp_path / 'out'}"), Watching())
+    subprocess.run(["umoci", "unpack", "--image", f"{tmp_path / 'out'}:{built.reference}", tmp_path / "bundle"], check=True)
+    root = tmp_path / "bundle" / "rootfs"
+    environment = root / contents.PREFIX.lstrip("/")
+    assert (environment / "bin" / "greet").read_text().startswith(f"#!{contents.PREFIX}/bin/python")
+    assert (root / "etc" / "os-release").read_text() == "debian"
+    assert (environment / "bin" / "python").exists()
+    run = json.loads((tmp_path / "bundle" / "config.json").read_text())["process"]
+    assert (run["user"]["uid"], run["cwd"]) == (1000, "/workspace")
+
+
+def test_a_layout_that_was_written_is_whole(built: Image, tmp_path: Path) -> None:
+    exporting.export(built, exporting.output(f"oci:{tmp_path / 'out'}"), Watching())
+    found = oci.read(tmp_path / "out")
+    assert found is not None
+    assert (found.manifest_digest, found.config_digest) == (built.manifest_digest, built.image_id)
