@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into such. With WORKERS of writing.py it bounds
 # the memory that staging from a GPU takes.
-PIECE = 64 << 20
+PIECE = 32 << 20
 OBJECT = "object"
 
 

@@ -7,6 +7,7 @@ pieces are packed; a pack stays linked as long as half of it is still used, so l
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from .planning import Item
     from .serializing import Serialized
 
-# Hashing and writing overlap (hashlib and write() leave the interpreter to others): one thread waits for the disk while others hash.
-WORKERS = 3
+# Hashing and writing overlap (hashlib and write() leave the interpreter to others): some threads hash while others wait for the disk.
+# Each holds one piece of at most planning.PIECE, which bounds the memory that staging takes.
+WORKERS = 6
+# More threads that hash than processors would only take turns, and each with less of its piece in the cache.
+HASHING = min(4, max(2, os.cpu_count() or 1))
 # From here on a piece is a file of its own; smaller ones are packed.
 BIG = 1 << 20
 PACK = 16 << 20
@@ -90,6 +94,7 @@ class Writer:
         self._known = known
         self._report = report
         self._stop = threading.Event()
+        self._hashing = threading.Semaphore(HASHING)
 
     def stop(self) -> None:
         """Have `run` raise Stopped soon."""
@@ -176,13 +181,14 @@ class Writer:
         return Part([entry], [(piece, _record(entry.name, begin, piece, said, sha256)) for piece, said, sha256, begin in records])
 
     def _hash(self, serialized: Serialized, also: Any = None) -> tuple[str, int]:
-        if self._stop.is_set():
-            raise Stopped()
         digest = hashlib.sha256()
-        for part in serialized.parts:
-            digest.update(part)
-            if also is not None:
-                also.update(part)
+        with self._hashing:
+            if self._stop.is_set():
+                raise Stopped()
+            for part in serialized.parts:
+                digest.update(part)
+                if also is not None:
+                    also.update(part)
         return digest.hexdigest(), serialized.size
 
     def _place(self, sha256: str, parts: list[memoryview], size: int, payload: int) -> manifest.FileEntry:

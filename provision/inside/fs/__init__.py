@@ -6,7 +6,17 @@ make and all the others learn of it. Nothing here imports torch.
 
 from __future__ import annotations
 
-from .files import TRANSIENT, UNSYNCABLE, atomic_write, fsync_directory, read_bytes, remove_if_there, retry_stale, write_synced
+from .files import (
+    TRANSIENT,
+    UNSYNCABLE,
+    atomic_write,
+    fsync_directory,
+    read_bytes,
+    remove_if_there,
+    retry_stale,
+    start_writeback,
+    write_synced,
+)
 from .together import RankFailed, barrier, decide, each, exists, make_directory
 from .waiting import NotVisible, is_visible, wait_until_visible
 
@@ -26,6 +36,7 @@ __all__ = [
     "read_bytes",
     "remove_if_there",
     "retry_stale",
+    "start_writeback",
     "wait_until_visible",
     "write_synced",
 ]
