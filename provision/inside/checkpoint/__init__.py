@@ -5,7 +5,8 @@
 
 Plain `torch.distributed.checkpoint.load` reads them too: `path(root)` is its checkpoint_id. Modules from the state dict to the disk:
 planning.py (which rank writes what), serializing.py (one piece as bytes), writing.py (hashing, writing, linking), commit.py (the order
-of the steps), backends/ (kinds of stores), manifest.py and layout.py (what lies there); back: finding.py, verifying.py, loading.py.
+of the steps), backends/ (kinds of stores), manifest.py and layout.py (what lies there); back: finding.py, verifying.py, loading.py
+(the order), matching.py (what a state dict needs), reading.py (into memory).
 Without torch work: path, latest, list_steps, verify, prune.
 """
 
@@ -112,12 +113,16 @@ def load(
 ) -> LoadReport:
     """Read a checkpoint into the tensors of the state dict, in place, and its other values; all ranks call it.
 
-    Every file is verified before anything is changed. The number of ranks, and how tensors are cut, may differ from the save's. What
-    the checkpoint has beyond the state dict's names is left out. on_damage="previous": a damaged checkpoint is passed over, with a
-    warning and in the report, for the newest whole one before it. allow_pickle: also objects that unpickling alone can make.
+    Every file is verified, and every name matched, before anything is changed. The number of ranks, and how tensors are cut, may
+    differ from the save's, and so may dtypes where values are kept in kind (no float becomes an integer). All names of the state
+    dict must be in the checkpoint; what the checkpoint has beyond them is left out, so a part of it can be read.
+    on_damage="previous": a damaged checkpoint is passed over, with a warning and in the report, for the newest whole one before it.
+    allow_pickle: also objects that only unpickling makes, which can run code; numbers, texts, tensors, and lists and dicts of them
+    need it not.
 
-    Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint; CheckpointError where a name is missing or a shape
-    differs. On every rank, whichever saw it.
+    Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint, which lists the steps that are there;
+    CheckpointError, with all names that are missing or that stand for something else there, or where a rank did not come; OSError
+    where the store fails. On every rank, whichever saw it, with the state dict as it was (unless the store fails while it is read).
     """
     if on_damage not in (REFUSE, PREVIOUS):
         raise ValueError(f"on_damage={on_damage!r}: it is {REFUSE!r} or {PREVIOUS!r}")

@@ -9,6 +9,8 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .manifest import Manifest, Record, Tensor
 
 NAME = ".metadata"
@@ -16,13 +18,14 @@ NAME = ".metadata"
 
 def metadata_bytes(content: Manifest, paths: dict[str, tuple[Any, ...]]) -> bytes | None:
     """None where this torch has no distributed checkpoints (1.13). paths: where each name stands in the nested state dict."""
-    made = metadata(content, paths)
+    made = metadata(content, content.tensors, paths)
     return None if made is None else pickle.dumps(made)
 
 
-def metadata(content: Manifest, paths: dict[str, tuple[Any, ...]] | None = None) -> Any:
-    """torch.distributed.checkpoint.metadata.Metadata of a checkpoint, or None.
+def metadata(content: Manifest, tensors: Iterable[str], paths: dict[str, tuple[Any, ...]] | None = None) -> Any:
+    """torch.distributed.checkpoint.metadata.Metadata of a checkpoint with these of its tensors, or None.
 
+    This torch must know their dtypes, and need not know those of others.
     What later releases added to it (storage_meta, version) is left empty, so that 2.3 reads what 2.13 wrote.
     """
     try:
@@ -32,7 +35,8 @@ def metadata(content: Manifest, paths: dict[str, tuple[Any, ...]] | None = None)
         return None
     storage = {}
     described: dict[str, Any] = {}
-    for name, tensor in content.tensors.items():
+    for name in tensors:
+        tensor = content.tensors[name]
         described[name] = _tensor(tensor)
         for place, record in enumerate(tensor.records):
             storage[MetadataIndex(name, record.offsets, place)] = _StorageInfo(_path(content, record), record.at, record.size)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ..smoke.meeting import RanksMissing
 from .manifest import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
 
@@ -60,10 +61,19 @@ class Plan:
 
 
 def plan_save(state_dict: Mapping[str, Any], ranks: Ranks) -> Plan:
-    """Raises CheckpointError where the state dict holds what cannot be saved, or where ranks hold different boxes of one tensor's
-    place or different shapes of one tensor."""
-    items, paths = local_items(state_dict)
-    return Plan(tuple(_own_share(items, ranks)), paths)
+    """Raises CheckpointError, on every rank, where a state dict holds what cannot be saved, or where ranks hold different boxes of
+    one tensor's place or different shapes of one tensor."""
+    items: list[Item] = []
+    paths: dict[str, tuple[Any, ...]] = {}
+    problem = None
+    try:
+        items, paths = local_items(state_dict)
+    except Exception as error:  # whatever it is, the others wait for word of it
+        problem = error
+    try:
+        return Plan(tuple(_own_share(items, problem, ranks)), paths)
+    except RanksMissing as error:
+        raise CheckpointError(f"nothing was saved: {error}") from error
 
 
 def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
@@ -71,7 +81,12 @@ def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tu
     expanded = {key: value.state_dict() if is_stateful(value) else value for key, value in state_dict.items()}
     planned = _planned_by_torch(expanded)
     items, paths = planned if planned is not None else _planned_plainly(expanded)
-    return [_storable(item) for item in items], paths
+    return [_storable(item) for item in items if not _is_empty_part(item)], paths
+
+
+def _is_empty_part(item: Item) -> bool:
+    """Of a tensor that is cut into fewer parts than there are ranks, some hold nothing."""
+    return not item.is_object and 0 in item.sizes and 0 not in item.shape
 
 
 def pieces(item: Item, limit: int = PIECE) -> Iterator[Item]:
@@ -99,48 +114,78 @@ def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str,
     except ImportError:
         return None
     planner = DefaultSavePlanner()
-    # The coordinator plans the objects too (2.3); here every rank does, and _own_share leaves each to one.
-    planner.set_up_planner(state_dict, is_coordinator=True)
-    plan = planner.create_local_plan()
+    try:
+        # The coordinator plans the objects too (2.3); here every rank does, and _own_share leaves each to one.
+        planner.set_up_planner(state_dict, is_coordinator=True)
+    except ValueError as error:  # two values with one name
+        raise CheckpointError(f"the state dict cannot be saved: {error}") from error
     items = []
-    for write in plan.items:
-        data = planner.resolve_data(write)
+    for write in planner.create_local_plan().items:
+        name = write.index.fqn
+        held = planner.state_dict[name]
         if write.type == WriteItemType.BYTE_IO:
-            items.append(Item(write.index.fqn, OBJECT, data.getvalue()))
+            items.append(Item(name, OBJECT, object_bytes(name, held)))
         else:
+            _refuse_partial_sums(name, held)
             box = write.tensor_data.chunk
-            items.append(_box(write.index.fqn, data, tuple(write.tensor_data.size), tuple(box.offsets), tuple(box.sizes)))
+            data = planner.resolve_data(write)
+            items.append(_box(name, data, tuple(write.tensor_data.size), tuple(box.offsets), tuple(box.sizes)))
     return items, dict(planner.mappings)
+
+
+def _refuse_partial_sums(name: str, value: Any) -> None:
+    """torch would save one rank's summand as if it were the sum."""
+    if any(placement.is_partial() for placement in getattr(value, "placements", ())):
+        raise CheckpointError(f"{name} is a DTensor whose ranks hold summands ({value.placements}): redistribute it first")
 
 
 def _planned_plainly(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
     import torch
 
     items, paths = [], {}
-    for path, value in walk(state_dict):
-        name = ".".join(map(str, path))
+    for path, value in values(state_dict):
+        name = name_of(path)
+        if name in paths:
+            raise CheckpointError(f"the state dict cannot be saved: {name} stands for two values")
         paths[name] = path
         if isinstance(value, torch.Tensor):
             items.append(_box(name, value, tuple(value.shape), (0,) * value.dim(), tuple(value.shape)))
         else:
-            items.append(Item(name, OBJECT, object_bytes(value)))
+            items.append(Item(name, OBJECT, object_bytes(name, value)))
     return items, paths
 
 
-def walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """The leaves of nested dicts with their paths."""
-    if isinstance(value, dict) and (value or not path):
-        for key, below in value.items():
-            yield from walk(below, (*path, key))
+def values(container: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What nested dicts hold, with paths; lists are looked into where they hold tensors or dicts (as torch 2.4 and later have it)."""
+    if isinstance(container, Mapping):
+        for key, value in container.items():
+            yield from values(value, (*path, str(key)))
+    elif isinstance(container, list) and _is_open(container):
+        for place, value in enumerate(container):
+            yield from values(value, (*path, place))
     else:
-        yield path, value
+        yield path, container
 
 
-def object_bytes(value: Any) -> bytes:
+def _is_open(container: list[Any]) -> bool:
+    import torch
+
+    return any(isinstance(value, (torch.Tensor, Mapping)) or (isinstance(value, list) and _is_open(value)) for value in container)
+
+
+def name_of(path: Sequence[Any]) -> str:
+    """As torch's planner names what stands there."""
+    return ".".join(map(str, path))
+
+
+def object_bytes(name: str, value: Any) -> bytes:
     import torch
 
     buffer = io.BytesIO()
-    torch.save(value, buffer)
+    try:
+        torch.save(value, buffer)
+    except Exception as error:  # pickle lets through whatever an object's own methods raise
+        raise CheckpointError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
     return buffer.getvalue()
 
 
@@ -156,7 +201,7 @@ def _storable(item: Item) -> Item:
         return item
     if item.data.device.type == "meta":
         raise CheckpointError(f"{item.name} is on the meta device: it has no values to save")
-    if item.data.layout != torch.strided or item.data.is_quantized:
+    if item.data.layout != torch.strided or item.data.is_quantized or item.data.is_nested:
         raise CheckpointError(f"{item.name} is not a dense tensor ({item.data.layout}, {item.dtype}): save a dense copy of it")
     return item
 
@@ -166,17 +211,26 @@ def is_stateful(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-def _own_share(items: Sequence[Item], ranks: Ranks) -> list[Item]:
+def _own_share(items: Sequence[Item], problem: Exception | None, ranks: Ranks) -> list[Item]:
     """The items that this rank writes. What several ranks hold is written by one of them, so that all write about as much.
 
     Lists are exchanged only where they differ: with replicas, a digest is all that is sent.
     """
     own = [_key(item) for item in items]
     digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()
-    digests = ranks.exchange("checkpoint/plans", digest)
-    everyones = [own] * ranks.world_size if len(set(digests)) == 1 else ranks.exchange("checkpoint/boxes", own)
+    said = ranks.exchange("checkpoint/plans", [digest, None if problem is None else _in_words(problem)])
+    if problem is not None:
+        raise problem
+    for rank, (_, theirs) in enumerate(said):
+        if theirs is not None:
+            raise CheckpointError(f"nothing was saved: rank {rank}: {theirs}")
+    everyones = [own] * ranks.world_size if len({theirs for theirs, _ in said}) == 1 else ranks.exchange("checkpoint/boxes", own)
     writers = assign(everyones)
     return [item for item, key in zip(items, own) if writers[_place(key)] == ranks.rank]
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
 def _key(item: Item) -> list[Any]:
@@ -218,7 +272,3 @@ def _refuse_difference(key: Sequence[Any], rank: int, first: Sequence[Any], shap
         )
     if list(key[2]) != list(first[2]):
         raise CheckpointError(f"{key[0]} is cut differently on rank {rank}: {key[2]} at {key[1]}, elsewhere {first[2]}")
-
-
-def elements(sizes: Sequence[int]) -> int:
-    return math.prod(sizes)

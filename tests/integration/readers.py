@@ -1,0 +1,155 @@
+"""Run by an interpreter that has torch (test_inside_checkpoint_readers): saves and reads checkpoints, and says what came back wrong.
+
+Usage: readers.py save|read FOLDER. One process, plain values of all kinds. The last line is what it found, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from provision.inside import checkpoint
+from provision.inside.checkpoint import planning
+
+warnings.simplefilter("ignore")
+# Tensors of a few kilobytes are then cut as those of gigabytes are.
+planning.PIECE = 1000
+planning.pieces.__defaults__ = (planning.PIECE,)
+# uint16 is not among them: torch 2.3 has it, but cannot save it.
+FLOATS = ["float64", "float32", "float16", "bfloat16", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"]
+DTYPES = [*FLOATS, "int64", "int32", "int16", "int8", "uint8", "bool"]
+
+
+def tensors(dtypes: list[str]) -> dict[str, Any]:
+    """Fresh and always the same, whatever the release."""
+    line = torch.arange(60, dtype=torch.float32)
+    wave = torch.complex(line, line + 0.5)
+    tied = torch.nn.Parameter(line.view(5, 12).clone())
+    return {
+        "nested": {"deep": {"weight": line.clone(), "count": torch.tensor(7)}},
+        "list": [line + 1, {"inner": line + 2}, [line + 3]],
+        "numbered": {0: {"exp_avg": line + 4}, 1: {"exp_avg": line + 5}},
+        "dotted.name": line + 6,
+        "dotted": {"other.name": line + 7},
+        "empty": {"one": torch.empty(0), "two": torch.empty(3, 0, 2, dtype=torch.int64)},
+        "scalar": {"float": torch.tensor(1.5), "bool": torch.tensor(True), "long": torch.tensor(-(1 << 62))},
+        "dtypes": {name: (torch.arange(40) % 5).to(getattr(torch, name)) for name in dtypes},
+        "transposed": line.view(6, 10).t(),
+        "strided": line[::3],
+        "expanded": torch.full((1, 3), 2.5).expand(4, 3),
+        "parts": {"first": line[:30], "second": line[20:50]},
+        "tied": {"one": tied, "two": tied},
+        "conjugate": wave.conj(),
+        "negative": wave.conj().imag,
+        "long": torch.arange(5000, dtype=torch.float64),
+        "wide": torch.arange(3 * 1700, dtype=torch.int16).view(1, 3, 1700),
+        "deep rows": torch.arange(4 * 9 * 90, dtype=torch.int32).view(4, 9, 90).permute(2, 0, 1),
+    }
+
+
+def objects() -> dict[str, Any]:
+    return {
+        "mixed": [torch.arange(3), "text", 5],
+        "pair": (torch.arange(4), 1),
+        "settings": {"rate": 0.1, "none": None, "text": "é", "betas": (0.9, 0.999), "big": 1 << 80, "flags": {"a": True, "b": [1, [2]]}},
+        "groups": [{"lr": 1e-3, "params": [0, 1]}],
+        "steps": {0: {"moment": torch.ones(2), "step": 3}, 1: {"moment": torch.ones(2) * 2, "step": 4}},
+        "nothing": {"list": [], "dict": {}},
+    }
+
+
+def blank(value: Any) -> Any:
+    """Of the same form, without what the values are."""
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value).t() if value.dim() == 2 and value.shape[0] == value.shape[1] else torch.zeros_like(value.detach())
+    if isinstance(value, dict):
+        return {key: blank(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [blank(inner) for inner in value]
+    return None
+
+
+def flat(value: Any, name: str = "") -> dict[str, Any]:
+    """What is compared: leaves by name; whether a number is a key as such or as text is left out, since torch's own readers differ."""
+    if isinstance(value, dict):
+        return {inner: leaf for key, below in value.items() for inner, leaf in flat(below, f"{name}.{key}").items()}
+    if isinstance(value, (list, tuple)):
+        return {inner: leaf for key, below in enumerate(value) for inner, leaf in flat(below, f"{name}.{key}").items()}
+    return {name: value}
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    whole = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return bytes(whole.view(torch.uint8).tolist()) if whole.numel() else b""
+
+
+def wrong(found: Any, expected: Any) -> list[str]:
+    """Names of what differs in value, type or shape, or is only on one side."""
+    here, there = flat(found), flat(expected)
+    return sorted(name for name in {*here, *there} if name not in here or name not in there or not _same(here[name], there[name]))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and raw(one) == raw(other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def known(dtypes: list[str]) -> list[str]:
+    return [name for name in dtypes if hasattr(torch, name)]
+
+
+def save(folder: Path) -> dict[str, Any]:
+    dtypes = known(DTYPES)
+    checkpoint.save(tensors(dtypes), folder / "tensors", step=1)
+    checkpoint.save({**tensors(dtypes), **objects()}, folder / "all", step=1)
+    (folder / "saved.json").write_text(json.dumps({"torch": torch.__version__, "dtypes": dtypes}))
+    return {"problems": checkpoint.verify(folder / "all")}
+
+
+def read(folder: Path) -> dict[str, list[str]]:
+    """What is wrong, by reader."""
+    saved = json.loads((folder / "saved.json").read_text())
+    dtypes = known(saved["dtypes"])
+    expected = {**tensors(dtypes), **objects()}
+    ours = blank(expected)
+    checkpoint.load(ours, folder / "all")
+    found = {"ours": wrong(ours, expected)}
+    if hasattr(torch.distributed, "checkpoint") and not saved["torch"].startswith("1."):
+        found.update(read_by_torch(folder, dtypes))
+        # Dicts without tensors are one object up to torch 2.3, and their values later; later ones read both.
+        if not torch.__version__.startswith("2.3") or saved["torch"].startswith("2.3"):
+            found["converted"] = wrong(converted(folder / "all"), expected)
+    return found
+
+
+def read_by_torch(folder: Path, dtypes: list[str]) -> dict[str, list[str]]:
+    from torch.distributed import checkpoint as dcp
+
+    expected, place = tensors(dtypes), checkpoint.path(folder / "tensors")
+    loaded, through_reader = blank(expected), blank(expected)
+    dcp.load(loaded, checkpoint_id=place)
+    dcp.load(through_reader, storage_reader=dcp.FileSystemReader(place))
+    return {
+        "dcp.load": wrong(loaded, expected),
+        "FileSystemReader": wrong(through_reader, expected),
+        "dcp_to_torch_save": wrong(converted(folder / "tensors"), expected),
+    }
+
+
+def converted(root: Path) -> Any:
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    dcp_to_torch_save(checkpoint.path(root), root / "converted.pt")
+    return torch.load(root / "converted.pt", weights_only=False)
+
+
+if __name__ == "__main__":
+    import torch.distributed
+
+    print("found", json.dumps({"save": save, "read": read}[sys.argv[1]](Path(sys.argv[2])), default=str))
