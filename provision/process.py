@@ -12,6 +12,7 @@ import fcntl
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import termios
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from provision.errors import TimedOut, ToolFailed, ToolMissing
 
@@ -37,6 +39,17 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 # What threads of ours wait for: Ctrl-C reaches the main thread only.
 _running: set[subprocess.Popen[str]] = set()
+
+
+def replace(command: Sequence[str]) -> NoReturn:
+    """Become the command: its terminal, signals and exit code are ours. ToolMissing where there is none."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    try:
+        os.execvp(command[0], list(command))
+    except FileNotFoundError as error:
+        shown = shlex.join(command)
+        raise ToolMissing(f"There is no `{command[0]}` on PATH.", advice=f"Install it, or run elsewhere: {shown}") from error
 
 
 def end_running() -> None:

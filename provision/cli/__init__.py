@@ -14,7 +14,7 @@ import sys
 import click
 
 from provision import __version__
-from provision.cli import keeping, locking, making, matrix, reporting
+from provision.cli import imaging, keeping, locking, making, matrix, reporting
 from provision.cli.options import INTERRUPTED
 
 
@@ -77,7 +77,7 @@ def completion(shell: str) -> None:
 
 
 for command in (
-    making.build, making.render, locking.lock, making.image, making.smoke, keeping.env, keeping.kernel, keeping.passport, keeping.channel,
+    making.build, making.render, locking.lock, imaging.image, making.smoke, keeping.env, keeping.kernel, keeping.passport, keeping.channel,
     matrix.matrix, reporting.report,
 ):  # fmt: skip
     cli.add_command(command)

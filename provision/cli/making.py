@@ -1,4 +1,4 @@
-"""Verbs that make products: build, render, lock, image build, smoke."""
+"""Verbs that make products: build, render, lock, smoke."""
 
 from __future__ import annotations
 
@@ -180,55 +180,6 @@ def _update(console: Console, context: Context, name: str | None, options: dict[
         raise InvalidSpec(told, advice="Leave one of them out.")
     _, compared = update_lock(context, wish_of(name, options), options["update"], dry_run=dry_run)
     console.result(compared, compared_lines(compared))
-
-
-@click.group()
-def image() -> None:
-    """Images of environments."""
-
-
-@image.command("build")
-@name_argument
-@request
-@click.option(
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="PLACE",
-    help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE; several times.  [default: docker]",
-)
-@dry
-@no_wait
-@common
-@verb
-def image_build(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
-    """Make the image of a locked environment, and load it into the Docker engine or write it to a path.
-
-    With --base oci:DIR, oci-archive:FILE or docker-archive:FILE and an --output that is a path, no engine is needed.
-    """
-    from provision.pipeline import image as images
-    from provision.workflows import verbs as workflow
-
-    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
-    outputs = tuple(images.output(text) for text in options["outputs"])
-    wish = wish_of(name, options, image="demand")
-    if dry_run:
-        from provision.workflows.preview import build_preview
-
-        steps = [step for step in build_preview(context, wish) if step["stage"] == "image"]
-        return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
-    wanted, made, anew = workflow.build_image(context, wish, outputs)
-    import shlex
-
-    from provision.pipeline.image import run_command
-
-    lines = [
-        f"{'made' if anew else 'already there'}: {made.reference} ({made.manifest_digest})",
-        *(f"wrote {to}" for to in outputs if to.path is not None),
-    ]
-    if not outputs or any(to.path is None for to in outputs):
-        lines.append(shlex.join(run_command(wanted.resolution, made)))
-    return console.result(made, lines)
 
 
 @click.command()

@@ -119,6 +119,16 @@ builds = options(
 )
 BUILD_OPTIONS = ("torch", "cuda", "python", "gpu", "driver", "glibc", "platform", "source", "nccl", "unknown")
 
+# How an image is run, beyond what its environment needs.
+running = options(
+    click.option("--shm", "shm_gib", type=click.IntRange(1), default=8, show_default=True, help="GiB of shared memory."),
+    click.option("--mount", "mounts", multiple=True, metavar="HOST:CONTAINER[:ro]", help="A folder or a named volume; several times."),
+    click.option("--host-network", is_flag=True, help="The host's own network, for ranks on several hosts."),
+    click.option("--user", metavar="UID:GID", help="Run as this user.  [default: the image's, 1000:1000]"),
+    click.option("--as", "reference", metavar="REF", help="What the image is called where it runs.  [default: as it was built]"),
+    click.argument("command", nargs=-1, type=click.UNPROCESSED),
+)
+
 testing = options(
     click.option("--ranks", type=click.IntRange(1), help="Ranks of the smoke test.  [default: one per GPU; 2 without GPUs]"),
     click.option("--backend", type=click.Choice(["auto", "gloo", "nccl"]), default="auto", show_default=True, help="Collective backend."),

@@ -33,6 +33,13 @@ DOCKERFILE = "Dockerfile"
 SPEC = "spec.yml"
 TABLE = "matrix.html"
 REPORT = "report.html"
+CONTRACTS = {
+    "docker": "contract-docker.sh",
+    "compose": "contract-compose.yaml",
+    "slurm-pyxis": "contract-slurm-pyxis.sbatch",
+    "kubernetes": "contract-kubernetes.yaml",
+    "devcontainer": "contract-devcontainer.json",
+}
 WORKFLOWS = {"github": "github-workflow.yml", "gitlab": "gitlab-ci.yml"}
 
 
@@ -85,6 +92,12 @@ def render_workflow(format: str, values: Mapping[str, Any], *, made_from: str, r
     return _sealed(f"# Made by provision from {_comment(made_from)}; remake with: {_comment(shlex.join(remake))}", body)
 
 
+def render_contract(format: str, values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
+    """An image's run contract, as one kind of engine or scheduler reads it."""
+    made_by = f"Made by provision; remake with: {_comment(shlex.join(remake))}"
+    return _template(CONTRACTS[format]).render({**values, "made_by": made_by})
+
+
 @functools.cache
 def _templates() -> jinja2.Environment:
     import jinja2
@@ -97,7 +110,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         autoescape=False,  # the targets are YAML, shell and Dockerfile: each has its own filter
     )
-    environment.filters |= {"yaml": _yaml, "comment": _comment, "shell": shlex.quote}
+    environment.filters |= {"yaml": _yaml, "json": json.dumps, "comment": _comment, "shell": shlex.quote}
     return environment
 
 

@@ -236,4 +236,4 @@ def write_passport(context: Context, result: BuildResult, asked: Mapping[str, An
 
 def docker_run(result: BuildResult) -> list[str]:
     """The `docker run` line of what was built, with the flags that its contract asks for."""
-    return images.run_command(result.resolution, result.image) if result.image else []
+    return images.run_command(result.resolution, result.image.reference) if result.image else []

@@ -56,6 +56,7 @@ CHANGING = {
     "env create",
     "env remove",
     "image build",
+    "image run",
     "kernel add",
     "kernel remove",
     "channel bootstrap",

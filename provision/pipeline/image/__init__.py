@@ -1,31 +1,35 @@
 """image: an environment as a reproducible OCI image, in a layout on disk and in the Docker engine.
 
-What a workflow needs is named here. How it is done lies in contents (which files), layers and tar (their bytes), oci
-(the layout), config (what the image says of itself), bases and stored (what it lies on), sdk (the edge to Docker), loading and
-smoke (what the engine does for us), exporting (other places for it) and dockerfile (the template's values).
+What a workflow needs is named here. How it is done lies in contents (which files), layers and tar (their bytes), oci (the layout),
+config (what the image says of itself), contract (what it wants of whoever runs it), bases and stored (what it lies on), sdk (the edge
+to Docker), loading and smoke (what the engine does for us), exporting (other places for it) and dockerfile (the template's values).
 """
 
 from provision.pipeline.image.assemble import build, find
 from provision.pipeline.image.bases import BaseImage, chosen_base, is_stored
-from provision.pipeline.image.config import RunFlag, contract, reference, repository, run_command, source_date_epoch
+from provision.pipeline.image.config import reference, repository, source_date_epoch
 from provision.pipeline.image.contents import PREFIX
+from provision.pipeline.image.contract import FORMATS, Asked, docker_arguments, mount, needs, run_command, user
+from provision.pipeline.image.contract import context as contract_context
 from provision.pipeline.image.dockerfile import dockerfile_context
 from provision.pipeline.image.exporting import Output, export, output
 from provision.pipeline.image.loading import load, remove
-from provision.pipeline.image.sdk import demand_engine, engine, find_base
+from provision.pipeline.image.sdk import demand_engine, engine, find_base, unmet
 from provision.pipeline.image.smoke import Files, run_smoke
 from provision.pipeline.image.stored import find_base as find_stored_base
 
 __all__ = [
+    "FORMATS",
     "PREFIX",
+    "Asked",
     "BaseImage",
     "Files",
     "Output",
-    "RunFlag",
     "build",
     "chosen_base",
-    "contract",
+    "contract_context",
     "demand_engine",
+    "docker_arguments",
     "dockerfile_context",
     "engine",
     "export",
@@ -34,6 +38,8 @@ __all__ = [
     "find_stored_base",
     "is_stored",
     "load",
+    "mount",
+    "needs",
     "output",
     "reference",
     "remove",
@@ -41,4 +47,6 @@ __all__ = [
     "run_command",
     "run_smoke",
     "source_date_epoch",
+    "unmet",
+    "user",
 ]

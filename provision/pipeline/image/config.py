@@ -1,16 +1,15 @@
-"""What an image says about itself: environment, user, labels, annotations, and how to run it. All of it is pure."""
+"""What an image says about itself: environment, user, labels, annotations. All of it is pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from provision import __version__
 from provision.errors import InvalidSpec
-from provision.model import Image, Layer, Lock, Resolution
+from provision.model import Layer, Lock, Resolution
 from provision.pipeline.image.contents import GROUPS, PREFIX, PYTHON, WORKSPACE
 
 USER = "1000:1000"
@@ -27,14 +26,6 @@ _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 
 # Variables of a base that would lead the loader or Python out of the environment (CUDA bases set LD_LIBRARY_PATH).
 _FOREIGN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFlag:
-    """One flag of `docker run`, and why the environment needs it."""
-
-    arguments: tuple[str, ...]
-    reason: str
 
 
 def source_date_epoch(environment: Mapping[str, str]) -> int:
@@ -140,26 +131,3 @@ def image_config(variables: Mapping[str, str], label: Mapping[str, str], layers:
 def _layer_title(group: str) -> str:
     reasons = {row.name: row.reason for row in GROUPS}
     return f"{group} ({reasons[group]})" if group in reasons else group
-
-
-def contract(resolution: Resolution, image: Image, *, shm_size: str = "8g") -> tuple[RunFlag, ...]:
-    """The flags that this image wants from whoever runs it, each with its reason."""
-    del image  # every image of this release wants the same; hardware asked for in a spec will change that
-    common = (
-        RunFlag(arguments=("--init",), reason="reaps DataLoader workers and passes signals on"),
-        RunFlag(arguments=(f"--shm-size={shm_size}",), reason="DataLoader and NCCL share memory there; the default is 64 MB"),
-        RunFlag(arguments=("--ulimit", f"stack={STACK}"), reason="64 MiB of stack for threads of compiled code"),
-    )
-    if resolution.cuda is None:
-        return common
-    return (
-        RunFlag(arguments=("--gpus", "all"), reason="the environment is built for CUDA"),
-        *common,
-        RunFlag(arguments=("--ulimit", "memlock=-1"), reason="pinned memory for GPU and InfiniBand transfers"),
-    )
-
-
-def run_command(resolution: Resolution, image: Image, command: Sequence[str] = ()) -> list[str]:
-    """The whole `docker run` for a person to copy."""
-    arguments = [argument for flag in contract(resolution, image) for argument in flag.arguments]
-    return ["docker", "run", "--rm", "-it", *arguments, image.reference, *command]

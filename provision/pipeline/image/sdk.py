@@ -98,6 +98,15 @@ def get(client: Client, reference: str) -> Any:
         return found(lambda: client.images.get(reference))
 
 
+def unmet(client: Client, reference: str) -> tuple[str, ...]:
+    """The needs of contract.py that this engine cannot meet. ToolMissing where it does not have the image."""
+    if get(client, reference) is None:
+        advice = "`provision image build` makes it."
+        raise ToolMissing(f"The image {reference} is not in the Docker engine.", advice=advice)
+    with speaking("ask for its runtimes"):
+        return () if "nvidia" in client.info().get("Runtimes", {}) else ("gpus", "memlock")
+
+
 def wait(container: Any, timeout_s: float) -> int | None:
     """A container's exit status, or None if it still runs after timeout_s."""
     import requests

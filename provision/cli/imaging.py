@@ -1,0 +1,128 @@
+"""Verbs of images: build, contract, run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import common, context_of, dry, name_argument, no_wait, request, running, verb, wish_of
+
+if TYPE_CHECKING:
+    from provision.console import Console
+    from provision.pipeline.image import Asked
+
+
+@click.group()
+def image() -> None:
+    """Images of environments."""
+
+
+@image.command("build")
+@name_argument
+@request
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="PLACE",
+    help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE; several times.  [default: docker]",
+)
+@dry
+@no_wait
+@common
+@verb
+def image_build(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
+    """Make the image of a locked environment, and load it into the Docker engine or write it to a path.
+
+    With --base oci:DIR, oci-archive:FILE or docker-archive:FILE and an --output that is a path, no engine is needed.
+    """
+    from provision.pipeline import image as images
+    from provision.workflows import verbs as workflow
+
+    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
+    outputs = tuple(images.output(text) for text in options["outputs"])
+    wish = wish_of(name, options, image="demand")
+    if dry_run:
+        from provision.workflows.preview import build_preview
+
+        steps = [step for step in build_preview(context, wish) if step["stage"] == "image"]
+        return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
+    wanted, made, anew = workflow.build_image(context, wish, outputs)
+    import shlex
+
+    from provision.pipeline.image import run_command
+
+    lines = [
+        f"{'made' if anew else 'already there'}: {made.reference} ({made.manifest_digest})",
+        *(f"wrote {to}" for to in outputs if to.path is not None),
+    ]
+    if not outputs or any(to.path is None for to in outputs):
+        lines.append(shlex.join(run_command(wanted.resolution, made.reference)))
+    return console.result(made, lines)
+
+
+def _asked(options: dict[str, Any]) -> Asked:
+    from provision.pipeline import image as images
+
+    given = options["user"]
+    return images.Asked(
+        shm_gib=options["shm_gib"],
+        host_network=options["host_network"],
+        mounts=tuple(images.mount(text) for text in options["mounts"]),
+        user=images.user(given) if given else None,
+        reference=images.chosen_base(options["reference"]) if options["reference"] else None,
+    )
+
+
+@image.command("contract")
+@click.argument("name")
+@click.option(
+    "--format",
+    type=click.Choice(["docker", "compose", "slurm-pyxis", "kubernetes", "devcontainer"]),
+    default="docker",
+    show_default=True,
+    help="For whom.",
+)
+@running
+@common
+@verb
+def image_contract(console: Console, name: str, envs: Path | None, format: str, command: tuple[str, ...], **options: Any) -> None:
+    """Print how an environment's image is run: GPUs, shared memory, limits, devices, network, each with its reason.
+
+    COMMAND, after --, is what runs in it.
+    """
+    import sys
+
+    from provision.workflows import verbs as workflow
+
+    context = context_of(console, envs)
+    remake = ["provision", *sys.argv[1:]]
+    text = workflow.image_contract(context, wish_of(name, {}), format, _asked(options), command, remake)
+    console.result({"format": format, "text": text}, text.rstrip("\n"))
+
+
+@image.command("run")
+@click.argument("name")
+@running
+@dry
+@common
+@verb
+def image_run(console: Console, name: str, envs: Path | None, command: tuple[str, ...], dry_run: bool, **options: Any) -> None:
+    """Run a command in an environment's image, by its contract; the exit code is the command's.
+
+    COMMAND, after --, is Python if it is left out. GPUs are given where the engine has NVIDIA's runtime.
+    """
+    import shlex
+    import sys
+
+    from provision.process import replace
+    from provision.workflows import verbs as workflow
+
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    argv = workflow.run_argv(context_of(console, envs), wish_of(name, {}), _asked(options), command, terminal=terminal)
+    if dry_run:
+        console.result(argv, shlex.join(argv))
+    else:
+        replace(argv)
