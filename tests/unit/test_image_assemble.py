@@ -19,8 +19,10 @@ from provision.errors import NoSpace, StaleLock
 from provision.model import Image, Lock, MeterContext, Prefix, Resolution, Spec
 from provision.pipeline import image
 from provision.pipeline.image import oci
+from tests.unit.test_image_layers import archive as layer_of
 
-LAYER = b"the layer of a base"
+LIBC = b"GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36."
+LAYER = layer_of(("bin/sh", b"shell"), ("lib64/libc.so.6", LIBC))
 DIGEST = f"sha256:{hashlib.sha256(LAYER).hexdigest()}"
 
 

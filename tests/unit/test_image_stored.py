@@ -35,7 +35,8 @@ class Silent:
     def __exit__(self, *exc: object) -> None: ...
 
 
-LAYERS = [archive(("bin/sh", b"shell")), archive(("etc/os-release", b"debian"))]
+LIBC = b"\0GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n"
+LAYERS = [archive(("bin/sh", b"shell"), ("lib/x86_64-linux-gnu/libc.so.6", LIBC)), archive(("etc/os-release", b"debian"))]
 
 
 def config(architecture: str = "amd64", parts: list[bytes] | None = None) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from provision.errors import NoSpace
 from provision.model import Image, Layer, Lock, Prefix, Progress, Resolution
-from provision.pipeline.image import config, contents, layers, oci
+from provision.pipeline.image import config, contents, inspecting, layers, oci
 from provision.pipeline.image.bases import BaseImage
 from provision.pipeline.image.contents import Entry
 
@@ -116,6 +116,7 @@ def _write(recipe: Recipe, groups: Mapping[str, Sequence[Entry]], new: Path, pro
     blobs = oci.blobs(new)
     with progress.meter("writing image layers", size) as meter:
         made: list[Layer] = layers.write_base(recipe.base.archive(), recipe.base.diff_ids, blobs, meter.advance)
+        inspecting.check(recipe.base.reference, [oci.blob(new, layer.digest) for layer in made], recipe.resolution.glibc)
         made += [layers.write(group, entries, blobs, recipe.epoch, meter.advance) for group, entries in groups.items()]
     document = config.image_config(recipe.variables, recipe.labels, made, recipe.epoch)
     return oci.write(new, document, made, recipe.annotations, config.reference(recipe.resolution.spec.name, recipe.lock))
