@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from provision.inside import report
-from tests.integration.smoking import FOLDER, PYTHON, TIMEOUT_S, environment
+from tests.integration.smoking import FOLDER, PYTHON, TIMEOUT_S, environment, left_over
 
 pytestmark = [
     pytest.mark.torch,
@@ -48,7 +48,8 @@ class Host:
     def start(self, out: Path, program: list[str], variables: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
         """A smoke test on this host, which has a name and process numbers of its own."""
         apart = ["ip", "netns", "exec", self.name, "unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        named = ["sh", "-c", 'hostname "$0" && exec "$@"', self.name]
+        # The shell stays process 1, which nothing within can end: torchrun's agent is an ordinary process, as under Slurm.
+        named = ["sh", "-c", 'hostname "$0" && "$@"; exit $?', self.name]
         return subprocess.Popen(
             [
                 *apart,
@@ -81,9 +82,10 @@ class Network:
         lines = ["127.0.0.1 localhost", *(f"{other.address} {other.name}" for other in self.hosts)]
         (NAMES / host.name / "hosts").write_text("\n".join(lines) + "\n")
 
-    def torchrun(self, out: Path, *arguments: str) -> list[subprocess.Popen[str]]:
-        """One rank on each host, started as a user would: torchrun with c10d rendezvous at the first."""
-        first = f"{self.hosts[0].address}:{PORT}"
+    def torchrun(self, out: Path, *arguments: str, meeting_at: int = 0) -> list[subprocess.Popen[str]]:
+        """One rank on each host, started as a user would: torchrun with c10d rendezvous at one of them. It numbers the hosts by their
+        addresses, whichever of them that is (torch's dynamic_rendezvous.py sorts the participants)."""
+        first = f"{self.hosts[meeting_at].address}:{PORT}"
         common = ["-m", "torch.distributed.run", "--nnodes", str(len(self.hosts)), "--nproc-per-node", "1"]
         common += ["--rdzv-backend", "c10d", "--rdzv-endpoint", first, "--rdzv-id", "smoke"]
         return [host.start(out, [*common, "--local-addr", host.address], {}, *arguments) for host in self.hosts]
@@ -93,6 +95,14 @@ class Network:
         shared = {"MASTER_ADDR": self.hosts[0].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(len(self.hosts)), "LOCAL_RANK": "0"}
         own = [{**shared, "LOCAL_WORLD_SIZE": "1", "RANK": str(rank), **(variables or {}).get(rank, {})} for rank in range(len(self.hosts))]
         return [host.start(out, [], own[rank], *arguments) for rank, host in enumerate(self.hosts)]
+
+
+def lose(host: Host, how: str) -> None:
+    if how == "link":
+        host.run("ip", "link", "set", "eth0", "down")
+    else:
+        host.run("iptables", "-A", "INPUT", "-i", "eth0", "-j", "DROP")
+        host.run("iptables", "-A", "OUTPUT", "-o", "eth0", "-j", "DROP")
 
 
 @pytest.fixture
@@ -150,7 +160,7 @@ def test_over_several_hosts_it_passes(network: Network, tmp_path: Path) -> None:
     assert [child.returncode for child in children] == [0] * len(children), said
     (found,) = [read(tmp_path, host) for host in network.hosts if (tmp_path / host.name / "report.json").exists()]
     assert (found.verdict, findings(found)) == ("pass", set())
-    assert sorted(found.hosts) == [host.name for host in network.hosts]  # torchrun gives the ranks in any order
+    assert sorted(found.hosts) == [host.name for host in network.hosts]
 
 
 @pytest.mark.parametrize("cut", ["link", "iptables"])
@@ -159,11 +169,7 @@ def test_a_link_that_is_lost_in_the_middle_is_named_in_time(network: Network, tm
     words = ("--inject", "slow-rank:1", "--only", "barrier", "--deadline", f"barrier={DEADLINE_S}")
     children = network.ranks(tmp_path, *words)
     wait_for(children[0], "rendezvous")
-    if cut == "link":
-        network.hosts[1].run("ip", "link", "set", "eth0", "down")
-    else:
-        network.hosts[1].run("iptables", "-A", "INPUT", "-j", "DROP")
-        network.hosts[1].run("iptables", "-A", "OUTPUT", "-j", "DROP")
+    lose(network.hosts[1], cut)
     said = finish(children)
     assert all(child.returncode for child in children), said
     found = read(tmp_path, network.hosts[0])
@@ -198,6 +204,28 @@ def test_a_host_that_is_gone_is_named(network: Network, tmp_path: Path) -> None:
     children[1].kill()
     said = finish(children)
     assert findings(read(tmp_path, network.hosts[0])) == {("barrier", "rank-silent", (1,))}, said
+
+
+@pytest.mark.parametrize(
+    ("lost", "how", "meeting_at"),
+    [(0, "gone", 0), (1, "link", 1), (1, "iptables", 0)],
+    ids=["the first host with torchrun's store", "another host with torchrun's store", "a host without a store"],
+)
+def test_torchrun_ends_too_where_a_host_is_lost(network: Network, tmp_path: Path, lost: int, how: str, meeting_at: int) -> None:
+    """An agent that is cut off from its rendezvous' store would hang for a quarter of an hour."""
+    words = ("--inject", "slow-rank:1", "--only", "barrier", "--deadline", "barrier=4")
+    children = network.torchrun(tmp_path, *words, meeting_at=meeting_at)
+    wait_for(children[0], "rendezvous")
+    lose(network.hosts[lost], "link" if how == "gone" else how)
+    if how == "gone":
+        children[lost].kill()
+    said = finish(children)
+    assert all(child.returncode for child in children), said
+    assert left_over(tmp_path) == []
+    for rank in {0, 1} - ({lost} if how == "gone" else set()):
+        found = read(tmp_path, network.hosts[rank])
+        assert findings(found) == {("barrier", "rank-silent", (1 - rank,))}, said
+        assert network.hosts[1 - rank].name in found.phases[2].findings[0].message
 
 
 @pytest.mark.parametrize(("verdict", "id"), [("DROP", "store-filtered"), ("REJECT", "store-refused")])

@@ -2,17 +2,22 @@
 
 A number alone does not name a process: it is used again, and containers count for themselves. So an identity is the
 number, the time it started, and the space in which it was counted.
+
+Run as a program, it ends a process that does not end by itself: `processes.py SPACE NUMBER STARTED SECONDS`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 
 ALIVE, STOPPED, GONE, UNKNOWN = "alive", "stopped", "gone", "unknown"
 PROC = Path("/proc")
 COMMAND_LETTERS = 240
+POLL_S = 0.1
 
 
 def own_identity() -> list[str]:
@@ -44,6 +49,22 @@ def kill(identity: list[str]) -> None:
             return
 
 
+def end_if_it_stays(identity: list[str], within_s: float) -> None:
+    """End a process that is there after these seconds, unless it still has children other than this process."""
+    end = time.monotonic() + within_s
+    while state(identity) in (ALIVE, STOPPED):
+        if time.monotonic() >= end:
+            return None if _has_children(identity[1]) else kill(identity)
+        time.sleep(POLL_S)
+    return None
+
+
+def _has_children(number: str) -> bool:
+    """Other than this process, which the parent may have inherited, and than those that ended."""
+    others = [path.name for path in PROC.glob("[0-9]*") if path.name != str(os.getpid())]
+    return any(_fields(other)[1] == number and _fields(other)[0] not in "ZX" for other in others)
+
+
 def name(number: int) -> str:
     """The command of a process, for people."""
     try:
@@ -64,10 +85,19 @@ def _space() -> str:
 
 def _status(number: int) -> tuple[str, str]:
     """State letter and start time in clock ticks (proc(5), fields 3 and 22); empty where there is no such process."""
-    try:
-        text = (PROC / str(number) / "stat").read_text()
-    except OSError:
-        return "X", ""
-    # The second field, the command in parentheses, may itself hold spaces and parentheses.
-    fields = text.rpartition(")")[2].split()
+    fields = _fields(str(number))
     return fields[0], fields[19]
+
+
+def _fields(number: str) -> list[str]:
+    """From the third field of proc(5)'s stat on: state, parent and so on."""
+    try:
+        text = (PROC / number / "stat").read_text()
+    except OSError:
+        return ["X", *[""] * 19]
+    # The second field, the command in parentheses, may itself hold spaces and parentheses.
+    return text.rpartition(")")[2].split()
+
+
+if __name__ == "__main__":
+    end_if_it_stays(sys.argv[1:4], float(sys.argv[4]))

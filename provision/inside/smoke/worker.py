@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import fs, report
-from . import ending, faults, phases, progress, watchdog
+from . import agent, ending, faults, phases, progress, watchdog
 from .calls import compare
 from .meeting import PhaseAbandoned, RanksMissing, StoreLost
 from .options import UsageError
@@ -240,7 +240,7 @@ class Worker:
         fs.remove_if_there(ending.at_path(self._session.options.out, self._session.place.rank))
         if broken:
             # Destructors of a group that lost a peer may wait for it for ever.
-            os._exit(1)
+            agent.end_rank(False)
         if self._session.meeting is not None:
             import torch
 
@@ -249,7 +249,7 @@ class Worker:
         # two cores, and ended one of four ranks with SIGABRT: neither says anything of the environment.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0 if success else 1)
+        agent.end_rank(success)
 
     def _leave(self) -> None:
         try:
@@ -280,7 +280,7 @@ class Worker:
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
         finally:
-            os._exit(1)
+            agent.end_rank(False)
 
     def _end_of_teardown(self, reason: str, cause: str) -> None:
         """All phases are reported. A rank that does not get away speaks for itself: whoever does not answer now has ended well."""
