@@ -107,6 +107,67 @@ def test_latest_is_what_was_committed_last_not_the_highest(tmp_path: Path) -> No
     assert latest(tmp_path) == 20
 
 
+def test_the_order_of_commits_goes_on_after_a_damaged_one(tmp_path: Path) -> None:
+    for step in (30, 20):
+        save(tmp_path, step, {"a": b"1"})
+    damaged = tmp_path / "step-000000000020" / manifest.NAME
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    save(tmp_path, 10, {"a": b"1"})
+    (tmp_path / "latest").unlink()
+    assert latest(tmp_path) == 10
+
+
+def test_what_is_committed_while_prune_looks_stays(tmp_path: Path) -> None:
+    """Both what was not there when it looked, and what `latest` does not name yet."""
+    for step in (10, 20, 30):
+        save(tmp_path, step, {"a": b"1"})
+
+    class Late(FileBackend):
+        def latest(self) -> str | None:
+            named = super().latest()
+            if named == "step-000000000030":
+                save(tmp_path, 5, {"a": b"1"})
+            return named
+
+    assert prune(Late(tmp_path), keep=1).removed == ("step-000000000010", "step-000000000020")
+    (tmp_path / "latest").write_text("step-000000000030\n")
+    assert prune(tmp_path, keep=1).removed == ()
+    assert list_steps(tmp_path) == [5, 30]
+
+
+def test_what_could_not_be_removed_goes_with_the_next_save_of_the_same_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 1, {"a": b"1"})
+    with monkeypatch.context() as patch:
+
+        def refuse(path: str, **_: object) -> None:
+            raise OSError(5, "Input/output error", path)
+
+        patch.setattr(shutil, "rmtree", refuse)
+        save(tmp_path, 1, {"a": b"2"})
+    assert len(names(tmp_path)) == 3
+    save(tmp_path, 2, {"a": b"3"})
+    assert names(tmp_path) == ["latest", "step-000000000001.1", "step-000000000002"]
+
+
+def test_a_step_that_is_replaced_while_it_is_looked_for_is_found(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"a": b"1"})
+    (tmp_path / "latest").write_text("step-000000000099\n")
+
+    class Moving(FileBackend):
+        """Saved once more between its listing and its reading, three times."""
+
+        left = 3
+
+        def read(self, folder: str, name: str) -> bytes:
+            if self.left:
+                self.left -= 1
+                save(tmp_path, 1, {"a": b"2"})
+                (tmp_path / "latest").write_text("step-000000000099\n")
+            return super().read(folder, name)
+
+    assert finding.latest(Moving(tmp_path)) == "step-000000000001.3"
+
+
 def test_where_one_rank_fails_all_are_told_and_nothing_is_left(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": b"old"})
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from .. import fs
-from ..smoke.meeting import RanksMissing
+from ..smoke.meeting import RanksMissing, StoreLost
 from . import dcp, finding, layout, manifest, space
 from .planning import OBJECT
 from .writing import Known, Part, Writer
@@ -74,40 +74,77 @@ def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental
     """Commit one checkpoint made of every rank's plan.
 
     After return it is whole and durable, and `latest` names it. A failure on any rank is raised on all of them (NotCommitted, which
-    names the ranks) and leaves nothing visible, with one exception: what fails after the rename (a sync, moving `latest`) leaves the
-    checkpoint where it is, beside the old ones.
+    names the ranks) and leaves nothing visible.
     """
     started = time.monotonic()
+    begun: list[str] = []
     try:
-        opened = fs.decide("checkpoint/open", ranks, lambda: _open(backend, step, incremental))
         try:
+            opened = fs.decide("checkpoint/open", ranks, lambda: _open(backend, step, incremental, begun))
             done = _fill(backend, opened, plan, ranks, progress)
             written = time.monotonic()
-            folder = fs.decide("checkpoint/publish", ranks, lambda: _publish(backend, opened, step, ranks.world_size))
+            folder = _publish_together(backend, opened, step, ranks)
         except BaseException:
-            if ranks.rank == 0:
+            for name in begun:
                 with suppress(OSError):
-                    backend.remove(opened["folder"])
+                    backend.remove(name)
             raise
-        fs.each("checkpoint/see", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
     except fs.RankFailed as error:
         raise NotCommitted(step, error) from error
     except RanksMissing as error:
         raise NotCommitted(step, fs.RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")) from error
+    except StoreLost as error:
+        raise NotCommitted(step, fs.RankFailed((0,), errno.ECONNRESET, str(error))) from error
+    _see(backend, folder, ranks)
     return Committed(folder, done, written - started, time.monotonic() - written)
 
 
-def _open(backend: Backend, step: int, incremental: bool) -> dict[str, Any]:
+def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> dict[str, Any]:
     with suppress(OSError):
         finding.clear_leftovers(backend)
     parent = finding.latest(backend)
     known = finding.manifest_if_whole(backend, parent) if parent else None
+    if parent and known is None:  # damaged: the order of commits goes on from those that can be read
+        parent = next(iter(finding.by_age(backend)), None)
+        known = finding.manifest_if_whole(backend, parent) if parent else None
+    begun.append(backend.begin(step))
     return {
-        "folder": backend.begin(step),
+        "folder": begun[0],
         "parent": parent if known else None,
         "sequence": known.sequence + 1 if known else 0,
         "incremental": incremental,
     }
+
+
+def _publish_together(backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks) -> str:
+    """The folder's name. What rank 0 did counts, also where another rank is missed while it is told."""
+    try:
+        folder: str = fs.decide("checkpoint/publish", ranks, lambda: _publish(backend, opened, step, ranks.world_size))
+    except RanksMissing as error:
+        said = error.payloads.get(0)
+        if said is None or said["error"] is not None:
+            raise
+        folder = said["value"]
+    return folder
+
+
+def _see(backend: Backend, folder: str, ranks: Ranks) -> None:
+    """Wait until all ranks see what is committed, unless another job has replaced it already. A rank that is missed here, the next
+    meeting misses too: the checkpoint is there."""
+    end = time.monotonic() + VISIBLE_S
+    with suppress(fs.RankFailed, RanksMissing, StoreLost):
+        while True:
+            seen = fs.each("checkpoint/see", ranks, lambda: [_is_there(backend, folder), time.monotonic() > end])
+            if not seen[0][0] or all(is_there for is_there, _ in seen) or any(late for _, late in seen):
+                return
+
+
+def _is_there(backend: Backend, folder: str) -> bool:
+    try:
+        backend.wait_for(folder, FIRST_PAUSE_S)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _fill(backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, progress: Callable[[Doing], None]) -> Doing:

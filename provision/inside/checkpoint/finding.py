@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from . import layout, manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .backends import Backend
+
+# How often a root is listed that changes each time.
+TRIES = 100
 
 
 def committed(backend: Backend) -> list[layout.Name]:
@@ -42,24 +47,43 @@ def manifest_if_whole(backend: Backend, folder: str) -> manifest.Manifest | None
 
 def latest(backend: Backend) -> str | None:
     """The folder that `latest` names, or, where that is not there, the one that was committed last; None where there is none."""
-    present = {str(name) for name in committed(backend)}
-    named = backend.latest()
-    if named in present:
-        return named
-    return next(iter(by_age(backend)), None)
+
+    def named(present: list[layout.Name]) -> list[str]:
+        name = backend.latest()
+        return [name] if name is not None and layout.parse(name) in present else []
+
+    return next(iter(_settled(backend, named) or _settled(backend, lambda present: by_age(backend, present))), None)
 
 
-def by_age(backend: Backend) -> list[str]:
+def of_step(backend: Backend, step: int) -> str | None:
+    """The newest generation of a step."""
+    found = _settled(backend, lambda present: [str(name) for name in present if name.step == step])
+    return found[-1] if found else None
+
+
+def by_age(backend: Backend, present: list[layout.Name] | None = None) -> list[str]:
     """Folders whose manifest is whole, in the reverse order of their commits."""
-    found = {str(name): manifest_if_whole(backend, str(name)) for name in committed(backend)}
+    names = committed(backend) if present is None else present
+    found = {str(name): manifest_if_whole(backend, str(name)) for name in names}
     whole = [(known.sequence, layout.parse(folder), folder) for folder, known in found.items() if known]
     return [folder for _, _, folder in sorted(whole, reverse=True)]
 
 
+def _settled(backend: Backend, look: Callable[[list[layout.Name]], list[str]]) -> list[str]:
+    """What is found in a listing; nothing only where the next one is the same: while a step is saved again, what the first names may
+    be gone before it is read."""
+    present = committed(backend)
+    for _ in range(TRIES):
+        found = look(present)
+        before, present = present, present if found else committed(backend)
+        if before == present:
+            break
+    return found
+
+
 def clear_leftovers(backend: Backend) -> list[str]:
-    """Remove what writers that have certainly ended did not finish; the names."""
-    writers = [(name, layout.writer(name)) for name in backend.folders() if layout.parse(name) is None]
-    gone = [name for name, writer in writers if writer is not None and writer.is_gone()]
+    """Remove what writers that have certainly ended did not finish, and what could not be removed before; the names."""
+    gone = [name for name in backend.folders() if layout.is_leftover(name)]
     for name in gone:
         backend.remove(name)
     return gone

@@ -21,6 +21,8 @@ COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?")
 TEMPORARY = ".tmp"
 SEPARATOR = "~"
 SPACE_DIGITS = 16
+# Temporary names of this process that it could not take away; names are never used twice, so none of them is in use.
+abandoned: set[str] = set()
 
 
 class Name(NamedTuple):
@@ -72,6 +74,12 @@ def writer(folder: str) -> Writer | None:
     if len(fields) != 7 or fields[0] != TEMPORARY or not fields[3].isdigit():
         return None
     return Writer(*fields[2:6])
+
+
+def is_leftover(folder: str) -> bool:
+    """Whether a temporary folder is certainly nobody's any more."""
+    made_by = writer(folder)
+    return folder in abandoned or (made_by is not None and made_by.is_gone())
 
 
 def _host() -> str:

@@ -90,7 +90,7 @@ def choose(backend: Backend, step: int | str, on_damage: str) -> list[str]:
     if step == LATEST:
         first = finding.latest(backend)
     else:
-        first = next((str(name) for name in finding.steps(backend) if name.step == step), None)
+        first = finding.of_step(backend, int(step))
     if first is None or on_damage != PREVIOUS:
         return [first] if first else []
     others = [folder for folder in finding.by_age(backend) if folder != first]

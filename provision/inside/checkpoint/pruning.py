@@ -39,7 +39,7 @@ def plan(backend: Backend, keep: int | None, *, every: int | None = None, unfini
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
     there = [name for name in backend.folders() if layout.parse(name) is None]
-    dead = [name for name in there if name in unfinished or _is_dead(name)]
+    dead = [name for name in there if name in unfinished or layout.is_leftover(name)]
     going, unreadable = ([], []) if keep is None else _going(backend, keep, every)
     return Pruned(tuple(going), tuple(dead), tuple(name for name in there if name not in dead), tuple(unreadable))
 
@@ -50,23 +50,22 @@ def carry_out(backend: Backend, found: Pruned) -> None:
 
 
 def _going(backend: Backend, keep: int, every: int | None) -> tuple[list[str], list[str]]:
-    """Those to remove, in order; and those newer than the last that is counted whose manifest cannot be read."""
-    latest = finding.latest(backend)
+    """Those to remove, in order; and those newer than the last that is counted whose manifest cannot be read.
+
+    Somebody may save meanwhile: what is committed after the listing is not in it, and what `latest` is about to name was committed last.
+    """
+    present = finding.committed(backend)
+    spared = {finding.latest(backend), *finding.by_age(backend, present)[:1]}
     going, unreadable, kept = [], [], set()
     counted = 0
-    for name in reversed(finding.committed(backend)):
+    for name in reversed(present):
         if name.step in kept:  # an older generation
-            going += [str(name)] if str(name) != latest else []
+            going += [str(name)] if str(name) not in spared else []
         elif counted < keep and finding.manifest_if_whole(backend, str(name)) is None:
             unreadable.append(str(name))
-        elif counted < keep or (every and name.step % every == 0) or str(name) == latest:
+        elif counted < keep or (every and name.step % every == 0) or str(name) in spared:
             kept.add(name.step)
             counted += 1
         else:
             going.append(str(name))
     return going[::-1], unreadable[::-1]
-
-
-def _is_dead(folder: str) -> bool:
-    writer = layout.writer(folder)
-    return writer is not None and writer.is_gone()

@@ -69,7 +69,7 @@ class Backend(Protocol):
     def commit(self, folder: str, step: int, content: bytes) -> str:
         """Write the manifest, make the folder visible as the step's newest generation, have `latest` name it; returns its name.
 
-        Durable on return. Where it raises, either nothing is visible, or the checkpoint is and `latest` may still name the one before.
+        Durable on return. Where it raises, it took back what it did, as far as the store still answers.
         """
 
     def latest(self) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ... import fs
@@ -89,19 +90,26 @@ class FileBackend:
     def commit(self, folder: str, step: int, content: bytes) -> str:
         """The manifest, then the folder's names, then the rename, then the root's names, then `latest`: each durable before the next.
 
-        What can fail for want of space is written before the rename.
+        What can fail for want of space is written before the rename; what fails after it takes the rename back.
         """
         fs.write_synced(self._root / folder / manifest.NAME, content)
         self.flush(folder)
-        pointer = self._root / layout.temporary(layout.LATEST)
+        pointer = layout.temporary(layout.LATEST)
         try:
-            committed = self._rename_in(folder, step, pointer)
-            os.replace(pointer, self._root / layout.LATEST)
+            name = self._rename_in(folder, step, self._root / pointer)
+            try:
+                fs.fsync_directory(self._root)
+                os.replace(self._root / pointer, self._root / layout.LATEST)
+                fs.fsync_directory(self._root)
+            except BaseException:
+                with suppress(OSError):
+                    os.rename(self._root / name, self._root / folder)
+                raise
         except BaseException:
-            fs.remove_if_there(pointer)
+            with suppress(OSError):
+                self.remove(pointer)
             raise
-        fs.fsync_directory(self._root)
-        return committed
+        return name
 
     def latest(self) -> str | None:
         try:
@@ -112,18 +120,19 @@ class FileBackend:
 
     def remove(self, folder: str) -> None:
         aside = folder
-        if layout.parse(folder):
-            aside = layout.temporary(folder)
-            try:
-                os.rename(self._root / folder, self._root / aside)
-            except FileNotFoundError:
-                return
-            fs.fsync_directory(self._root)
-        path = self._root / aside
-        if path.is_dir():
-            shutil.rmtree(str(path), onerror=_unless_gone)
-        else:
-            fs.remove_if_there(path)
+        try:
+            if layout.parse(folder):
+                aside = layout.temporary(folder)
+                try:
+                    os.rename(self._root / folder, self._root / aside)
+                except FileNotFoundError:
+                    return
+                fs.fsync_directory(self._root)
+            self._take_away(self._root / aside)
+        except OSError:
+            layout.abandoned.add(aside)
+            raise
+        layout.abandoned.discard(aside)
 
     def free(self) -> int | None:
         there = self._root
@@ -131,6 +140,13 @@ class FileBackend:
             there = there.parent
         state = os.statvfs(there)
         return state.f_bavail * state.f_frsize
+
+    @staticmethod
+    def _take_away(path: Path) -> None:
+        if path.is_dir():
+            shutil.rmtree(str(path), onerror=_unless_gone)
+        else:
+            fs.remove_if_there(path)
 
     def _rename_in(self, folder: str, step: int, pointer: Path) -> str:
         """A rename never replaces a folder that holds something, so of two jobs that save one step each gets a generation."""
@@ -145,7 +161,6 @@ class FileBackend:
                 fs.remove_if_there(pointer)
                 name = layout.Name(step, name.generation + 1)
                 continue
-            fs.fsync_directory(self._root)
             return str(name)
 
     def _next_generation(self, step: int) -> layout.Name:
