@@ -15,6 +15,7 @@ nox.options.sessions = ["lint", "types", "docs", "tests", "hosts", "integration"
 nox.options.reuse_existing_virtualenvs = True
 
 TEST_TOOLS = [
+    "bcrypt>=4",  # the password file of a registry
     "pytest>=8",
     "pytest-xdist>=3",
     "hypothesis>=6",

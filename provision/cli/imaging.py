@@ -1,4 +1,4 @@
-"""Verbs of images: build, contract, run."""
+"""Verbs of images: build, push, contract, run."""
 
 from __future__ import annotations
 
@@ -74,6 +74,20 @@ def _asked(options: dict[str, Any]) -> Asked:
         user=images.user(given) if given else None,
         reference=images.chosen_base(options["reference"]) if options["reference"] else None,
     )
+
+
+@image.command("push")
+@click.argument("name")
+@click.argument("place", metavar="HOST/NAME[:TAG]")
+@common
+@verb
+def image_push(console: Console, name: str, place: str, envs: Path | None, **options: Any) -> None:
+    """Send an environment's image to a registry: only the layers that it lacks, with the user of `docker login`."""
+    from provision.workflows import verbs as workflow
+
+    pushed = workflow.push_image(context_of(console, envs), wish_of(name, {}), place)
+    sizes = f"{pushed.sent / 1e6:.1f} MB sent, {pushed.present / 1e6:.1f} MB there already"
+    console.result(pushed, [f"pushed {pushed.tag}: {sizes}", pushed.reference])
 
 
 @image.command("contract")

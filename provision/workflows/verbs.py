@@ -158,6 +158,16 @@ def build_image(context: Context, wish: Wish, outputs: Sequence[images.Output] =
         return wanted, image, made
 
 
+def push_image(context: Context, wish: Wish, place: str) -> images.Pushed:
+    """`provision image push`: an environment's image to a registry. No engine is needed."""
+    folder = context.where.envs / spec.check_name(wish.name or "")
+    known = passport.read(folder)
+    if not known or not known.get("image"):
+        raise ToolMissing("The environment has no image.", advice="`provision image build NAME` makes it.")
+    made = passport.image_of(known)
+    return images.push(made, images.target(place, made), context.progress)
+
+
 def image_contract(context: Context, wish: Wish, format: str, asked: images.Asked, command: Sequence[str], remake: Sequence[str]) -> str:
     """`provision image contract`: how an environment's image is run, for one kind of engine. The lock decides its name."""
     wanted = plan(context, wish)

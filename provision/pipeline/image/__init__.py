@@ -1,8 +1,9 @@
 """image: an environment as a reproducible OCI image, in a layout on disk and in the Docker engine.
 
 What a workflow needs is named here. How it is done lies in contents (which files), layers and tar (their bytes), oci (the layout),
-config (what the image says of itself), contract (what it wants of whoever runs it), bases and stored (what it lies on), sdk (the edge
-to Docker), loading and smoke (what the engine does for us), exporting (other places for it) and dockerfile (the template's values).
+config (what the image says of itself), contract (what it wants of whoever runs it), bases, stored and inspecting (what it lies on),
+sdk (the edge to Docker), loading and smoke (what the engine does for us), exporting and registry (other places for it) and dockerfile
+(the template's values).
 """
 
 from provision.pipeline.image.assemble import build, find
@@ -14,6 +15,7 @@ from provision.pipeline.image.contract import context as contract_context
 from provision.pipeline.image.dockerfile import dockerfile_context
 from provision.pipeline.image.exporting import Output, export, output
 from provision.pipeline.image.loading import load, remove
+from provision.pipeline.image.registry import Pushed, Target, push, target
 from provision.pipeline.image.sdk import demand_engine, engine, find_base, unmet
 from provision.pipeline.image.smoke import Files, run_smoke
 from provision.pipeline.image.stored import find_base as find_stored_base
@@ -25,6 +27,8 @@ __all__ = [
     "BaseImage",
     "Files",
     "Output",
+    "Pushed",
+    "Target",
     "build",
     "chosen_base",
     "contract_context",
@@ -41,12 +45,14 @@ __all__ = [
     "mount",
     "needs",
     "output",
+    "push",
     "reference",
     "remove",
     "repository",
     "run_command",
     "run_smoke",
     "source_date_epoch",
+    "target",
     "unmet",
     "user",
 ]

@@ -98,6 +98,16 @@ def get(client: Client, reference: str) -> Any:
         return found(lambda: client.images.get(reference))
 
 
+def credentials(registry: str) -> tuple[str, str] | None:
+    """User and password for a registry, as `docker login` keeps them: in Docker's config file, or with a helper that it names."""
+    from docker import auth
+
+    with speaking(f"read Docker's credentials for {registry}"):
+        found = auth.load_config().resolve_authconfig(registry) or {}
+    name, password = found.get("username") or found.get("Username"), found.get("password") or found.get("Password")
+    return (name, password) if name and password else None
+
+
 def unmet(client: Client, reference: str) -> tuple[str, ...]:
     """The needs of contract.py that this engine cannot meet. ToolMissing where it does not have the image."""
     if get(client, reference) is None:
