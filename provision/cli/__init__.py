@@ -14,7 +14,7 @@ import sys
 import click
 
 from provision import __version__
-from provision.cli import imaging, keeping, locking, making, matrix, reporting
+from provision.cli import checkpoint, imaging, keeping, locking, making, matrix, reporting
 from provision.cli.options import INTERRUPTED
 
 
@@ -78,6 +78,6 @@ def completion(shell: str) -> None:
 
 for command in (
     making.build, making.render, locking.lock, imaging.image, making.smoke, keeping.env, keeping.kernel, keeping.passport, keeping.channel,
-    matrix.matrix, reporting.report,
+    matrix.matrix, reporting.report, checkpoint.checkpoint,
 ):  # fmt: skip
     cli.add_command(command)

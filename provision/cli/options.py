@@ -28,10 +28,14 @@ def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 # What every verb takes.
-common = options(
+shown = options(
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     click.option("-v", "--verbose", is_flag=True, help="Also show a solver's or tool's own words."),
     click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+)
+# And every one that is about environments.
+common = options(
+    shown,
     click.option("--envs", type=click.Path(path_type=Path), help="Folder of environments.  [default: envs]"),
 )
 dry = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")

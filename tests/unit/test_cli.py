@@ -50,6 +50,7 @@ def test_every_verb_has_help_and_json(path: tuple[str, ...], command: click.Comm
 
 
 CHANGING = {
+    "checkpoint prune",
     "build",
     "render",
     "lock",

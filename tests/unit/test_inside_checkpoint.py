@@ -25,20 +25,11 @@ from provision.inside.checkpoint import (
     verify,
 )
 from provision.inside.checkpoint.backends import FileBackend, open_root
-from provision.inside.checkpoint.commit import Committed, commit
-from provision.inside.checkpoint.planning import OBJECT, Item, Plan, assign
+from provision.inside.checkpoint.planning import OBJECT, assign
 from provision.inside.checkpoint.writing import BIG
-from provision.inside.ranks import Ranks, alone
+from provision.inside.ranks import Ranks
+from tests.checkpoints import big, save
 from tests.table import Table
-
-
-def plan(contents: dict[str, bytes]) -> Plan:
-    return Plan(tuple(Item(name, OBJECT, content) for name, content in contents.items()), {name: (name,) for name in contents})
-
-
-def save(root: Path, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any) -> Committed:
-    given = {"incremental": True, "progress": lambda _: None, **options}
-    return commit(FileBackend(root), step, plan(contents), ranks or alone(), **given)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -48,10 +39,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def big(letter: str) -> bytes:
-    return letter.encode() * BIG
 
 
 def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:

@@ -1,0 +1,418 @@
+"""`provision checkpoint` on real checkpoints: what is there, what is damaged, what a removal frees, and what is no root of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from provision.cli import cli
+from provision.cli.checkpoint_lines import printable, size
+from provision.inside.checkpoint import layout, manifest, prune
+from provision.inside.checkpoint.backends import FileBackend
+from provision.inside.checkpoint.writing import BIG
+from provision.workflows import checkpoint as workflow
+from provision.workflows.checkpoint import listing
+from provision.workflows.checkpoint.showing import element_bytes
+from tests.checkpoints import big, save
+
+FIRST, SECOND, THIRD = (f"step-{step:012d}" for step in (100, 200, 300))
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["checkpoint", *map(str, arguments)])
+
+
+def said(*arguments: object, code: int = 0) -> Any:
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three checkpoints; `w` is one file of all, `m` a file of each."""
+    for step in (100, 200, 300):
+        save(tmp_path / "run", step, {"w": big("w"), "m": big(str(step)[0]), "s": b"%d" % step})
+    return tmp_path / "run"
+
+
+def file_of(root: Path, folder: str, name: str) -> Path:
+    found = manifest.loads((root / folder / manifest.NAME).read_bytes(), folder)
+    return root / folder / found.objects[name].file
+
+
+def flip(path: Path) -> None:
+    """In place: its other names see it too."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def rewrite(folder: Path, **body: Any) -> None:
+    """A manifest that is whole and says something else."""
+    document = json.loads((folder / manifest.NAME).read_text())
+    document.pop("sha256")
+    text = json.dumps({**document, **body}, sort_keys=True)[1:].encode() + b"\n"
+    (folder / manifest.NAME).write_bytes(manifest.HEAD + hashlib.sha256(text).hexdigest().encode() + manifest.AFTER + text)
+
+
+def temporary(host: str | None = None, number: str | None = None) -> str:
+    """A name as a writer gives it; by default as this process does."""
+    fields = layout.temporary("step-000000000400").split(layout.SEPARATOR)
+    fields[2:4] = [host or fields[2], number or fields[3]]
+    return layout.SEPARATOR.join(fields)
+
+
+def test_list_says_what_each_has_shares_and_comes_from(root: Path) -> None:
+    found = said("list", root)
+    rows = found["checkpoints"]
+    assert [(row["step"], row["folder"], row["latest"], row["sequence"], row["parent"]) for row in rows] == [
+        (100, FIRST, False, 0, None),
+        (200, SECOND, False, 1, FIRST),
+        (300, THIRD, True, 2, SECOND),
+    ]
+    assert {(row["state"], row["world_size"], row["objects"], row["generation"]) for row in rows} == {("committed", 1, 3, 0)}
+    assert {row["shared_bytes"] for row in rows} == {BIG}
+    on_disk = {(path.stat().st_ino, path.stat().st_size) for path in root.glob("step-*/*")}
+    assert found["bytes"] == sum(length for _, length in on_disk)
+    assert [row["own_bytes"] for row in rows] == [row["bytes"] - BIG for row in rows]
+    assert (found["latest"], found["unfinished"]) == (300, [])
+    shown = invoke("list", root).output
+    assert "3 checkpoints, latest step 300, 4.2 MB on disk" in shown
+    assert len([line for line in shown.splitlines() if line.endswith("latest")]) == 1
+
+
+def test_the_shapes_of_json_are_those_that_the_docs_list(root: Path) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
+    for product in (workflow.Checkpoint, workflow.Unfinished, workflow.Listing, workflow.VerifiedCheckpoint, workflow.Verified,
+                    workflow.Shown, workflow.ShownTensor, workflow.ShownObject, workflow.ShownFile, workflow.Pruning):  # fmt: skip
+        for field in dataclasses.fields(product):
+            assert f"`{field.name}`" in page, f"docs/checkpoints.md does not say what `{field.name}` of {product.__name__} is"
+
+
+def test_a_step_that_was_saved_again_is_listed_with_its_generation(root: Path) -> None:
+    save(root, 300, {"w": big("w")})
+    row = said("list", root)["checkpoints"][-1]
+    assert (row["folder"], row["generation"], row["latest"], row["state"]) == (f"{THIRD}.1", 1, True, "committed")
+    (root / f"{THIRD}.2").mkdir()
+    (root / f"{THIRD}.2" / manifest.NAME).write_bytes((root / f"{THIRD}.1" / manifest.NAME).read_bytes())
+    assert [row["state"] for row in said("list", root)["checkpoints"]] == ["committed", "committed", "replaced", "committed"]
+
+
+def test_list_says_who_left_what_unfinished(root: Path) -> None:
+    ours, dead, elsewhere = temporary(), temporary(number="4194305"), temporary(host="node7")
+    for name in (ours, dead, elsewhere):
+        (root / name).mkdir()
+    (root / dead / "x.distcp").write_bytes(b"123")
+    (root / ".tmp~odd").mkdir()
+    rows = {row["name"]: row for row in said("list", root)["unfinished"]}
+    assert {name: rows[name]["writer"] for name in rows} == {ours: "alive", dead: "gone", elsewhere: "unknown", ".tmp~odd": "unknown"}
+    assert (rows[ours]["pid"], rows[ours]["step"], rows[elsewhere]["host"], rows[dead]["bytes"]) == (os.getpid(), 400, "node7", 3)
+    assert (rows[".tmp~odd"]["pid"], rows[".tmp~odd"]["step"]) == (None, None)
+    assert "on node7, cannot be seen from here" in invoke("list", root).output
+
+
+def test_list_shows_a_damaged_manifest_and_the_others(root: Path) -> None:
+    flip(root / FIRST / manifest.NAME)
+    rewrite(root / SECOND, schema=99)
+    (root / THIRD / manifest.NAME).unlink()
+    (root / THIRD / manifest.NAME).mkdir()
+    save(root, 400, {"w": big("w")})
+    rows = said("list", root)["checkpoints"]
+    assert [row["state"] for row in rows] == ["damaged", "other schema", "unreadable", "committed"]
+    assert [row["world_size"] for row in rows] == [None, None, None, 1]
+    assert "schema 99" in rows[1]["problem"] and "Is a directory" in rows[2]["problem"]
+    assert f"{FIRST}/manifest.json is damaged" in invoke("list", root).output
+
+
+def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) -> None:
+    found = said("verify", root, "--all")
+    assert [row["verdict"] for row in found["checkpoints"]] == ["whole"] * 3
+    sizes = [entry.size for folder in (FIRST, SECOND, THIRD) for entry in files(root, folder)]
+    assert found["bytes_read"] == sum(sizes) - 2 * BIG
+    assert said("verify", root, "--step", 200)["bytes_read"] == sum(entry.size for entry in files(root, SECOND))
+
+    flip(file_of(root, SECOND, "w"))  # the others' too
+    flip(file_of(root, SECOND, "m"))
+    found = said("verify", root, "--all", code=1)
+    told = {row["folder"]: [(damage["folder"], damage["tensors"]) for damage in row["damages"]] for row in found["checkpoints"]}
+    assert {folder: sorted(damages) for folder, damages in told.items()} == {
+        FIRST: [(FIRST, ["w"])],
+        SECOND: [(SECOND, ["m"]), (SECOND, ["w"])],
+        THIRD: [(THIRD, ["w"])],
+    }
+    assert found["bytes_read"] == sum(sizes) - 2 * BIG
+    assert [row["step"] for row in said("verify", root, code=1)["checkpoints"]] == [300]
+    shown = invoke("verify", root, "--step", 100)
+    assert shown.exit_code == 1
+    assert f"{file_of(root, FIRST, 'w')}: its SHA-256 is not the committed one (it holds w)" in shown.output
+
+
+def files(root: Path, folder: str) -> tuple[manifest.FileEntry, ...]:
+    return manifest.loads((root / folder / manifest.NAME).read_bytes(), folder).files
+
+
+def test_what_could_not_be_asked_is_not_called_whole(root: Path) -> None:
+    rewrite(root / FIRST, schema=99)
+    (root / SECOND / manifest.NAME).unlink()
+    (root / SECOND / manifest.NAME).mkdir()
+    (root / THIRD / "stray").touch()
+    rows = said("verify", root, "--all", code=1)["checkpoints"]
+    assert [row["verdict"] for row in rows] == ["unknown", "unknown", "damaged"]
+    assert rows[2]["damages"][0]["file"] == "stray"
+    assert "0 of 3 checkpoints whole" in invoke("verify", root, "--all").output
+
+
+def test_show_says_what_is_in_it_and_where(root: Path) -> None:
+    entries = {entry.name: entry for entry in files(root, SECOND)}
+    held = manifest.loads((root / SECOND / manifest.NAME).read_bytes(), SECOND).objects
+    records = [[held["w"].file, 0, 100, "0" * 64, 0, [0, 0], [5, 4]], [held["m"].file, 0, 100, "0" * 64, 0, [5, 0], [5, 4]]]
+    rewrite(root / SECOND, tensors={"layer.w\n": {"dtype": "torch.bfloat16", "shape": [10, 4], "records": records}})
+    found = said("show", root, "--step", 200)
+    assert (found["folder"], found["sequence"], found["parent"], found["world_size"]) == (SECOND, 1, FIRST, 1)
+    tensor = {"name": "layer.w\n", "dtype": "torch.bfloat16", "shape": [10, 4], "bytes": 80, "parts": 2}
+    assert found["tensors"] == [{**tensor, "files": [held["w"].file, held["m"].file]}]
+    assert {one["name"]: (one["bytes"], one["file"]) for one in found["objects"]} == {
+        name: (held[name].size, held[name].file) for name in held
+    }
+    assert {one["name"]: (one["bytes"], one["sha256"]) for one in found["files"]} == {
+        name: (entry.size, entry.sha256) for name, entry in entries.items()
+    }
+    shown = invoke("show", root, "--step", "200").output
+    assert r"layer.w\n" in shown and "bfloat16" in shown and "[10, 4]" in shown
+
+
+@pytest.mark.parametrize(
+    "dtype, width", [("float32", 4), ("bfloat16", 2), ("bool", 1), ("complex128", 16), ("float8_e4m3fn", 1), ("int4", 1)]
+)
+def test_bytes_of_an_element_are_in_its_types_name(dtype: str, width: int) -> None:
+    assert element_bytes(f"torch.{dtype}") == width
+
+
+def test_prune_says_what_goes_and_what_that_frees(root: Path) -> None:
+    before = used(root)
+    preview = said("prune", root, "--keep", 1, "--dry-run")
+    assert (preview["removed"], preview["kept"], preview["dry_run"]) == ([FIRST, SECOND], [THIRD], True)
+    assert used(root) == before
+    done = said("prune", root, "--keep", 1)
+    assert (done["removed"], done["dry_run"]) == ([FIRST, SECOND], False)
+    assert done["freed_bytes"] == preview["freed_bytes"] == before - used(root) > 2 * BIG
+    assert said("verify", root)["checkpoints"][0]["verdict"] == "whole"
+    assert "nothing to remove" in invoke("prune", root, "--keep", 1).output
+
+
+def used(root: Path) -> int:
+    return sum(length for _, length in {(path.stat().st_ino, path.stat().st_size) for path in root.glob("*/*")})
+
+
+def test_prune_keeps_every_kth_and_what_cannot_be_counted(root: Path) -> None:
+    rewrite(root / THIRD, schema=99)
+    found = said("prune", root, "--keep", 1, "--every", 100, "--dry-run")
+    assert (found["removed"], found["kept"], found["unreadable"]) == ([], [FIRST, SECOND], [THIRD])
+    assert said("prune", root, "--keep", 1)["removed"] == [FIRST]
+    assert sorted(path.name for path in root.glob("step-*")) == [SECOND, THIRD]
+
+
+def test_prune_removes_what_dead_writers_left_and_what_is_named(root: Path) -> None:
+    ours, dead, elsewhere = temporary(), temporary(number="4194305"), temporary(host="node7")
+    for name in (ours, dead, elsewhere):
+        (root / name).mkdir()
+    (root / elsewhere / "w.distcp").hardlink_to(file_of(root, THIRD, "w"))
+    (root / elsewhere / "new.distcp").write_bytes(b"12345")
+    refused = invoke("prune", root, "--unfinished", ours)
+    assert refused.exit_code == 12
+    assert f"process {os.getpid()} of this host, which is alive" in refused.output
+    unknown = invoke("prune", root, "--unfinished", "nosuch", "--keep", 1)
+    assert unknown.exit_code == 3
+    assert elsewhere in "".join(unknown.output.split())
+    assert len(list(root.glob("step-*"))) == 3
+    found = said("prune", root, "--unfinished", elsewhere)
+    assert (sorted(found["unfinished"]), found["removed"], found["freed_bytes"]) == (sorted([dead, elsewhere]), [], 5)
+    assert [row["name"] for row in found["left"]] == [ours]
+    assert sorted(path.name for path in root.iterdir()) == sorted([ours, FIRST, SECOND, THIRD, "latest"])
+
+
+def test_each_wrong_root_is_told_apart(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / ".metadata").touch()
+    (tmp_path / "foreign" / "below").mkdir(parents=True)
+    for verb, named, code, words in [
+        ("list", tmp_path / "nosuch", 3, "There is no folder"),
+        ("list", tmp_path / "file", 3, "is a file"),
+        ("list", tmp_path / "torch", 3, "is a checkpoint that torch's own dcp.save wrote"),
+        ("list", tmp_path / "foreign", 3, "holds no checkpoints. Name the folder that the job gives"),
+        ("list", tmp_path, 3, f"holds no checkpoints. There are some in {root}"),
+        ("verify", root / SECOND, 3, f"is one checkpoint. Name the folder that holds it, {root}, and choose with --step 200"),
+        ("show", tmp_path / "empty", 3, "nothing was committed there"),
+        ("verify", tmp_path / "empty", 3, "nothing was committed there"),
+        ("verify", root, 3, "no checkpoint of step 7: it has steps 100, 200, 300"),
+        ("list", "gopher://host/run", 3, "gopher"),
+    ]:  # fmt: skip
+        result = invoke(verb, named, *(["--step", 7] if named == root else []))
+        assert (result.exit_code, words in " ".join(result.output.split())) == (code, True), result.output
+        assert len(result.output.strip().splitlines()) == 1
+    refused = invoke("list", root, "--option", "endpoint_url=http://x")
+    assert (refused.exit_code, "--option endpoint_url is for a store at a URL" in refused.output) == (3, True)
+    assert said("list", tmp_path / "empty")["checkpoints"] == []
+
+
+def test_show_of_what_cannot_be_read_is_an_error_with_its_reason(root: Path) -> None:
+    flip(root / FIRST / manifest.NAME)
+    rewrite(root / SECOND, schema=99)
+    assert [invoke("show", root, "--step", step).exit_code for step in (100, 200, 300)] == [7, 7, 0]
+    assert "schema 99" in invoke("show", root, "--step", 200).output
+
+
+@pytest.mark.parametrize("arguments", [
+    ["prune", "--keep", "0"], ["prune", "--keep", "1", "--every", "0"], ["prune"], ["prune", "--every", "5"],
+    ["verify", "--step", "-1"], ["verify", "--step", "²"], ["show", "--step", "newest"], ["verify", "--all", "--step", "100"],
+    ["list", "--option", "endpoint"],
+])  # fmt: skip
+def test_a_wrong_command_line_changes_nothing(root: Path, arguments: list[str]) -> None:
+    verb, *rest = arguments
+    result = invoke(verb, root, *rest)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert len(list(root.glob("step-*"))) == 3
+
+
+def test_no_permission_is_the_systems_word_in_one_line(root: Path) -> None:
+    assert invoke("list", root).exit_code == 0  # imports, before it is somebody else
+    is_root = os.geteuid() == 0
+    root.chmod(0)
+    try:
+        if is_root:
+            os.seteuid(65534)
+        result = invoke("list", root)
+    finally:
+        if is_root:
+            os.seteuid(0)
+        root.chmod(0o700)
+    assert result.exit_code == 14
+    assert "Permission denied" in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+class Restless(FileBackend):
+    """A store in which a job saves the step once more just before, or just after, somebody looks at a manifest; three times."""
+
+    def __init__(self, root: Path, *, first: bool) -> None:
+        super().__init__(root)
+        self._first = first
+        self._saves = 3
+
+    def read(self, folder: str, name: str) -> bytes:
+        if self._first:
+            self._save()
+        content = super().read(folder, name)
+        if not self._first:
+            self._save()
+        return content
+
+    def _save(self) -> None:
+        if self._saves:
+            self._saves -= 1
+            save(Path(self.root), 300, {"w": big("w"), "n": big(f"{self._saves}")})
+
+
+class Quiet:
+    def say(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def meter(self, title: str, total: int) -> Any:
+        from provision.console import Bar
+
+        return Bar(title, total, None)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_replaced_while_it_is_looked_at_is_looked_for_again(root: Path, first: bool) -> None:
+    def newest() -> str:
+        return (root / "latest").read_text().strip()
+
+    found = workflow.verified(Restless(root, first=first), 300, Quiet())
+    assert [(one.folder, one.verdict, one.damages) for one in found.checkpoints] == [(newest(), "whole", ())]
+    # The manifest that is read first tells all that is shown.
+    assert workflow.shown(Restless(root, first=True), "latest").folder == newest()
+    listed = workflow.listed(Restless(root, first=first))
+    assert [(one.folder, one.state) for one in listed.checkpoints] == [(name, "committed") for name in (FIRST, SECOND, newest())]
+    assert listed.checkpoints[-1].latest
+    everything = workflow.verified(Restless(root, first=first), "all", Quiet())
+    assert {one.verdict for one in everything.checkpoints} == {"whole"}
+    assert {FIRST, SECOND} <= {one.folder for one in everything.checkpoints}
+
+
+def test_what_vanishes_while_it_is_listed_is_not_called_damaged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "TRIES", 1)
+    listed = workflow.listed(Restless(root, first=True))
+    assert [(one.step, one.state) for one in listed.checkpoints] == [(100, "committed"), (200, "committed")]
+
+
+def test_a_file_whose_name_went_while_it_was_read_is_read_by_its_other_name(root: Path) -> None:
+    class Pruned(FileBackend):
+        def size(self, folder: str, name: str) -> int:
+            if folder == FIRST:
+                self.remove(FIRST)
+            return super().size(folder, name)
+
+    found = workflow.verified(Pruned(root), "all", Quiet())
+    assert [(one.folder, one.verdict) for one in found.checkpoints] == [(SECOND, "whole"), (THIRD, "whole")]
+
+
+def test_all_verbs_work_while_a_job_saves_and_prunes(root: Path) -> None:
+    saves = list(range(40))
+
+    def job() -> None:
+        step = 300
+        while saves:
+            step += 100 * (saves.pop() % 3)
+            save(root, step, {"w": big("w"), "n": b"%d" % len(saves)})
+            prune(root, keep=2)
+
+    thread = threading.Thread(target=job)
+    thread.start()
+    try:
+        while thread.is_alive():
+            for verb, *rest in (["list"], ["show"], ["verify"], ["verify", "--all"], ["prune", "--keep", "2"]):
+                result = invoke(verb, root, *rest)
+                assert result.exit_code == 0, result.output
+        assert not saves
+    finally:
+        saves.clear()
+        thread.join()
+    assert [row["verdict"] for row in said("verify", root, "--all")["checkpoints"]] == ["whole"] * 2
+
+
+def test_torch_is_never_imported(root: Path, tmp_path: Path) -> None:
+    """One that ends whoever imports it is the first to be found."""
+    (tmp_path / "poison").mkdir()
+    (tmp_path / "poison" / "torch.py").write_text("import os\nos._exit(99)\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "poison")}
+    assert subprocess.run([sys.executable, "-c", "import torch"], env=environment).returncode == 99
+    script = "import sys; from provision.cli import cli; cli(['checkpoint', *sys.argv[1:]])"
+    for arguments in (["list"], ["show"], ["verify", "--all"], ["prune", "--keep", "1"]):
+        command = [sys.executable, "-c", script, arguments[0], str(root), *arguments[1:]]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_sizes_and_names_are_for_people() -> None:
+    assert [size(count) for count in (0, 999, 1000, 1536, 999_999, 12_345_678, 5 * 10**17)] == [
+        "0 B", "999 B", "1 kB", "1.54 kB", "1 MB", "12.3 MB", "500 PB",
+    ]  # fmt: skip
+    assert printable("a\x1b[31mé\n") == r"a\x1b[31mé\n"
