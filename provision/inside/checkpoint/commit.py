@@ -27,7 +27,7 @@ from .writing import Known, Part, Writer
 if TYPE_CHECKING:
     from ..ranks import Ranks
     from .backends import Backend
-    from .planning import Plan
+    from .planning import Place, Plan
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
@@ -64,8 +64,11 @@ class Doing:
 
 @dataclass(frozen=True)
 class Committed:
+    """digests: of this rank's pieces, as the manifest has them."""
+
     folder: str
     done: Doing
+    digests: dict[Place, str]
     write_s: float
     commit_s: float
 
@@ -81,7 +84,7 @@ def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental
     try:
         try:
             opened = fs.decide("checkpoint/open", ranks, lambda: _open(backend, step, incremental, begun))
-            done = _fill(backend, opened, plan, ranks, progress)
+            done, part = _fill(backend, opened, plan, ranks, progress)
             written = time.monotonic()
             folder = _publish_together(backend, opened, step, ranks)
         except BaseException:
@@ -96,7 +99,8 @@ def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental
     except StoreLost as error:
         raise NotCommitted(step, fs.RankFailed((0,), errno.ECONNRESET, str(error))) from error
     _see(backend, folder, ranks)
-    return Committed(folder, done, written - started, time.monotonic() - written)
+    digests = {piece.place: record.sha256 for piece, record in part.records}
+    return Committed(folder, done, digests, written - started, time.monotonic() - written)
 
 
 def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> dict[str, Any]:
@@ -147,11 +151,11 @@ def _is_there(backend: Backend, folder: str) -> bool:
     return True
 
 
-def _fill(backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, progress: Callable[[Doing], None]) -> Doing:
+def _fill(backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, progress: Callable[[Doing], None]) -> tuple[Doing, Part]:
     """Every rank's files are in the temporary folder, and a list of them."""
     folder = opened["folder"]
     fs.each("checkpoint/enter", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
-    writer = Writer(backend, folder, _known(backend, opened))
+    writer = Writer(backend, folder, _known(backend, opened), plan.digests)
     space.require(backend, writer, plan.items, ranks)
     done, part = _write(writer, plan, ranks, progress)
 
@@ -160,7 +164,7 @@ def _fill(backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, pr
         backend.write(folder, _part_name(ranks.rank), [memoryview(_part_bytes(plan, part))])
 
     fs.each("checkpoint/part", ranks, finish)
-    return done
+    return done, part
 
 
 def _known(backend: Backend, opened: dict[str, Any]) -> Known:

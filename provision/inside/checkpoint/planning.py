@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Tuple
 
 from ..smoke.meeting import RanksMissing
 from .manifest import CheckpointError
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into such. With WORKERS of writing.py it bounds
 # the memory that staging from a GPU takes.
 PIECE = 32 << 20
+# A box's name and where in the tensor it begins.
+Place = Tuple[str, Tuple[int, ...]]
 OBJECT = "object"
 
 
@@ -48,16 +50,24 @@ class Item:
         return self.dtype == OBJECT
 
     @property
+    def place(self) -> Place:
+        return self.name, self.offsets
+
+    @property
     def bytes(self) -> int:
         return len(self.data) if self.is_object else int(self.data.numel()) * int(self.data.element_size())
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What this rank writes, and where each name stands in the nested state dict (of all ranks' names)."""
+    """What this rank writes, and where each name stands in the nested state dict (of all ranks' names).
+
+    digests: the SHA-256 of the records of some pieces, by `Item.place`: known since their content is that of an earlier save.
+    """
 
     items: tuple[Item, ...]
     paths: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    digests: Mapping[Place, str] = field(default_factory=dict)
 
 
 def plan_save(state_dict: Mapping[str, Any], ranks: Ranks) -> Plan:

@@ -11,31 +11,35 @@ import os
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from . import manifest
 from .planning import pieces
 from .serializing import serialize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .backends import Backend
     from .manifest import Manifest
-    from .planning import Item
+    from .planning import Item, Place
     from .serializing import Serialized
 
 # Hashing and writing overlap (hashlib and write() leave the interpreter to others): some threads hash while others wait for the disk.
-# Each holds one piece of at most planning.PIECE, which bounds the memory that staging takes.
-WORKERS = 6
-# More threads that hash than processors would only take turns, and each with less of its piece in the cache.
-HASHING = min(4, max(2, os.cpu_count() or 1))
+# Each holds one piece of at most planning.PIECE: 224 MiB where all are staged from a GPU.
+WORKERS = 7
 # From here on a piece is a file of its own; smaller ones are packed.
 BIG = 1 << 20
 PACK = 16 << 20
 SUFFIX = ".distcp"
 # A pack of the parent that is used less than this is not linked; what is still used of it is written again.
 LEAST_USED = 0.5
+
+
+def hashing_threads() -> int:
+    """How many of the workers hash at a time. More than the processors that this rank can count on would only take turns."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(WORKERS, max(2, processors // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)))
 
 
 class Stopped(Exception):
@@ -87,14 +91,14 @@ class Known:
 class Writer:
     """Writes items into one folder. Make one per save; `run` may be called from any thread."""
 
-    def __init__(self, backend: Backend, folder: str, known: Known, report: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, backend: Backend, folder: str, known: Known, digests: Mapping[Place, str]) -> None:
         self.progress = Progress()
         self._backend = backend
         self._folder = folder
         self._known = known
-        self._report = report
+        self._digests = digests
         self._stop = threading.Event()
-        self._hashing = threading.Semaphore(HASHING)
+        self._hashing = threading.Semaphore(hashing_threads())
 
     def stop(self) -> None:
         """Have `run` raise Stopped soon."""
@@ -123,14 +127,14 @@ class Writer:
         """How many bytes `run` would have to write, by hashing everything; packs are taken to stay."""
         cut = [piece for item in items for piece in pieces(item)]
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-checkpoint") as pool:
-            hashed = [pair for group in _results([pool.submit(self._digests, group) for group in packs(cut)]) for pair in group]
+            hashed = [pair for group in _results([pool.submit(self._digests_of, group) for group in packs(cut)]) for pair in group]
         return sum(piece.bytes for piece, sha256 in hashed if self._known.record(sha256) is None)
 
     def _sort_out(self, pool: ThreadPoolExecutor, small: list[Item]) -> tuple[Part, list[Item]]:
         """The small pieces that packs of the parent still hold, linked; and the others."""
         if not self._known:
             return Part([], []), small
-        groups = [pool.submit(self._digests, group) for group in packs(small)]
+        groups = [pool.submit(self._digests_of, group) for group in packs(small)]
         hashed = [pair for group in _results(groups) for pair in group]
         found = [(piece, self._known.record(sha256)) for piece, sha256 in hashed]
         used: dict[str, int] = {}
@@ -158,10 +162,22 @@ class Writer:
         kept.files.extend(entry for entry in linked.values() if entry)
         return kept, changed
 
-    def _digests(self, group: list[Item]) -> list[tuple[Item, str]]:
-        return [(piece, self._hash(serialize(piece))[0]) for piece in group]
+    def _digests_of(self, group: list[Item]) -> list[tuple[Item, str]]:
+        return [(piece, self._digests.get(piece.place) or self._hash(serialize(piece))[0]) for piece in group]
 
     def _write_alone(self, piece: Item) -> Part:
+        return self._link_unread(piece) or self._write_read(piece)
+
+    def _link_unread(self, piece: Item) -> Part | None:
+        """Where the digest is known beforehand, the piece is not even read."""
+        held = self._known.record(self._digests.get(piece.place, ""))
+        entry = self._reuse(held[1]) if held else None
+        if held is None or entry is None:
+            return None
+        self.progress.add(linked=piece.bytes)
+        return Part([entry], [(piece, replace(held[0], offsets=piece.offsets, sizes=piece.sizes))])
+
+    def _write_read(self, piece: Item) -> Part:
         serialized = serialize(piece)
         sha256, _ = self._hash(serialized)
         entry = self._place(sha256, serialized.parts, serialized.size, piece.bytes)
@@ -198,7 +214,6 @@ class Writer:
             entry = self._reuse(held)
             if entry is not None:
                 self.progress.add(linked=payload)
-                self._report()
                 return entry
         entry = manifest.FileEntry(sha256 + SUFFIX, size, sha256)
         try:
@@ -207,7 +222,6 @@ class Writer:
             self.progress.add(linked=payload)
         else:
             self.progress.add(written=payload)
-        self._report()
         return entry
 
     def _reuse(self, held: manifest.FileEntry) -> manifest.FileEntry | None:
