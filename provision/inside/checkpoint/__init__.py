@@ -62,6 +62,7 @@ def save(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
+    unchanged: str = saving.CONTENT,
     progress: Callable[[Doing], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
     **options: Any,
@@ -74,10 +75,18 @@ def save(
     latest checkpoint has too. progress: called on every rank at least once a second, with the bytes of all; what it raises ends the
     save. deadline_s: how long a rank may be silent.
 
+    unchanged: how a tensor is known to be what the latest checkpoint has. "content": by its SHA-256, always right. "version": tensors of
+    1 MiB or more that were saved so before by this process are not read, but for one byte in 64, while torch's count of their in-place
+    changes stands still. DANGER: some changes are not counted (recalling.py lists them: fused optimizers, `.data`, custom kernels, CUDA
+    graphs...). What changes a tensor as a whole shows in the sample, is warned of, and ends the shortcut for this process; an uncounted
+    change of a few rows can be missed, and the checkpoint then holds their old values.
+
     Raises NotCommitted, on every rank, where a rank failed or fell silent: nothing new is visible, and what was there still is.
     """
-    us = _ranks(ranks, deadline_s)
-    return saving.save(state_dict, open_root(root, **options), step, us, incremental=incremental, progress=progress)
+    if unchanged not in (saving.CONTENT, saving.VERSION):
+        raise ValueError(f"unchanged={unchanged!r}: it is {saving.CONTENT!r} or {saving.VERSION!r}")
+    us, backend = _ranks(ranks, deadline_s), open_root(root, **options)
+    return saving.save(state_dict, backend, step, us, incremental=incremental, unchanged=unchanged, progress=progress)
 
 
 def save_async(
@@ -93,8 +102,9 @@ def save_async(
 ) -> Future[SaveReport]:
     """As save, but returns when the state is copied to host memory; the future's result is the report, or it raises NotCommitted.
 
-    A save that is still under way is waited for first. The copy stays for the next save. Call the future's result() before the
-    process group is destroyed.
+    A save that is still under way is waited for first; where it failed and nobody asked its future, a warning says so. The copy stays
+    for the next save: what still equals it is neither copied nor hashed again. The process does not end before the save is over. Call
+    the future's result() before the process group is destroyed.
     """
     us = _ranks(ranks, deadline_s)
     return saving.save_async(state_dict, open_root(root, **options), step, us, incremental=incremental, progress=progress)

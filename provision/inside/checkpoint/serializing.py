@@ -53,6 +53,11 @@ def serialize(item: Item) -> Serialized:
     return Serialized(parts, len(around.before) + len(memory) + len(around.after), data)
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its bytes in the host's memory are its content, in order."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def memory_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor of the host, shared with it; the view keeps the tensor alive."""
     length = tensor.numel() * tensor.element_size()
