@@ -1,0 +1,298 @@
+"""What tests/integration/test_inside_checkpoint_async.py has a process with torch do: saving behind the training's back, and unread.
+
+Usage: python behind.py cases|exit|rank FOLDER [RANK]     (the last line printed: found JSON)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from provision.inside import ranks
+from provision.inside.checkpoint import Doing, NotCommitted, latest, list_steps, load, save, save_async, saving, verify
+from provision.inside.checkpoint.background import Background
+from provision.inside.checkpoint.planning import PIECE
+from provision.inside.checkpoint.recalling import SPACING, Recall
+
+MIB = 1 << 20
+CASES: list[Callable[[Path], None]] = []
+
+
+def case(function: Callable[[Path], None]) -> Callable[[Path], None]:
+    CASES.append(function)
+    return function
+
+
+def tensor(mib: int = 1) -> torch.Tensor:
+    return torch.randn(mib * MIB // 4)
+
+
+def loaded(root: Path, state: dict[str, Any], **options: Any) -> dict[str, Any]:
+    empty = {name: torch.zeros_like(value) if torch.is_tensor(value) else None for name, value in state.items()}
+    load(empty, root, **options)
+    return empty
+
+
+def is_as(root: Path, state: dict[str, Any]) -> bool:
+    found = loaded(root, state)
+    return all(torch.equal(found[name], value) if torch.is_tensor(value) else found[name] == value for name, value in state.items())
+
+
+@case
+def the_state_at_the_call_is_what_is_saved(root: Path) -> None:
+    state = {
+        "a": tensor(2),
+        "turned": torch.randn(300, 400).t(),
+        "tiny": torch.ones(3),
+        "conjugate": torch.randn(9, dtype=torch.cfloat).conj(),
+    }
+    for step in range(3):
+        before = {name: value.clone() for name, value in state.items()}
+        future = save_async(state, root, step=step)
+        for value in state.values():
+            value.add_(1)
+        future.result()
+        assert is_as(root, before), step
+
+
+@case
+def what_equals_the_copy_is_linked_unhashed_and_memory_is_used_again(root: Path) -> None:
+    state = {"big": tensor(2 * PIECE // MIB), "frozen": tensor(), "moving": tensor()}
+    assert save_async(state, root, step=1).result().linked == 0
+    places = {place: memory.data_ptr() for place, memory in saving.SNAPSHOT._memory.items()}
+    for step, end in ((2, 0), (3, -1)):
+        state["big"][end] += 1
+        state["moving"][end] += 1
+        report = save_async(state, root, step=step).result()
+        assert (report.written, report.linked) == (PIECE + MIB, PIECE + MIB), report
+        assert is_as(root, state)
+    assert places == {place: memory.data_ptr() for place, memory in saving.SNAPSHOT._memory.items()}
+    assert verify(root) == []
+
+
+@case
+def a_failure_reaches_the_future_and_nothing_after_it(root: Path) -> None:
+    state = {"a": tensor(), "b": tensor()}
+    save_async(state, root, step=1).result()
+    state["a"].add_(1)
+    (root / "file").touch()
+    failed = save_async(state, root / "file", step=2)
+    state["b"].add_(1)
+    report = save_async(state, root, step=3).result()
+    assert isinstance(failed.exception(), NotCommitted)
+    assert (report.written, list_steps(root)) == (2 * MIB, [1, 3]), report
+    assert is_as(root, state)
+
+
+@case
+def a_failure_that_nobody_asked_for_is_warned_of(root: Path) -> None:
+    def fail(_: Doing) -> None:
+        raise ValueError("no progress")
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        save_async({"a": tensor()}, root, step=1, progress=fail)
+        save_async({"a": tensor()}, root, step=2).result()
+        asked = save_async({"a": tensor()}, root, step=3, progress=fail)
+        asked.exception()
+        save({"a": tensor()}, root, step=4)
+    told = [str(one.message) for one in said if "background" in str(one.message)]
+    assert len(told) == 1 and "step 1 was not committed" in told[0] and "no progress" in told[0], told
+    assert [path.name for path in root.glob(".tmp*")] == []
+
+
+@case
+def a_state_that_cannot_be_copied_is_an_error_of_the_save(root: Path) -> None:
+    try:
+        save_async({"a": torch.zeros(1).expand(1 << 50)}, root, step=1).result()
+    except NotCommitted as error:
+        assert "memory" in str(error), error
+    else:
+        raise AssertionError("it was saved")
+    save_async({"a": tensor()}, root, step=2).result()
+    assert latest(root) == 2
+
+
+@case
+def an_interrupted_save_leaves_nothing(root: Path) -> None:
+    state = {"a": tensor()}
+    save(state, root, step=1)
+
+    def interrupt(_: Doing) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    try:
+        save({"a": tensor()}, root, step=2, progress=interrupt)
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("it was not interrupted")
+    assert sorted(path.name for path in root.iterdir()) == ["latest", "step-000000000001"]
+    assert is_as(root, state)
+    save(state, root, step=2)
+
+
+@case
+def progress_counts_every_byte_once(root: Path) -> None:
+    state = {"a": tensor(3), "b": tensor(), "tiny": torch.ones(3)}
+    for step, written in ((1, 4 * MIB + 12), (2, MIB)):
+        seen: list[Doing] = []
+        state["b"].add_(1)
+        report = save(state, root, step=step, progress=seen.append)
+        assert (seen[-1].total, seen[-1].written, seen[-1].written + seen[-1].linked) == (4 * MIB + 12, written, 4 * MIB + 12), seen[-1]
+        assert (report.bytes, report.written) == (4 * MIB + 12, written), report
+        assert report.rate > 0 and seen[-1].rate > 0
+
+
+def version_saves(root: Path, state: dict[str, Any], change: Callable[[], object]) -> tuple[bool, int, int]:
+    """Whether the second of two saves is right, what it wrote, and how often it warned that the counter lies."""
+    saving.RECALL = Recall()
+    save(state, root, step=1, unchanged="version")
+    change()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        report = save(state, root, step=2, unchanged="version")
+    return is_as(root, state), report.written, sum("version counter" in str(one.message) for one in said)
+
+
+@case
+def versions_notice_changes_in_place(root: Path) -> None:
+    weight = torch.nn.Parameter(tensor())
+    layer = torch.nn.Linear(512, 512)
+    state = {"frozen": tensor(), "weight": weight, "layer": layer.weight, "statistics": torch.zeros(4)}
+    other = {name: value + 1 for name, value in layer.state_dict().items()}
+    changes = {
+        "add_": lambda: weight.add_(1),
+        "copy_": lambda: weight.copy_(tensor()),
+        "one row": lambda: weight.__setitem__(5, 1.0),
+        "a view": lambda: weight.view(-1, 4)[3].mul_(2),
+        "detached": lambda: weight.detach().mul_(2),
+        "foreach": lambda: torch._foreach_add_([weight], 1),
+        "another tensor": lambda: state.update(weight=tensor()),
+        "small and uncounted": lambda: state["statistics"].data.add_(1),
+    }
+    with torch.no_grad():
+        for name, change in changes.items():
+            assert version_saves(root, state, change)[::2] == (True, 0), name
+        right, written, _ = version_saves(root, state, lambda: layer.load_state_dict(other))
+        assert (right, written) == (True, MIB), written
+    for make in (torch.optim.SGD, torch.optim.AdamW):
+        for foreach in (False, True):
+            optimizer = make([weight], lr=0.1, foreach=foreach)
+            state.update(weight=weight)
+            weight.grad = tensor()
+            assert version_saves(root, state, optimizer.step)[::2] == (True, 0), (make, foreach)
+
+
+@case
+def versions_read_nothing_that_is_counted_unchanged(root: Path) -> None:
+    state = {name: tensor(2) for name in "abcdefgh"}
+    hidden = SPACING // 4 - 1  # beside every sample
+
+    def change_unseen() -> None:
+        state["a"].data[hidden] += 1
+
+    # That is the danger of which save's documentation tells: were this noticed, it could be taken back.
+    assert version_saves(root, state, change_unseen) == (False, 0, 0)
+    save(state, root, step=3)
+    assert is_as(root, state)
+
+
+@case
+def another_tensor_in_its_place_is_read_even_at_its_address(root: Path) -> None:
+    state = {"a": tensor(2)}
+    kept = state["a"].clone()
+    kept.data[SPACING // 4 - 1] += 1
+
+    def exchange() -> None:
+        del state["a"]
+        state["a"] = torch.empty(kept.shape)
+        state["a"].data.copy_(kept)
+
+    assert version_saves(root, state, exchange) == (True, 2 * MIB, 0)
+
+
+@case
+def a_change_of_a_whole_tensor_without_count_is_noticed_and_ends_the_shortcut(root: Path) -> None:
+    state = {"a": tensor(2), "b": tensor()}
+    assert version_saves(root, state, lambda: state["a"].data.add_(1)) == (True, 2 * MIB, 1)
+    state["b"].data[SPACING // 4 - 1] += 1
+    save(state, root, step=3, unchanged="version")
+    assert is_as(root, state)
+
+
+@case
+def tensors_without_a_count_are_read(root: Path) -> None:
+    with torch.inference_mode():
+        state = {"a": tensor(), "b": tensor()}
+        assert version_saves(root, state, lambda: state["a"].__setitem__(SPACING // 4 - 1, 1)) == (True, MIB, 0)
+
+
+@case
+def what_was_saved_elsewhere_is_written_where_it_is_not(root: Path) -> None:
+    state = {"a": tensor(), "b": tensor()}
+    saving.RECALL = Recall()
+    save(state, root / "one", step=1, unchanged="version")
+    assert save(state, root / "two", step=1, unchanged="version").written == 2 * MIB
+    assert save(state, root / "one", step=2, unchanged="version").linked == 2 * MIB
+    assert is_as(root / "two", state)
+
+
+def run_cases(folder: Path) -> dict[str, Any]:
+    problems = {}
+    for function in CASES:
+        saving.BACKGROUND = Background()
+        root = folder / function.__name__
+        root.mkdir()
+        try:
+            function(root)
+        except BaseException:
+            problems[function.__name__] = traceback.format_exc()
+    return {"problems": problems, "cases": len(CASES)}
+
+
+def end_at_once(folder: Path) -> dict[str, Any]:
+    """The save has hardly begun when the process has nothing more to do."""
+    alone = ranks.alone()
+
+    def exchange(name: str, payload: Any) -> list[Any]:
+        time.sleep(0.5 if name == "checkpoint/open" else 0)
+        return alone.exchange(name, payload)
+
+    save_async({"a": tensor(8)}, folder, step=1, ranks=ranks.Ranks(0, 1, exchange))
+    return {}
+
+
+def one_rank(folder: Path, rank: int) -> dict[str, Any]:
+    """Rank 1's state cannot be copied; the next one can."""
+    store = torch.distributed.FileStore(str(folder / "store"), 2)
+    us = ranks.through_store(store, rank, 2, 60)
+    state = {f"{rank}": torch.zeros(1).expand(1 << 50) if rank else tensor()}
+    failure = save_async(state, folder / "root", step=1, ranks=us).exception()
+    assert isinstance(failure, NotCommitted), failure
+    save_async({f"{rank}": tensor()}, folder / "root", step=2, ranks=us).result()
+    return {"failed": list(failure.ranks), "steps": list_steps(folder / "root")}
+
+
+def main(what: str, folder: str, rank: str = "") -> None:
+    if what == "cases":
+        found: dict[str, Any] = run_cases(Path(folder))
+    elif what == "exit":
+        found = end_at_once(Path(folder))
+    else:
+        found = one_rank(Path(folder), int(rank))
+    print("found", json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,31 @@
+"""Saving behind the training's back, and by what is known unread: the cases are behind.py's, this looks at what they found."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from provision.inside.checkpoint import list_steps, verify
+from tests.integration.test_inside_checkpoint_readers import run
+
+pytestmark = pytest.mark.torch
+
+
+def test_saves_behind_the_training_and_by_version_are_right(tmp_path: Path) -> None:
+    found = run("behind.py", "cases", str(tmp_path))
+    assert found["problems"] == {}, "\n".join(found["problems"].values())
+    assert found["cases"] == 13
+
+
+def test_the_process_does_not_end_before_its_save(tmp_path: Path) -> None:
+    run("behind.py", "exit", str(tmp_path))
+    assert list_steps(tmp_path) == [1]
+    assert verify(tmp_path) == []
+
+
+def test_where_one_rank_cannot_copy_its_state_all_are_told(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda rank: run("behind.py", "rank", str(tmp_path), str(rank)), range(2)))
+    assert found == [{"failed": [1], "steps": [2]}] * 2
