@@ -1,0 +1,117 @@
+"""`provision checkpoint` beside a job that saves with torch: the host's interpreter needs none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.smoking import PYTHON, environment
+
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).parents[2]
+PROVISION = Path(sys.executable).parent / "provision"
+STEPS = [100, 200, 300]
+
+
+@dataclass
+class Job:
+    root: Path
+    ranks: list[subprocess.Popen[str]]
+    pid: int
+
+    def start_saving(self) -> None:
+        """Until both ranks have written all that is theirs."""
+        for rank in self.ranks:
+            assert rank.stdin is not None and rank.stdout is not None
+            print(file=rank.stdin, flush=True)
+        for rank in self.ranks:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == "saving\n"
+
+    def kill(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    root = tmp_path_factory.mktemp("job") / "checkpoints"
+    settings = {**environment(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [PYTHON, str(Path(__file__).with_name("saving_job.py")), str(root)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": settings}
+    ranks = [subprocess.Popen([*command, str(rank)], **pipes) for rank in range(2)]
+    try:
+        said = [rank.stdout.readline().split() for rank in ranks if rank.stdout]
+        assert [words[:1] for words in said] == [["saved"]] * 2
+        yield Job(root, ranks, int(said[0][1]))
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def provision(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PROVISION, "checkpoint", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def said(*arguments: object, code: int = 0) -> Any:
+    ran = provision(*arguments, "--json")
+    assert ran.returncode == code, ran.stdout + ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_the_host_reads_what_torch_wrote(job: Job) -> None:
+    rows = said("list", job.root)["checkpoints"]
+    assert [(row["step"], row["generation"], row["world_size"], row["tensors"]) for row in rows] == [
+        (100, 0, 2, 5), (200, 0, 2, 5), (300, 1, 2, 5),
+    ]  # fmt: skip
+    assert all(row["shared_bytes"] > 2_400_000 and row["own_bytes"] > 4_800_000 for row in rows)
+    tensors = {one["name"]: (one["dtype"], one["shape"], one["bytes"]) for one in said("show", job.root)["tensors"]}
+    assert tensors == {
+        "model.bias": ("torch.float32", [600], 2400),
+        "model.steps": ("torch.int64", [], 8),
+        "model.weight": ("torch.float32", [600, 1000], 2_400_000),
+        "optim.moment0": ("torch.float64", [300, 1000], 2_400_000),
+        "optim.moment1": ("torch.float64", [300, 1000], 2_400_000),
+    }
+    assert [one["verdict"] for one in said("verify", job.root, "--all")["checkpoints"]] == ["whole"] * 3
+
+
+def test_a_flipped_bit_is_told_by_the_tensors_name(job: Job, tmp_path: Path) -> None:
+    root = shutil.copytree(job.root, tmp_path / "copy")
+    moment = next(one for one in said("show", root, "--step", 200)["tensors"] if one["name"] == "optim.moment1")
+    path = root / "step-000000000200" / moment["files"][0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(content)
+    found = said("verify", root, "--all", code=1)["checkpoints"]
+    assert [(one["step"], one["verdict"], [damage["tensors"] for damage in one["damages"]]) for one in found] == [
+        (100, "whole", []), (200, "damaged", [["optim.moment1"]]), (300, "whole", []),
+    ]  # fmt: skip
+
+
+def test_a_save_under_way_is_the_jobs_until_the_job_is_gone(job: Job) -> None:
+    job.start_saving()
+    row = said("list", job.root)["unfinished"][0]
+    assert (row["step"], row["pid"], row["writer"]) == (400, job.pid, "alive")
+    assert row["bytes"] > 4_800_000
+    assert said("prune", job.root, "--keep", 3)["left"][0]["name"] == row["name"]
+    refused = provision("prune", job.root, "--unfinished", row["name"])
+    assert (refused.returncode, f"process {job.pid}" in refused.stderr) == (12, True)
+    job.kill()
+    assert said("list", job.root)["unfinished"][0]["writer"] == "gone"
+    gone = said("prune", job.root, "--keep", 3)
+    assert (gone["unfinished"], gone["removed"]) == ([row["name"]], [])
+    assert gone["freed_bytes"] > 4_800_000
+    assert sorted(path.name for path in job.root.iterdir() if path.name.startswith(".")) == []
+    assert [one["verdict"] for one in said("verify", job.root, "--all")["checkpoints"]] == ["whole"] * 3
