@@ -1,15 +1,18 @@
 """What the smoke test's timing of all_reduce adds to a bare loop of the same calls, on Gloo, as ratios within one run.
 
-Usage: python benchmarks/bench_smoke_overhead.py [PYTHON] [RANKS]
+Usage: python benchmarks/bench_smoke_overhead.py [PYTHON] [RANKS] [BYTES ROUNDS]
 PYTHON is an interpreter that has torch (default: PROVISION_TEST_PYTHON, else this one). In the same processes and on the same
-buffers the loops take turns, a few calls each, in every order, so that whatever else the machine does falls on all alike. The bare
-loop takes part twice: how far its two halves are apart is what this machine's noise makes of nothing. Printed are medians of the
-rounds' ratios, each of medians of a call's time on its slowest rank.
+buffers the loops take turns, a few calls each, in every order, so that whatever else the machine does falls on all alike. Each loop
+takes part twice: how far the bare loop is from itself is what this machine's noise makes of nothing. Printed are medians of the
+rounds' ratios, each of medians of a call's time on its slowest rank, with the interval that holds 95 of 100 medians of rounds drawn
+anew. Where that is wide, BYTES alone with more ROUNDS says more.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -23,8 +26,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 # Bytes, pairs, calls on each side of a pair.
-SWEEP = ((8, 300, 5), (32 << 10, 300, 5), (1 << 20, 200, 5), (16 << 20, 200, 2))
+SWEEP = ((8, 240, 5), (32 << 10, 240, 5), (1 << 20, 240, 5), (16 << 20, 144, 2))
 TARGET = 1.03
+DRAWS = 400
 
 
 def bare(source: Any, work: Any, calls: int) -> list[float]:
@@ -64,20 +68,26 @@ def rank() -> None:
 
     sys.path.insert(0, str(ROOT))
     distributed.init_process_group("gloo")
-    for size, rounds, calls in SWEEP:
+    for size, rounds, calls in _asked() or SWEEP:
         source = torch.zeros(size // 4)
         work = torch.empty_like(source)
         plain = partial(bare, source, work)
-        _compare(size, rounds, calls, (ours(size, source, work), plain, plain))
+        mine = ours(size, source, work)
+        _compare(size, rounds, calls, (mine, plain, plain, mine))
     distributed.destroy_process_group()
     sys.stdout.flush()
     os._exit(0)
+
+
+def _asked() -> list[tuple[int, int, int]]:
+    return [(int(sys.argv[2]), int(sys.argv[3]), 5)] if len(sys.argv) == 4 else []
 
 
 def _compare(size: int, rounds: int, calls: int, loops: Sequence[Callable[[int], list[float]]]) -> None:
     import torch
 
     orders = list(permutations(range(len(loops))))
+    random.Random(1).shuffle(orders)
     for loop in loops:
         loop(calls)
     times = []
@@ -99,10 +109,18 @@ def _print(size: int, times: list[list[list[float]]]) -> None:
     if os.environ["RANK"] != "0":
         return
     medians = [[statistics.median(side) for side in turn] for turn in times]
-    mine, again = (statistics.median(turn[side] / turn[1] for turn in medians) for side in (0, 2))
-    whole = [statistics.median(value for turn in times for value in turn[side]) for side in (0, 1)]
+    mine = [math.sqrt(first * last / (bare_one * bare_other)) for first, bare_one, bare_other, last in medians]
+    again = [bare_other / bare_one for _, bare_one, bare_other, _ in medians]
+    whole = [statistics.median(value for turn in times for side in sides for value in turn[side]) for sides in ((0, 3), (1, 2))]
     words = f"{len(times)} rounds; ours {whole[0]:.0f} us, bare {whole[1]:.0f} us"
-    print(f"{size:>9} B  ours / bare {mine:.3f}  (bare / bare {again:.3f}; {words})", flush=True)
+    print(f"{size:>9} B  ours / bare {_middle(mine)}  (bare / bare {_middle(again)}; {words})", flush=True)
+
+
+def _middle(ratios: list[float]) -> str:
+    """Their median, and between which two that of rounds drawn anew lies."""
+    draw = random.Random(1)
+    drawn = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(DRAWS))
+    return f"{statistics.median(ratios):.3f} [{drawn[DRAWS // 40]:.3f} {drawn[-DRAWS // 40 - 1]:.3f}]"
 
 
 def main() -> None:
@@ -114,11 +132,11 @@ def main() -> None:
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     print(f"all_reduce, {ranks} ranks, gloo, {python}; target: ours / bare <= {TARGET}", flush=True)
     started = [
-        subprocess.Popen([python, __file__, "--rank"], env={**common, "RANK": str(number), "LOCAL_RANK": str(number)})
+        subprocess.Popen([python, __file__, "--rank", *sys.argv[3:5]], env={**common, "RANK": str(number), "LOCAL_RANK": str(number)})
         for number in range(ranks)
     ]
     sys.exit(max(child.wait() for child in started))
 
 
 if __name__ == "__main__":
-    rank() if sys.argv[1:] == ["--rank"] else main()
+    rank() if sys.argv[1:2] == ["--rank"] else main()
