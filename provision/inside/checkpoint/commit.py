@@ -111,7 +111,7 @@ def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> d
     if parent and known is None:  # damaged: the order of commits goes on from those that can be read
         parent = next(iter(finding.by_age(backend)), None)
         known = finding.manifest_if_whole(backend, parent) if parent else None
-    begun.append(backend.begin(step))
+    begun.append(backend.begin(step, parent if known and incremental else None))
     return {
         "folder": begun[0],
         "parent": parent if known else None,
@@ -218,7 +218,7 @@ def _publish(backend: Backend, opened: dict[str, Any], step: int, world_size: in
 
 def _with_dcp_metadata(backend: Backend, folder: str, content: manifest.Manifest, parts: list[dict[str, Any]]) -> manifest.Manifest:
     paths = {name: tuple(path) for part in parts for name, path in part["paths"].items()}
-    pickled = dcp.metadata_bytes(content, paths)
+    pickled = dcp.metadata_bytes(content, paths, backend.address)
     if pickled is None:
         return content
     backend.write(folder, dcp.NAME, [memoryview(pickled)])
@@ -228,9 +228,9 @@ def _with_dcp_metadata(backend: Backend, folder: str, content: manifest.Manifest
 
 def _remove_older_generations(backend: Backend, folder: str) -> None:
     kept = layout.parse(folder)
-    for name in finding.committed(backend):
-        if kept is not None and name.step == kept.step and name.generation < kept.generation:
-            backend.remove(str(name))
+    older = [name for name in finding.committed(backend) if kept and name.step == kept.step and name.generation < kept.generation]
+    if older:
+        backend.remove(*map(str, older))
 
 
 def _part_name(rank: int) -> str:
@@ -245,7 +245,9 @@ def _part_bytes(plan: Plan, part: Part) -> bytes:
 
 def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> manifest.Manifest:
     """Raises CheckpointError where the boxes of a tensor do not make up the whole."""
-    files = {entry["name"]: manifest.FileEntry(**entry) for part in parts for entry in part["files"]}
+    entries = (manifest.FileEntry(**entry) for part in parts for entry in part["files"])
+    # One that a rank wrote comes before one that another rank found elsewhere: it lies in the folder, so it is the checkpoint's.
+    files = {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.home is None)}
     objects: dict[str, manifest.Record] = {}
     tensors: dict[str, tuple[str, tuple[int, ...], list[manifest.Record]]] = {}
     for name, dtype, shape, said in (record for part in parts for record in part["records"]):

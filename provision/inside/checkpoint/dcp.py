@@ -6,23 +6,26 @@ Only torch reads the pickle; nothing here does, since the manifest holds all tha
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .manifest import Manifest, Record, Tensor
+    from .manifest import Manifest, Tensor
 
 NAME = ".metadata"
+# How a file of another folder is called from one; and the same where nobody asks.
+Address = Callable[[str, str], str]
+UNASKED: Address = "{}/{}".format
 
 
-def metadata_bytes(content: Manifest, paths: dict[str, tuple[Any, ...]]) -> bytes | None:
+def metadata_bytes(content: Manifest, paths: dict[str, tuple[Any, ...]], address: Address) -> bytes | None:
     """None where this torch has no distributed checkpoints (1.13). paths: where each name stands in the nested state dict."""
-    made = metadata(content, content.tensors, paths)
+    made = metadata(content, content.tensors, paths, address)
     return None if made is None else pickle.dumps(made)
 
 
-def metadata(content: Manifest, tensors: Iterable[str], paths: dict[str, tuple[Any, ...]] | None = None) -> Any:
+def metadata(content: Manifest, tensors: Iterable[str], paths: dict[str, tuple[Any, ...]] | None = None, address: Address = UNASKED) -> Any:
     """torch.distributed.checkpoint.metadata.Metadata of a checkpoint with these of its tensors, or None.
 
     This torch must know their dtypes, and need not know those of others.
@@ -33,16 +36,17 @@ def metadata(content: Manifest, tensors: Iterable[str], paths: dict[str, tuple[A
         from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
     except ImportError:
         return None
+    paths_of = {entry.name: address(entry.home, entry.name) if entry.home else entry.name for entry in content.files}
     storage = {}
     described: dict[str, Any] = {}
     for name in tensors:
         tensor = content.tensors[name]
         described[name] = _tensor(tensor)
         for place, record in enumerate(tensor.records):
-            storage[MetadataIndex(name, record.offsets, place)] = _StorageInfo(_path(content, record), record.at, record.size)
+            storage[MetadataIndex(name, record.offsets, place)] = _StorageInfo(paths_of[record.file], record.at, record.size)
     for name, record in content.objects.items():
         described[name] = BytesStorageMetadata()
-        storage[MetadataIndex(name)] = _StorageInfo(_path(content, record), record.at, record.size)
+        storage[MetadataIndex(name)] = _StorageInfo(paths_of[record.file], record.at, record.size)
     return Metadata(state_dict_metadata=described, planner_data=paths, storage_data=storage)
 
 
@@ -52,12 +56,6 @@ def _tensor(tensor: Tensor) -> Any:
 
     boxes = [ChunkStorageMetadata(torch.Size(record.offsets), torch.Size(record.sizes)) for record in tensor.records]
     return TensorStorageMetadata(TensorProperties(dtype=dtype_of(tensor.dtype)), torch.Size(tensor.shape), boxes)
-
-
-def _path(content: Manifest, record: Record) -> str:
-    homes = {entry.name: entry.home for entry in content.files} if any(entry.home for entry in content.files) else {}
-    home = homes.get(record.file)
-    return record.file if home is None else f"../{home}/{record.file}"
 
 
 def dtype_of(name: str) -> Any:

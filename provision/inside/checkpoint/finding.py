@@ -84,6 +84,6 @@ def _settled(backend: Backend, look: Callable[[list[layout.Name]], list[str]]) -
 def clear_leftovers(backend: Backend) -> list[str]:
     """Remove what writers that have certainly ended did not finish, and what could not be removed before; the names."""
     gone = [name for name in backend.folders() if layout.is_leftover(name)]
-    for name in gone:
-        backend.remove(name)
+    if gone:
+        backend.remove(*gone)
     return gone

@@ -2,8 +2,10 @@
 
 step-000000000042        a committed checkpoint: whoever sees the name sees all of it
 step-000000000042.1      the same step, saved once more; the highest generation counts, the others are on their way out
+step-000000000042.1-5f…  in stores without rename: written under its own name, committed once it has a manifest
 latest                   the name of the checkpoint that was committed last
-.tmp~...                 what a writer has not finished, or not finished removing; its name says who the writer is
+.tmp~...                 what a writer has not finished, or not finished removing; its name says who the writer is (in stores without
+                         rename an object beside the folder that it writes, whose name it has in its own)
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import NamedTuple
 from ..smoke import processes
 
 LATEST = "latest"
-COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?")
+COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?(?:-([0-9a-f]{12}))?")
 TEMPORARY = ".tmp"
 SEPARATOR = "~"
 SPACE_DIGITS = 16
@@ -26,13 +28,18 @@ abandoned: set[str] = set()
 
 
 class Name(NamedTuple):
-    """Of a committed checkpoint. Sorted as the pairs are."""
+    """Of a committed checkpoint. Sorted as the tuples are.
+
+    token: keeps writers apart in stores where several can write under one name; "" where a rename does.
+    """
 
     step: int
     generation: int
+    token: str = ""
 
     def __str__(self) -> str:
-        return f"step-{self.step:012d}" + (f".{self.generation}" if self.generation else "")
+        generation, token = f".{self.generation}" if self.generation else "", f"-{self.token}" if self.token else ""
+        return f"step-{self.step:012d}{generation}{token}"
 
 
 class Writer(NamedTuple):
@@ -59,13 +66,24 @@ class Writer(NamedTuple):
 def parse(folder: str) -> Name | None:
     """None where the folder is not a committed checkpoint."""
     match = COMMITTED.fullmatch(folder)
-    return Name(int(match.group(1)), int(match.group(2) or 0)) if match else None
+    return Name(int(match.group(1)), int(match.group(2) or 0), match.group(3) or "") if match else None
+
+
+def new_token() -> str:
+    """A token that nobody has."""
+    return secrets.token_hex(6)
 
 
 def temporary(what: str) -> str:
     """A new name for something that this process works on."""
     _, number, started = processes.own_identity()
     return SEPARATOR.join((TEMPORARY, what, _host(), number, started, _space_digest(), secrets.token_hex(6)))
+
+
+def target(temporary_name: str) -> str | None:
+    """The checkpoint that the writer of a temporary name works on; None where it is none."""
+    what = temporary_name.split(SEPARATOR)[1] if writer(temporary_name) else ""
+    return what if parse(what) else None
 
 
 def writer(folder: str) -> Writer | None:

@@ -45,8 +45,7 @@ def plan(backend: Backend, keep: int | None, *, every: int | None = None, unfini
 
 
 def carry_out(backend: Backend, found: Pruned) -> None:
-    for name in (*found.removed, *found.leftovers):
-        backend.remove(name)
+    backend.remove(*found.removed, *found.leftovers)
 
 
 def _going(backend: Backend, keep: int, every: int | None) -> tuple[list[str], list[str]]:

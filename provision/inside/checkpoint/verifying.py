@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .backends import Backend
 
 WORKERS = 3
-# Small enough to be hashed while it is in the processor's cache.
-BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def check(
 
     def problem_of(entry: manifest.FileEntry) -> str | None:
         if not hasattr(buffers, "block"):
-            buffers.block = memoryview(bytearray(BLOCK))
+            buffers.block = memoryview(bytearray(backend.traits.block))
         problem = _problem(backend, entry.home or folder, entry, buffers.block)
         progress(entry.size)
         return problem

@@ -120,7 +120,8 @@ class Writer:
                 self._stop.set()
                 raise
         self._backend.flush(self._folder)
-        files = {entry.name: entry for part in parts for entry in part.files}
+        entries = sorted((entry for part in parts for entry in part.files), key=lambda entry: entry.home is None)
+        files = {entry.name: entry for entry in entries}  # what was written counts, not what was referred to
         return Part(list(files.values()), [pair for part in parts for pair in part.records])
 
     def measure(self, items: Sequence[Item]) -> int:

@@ -10,14 +10,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..manifest import CheckpointError
 from .file import FileBackend
+from .objects import ObjectBackend
+from .stores import open_store
 from .traits import Stat, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Backend", "FileBackend", "Stat", "Traits", "open_root"]
+__all__ = ["Backend", "FileBackend", "ObjectBackend", "Stat", "Traits", "open_root"]
+
+# Kinds of URLs that name a folder of this machine.
+LOCAL = ("file", "local")
 
 
 class Backend(Protocol):
@@ -44,8 +48,8 @@ class Backend(Protocol):
     def read_into(self, folder: str, name: str, offset: int, buffer: memoryview) -> int:
         """Fill the buffer from the file; returns how many bytes there were."""
 
-    def begin(self, step: int) -> str:
-        """A new temporary folder, for all ranks."""
+    def begin(self, step: int, parent: str | None) -> str:
+        """A new temporary folder, for all ranks. parent: the checkpoint whose files it may reuse."""
 
     def wait_for(self, folder: str, deadline_s: float) -> None:
         """Until a folder that another rank made can be seen here. Raises TimeoutError."""
@@ -75,20 +79,31 @@ class Backend(Protocol):
     def latest(self) -> str | None:
         """What was committed last, by name; None where nothing is named."""
 
-    def remove(self, folder: str) -> None:
-        """Take away a folder, committed or temporary: invisible first, then gone. Nothing happens where it is not there."""
+    def remove(self, *folders: str) -> None:
+        """Take away folders, committed or temporary: invisible first, then gone. Nothing happens where one is not there.
+
+        Files that other checkpoints refer to stay until those are gone too; without names, only what nothing refers to any more goes.
+        """
+
+    def address(self, home: str, name: str) -> str:
+        """What a file that `home` holds is called in the `.metadata` of another checkpoint, for torch's own readers."""
 
     def free(self) -> int | None:
         """Bytes that may still be written; None where that cannot be known."""
 
 
 def open_root(root: str | os.PathLike[str] | Backend, **options: Any) -> Backend:
-    """The backend for a folder, or for a URL (`memory://`, `s3://bucket/prefix`: whatever fsspec knows). options: fsspec's, for
-    example `endpoint_url`. Raises CheckpointError where the URL's kind is not known here."""
+    """The backend for a folder, or for a URL (`memory://`, `s3://bucket/prefix`: whatever fsspec knows).
+
+    options: fsspec's, for example `endpoint_url`; a folder has none (TypeError). Raises CheckpointError where the URL's kind is not
+    known here, or a package that it needs is not installed.
+    """
     if not isinstance(root, (str, os.PathLike)):
         return root
     text = os.fspath(root)
     scheme, separator, rest = text.partition("://")
-    if not separator or scheme == "file":
-        return FileBackend(Path(rest if separator else text))
-    raise CheckpointError(f"{text}: stores of kind {scheme}:// are not known here")
+    if separator and scheme not in LOCAL:
+        return ObjectBackend(open_store(text, options))
+    if options:
+        raise TypeError(f"{text} is a folder: it takes no {', '.join(sorted(options))}")
+    return FileBackend(Path(rest if separator else text))

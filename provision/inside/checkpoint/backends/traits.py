@@ -12,12 +12,14 @@ class Traits:
 
     links: how an unchanged file becomes part of the next checkpoint, as a second name ("hard") or by a reference to the older
     folder ("reference"). sync: what was written survives a power cut only once it was synced. shared: other processes see it.
+    block: how many bytes are best read at a time, when all of a file is.
     """
 
     rename: bool
     links: str
     sync: bool
     shared: bool
+    block: int
 
 
 class Stat(NamedTuple):

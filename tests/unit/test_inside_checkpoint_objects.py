@@ -1,0 +1,335 @@
+"""Checkpoints in a store of objects, without torch: fsspec's own memory:// is the store. With a server: tests/integration."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.inside.checkpoint import CheckpointError, NotCommitted, finding, latest, layout, list_steps, manifest, prune, verify
+from provision.inside.checkpoint.backends import Backend, FileBackend, open_root
+from provision.inside.checkpoint.commit import Committed, commit
+from provision.inside.checkpoint.planning import OBJECT, Item, Plan
+from provision.inside.checkpoint.writing import BIG
+from provision.inside.ranks import Ranks, alone
+from tests.table import Table
+
+memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
+NUMBERS = itertools.count()
+# One of a machine that nobody here can see.
+ELSEWHERE = "another-host"
+
+
+@pytest.fixture
+def root() -> Iterator[str]:
+    name = f"run{next(NUMBERS)}"
+    yield f"memory://{name}/checkpoints"
+    held = memory.MemoryFileSystem.store
+    for path in [path for path in held if path.startswith(f"/{name}/")]:
+        del held[path]
+
+
+def save(root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any) -> Committed:
+    plan = Plan(tuple(Item(name, OBJECT, content) for name, content in contents.items()), {name: (name,) for name in contents})
+    given = {"incremental": True, "progress": lambda _: None, **options}
+    return commit(open_root(root), step, plan, ranks or alone(), **given)
+
+
+def contents(root: str, folder: str) -> dict[str, bytes]:
+    """What a reader gets, through the references."""
+    backend = open_root(root)
+    found = finding.read_manifest(backend, folder)
+    homes = {entry.name: entry.home or folder for entry in found.files}
+    return {name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size] for name, at in found.objects.items()}
+
+
+def newest(root: str) -> dict[str, bytes]:
+    folder = finding.latest(open_root(root))
+    assert folder is not None
+    return contents(root, folder)
+
+
+def objects(root: str) -> set[str]:
+    start = "/" + root.partition("://")[2] + "/"
+    return {path[len(start) :] for path in memory.MemoryFileSystem.store if path.startswith(start)}
+
+
+def unfinished(root: str) -> list[str]:
+    return [name for name in open_root(root).folders() if layout.parse(name) is None]
+
+
+def big(letter: str) -> bytes:
+    return letter.encode() * BIG
+
+
+def test_two_ranks_make_one_checkpoint_and_nothing_else(root: str) -> None:
+    shards = [{"zero": b"0" * 100}, {"one": big("1"), "empty": b""}]
+    made = Table(2).run(lambda ranks: save(root, 7, shards[ranks.rank], ranks))
+    assert {one.folder for one in made} == set(open_root(root).folders())
+    assert contents(root, made[0].folder) == {**shards[0], **shards[1]}
+    assert (list_steps(root), latest(root), verify(root)) == ([7], 7, [])
+    listed = {f"{made[0].folder}/{entry.name}" for entry in finding.read_manifest(open_root(root), made[0].folder).files}
+    assert objects(root) == {"latest", f"{made[0].folder}/{manifest.NAME}", *listed}
+
+
+def test_what_did_not_change_is_a_reference_to_where_it_lies(root: str) -> None:
+    first = save(root, 1, {"a": big("a"), "b": big("b")})
+    save(root, 2, {"a": big("a"), "b": big("c")})
+    third = save(root, 3, {"a": big("a"), "b": big("d")})
+    assert (third.done.written, third.done.linked) == (BIG, BIG)
+    homes = {entry.home for entry in finding.read_manifest(open_root(root), third.folder).files}
+    assert homes == {first.folder, None}
+    assert newest(root) == {"a": big("a"), "b": big("d")}
+
+
+def test_what_is_removed_leaves_what_others_need_until_they_are_removed_too(root: str) -> None:
+    first = save(root, 1, {"a": big("a"), "b": big("b")})
+    second = save(root, 2, {"a": big("a"), "b": big("c")})
+    assert prune(root, keep=1).removed == (first.folder,)
+    assert (list_steps(root), verify(root)) == ([2], [])
+    assert newest(root) == {"a": big("a"), "b": big("c")}
+    assert len({path for path in objects(root) if path.startswith(first.folder)}) == 1
+    third = save(root, 3, {"a": big("x")})
+    assert prune(root, keep=1).removed == (second.folder,)
+    assert {path.partition("/")[0] for path in objects(root)} == {"latest", third.folder}
+
+
+def test_a_step_that_is_saved_again_may_refer_to_its_older_generation(root: str) -> None:
+    folders = [save(root, 1, {"a": big("a"), "b": letter * 9}).folder for letter in (b"1", b"2", b"3")]
+    assert [layout.parse(folder).generation for folder in folders] == [0, 1, 2]  # type: ignore[union-attr]
+    assert (open_root(root).folders(), verify(root)) == ([folders[2]], [])
+    assert newest(root) == {"a": big("a"), "b": b"333333333"}
+    assert {path.partition("/")[0] for path in objects(root)} == {"latest", folders[0], folders[2]}
+
+
+def test_without_its_manifest_a_folder_is_nothing(root: str) -> None:
+    save(root, 1, {"a": b"1"})
+    second = save(root, 2, {"a": b"2"})
+    memory.MemoryFileSystem().rm_file(f"{root}/{second.folder}/{manifest.NAME}")
+    assert (list_steps(root), latest(root), newest(root)) == ([1], 1, {"a": b"1"})
+    prune(root, keep=1)
+    assert not [path for path in objects(root) if path.startswith(second.folder)]
+
+
+def test_names_of_folders_tell_step_generation_and_token() -> None:
+    for made in (layout.Name(42, 0), layout.Name(42, 3), layout.Name(42, 0, "0123456789ab"), layout.Name(10**13, 12, "f" * 12)):
+        assert layout.parse(str(made)) == made
+        assert layout.target(layout.temporary(str(made))) == str(made)
+    for name in ("step-000000000042-", "step-000000000042-xyz", "step-000000000042.0-0123456789ab", layout.temporary(layout.LATEST)):
+        assert layout.parse(name) is None
+        assert layout.target(name) is None
+
+
+def in_the_name_of(marker: str, **who: str) -> str:
+    """The marker as another writer would have named it."""
+    writer = layout.writer(marker)
+    assert writer is not None
+    for field, value in who.items():
+        marker = marker.replace(f"~{getattr(writer, field)}~", f"~{value}~")
+    return marker
+
+
+def begun(root: str, step: int, **who: str) -> str:
+    """A save that ended after its first file."""
+    backend = open_root(root)
+    parent = finding.latest(backend)
+    marker = backend.begin(step, parent)
+    theirs = in_the_name_of(marker, **who)
+    store = memory.MemoryFileSystem()
+    content = store.cat_file(f"{root}/{marker}")
+    store.rm_file(f"{root}/{marker}")
+    store.pipe_file(f"{root}/{theirs}", content)
+    backend.write(theirs, "file", [memoryview(b"content")])
+    return theirs
+
+
+def test_leftovers_of_writers_that_ended_go_and_others_stay(root: str) -> None:
+    save(root, 1, {"a": b"1"})
+    mine, ended, elsewhere = begun(root, 2), begun(root, 2, number="4194305"), begun(root, 2, host=ELSEWHERE)
+    assert list_steps(root) == [1]
+    pruned = prune(root, keep=5)
+    assert (pruned.leftovers, sorted(pruned.unknown)) == ((ended,), sorted((mine, elsewhere)))
+    folders = {path.partition("/")[0] for path in objects(root) if "/" in path}
+    assert {layout.target(mine), layout.target(elsewhere)} < folders
+    assert layout.target(ended) not in folders
+
+
+def test_the_next_save_clears_away_what_a_writer_that_ended_left(root: str) -> None:
+    ended = begun(root, 1, number="4194305")
+    made = save(root, 1, {"a": b"1"})
+    assert {path.partition("/")[0] for path in objects(root)} == {"latest", made.folder}
+    assert made.folder != layout.target(ended)
+
+
+def test_what_a_save_under_way_may_refer_to_is_kept_for_it(root: str) -> None:
+    """Its parent, and what that one refers to, are removed by somebody else while it writes."""
+    save(root, 1, {"a": big("a"), "b": big("b"), "c": b"old"})
+    save(root, 2, {"a": big("a"), "b": big("c")})
+    removed: list[str] = []
+
+    def meanwhile(_: object) -> None:
+        if not removed:
+            save(root, 3, {"z": b"other"})
+            removed.extend(prune(root, keep=1).removed)
+
+    save(root, 4, {"a": big("a"), "b": big("c"), "new": b"1"}, progress=meanwhile)
+    assert len(removed) == 2
+    assert newest(root) == {"a": big("a"), "b": big("c"), "new": b"1"}
+    assert verify(root) == []
+    prune(root, keep=1)
+    assert verify(root) == []
+
+
+def test_a_file_that_vanishes_while_it_is_referred_to_ends_the_save(root: str) -> None:
+    first = save(root, 1, {"a": big("a")})
+    [entry] = finding.read_manifest(open_root(root), first.folder).files
+    ranks = alone()
+
+    def exchange(name: str, payload: Any) -> list[Any]:
+        if name == "each checkpoint/part":
+            memory.MemoryFileSystem().rm_file(f"{root}/{first.folder}/{entry.name}")
+        return ranks.exchange(name, payload)
+
+    with pytest.raises(NotCommitted, match="an older checkpoint's file was deleted while this one was saved") as error:
+        save(root, 2, {"a": big("a")}, Ranks(0, 1, exchange))
+    assert error.value.errno == 2
+    assert (list_steps(root), unfinished(root)) == ([1], [])
+
+
+def test_where_a_manifest_cannot_be_read_no_file_is_deleted(root: str) -> None:
+    save(root, 1, {"a": big("a"), "b": b"1"})
+    damaged = save(root, 2, {"a": big("a"), "b": b"2"})
+    save(root, 3, {"z": b"3"})
+    memory.MemoryFileSystem().pipe_file(f"{root}/{damaged.folder}/{manifest.NAME}", b"{")
+    before = objects(root)
+    with pytest.warns(UserWarning, match=r"were left there: .*manifest\.json is damaged"):
+        open_root(root).remove(str(finding.committed(open_root(root))[0]))
+    assert len(before - objects(root)) == 1
+    open_root(root).remove(damaged.folder)
+    assert {path.partition("/")[0] for path in objects(root)} == {"latest", str(finding.committed(open_root(root))[0])}
+
+
+def test_every_flipped_bit_is_told_by_the_name_of_its_file(root: str) -> None:
+    first = save(root, 1, {"a": big("a"), "b": b"small"})
+    second = save(root, 2, {"a": big("a"), "b": b"other"})
+    store = memory.MemoryFileSystem()
+    places = {entry.name: entry.home or second.folder for entry in finding.read_manifest(open_root(root), second.folder).files}
+    assert set(places.values()) == {first.folder, second.folder}
+    for name, home in {**places, manifest.NAME: second.folder}.items():
+        content = store.cat_file(f"{root}/{home}/{name}")
+        for bit in (0, 4 * len(content), 8 * len(content) - 1):
+            flipped = bytearray(content)
+            flipped[bit // 8] ^= 1 << bit % 8
+            store.pipe_file(f"{root}/{home}/{name}", bytes(flipped))
+            assert [(damage.folder, damage.file) for damage in verify(root, step=2)] == [(home, name)]
+        store.pipe_file(f"{root}/{home}/{name}", content)
+    assert verify(root) == []
+
+
+REQUESTS = ("cat_file", "pipe_file", "rm_file", "info", "ls")
+
+
+class Dark:
+    """From one request on the store answers nothing, until the light is switched on again."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.left = sys.maxsize
+        self.error: Callable[[], Exception] = lambda: OSError(5, "the store does not answer")
+        for name in REQUESTS:
+            patch.setattr(memory.MemoryFileSystem, name, self._counting(getattr(memory.MemoryFileSystem, name)))
+
+    def _counting(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise self.error()
+            return real(*arguments, **options)
+
+        return ask
+
+
+def test_wherever_the_store_stops_answering_the_old_or_the_new_is_there(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dark = Dark(monkeypatch)
+    old, new = {"a": big("a"), "b": big("b"), "c": b"old"}, {"a": big("a"), "b": big("x"), "c": b"new"}
+    refused, went_well = 0, False
+    for requests in range(200):
+        place = f"{root}/{requests}"
+        save(place, 1, old)
+        dark.left, committed = requests, True
+        try:
+            save(place, 1, new)
+        except NotCommitted:
+            committed, refused = False, refused + 1
+        went_well, dark.left = dark.left >= 0, sys.maxsize
+        assert verify(place) == []
+        assert newest(place) in ([new] if committed else [old, new])
+        # What could not be cleared away then, the same process clears away with its next save.
+        last = save(place, 2, {"a": big("a")})
+        prune(place, keep=1)
+        assert unfinished(place) == []
+        homes = {entry.home for entry in finding.read_manifest(open_root(place), last.folder).files}
+        assert {path.partition("/")[0] for path in objects(place) if "/" in path} == {last.folder, *homes} - {None}
+        if went_well:
+            break
+    assert went_well
+    assert refused > 20
+
+
+def test_what_a_store_raises_becomes_words_for_all_ranks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dark = Dark(monkeypatch)
+    save(root, 1, {"a": b"old"})
+    said = {
+        "NoCredentials: Unable to locate credentials": (type("NoCredentials", (Exception,), {})("Unable to locate credentials"), 5),
+        "Access Denied: memory://": (PermissionError("Access Denied"), 13),
+        "The specified bucket does not exist": (FileNotFoundError("The specified bucket does not exist"), 2),
+    }
+    for words, (error, code) in said.items():
+
+        def fail(error: Exception = error) -> Exception:
+            return error
+
+        dark.error = fail
+
+        def on_second(_: object) -> None:
+            dark.left = 0
+
+        errors = Table(2).run(lambda ranks: save(root, 2, {f"{ranks.rank}": big("n")}, ranks, progress=on_second))
+        dark.left = sys.maxsize
+        assert [type(error) for error in errors] == [NotCommitted] * 2
+        assert words in str(errors[0])
+        assert (errors[0].errno, list_steps(root)) == (code, [1])
+
+
+def test_of_two_jobs_that_save_one_step_each_has_a_folder(root: str) -> None:
+    made = Table(2).run(lambda ranks: [save(root, 5, {"a": b"%d" % ranks.rank * count}) for count in range(1, 20)])
+    assert all(isinstance(one, list) for one in made), made
+    assert verify(root) == []
+    assert newest(root) in ({"a": b"0" * 19}, {"a": b"1" * 19})
+    assert prune(root, keep=1).unknown == ()
+    assert list_steps(root) == [5]
+
+
+def test_a_root_that_cannot_be_opened_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointError, match="nosuch://bucket/run: stores of kind nosuch:// are not known to fsspec"):
+        open_root("nosuch://bucket/run")
+    with pytest.raises(CheckpointError, match="chained"):
+        open_root("simplecache::s3://bucket/run")
+    with pytest.raises(TypeError, match="is a folder: it takes no deadlin_s"):
+        open_root(tmp_path, deadlin_s=1)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(CheckpointError, match="s3://bucket/run: Install s3fs to access S3"):
+        open_root("s3://bucket/run")
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(CheckpointError, match="memory:// needs the package fsspec: pip install fsspec"):
+        open_root("memory://run")
+
+
+def test_a_folder_is_a_folder_however_it_is_named(tmp_path: Path) -> None:
+    for given in (tmp_path, str(tmp_path), f"file://{tmp_path}", f"local://{tmp_path}"):
+        backend: Backend = open_root(given)
+        assert isinstance(backend, FileBackend)
+        assert backend.root == str(tmp_path)
