@@ -6,6 +6,7 @@ import io
 import pickle
 import pickletools
 import zipfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from .matching import Read
 
 WORKERS = 3
+ARCHIVE = b"PK\x03\x04"
+# A member that only archives of TorchScript have.
+TORCHSCRIPT = b"constants.pkl"
 # Operations of a pickle (of protocol 2, torch.save's) that make values and put them together. The others look up names, call what
 # they find, or refer outside.
 MAKING = [
@@ -63,9 +67,11 @@ class Reader:
         import torch
 
         content = self._bytes(self._content.objects[name])
+        made_of_data = _pickled_data(content)
         try:
-            is_trusted = allow_pickle or _is_data(content)
-            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=not is_trusted)
+            if made_of_data is not None:
+                return pickle.loads(made_of_data)
+            return _without_code(content) if not allow_pickle else torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
         except pickle.UnpicklingError as error:
             if allow_pickle:
                 raise manifest.CheckpointError(f"{name} cannot be unpickled: {error}") from error
@@ -93,7 +99,7 @@ class Reader:
         import torch
 
         if record.data is None:
-            loaded: torch.Tensor = torch.load(io.BytesIO(self._bytes(record)), map_location="cpu", weights_only=True)
+            loaded: torch.Tensor = _without_code(self._bytes(record))
             return loaded
         box = torch.empty(record.sizes, dtype=dtype)
         self._fill(memory_of(box), record, record.data)
@@ -110,15 +116,32 @@ class Reader:
             raise manifest.DamagedFile(f"{self._backend.root}/{folder}/{record.file}", "it became shorter while it was read")
 
 
-def _is_data(content: bytes) -> bool:
-    """Whether an object is made of numbers, texts, lists and dicts alone, which no code is run for. weights_only of torch 1.13 and
-    2.0 refuses even a float."""
+def _pickled_data(content: bytes) -> bytes | None:
+    """The pickle in an object that is made of numbers, texts, lists and dicts alone, which no code is run for; None where it is more.
+    weights_only of torch 1.13 and 2.0 refuses even a float.
+
+    What was looked at must be what is unpickled: torch.load may find another pickle in the same bytes, before the archive or in it.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             [member] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-            return all(operation.name in DATA for operation, _, _ in pickletools.genops(archive.read(member)))
-    except (ValueError, zipfile.BadZipFile):
-        return False
+            pickled = archive.read(member)
+            return pickled if all(operation.name in DATA for operation, _, _ in pickletools.genops(pickled)) else None
+    except (ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error, zipfile.BadZipFile):
+        return None
+
+
+def _without_code(content: bytes) -> Any:
+    """What torch.load makes of an archive of its own. Raises UnpicklingError where that could run code.
+
+    Before 2.6 torch ran the code of two other kinds of files in spite of weights_only: of pickles without an archive, or in a tar, and
+    of TorchScript (CVE-2025-32434).
+    """
+    import torch
+
+    if not content.startswith(ARCHIVE) or TORCHSCRIPT in content:
+        raise pickle.UnpicklingError("it is not what torch.save writes")
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def _is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
