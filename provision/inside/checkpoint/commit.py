@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .. import fs
 from ..smoke.meeting import RanksMissing, StoreLost
-from . import dcp, finding, layout, manifest, space
+from . import covering, dcp, finding, layout, manifest, space
 from .planning import OBJECT
 from .writing import Known, Part, Writer
 
@@ -257,9 +256,9 @@ def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> ma
         else:
             tensors.setdefault(name, (dtype, tuple(shape), []))[2].append(record)
     for name, (_, shape, records) in tensors.items():
-        held = sum(math.prod(record.sizes) for record in records)
-        if held != math.prod(shape):
-            raise manifest.CheckpointError(f"{name}: the ranks hold {held} of its {math.prod(shape)} elements")
+        problem = covering.problem(shape, records)
+        if problem is not None:
+            raise manifest.CheckpointError(f"{name}: {problem}")
     return manifest.Manifest(
         step=step,
         world_size=len(parts),
