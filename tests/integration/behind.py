@@ -209,6 +209,19 @@ def versions_read_nothing_that_is_counted_unchanged(root: Path) -> None:
 
 
 @case
+def versions_notice_what_a_load_brought_back(root: Path) -> None:
+    state = {"a": tensor(2)}
+    save(state, root, step=0)
+
+    def go_back() -> None:
+        load(state, root, step=0)
+
+    row = slice(SPACING // 4 - 256, SPACING // 4)  # beside every sample
+    state["a"][row] = 7
+    assert version_saves(root, state, go_back)[::2] == (True, 0)
+
+
+@case
 def another_tensor_in_its_place_is_read_even_at_its_address(root: Path) -> None:
     state = {"a": tensor(2)}
     kept = state["a"].clone()

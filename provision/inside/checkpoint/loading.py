@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .. import fs
 from ..smoke.meeting import RanksMissing
-from . import finding, layout, manifest, matching, verifying
+from . import finding, layout, manifest, matching, saving, verifying
 from .planning import is_stateful
 from .reading import Reader
 
@@ -198,6 +198,7 @@ def _records(wanted: Wanted, content: Manifest) -> list[manifest.Record]:
 
 
 def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, ready: Ready) -> None:
+    saving.RECALL.forget()
     try:
         ready.reader.tensors(ready.wanted.tensors)
     except OSError as error:

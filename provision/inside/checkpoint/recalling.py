@@ -53,6 +53,10 @@ class Recall:
         self._seen: dict[Place, tuple[Stamp, dict[Place, str]]] = {}
         self._is_deceived = False
 
+    def forget(self) -> None:
+        """What was read into tensors was not counted: reading.py writes to their memory itself."""
+        self._seen = {}
+
     def stamps(self, plan: Plan) -> dict[Place, Stamp]:
         """Taken before anything is read."""
         items = [item for item in plan.items if not item.is_object and item.bytes >= LEAST and item.data.is_contiguous()]
