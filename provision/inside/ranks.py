@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
+
+    from .smoke.meeting import Meeting
 
 TIMEOUT_S = 300.0
 
@@ -24,12 +27,14 @@ class Ranks:
     """This rank, and how it meets the others.
 
     `exchange(name, payload)` returns every rank's payload, in rank order, on every rank, and raises where a rank is
-    missing. All ranks call it in the same order.
+    missing. All ranks call it in the same order. uses_collectives: it may only be called where the training itself calls
+    collectives, not in a thread beside it.
     """
 
     rank: int
     world_size: int
     exchange: Callable[[str, Any], list[Any]]
+    uses_collectives: bool = False
 
 
 def alone() -> Ranks:
@@ -41,7 +46,8 @@ def through_store(store: Any, rank: int, world_size: int, timeout_s: float = TIM
     """Ranks that meet through a torch store (TCPStore, FileStore, PrefixStore...).
 
     A rank that does not come is named on all others after `timeout_s` (`RanksMissing`). Make it once per store and
-    prefix, on every rank: meetings are counted from there.
+    prefix, on every rank: meetings are counted from there. A store lets one thread in at a time: for a thread of its own, pass a
+    store of its own (a second TCPStore client).
     """
     from torch.distributed import PrefixStore
 
@@ -54,33 +60,72 @@ def through_store(store: Any, rank: int, world_size: int, timeout_s: float = TIM
 def of_default_group(timeout_s: float = TIMEOUT_S) -> Ranks:
     """Ranks of the default process group, which meet through its store; one rank alone where there is no group.
 
-    All ranks must call it, and use what it returns, in the same order: meetings are counted per store.
+    All ranks must call it, and use what it returns, in the same order, and in one thread at a time: meetings are counted per group.
+    They have a connection of their own where the store is a TCPStore, so they go on while another thread waits in the store.
     """
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_initialized()):
         return alone()
-    meeting, rank, world_size = _default_meeting()
-    return Ranks(rank, world_size, lambda name, payload: meeting.exchange(name, payload, timeout_s))
+    group = _default_group()
+    return Ranks(group.rank, group.world_size, lambda name, payload: group.exchange(name, payload, timeout_s))
 
 
-# The store of the default group, how many such this process has had, and the meeting in it.
-_default: tuple[Any, int, Any] = (None, 0, None)
+class _Group:
+    """The ranks of one process group, as long as it is the default one. The store is not held: with it goes the server's port."""
+
+    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+        self.store = weakref.ref(store)
+        self.rank = rank
+        self.world_size = world_size
+        self._meeting: Meeting | None = None
+
+    def exchange(self, name: str, payload: Any, timeout_s: float) -> list[Any]:
+        if self._meeting is None:
+            self._meeting = self._first_meeting(timeout_s)
+        return self._meeting.exchange(name, payload, timeout_s)
+
+    def _first_meeting(self, timeout_s: float) -> Meeting:
+        """A group that is made anew may find the keys of the one before in its store, and processes may have been in different
+        numbers of groups, so the name for the keys is agreed upon."""
+        from torch.distributed import PrefixStore
+
+        from .smoke.meeting import Mailbox, Meeting, introduce
+
+        store = self.store()
+        if store is None:
+            raise RuntimeError("the process group of these ranks was destroyed")
+        name = introduce(Mailbox(PrefixStore("provision/ranks", store)), self.rank, self.world_size, timeout_s)
+        own = PrefixStore(f"provision/ranks/{name}", _second_connection(store))
+        return Meeting(Mailbox(own), self.rank, self.world_size)
 
 
-def _default_meeting() -> tuple[Any, int, int]:
+_default: _Group | None = None
+
+
+def _default_group() -> _Group:
     global _default
     from torch import distributed
-    from torch.distributed import PrefixStore, distributed_c10d
-
-    from .smoke.meeting import Mailbox, Meeting
+    from torch.distributed import distributed_c10d
 
     store = distributed_c10d._get_default_store()
-    rank, world_size = distributed.get_rank(), distributed.get_world_size()
-    if _default[0] is not store:
-        count = _default[1] + 1  # a group that is made anew may have the keys of the old one in its store
-        _default = (store, count, Meeting(Mailbox(PrefixStore(f"provision/ranks/{count}", store)), rank, world_size))
-    return _default[2], rank, world_size
+    if _default is None or _default.store() is not store:
+        _default = _Group(store, distributed.get_rank(), distributed.get_world_size())
+    return _default
+
+
+def _second_connection(store: Any) -> Any:
+    """To the same server, without prefixes: a TCPStore lets one thread in at a time, and keeps the others out for as long as that one
+    waits for a key (seen on 1.13, 2.3 and 2.13). Other kinds of stores are returned as they are."""
+    from torch.distributed import TCPStore
+
+    server = store
+    while not isinstance(server, TCPStore) and hasattr(server, "underlying_store"):
+        server = server.underlying_store
+    if not isinstance(server, TCPStore):
+        return store
+    form = {"use_libuv": server.libuvBackend} if hasattr(server, "libuvBackend") else {}
+    return TCPStore(server.host, server.port, is_master=False, timeout=server.timeout, wait_for_workers=False, **form)
 
 
 def through_group(group: Any = None) -> Ranks:
@@ -99,7 +144,7 @@ def through_group(group: Any = None) -> Ranks:
             raise RuntimeError(f"the ranks are not at the same meeting: {names}")
         return [what for _, what in said]
 
-    return Ranks(rank, world_size, exchange)
+    return Ranks(rank, world_size, exchange, uses_collectives=True)
 
 
 def _all_gather(content: bytes, world_size: int, group: Any) -> list[bytes]:

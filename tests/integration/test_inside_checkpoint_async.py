@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision.inside.checkpoint import list_steps, verify
-from tests.integration.test_inside_checkpoint_readers import run
+from tests.integration.scripts import run
 
 pytestmark = pytest.mark.torch
 

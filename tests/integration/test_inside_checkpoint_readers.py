@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.integration.smoking import PYTHON, environment
+from tests.integration.scripts import run
+from tests.integration.smoking import PYTHON
 
 pytestmark = pytest.mark.torch
 
-ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 180
 # Interpreters with other releases of torch, separated by colons: each then reads what the other wrote.
 OTHERS = [python for python in os.environ.get("PROVISION_TEST_OTHER_PYTHONS", "").split(os.pathsep) if python]
-
-
-def run(script: str, *arguments: str, python: str = PYTHON) -> dict[str, Any]:
-    """What one process found."""
-    command = [python, str(Path(__file__).with_name(script)), *arguments]
-    settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env={**environment(), **settings}, check=False)
-    assert "found " in ran.stdout, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout.rpartition("found ")[2])
-    return found
 
 
 def test_ours_and_torchs_readers_read_every_kind_of_value(tmp_path: Path) -> None:

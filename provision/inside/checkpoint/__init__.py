@@ -104,9 +104,12 @@ def save_async(
 
     A save that is still under way is waited for first; where it failed and nobody asked its future, a warning says so. The copy stays
     for the next save: what still equals it is neither copied nor hashed again. The process does not end before the save is over. Call
-    the future's result() before the process group is destroyed.
+    the future's result() before the process group is destroyed. Raises ValueError for ranks that meet in collectives
+    (ranks.through_group).
     """
     us = _ranks(ranks, deadline_s)
+    if us.uses_collectives:
+        raise ValueError("save_async cannot use ranks that meet in collectives: those are the training's, and this runs beside it")
     return saving.save_async(state_dict, open_root(root, **options), step, us, incremental=incremental, progress=progress)
 
 

@@ -16,6 +16,7 @@ from ..smoke.meeting import RanksMissing
 from . import finding, layout, manifest, matching, saving, verifying
 from .planning import is_stateful
 from .reading import Reader
+from .saving import BACKGROUND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +72,7 @@ class Ready:
 
 
 def load(state_dict: dict[str, Any], backend: Backend, step: int | str, ranks: Ranks, *, on_damage: str, allow_pickle: bool) -> LoadReport:
+    BACKGROUND.finish()  # its meetings are these ranks' too; and what it saves is then there
     try:
         for _ in range(TRIES):
             chosen = fs.decide("checkpoint/choose", ranks, lambda: choose(backend, step, on_damage))

@@ -7,6 +7,7 @@ connection of older releases (seen in the source of 1.13) with an answer still t
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ class Mailbox:
 
     def __init__(self, store: Any) -> None:
         self._store = store
+        self._can_forget = hasattr(store, "delete_key")
 
     def post(self, key: str, payload: Any) -> None:
         try:
@@ -63,6 +65,14 @@ class Mailbox:
         except RuntimeError as error:
             raise StoreLost(f"the store cannot be reached: {error}") from error
         return None if text == ABSENT.encode() else json.loads(text)
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Take keys out of the store, where its kind can."""
+        try:
+            for key in keys if self._can_forget else ():
+                self._store.delete_key(key)
+        except (NotImplementedError, RuntimeError):  # some kinds of stores keep everything; a lost one is noticed at the next meeting
+            self._can_forget = False
 
     def _read(self, key: str) -> bytes:
         """A read that never waits. compare_set with an expected value that no key has is one in every release, but it ends
@@ -89,6 +99,7 @@ class Meeting:
         self._clock = clock
         self._sleep = sleep
         self._count = 0
+        self._last = ""
 
     def exchange(
         self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False, unless: str = ""
@@ -96,10 +107,16 @@ class Meeting:
         """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in time.
 
         After bad news from one rank the others have GRACE_S left to answer. unless: a key under which a rank may say
-        that it will not come; then PhaseAbandoned is raised.
+        that it will not come; then PhaseAbandoned is raised. When all have come, the keys of the meeting before go: nobody
+        reads them any more, and a training that lasts for weeks must not fill the memory of the process that hosts the store.
         """
         self._count += 1
-        return self._meet(name, f"meeting/{self._count}/{name}", payload, timeout_s, is_bad_news, unless)
+        topic = f"meeting/{self._count}/{name}"
+        said = self._meet(name, topic, payload, timeout_s, is_bad_news, unless)
+        if self._rank == 0 and self._last:
+            self._mailbox.forget([f"{self._last}/{who}" for who in (*range(self._world_size), "all")])
+        self._last = topic
+        return said
 
     def agree(self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False) -> list[Any]:
         """An exchange that happens once under its name, however many others this rank went through before."""
@@ -163,3 +180,49 @@ class Meeting:
     def _rest(self, pause: float) -> float:
         self._sleep(pause)
         return min(pause * 2, LONGEST_PAUSE_S)
+
+
+def introduce(
+    mailbox: Mailbox,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """A new name, the same on all ranks, though the mailbox may hold whatever earlier ranks left there. Raises RanksMissing.
+
+    Each rank shows rank 0 a number that is new, gets it back with the name, and confirms the name: neither can take old words
+    for new ones.
+    """
+    own = secrets.token_hex(8)
+    if rank:
+        mailbox.post(f"hello/{rank}", own)
+    end, pause = clock() + timeout_s, FIRST_PAUSE_S
+    while True:
+        name, absent = _welcomed(mailbox, rank, own) if rank else _welcome(mailbox, world_size, own)
+        if not absent:
+            return name
+        if clock() >= end:
+            raise RanksMissing("the first meeting", absent, {})
+        sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE_S)
+
+
+def _welcome(mailbox: Mailbox, world_size: int, name: str) -> tuple[str, list[int]]:
+    """What rank 0 does again and again; who has not confirmed the name yet."""
+    absent = [rank for rank in range(1, world_size) if mailbox.peek(f"confirmed/{rank}") != name]
+    for rank in absent:
+        number = mailbox.peek(f"hello/{rank}")
+        if number is not None:
+            mailbox.post(f"welcome/{rank}", [number, name])
+    return name, absent
+
+
+def _welcomed(mailbox: Mailbox, rank: int, number: str) -> tuple[str, list[int]]:
+    """What the others do."""
+    said = mailbox.peek(f"welcome/{rank}")
+    if said is None or said[0] != number:
+        return "", [0]
+    mailbox.post(f"confirmed/{rank}", said[1])
+    return said[1], []

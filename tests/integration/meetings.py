@@ -1,0 +1,169 @@
+"""Run by an interpreter that has torch (test_inside_ranks): ranks as threads of one process meet through real stores."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from provision.inside import checkpoint, ranks
+from provision.inside.smoke import meeting
+
+warnings.simplefilter("ignore")
+RANKS, MEETINGS = 3, 40
+PATIENCE = timedelta(seconds=60)
+FOLDER = Path(tempfile.mkdtemp())
+
+
+def tcp_stores() -> list[Any]:
+    """One with the server, and clients."""
+    server = distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=PATIENCE, wait_for_workers=False)
+    clients = [distributed.TCPStore("127.0.0.1", server.port, is_master=False, timeout=PATIENCE) for _ in range(RANKS - 1)]
+    return [server, *clients]
+
+
+def stores() -> dict[str, list[Any]]:
+    """Of each kind, one per rank."""
+    shared = distributed.HashStore()
+    plain = {
+        "tcp": tcp_stores(),
+        "file": [distributed.FileStore(str(FOLDER / "store"), RANKS) for _ in range(RANKS)],
+        "hash": [shared] * RANKS,
+    }
+    inner = [distributed.PrefixStore("inner", store) for store in tcp_stores()]
+    return {**plain, "prefix": [distributed.PrefixStore("outer", store) for store in inner]}
+
+
+def together(work: Callable[[int], Any]) -> list[Any]:
+    with ThreadPoolExecutor(RANKS) as pool:
+        return list(pool.map(work, range(RANKS)))
+
+
+def left_by_meetings(of_rank: list[Any]) -> int:
+    """How many more keys there are after many meetings than after two."""
+    us = [ranks.through_store(store, rank, RANKS, 60) for rank, store in enumerate(of_rank)]
+
+    def meet(rank: int) -> None:
+        assert us[rank].exchange("meet", rank) == list(range(RANKS))
+
+    for _ in range(2):
+        together(meet)
+    before: int = of_rank[0].num_keys()
+    for _ in range(MEETINGS):
+        together(meet)
+    return int(of_rank[0].num_keys()) - before
+
+
+def introduced(of_rank: list[Any]) -> list[list[str]]:
+    """Names that ranks agree upon, again and again in one store; the second time one rank is late and finds old words."""
+    mailboxes = [meeting.Mailbox(store) for store in of_rank]
+    return [together(lambda rank: meeting.introduce(mailboxes[rank], rank, RANKS, 60)) for _ in range(3)]
+
+
+class Keeping:
+    """A kind of store that keeps everything."""
+
+    def __init__(self, store: Any) -> None:
+        self.set, self.get, self.tried = store.set, store.get, 0
+        if hasattr(store, "check"):
+            self.check = store.check
+        self.compare_set = store.compare_set
+
+    def delete_key(self, key: str) -> None:
+        self.tried += 1
+        raise RuntimeError("not implemented")
+
+
+def where_nothing_can_be_deleted() -> Any:
+    store = Keeping(distributed.HashStore())
+    one = meeting.Meeting(meeting.Mailbox(store), 0, 1)
+    return [[one.exchange("meet", number, 60) for number in range(3)], store.tried]
+
+
+def groups_in_turn(port: int) -> list[Any]:
+    """Three default groups in one process, at one port, with words of other ranks in their way."""
+    found = []
+    for number in range(3):
+        distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+        us = ranks.of_default_group(60)
+        found.append(us.exchange("meet", number))
+        distributed.destroy_process_group()
+        gc.collect()
+    return found
+
+
+def is_occupied(server: Any) -> bool:
+    """Whether the store keeps this thread's question waiting."""
+    asking = threading.Thread(target=server.num_keys)
+    asking.start()
+    asking.join(0.3)
+    return asking.is_alive()
+
+
+def beside_a_waiting_thread(port: int) -> str:
+    """A meeting while another thread waits in the group's store."""
+    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    store = distributed.distributed_c10d._get_default_store()
+    us = ranks.of_default_group(60)
+    us.exchange("first", None)
+
+    server = store
+    while hasattr(server, "underlying_store"):
+        server = server.underlying_store
+
+    def wait() -> None:
+        with suppress(Exception):  # set below, when the ranks have met
+            server.wait(["met"], timedelta(seconds=8))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while waiting.is_alive() and not is_occupied(server):
+        pass
+    us.exchange("second", None)
+    found = "met while the other waited" if waiting.is_alive() else "met when the other had given up"
+    ranks._second_connection(store).set("met", "")
+    waiting.join()
+    distributed.destroy_process_group()
+    return found
+
+
+def collectives_are_refused(port: int) -> str:
+    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    try:
+        checkpoint.save_async({"a": torch.ones(1)}, FOLDER, step=1, ranks=ranks.through_group())
+    except ValueError as error:
+        checkpoint.save({"a": torch.ones(1)}, FOLDER / "saved", step=1, ranks=ranks.through_group())
+        return str(error)
+    finally:
+        distributed.destroy_process_group()
+    return "not refused"
+
+
+def main() -> dict[str, Any]:
+    from provision.inside.smoke.launcher import free_port
+
+    return {
+        "left": {kind: left_by_meetings(of_rank) for kind, of_rank in stores().items()},
+        "introduced": {kind: introduced(of_rank) for kind, of_rank in stores().items()},
+        "keeping": where_nothing_can_be_deleted(),
+        "groups": groups_in_turn(free_port()),
+        "beside": beside_a_waiting_thread(free_port()),
+        "refused": collectives_are_refused(free_port()),
+    }
+
+
+if __name__ == "__main__":
+    print("found", json.dumps(main()), flush=True)
+    os._exit(0)  # without the destructors of stores whose server went first
