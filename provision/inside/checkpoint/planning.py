@@ -129,6 +129,8 @@ def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str,
         planner.set_up_planner(state_dict, is_coordinator=True)
     except ValueError as error:  # two values with one name
         raise CheckpointError(f"the state dict cannot be saved: {error}") from error
+    for name, held in planner.state_dict.items():
+        _refuse_partial_sums(name, held)
     items = []
     for write in planner.create_local_plan().items:
         name = write.index.fqn
@@ -136,7 +138,6 @@ def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str,
         if write.type == WriteItemType.BYTE_IO:
             items.append(Item(name, OBJECT, object_bytes(name, held)))
         else:
-            _refuse_partial_sums(name, held)
             box = write.tensor_data.chunk
             data = planner.resolve_data(write)
             items.append(_box(name, data, tuple(write.tensor_data.size), tuple(box.offsets), tuple(box.sizes)))
