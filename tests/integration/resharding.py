@@ -201,6 +201,14 @@ def partial_sums() -> str:
     return "saved"
 
 
+def leave() -> None:
+    """Rank 0, which hosts the store, goes last."""
+    if RANK == 0:
+        STORE.wait(["all left"])
+    elif STORE.add("left", 1) == PROCESSES - 1:
+        STORE.set("all left", "")
+
+
 def main() -> dict[str, Any]:
     found: dict[str, Any] = {}
     in_group(2, 1, save)
@@ -222,4 +230,5 @@ if __name__ == "__main__":
     import torch.distributed.fsdp
 
     print("found", json.dumps(main()), flush=True)
+    leave()
     os._exit(0)
