@@ -1,0 +1,163 @@
+"""Run as two ranks by an interpreter that has torch (test_inside_checkpoint_refusals): what load and save refuse, and what they say.
+
+Usage: refusals.py FOLDER. Every case is a function; the last line is what each found, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from provision.inside import checkpoint, ranks
+
+RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+FOLDER = Path(sys.argv[1])
+STORE = distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), WORLD_SIZE, RANK == 0, timedelta(seconds=100))
+US = ranks.through_store(STORE, RANK, WORLD_SIZE, 60)
+
+
+def refusal(action: Callable[[], Any]) -> list[str]:
+    """The type and the text of what was raised."""
+    try:
+        action()
+    except Exception as error:
+        return [type(error).__name__, str(error).replace(str(FOLDER), "FOLDER")]
+    return ["nothing", ""]
+
+
+def saved(name: str, state: dict[str, Any], step: int = 1) -> Path:
+    checkpoint.save(state, FOLDER / name, step=step, ranks=US, incremental=False)
+    return FOLDER / name
+
+
+def misfits() -> Any:
+    """All at once, and nothing is touched."""
+    there = {"a": torch.ones(3), "b": torch.ones(2, 2), "c": torch.ones(2), "d": 5, "e": torch.ones(1), "f": {"g": torch.ones(1)}}
+    root = saved("misfits", there)
+    here = {
+        "a": torch.zeros(3),
+        "b": torch.zeros(4),
+        "c": torch.zeros(2, dtype=torch.int64),
+        "d": torch.zeros(1),
+        "e": "text",
+        "f": {"h": torch.zeros(1)},
+    }
+    said = refusal(lambda: checkpoint.load(here, root, ranks=US))
+    return [*said, here["a"].tolist(), here["e"], list(here["f"])]
+
+
+def part() -> Any:
+    """Fewer names than are there, other types of the same kind, and numbers as keys: what is there stays the object that it was."""
+    there = {"a": torch.ones(3), "b": torch.ones(3), "many": {0: {"step": 3, "m": torch.ones(1)}, 1: {"step": 4, "m": torch.ones(1)}}}
+    root = saved("part", there)
+    inner = {"step": 0, "m": torch.zeros(1, dtype=torch.bfloat16)}
+    here = {"a": torch.zeros(3, dtype=torch.float64), "many": {1: inner}}
+    checkpoint.load(here, root, ranks=US)
+    return [here["a"].tolist(), sorted(here), inner["step"], inner["m"].item(), list(here["many"])]
+
+
+class Harmful:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (FOLDER / "touched",))
+
+
+def pickled() -> Any:
+    """An object that only unpickling makes: refused before anything is changed; nothing of it runs."""
+    root = saved("pickled", {"a": torch.ones(2), "b": Fraction(1, 3), "c": Harmful()})
+    here = {"a": torch.zeros(2), "b": None, "c": None}
+    said = refusal(lambda: checkpoint.load(here, root, ranks=US))
+    without = [*said, here["a"].tolist(), here["b"], (FOLDER / "touched").exists()]
+    wanted = {"a": torch.zeros(2), "b": None}
+    checkpoint.load(wanted, root, ranks=US, allow_pickle=True)
+    return [without, str(wanted["b"]), wanted["a"].tolist()]
+
+
+def damage() -> Any:
+    """In a file that rank 1 alone reads: both refuse it by the same name, or fall back together, and rank 0 warns."""
+    for step in (1, 2):
+        root = saved("damaged", {f"of {RANK}": torch.full((300_000,), float(step + RANK))}, step)
+    if RANK == 0:
+        content = json.loads((root / "step-000000000002" / "manifest.json").read_text())
+        path = root / "step-000000000002" / content["tensors"]["of 1"]["records"][0][0]
+        flipped = bytearray(path.read_bytes())
+        flipped[700] ^= 4
+        path.write_bytes(flipped)
+    US.exchange("damaged", None)
+    here = {f"of {RANK}": torch.zeros(300_000)}
+    said = refusal(lambda: checkpoint.load(here, root, ranks=US))
+    untouched = here[f"of {RANK}"].sum().item()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        report = checkpoint.load(here, root, ranks=US, on_damage="previous")
+    refused = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
+    places = [Path(one.filename).name for one in caught]
+    return [said, untouched, report.step, refused, here[f"of {RANK}"][0].item(), places]
+
+
+def nothing_there() -> Any:
+    root = saved("steps", {"a": torch.ones(1)}, 7)
+    saved("steps", {"a": torch.ones(1)}, 9)
+    here = {"a": torch.zeros(1)}
+    wrong = refusal(lambda: checkpoint.load(here, root, step=8, ranks=US))
+    return [wrong, refusal(lambda: checkpoint.load(here, FOLDER / "nowhere", ranks=US)), here["a"].item()]
+
+
+def stateful() -> Any:
+    """A model and its optimizer as they are; an optimizer that is new is not left without what the checkpoint has of it."""
+
+    def made(seed: int, has_stepped: bool) -> tuple[Any, Any]:
+        torch.manual_seed(seed)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.Adam(model.parameters(), lr=seed / 10)
+        if has_stepped:
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        return model, optimizer
+
+    model, optimizer = made(1, True)
+    root = saved("stateful", {"model": model, "optimizer": optimizer})
+    other, new = made(2, False)
+    said = refusal(lambda: checkpoint.load({"model": other, "optimizer": new}, root, ranks=US))
+    is_same_before = torch.equal(other.weight, model.weight)
+    other, stepped = made(2, True)
+    checkpoint.load({"model": other, "optimizer": stepped}, root, ranks=US)
+    moments = [held.state_dict()["state"][0]["exp_avg"] for held in (optimizer, stepped)]
+    return [said, is_same_before, torch.equal(other.weight, model.weight), torch.equal(*moments), stepped.param_groups[0]["lr"]]
+
+
+def unsavable() -> Any:
+    """On one rank alone: the others do not wait for it."""
+    states: dict[str, Any] = {
+        "pickle": {"a": (lambda: None) if RANK == 1 else 1},
+        "meta": {"a": torch.ones(2, device="meta" if RANK == 1 else "cpu")},
+        "sparse": {"a": torch.ones(2).to_sparse() if RANK == 1 else torch.ones(2)},
+        "names": {"a": {"b": torch.ones(1)}, **({"a.b": 2} if RANK == 1 else {})},
+        "shape": {"a": torch.ones(2 + RANK)},
+    }
+    return {name: refusal(partial(checkpoint.save, state, FOLDER / "unsavable", step=1, ranks=US)) for name, state in states.items()}
+
+
+def main() -> dict[str, Any]:
+    cases = (misfits, part, pickled, damage, nothing_there, stateful, unsavable)
+    return {case.__name__: case() for case in cases}
+
+
+if __name__ == "__main__":
+    print("found", json.dumps(main()), flush=True)
+    US.exchange("leave", None)
+    if RANK == 0:
+        STORE.wait(["left"])
+    else:
+        STORE.set("left", "")
+    os._exit(0)

@@ -1,0 +1,79 @@
+"""What a load or a save refuses: on all ranks, in words that name what is wrong, and with the state dict as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.scripts import run_ranks
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def everyones(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks("refusals.py", str(tmp_path_factory.mktemp("refusals")), world_size=2)
+
+
+def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_touched(everyones: list[dict[str, Any]]) -> None:
+    problems = [
+        "the checkpoint of step 1 has no f.h",
+        "b is [4] here and [2, 2] in the checkpoint",
+        "c is torch.int64 here, which cannot hold the torch.float32 in the checkpoint",
+        "d is a tensor here, and none in the checkpoint",
+        "e is no tensor here, and one in the checkpoint",
+    ]
+    assert [found["misfits"] for found in everyones] == [["CheckpointError", "; ".join(problems), [0.0] * 3, "text", ["h"]]] * 2
+
+
+def test_a_part_is_read_into_what_is_there(everyones: list[dict[str, Any]]) -> None:
+    assert [found["part"] for found in everyones] == [[[1.0] * 3, ["a", "many"], 4, 1.0, [1]]] * 2
+
+
+def test_no_pickle_runs_unless_it_is_allowed(everyones: list[dict[str, Any]]) -> None:
+    without, value, tensor = everyones[1]["pickled"]
+    assert without[0] == "CheckpointError"
+    assert without[1].startswith("b is an object that only unpickling makes, which can run code: pass allow_pickle=True")
+    assert without[2:] == [[0.0, 0.0], None, False]
+    assert (value, tensor) == ("1/3", [1.0, 1.0])
+
+
+def test_damage_that_one_rank_reads_is_refused_by_all_or_passed_over_by_all(everyones: list[dict[str, Any]]) -> None:
+    said, refused = everyones[0]["damage"][0], everyones[0]["damage"][3]
+    assert said[0] == "DamagedFile"
+    assert said[1].startswith("FOLDER/damaged/step-000000000002/")
+    assert said[1].endswith(" is damaged: its SHA-256 is not the committed one (it holds of 1)")
+    assert refused == [said[1]]
+    assert everyones[0]["damage"] == [said, 0.0, 1, refused, 1.0, ["refusals.py"]]
+    assert everyones[1]["damage"] == [said, 0.0, 1, refused, 2.0, []]
+
+
+def test_what_is_there_is_listed_where_something_else_was_asked_for(everyones: list[dict[str, Any]]) -> None:
+    wrong = ["NoCheckpoint", "FOLDER/steps has no checkpoint of step 8: it has steps 7, 9"]
+    nothing = ["NoCheckpoint", "FOLDER/nowhere has no checkpoint: nothing was committed there"]
+    assert [found["nothing_there"] for found in everyones] == [[wrong, nothing, 0.0]] * 2
+
+
+def test_models_and_optimizers_as_they_are(everyones: list[dict[str, Any]]) -> None:
+    for said, *found in (found["stateful"] for found in everyones):
+        assert said[0] == "CheckpointError"
+        assert said[1].startswith("the optimizer optimizer has no state yet, and would be left without what the checkpoint has of it")
+        assert found == [False, True, True, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ("pickle", "a cannot be pickled: AttributeError"),
+        ("meta", "a is on the meta device: it has no values to save"),
+        ("sparse", "a is not a dense tensor (torch.sparse_coo, torch.float32): save a dense copy of it"),
+        ("names", "the state dict cannot be saved: duplicated flatten key a.b"),
+        ("shape", "a is [3] torch.float32 on rank 1, but [2] torch.float32 on rank 0: one name must be the same tensor on all ranks"),
+    ],
+)
+def test_what_one_rank_cannot_save_none_saves(everyones: list[dict[str, Any]], state: str, problem: str) -> None:
+    for found in everyones:
+        name, text = found["unsavable"][state]
+        assert name == "CheckpointError"
+        assert text.removeprefix("nothing was saved: rank 1: ").startswith(problem)
