@@ -68,7 +68,7 @@ def test_models_and_optimizers_as_they_are(everyones: list[dict[str, Any]]) -> N
         ("pickle", "a cannot be pickled: AttributeError"),
         ("meta", "a is on the meta device: it has no values to save"),
         ("sparse", "a is not a dense tensor (torch.sparse_coo, torch.float32): save a dense copy of it"),
-        ("names", "the state dict cannot be saved: duplicated flatten key a.b"),
+        ("names", "the state dict cannot be saved: a.b stands for two values"),
         ("shape", "a is [3] torch.float32 on rank 1, but [2] torch.float32 on rank 0: one name must be the same tensor on all ranks"),
     ],
 )

@@ -63,6 +63,7 @@ def save(
     ranks: Ranks | None = None,
     incremental: bool = True,
     unchanged: str = saving.CONTENT,
+    for_dcp: bool = True,
     progress: Callable[[Doing], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
     **options: Any,
@@ -81,12 +82,14 @@ def save(
     graphs...). What changes a tensor as a whole shows in the sample, is warned of, and ends the shortcut for this process; an uncounted
     change of a few rows can be missed, and the checkpoint then holds their old values.
 
+    for_dcp: write what `dcp.load` needs too; rank 0 then imports torch.distributed.checkpoint, which takes seconds on a slow disk.
+
     Raises NotCommitted, on every rank, where a rank failed or fell silent: nothing new is visible, and what was there still is.
     """
     if unchanged not in (saving.CONTENT, saving.VERSION):
         raise ValueError(f"unchanged={unchanged!r}: it is {saving.CONTENT!r} or {saving.VERSION!r}")
     us, backend = _ranks(ranks, deadline_s), open_root(root, **options)
-    return saving.save(state_dict, backend, step, us, incremental=incremental, unchanged=unchanged, progress=progress)
+    return saving.save(state_dict, backend, step, us, incremental=incremental, unchanged=unchanged, for_dcp=for_dcp, progress=progress)
 
 
 def save_async(

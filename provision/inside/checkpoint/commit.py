@@ -217,7 +217,7 @@ def _publish(backend: Backend, opened: dict[str, Any], step: int, world_size: in
 
 def _with_dcp_metadata(backend: Backend, folder: str, content: manifest.Manifest, parts: list[dict[str, Any]]) -> manifest.Manifest:
     paths = {name: tuple(path) for part in parts for name, path in part["paths"].items()}
-    pickled = dcp.metadata_bytes(content, paths, backend.address)
+    pickled = dcp.metadata_bytes(content, paths, backend.address) if paths else None
     if pickled is None:
         return content
     backend.write(folder, dcp.NAME, [memoryview(pickled)])

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import dcp, manifest
-from .planning import is_stateful, name_of, values
+from .planning import is_distributed, is_stateful, name_of, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def match(state_dict: dict[str, Any], content: Manifest) -> Wanted:
     found = list(leaves(state_dict, content))
     _refuse_misfits(found, content)
     tensors = {leaf.name: leaf.value for leaf in found if leaf.name in content.tensors}
-    planned = _planned_by_torch(tensors, content)
+    planned = _planned_by_torch(tensors, content) if any(map(is_distributed, tensors.values())) else None
     reads = planned if planned is not None else list(_planned_plainly(tensors, content))
     return Wanted(tuple(reads), tuple(leaf for leaf in found if leaf.name in content.objects))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Tuple
@@ -70,7 +71,7 @@ class Plan:
     digests: Mapping[Place, str] = field(default_factory=dict)
 
 
-def plan_save(state_dict: Mapping[str, Any], ranks: Ranks) -> Plan:
+def plan_save(state_dict: Mapping[str, Any], ranks: Ranks, for_dcp: bool = True) -> Plan:
     """Raises CheckpointError, on every rank, where a state dict holds what cannot be saved, or where ranks hold different boxes of
     one tensor's place or different shapes of one tensor."""
     items: list[Item] = []
@@ -81,7 +82,7 @@ def plan_save(state_dict: Mapping[str, Any], ranks: Ranks) -> Plan:
     except Exception as error:  # whatever it is, the others wait for word of it
         problem = error
     try:
-        return Plan(tuple(_own_share(items, problem, ranks)), paths)
+        return Plan(tuple(_own_share(items, problem, ranks)), paths if for_dcp else {})
     except RanksMissing as error:
         raise CheckpointError(f"nothing was saved: {error}") from error
 
@@ -89,9 +90,17 @@ def plan_save(state_dict: Mapping[str, Any], ranks: Ranks) -> Plan:
 def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
     """What this rank holds, by name, and each name's path."""
     expanded = {key: value.state_dict() if is_stateful(value) else value for key, value in state_dict.items()}
-    planned = _planned_by_torch(expanded)
-    items, paths = planned if planned is not None else _planned_plainly(expanded)
+    leaves = list(values(expanded, as_before_2_4=_is_before_2_4()))
+    _refuse_double_names([name_of(path) for path, _ in leaves])
+    planned = _planned_by_torch(expanded) if any(is_distributed(value) for _, value in leaves) else None
+    items, paths = planned if planned is not None else _planned_plainly(leaves)
     return [_storable(item) for item in items if not _is_empty_part(item)], paths
+
+
+def _refuse_double_names(names: Sequence[str]) -> None:
+    double = sorted({name for name, count in Counter(names).items() if count > 1})
+    if double:
+        raise CheckpointError(f"the state dict cannot be saved: {', '.join(double)} stands for two values")
 
 
 def _is_empty_part(item: Item) -> bool:
@@ -127,7 +136,7 @@ def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str,
     try:
         # The coordinator plans the objects too (2.3); here every rank does, and _own_share leaves each to one.
         planner.set_up_planner(state_dict, is_coordinator=True)
-    except ValueError as error:  # two values with one name
+    except ValueError as error:
         raise CheckpointError(f"the state dict cannot be saved: {error}") from error
     for name, held in planner.state_dict.items():
         _refuse_partial_sums(name, held)
@@ -150,14 +159,19 @@ def _refuse_partial_sums(name: str, value: Any) -> None:
         raise CheckpointError(f"{name} is a DTensor whose ranks hold summands ({value.placements}): redistribute it first")
 
 
-def _planned_plainly(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
+def is_distributed(value: Any) -> bool:
+    """A DTensor, a ShardedTensor or whatever else says itself which part of it is here. Plain tensors are planned without torch's
+    planner, whose import takes a second and more."""
+    return any(hasattr(value, mark) for mark in ("placements", "local_shards", "__create_write_items__"))
+
+
+def _planned_plainly(leaves: Sequence[tuple[tuple[Any, ...], Any]]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
     import torch
 
-    items, paths = [], {}
-    for path, value in values(state_dict):
+    items: list[Item] = []
+    paths: dict[str, tuple[Any, ...]] = {}
+    for path, value in leaves:
         name = name_of(path)
-        if name in paths:
-            raise CheckpointError(f"the state dict cannot be saved: {name} stands for two values")
         paths[name] = path
         if isinstance(value, torch.Tensor):
             items.append(_box(name, value, tuple(value.shape), (0,) * value.dim(), tuple(value.shape)))
@@ -166,22 +180,37 @@ def _planned_plainly(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str, 
     return items, paths
 
 
-def values(container: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What nested dicts hold, with paths; lists are looked into where they hold tensors or dicts (as torch 2.4 and later have it)."""
-    if isinstance(container, Mapping):
-        for key, value in container.items():
-            yield from values(value, (*path, str(key)))
-    elif isinstance(container, list) and _is_open(container):
-        for place, value in enumerate(container):
-            yield from values(value, (*path, place))
+def values(container: Any, path: tuple[Any, ...] = (), as_before_2_4: bool = False) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What nested dicts and lists hold, with paths, as torch's planner takes them apart: a list that holds neither tensors nor dicts is
+    one value; before torch 2.4 a dict that holds no tensor is one as well. Tuples are values."""
+    if isinstance(container, (Mapping, list)) and (not path or _is_open(container, as_before_2_4)):
+        for key, value in _entries(container):
+            yield from values(value, (*path, key), as_before_2_4)
     else:
         yield path, container
 
 
-def _is_open(container: list[Any]) -> bool:
+def _entries(container: Any) -> list[tuple[Any, Any]]:
+    return [(str(key), value) for key, value in container.items()] if isinstance(container, Mapping) else list(enumerate(container))
+
+
+def _is_open(container: Any, as_before_2_4: bool) -> bool:
     import torch
 
-    return any(isinstance(value, (torch.Tensor, Mapping)) or (isinstance(value, list) and _is_open(value)) for value in container)
+    if isinstance(container, Mapping) and not as_before_2_4:
+        return True
+    inner = (value for _, value in _entries(container))
+    return any(
+        isinstance(value, torch.Tensor) or (isinstance(value, (Mapping, list)) and _is_open(value, as_before_2_4)) for value in inner
+    )
+
+
+def _is_before_2_4() -> bool:
+    """Of the releases with distributed checkpoints; 1.13 has none to agree with."""
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    return major == "2" and minor.isdigit() and int(minor) < 4
 
 
 def name_of(path: Sequence[Any]) -> str:

@@ -56,11 +56,12 @@ def save(
     *,
     incremental: bool,
     unchanged: str,
+    for_dcp: bool = True,
     progress: Callable[[Doing], None],
 ) -> SaveReport:
     BACKGROUND.finish()
     started = time.monotonic()
-    plan = plan_save(state_dict, ranks)
+    plan = plan_save(state_dict, ranks, for_dcp)
     stamps = RECALL.stamps(plan) if unchanged == VERSION else {}
     plan = replace(plan, digests=RECALL.digests(stamps))
     planned = time.monotonic()

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import checkpoint
+from ... import checkpoint, fs
 from ...ranks import Ranks
 from .. import folder, values
 from ..meeting import RanksMissing
@@ -48,10 +48,10 @@ def _round_trip(session: Session, root: Path) -> Outcome:
     ranks = _ranks(session)
     own = {_name(session.place.rank): _state(session, session.place.rank)}
     try:
-        saved = checkpoint.save(own, root, step=STEP, ranks=ranks, incremental=False, progress=partial(_rehearse, session))
+        watch = partial(_rehearse, session)
+        saved = checkpoint.save(own, root, step=STEP, ranks=ranks, incremental=False, for_dcp=False, progress=watch)
     except checkpoint.NotCommitted as error:
-        if isinstance(error.__cause__, RanksMissing):
-            raise error.__cause__ from None
+        _raise_if_missing(error)
         name = folder.finding_id(error.errno) if error.errno else "checkpoint-failed"
         message = f"a checkpoint in {session.options.checkpoint_dir} was not written: {error.problem.replace(str(root), root.name)}"
         return Outcome(findings=(Finding(name, message, error.ranks),), broken=True)
@@ -60,6 +60,11 @@ def _round_trip(session: Session, root: Path) -> Outcome:
     findings = united([Finding(problem[0], problem[1], (rank,)) for rank, problem in enumerate(said) if problem])
     data = {"bytes": saved.bytes, "save_s": round(saved.write_s + saved.commit_s, 3)}
     return Outcome("" if findings else _in_words(session, data), findings, data, bool(findings))
+
+
+def _raise_if_missing(error: checkpoint.CheckpointError) -> None:
+    if isinstance(error.__cause__, RanksMissing):
+        raise error.__cause__ from None
 
 
 def _ranks(session: Session) -> Ranks:
@@ -96,7 +101,10 @@ def _read(session: Session, root: Path, ranks: Ranks) -> list[str] | None:
     except checkpoint.DamagedFile as error:
         return ["checkpoint-damaged", f"{Path(error.path).name} is damaged: {error.problem} (a checkpoint in {where})"]
     except checkpoint.CheckpointError as error:
+        _raise_if_missing(error)
         return ["checkpoint-failed", str(error)]
+    except fs.RankFailed as error:  # another rank's, which reports it
+        return None if session.place.rank not in error.ranks else [folder.finding_id(error.errno), str(error)]
     except OSError as error:
         return [folder.finding_id(error.errno), folder.in_words("reading a checkpoint", where, error)]
     return None
