@@ -67,7 +67,7 @@ class Ready:
     reader: Reader
     wanted: Wanted
     values: tuple[Any, ...]
-    step: int
+    content: Manifest
     bytes: int
 
 
@@ -126,10 +126,12 @@ def _load_one(
 ) -> LoadReport:
     started = time.monotonic()
     ready = _together("checkpoint/verify", ranks, lambda: _prepare(state_dict, backend, folder, ranks, allow_pickle))
+    if len(set(ranks.exchange("checkpoint/same", ready.content.digest))) > 1:
+        raise Vanished(f"{folder} was replaced while it was read: the ranks do not see the same checkpoint")
     verified = time.monotonic()
     _together("checkpoint/read", ranks, lambda: _fill(state_dict, backend, folder, ready))
     read_s = time.monotonic() - verified
-    return LoadReport(ready.step, f"{backend.root}/{folder}", ready.bytes, verified - started, read_s, refused)
+    return LoadReport(ready.content.step, f"{backend.root}/{folder}", ready.bytes, verified - started, read_s, refused)
 
 
 def _together(name: str, ranks: Ranks, action: Callable[[], Any]) -> Any:
@@ -172,6 +174,7 @@ def _of_others(failed: list[int], what: dict[str, Any]) -> Exception:
 
 def _prepare(state_dict: dict[str, Any], backend: Backend, folder: str, ranks: Ranks, allow_pickle: bool) -> Ready:
     """The plan of this rank, with all that it reads verified, and its share of what nobody reads; the objects, made."""
+    content = None
     try:
         content = finding.read_manifest(backend, folder)
         expanded = matching.expand(state_dict, content)
@@ -180,10 +183,10 @@ def _prepare(state_dict: dict[str, Any], backend: Backend, folder: str, ranks: R
         reader = Reader(backend, folder, content)
         values = tuple(reader.object(leaf.name, allow_pickle) for leaf in wanted.objects)
     except (manifest.DamagedFile, OSError) as error:
-        _raise_if_vanished(backend, folder, error)
+        _raise_if_vanished(backend, folder, content, error)
         raise
     size = sum(record.size for record in _records(wanted, content))
-    return Ready(expanded, reader, wanted, values, content.step, size)
+    return Ready(expanded, reader, wanted, values, content, size)
 
 
 def _refuse_damage(backend: Backend, folder: str, content: Manifest, wanted: Wanted, ranks: Ranks) -> None:
@@ -204,7 +207,7 @@ def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, ready: Read
     try:
         ready.reader.tensors(ready.wanted.tensors)
     except OSError as error:
-        _raise_if_vanished(backend, folder, error)
+        _raise_if_vanished(backend, folder, ready.content, error)
         raise
     for leaf, value in zip(ready.wanted.objects, ready.values):
         leaf.container[leaf.key] = value
@@ -215,8 +218,9 @@ def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, ready: Read
             state_dict[key] = ready.expanded[key]
 
 
-def _raise_if_vanished(backend: Backend, folder: str, error: Exception) -> None:
-    if folder not in backend.folders():
+def _raise_if_vanished(backend: Backend, folder: str, read: Manifest | None, error: Exception) -> None:
+    """Also where the name is another checkpoint's by now: a step that was pruned may be saved again under it."""
+    if folder not in backend.folders() or finding.manifest_if_whole(backend, folder) != read:
         raise Vanished(f"{folder} was replaced or pruned while it was read") from error
 
 

@@ -92,6 +92,11 @@ class Manifest:
     def bytes(self) -> int:
         return sum(entry.size for entry in self.files)
 
+    @property
+    def digest(self) -> str:
+        """Tells this commit from any other."""
+        return hashlib.sha256(dumps(self)).hexdigest()
+
     def records(self) -> Iterator[tuple[str, Record]]:
         """Every record with the name of its tensor or object."""
         for name, tensor in self.tensors.items():

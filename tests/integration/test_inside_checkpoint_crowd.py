@@ -1,0 +1,27 @@
+"""Several jobs, readers and prune at one root at once. What they do is in checkpoint_crowd.py, which runs where torch is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.smoking import PYTHON, environment
+
+PROJECT = Path(__file__).parents[2]
+TIMEOUT_S = 300
+
+pytestmark = pytest.mark.torch
+
+
+def test_whoever_saves_reads_or_prunes_beside_every_state_is_whole(tmp_path: Path) -> None:
+    command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_crowd", str(tmp_path)]
+    variables = environment() | {"PYTHONPATH": str(PROJECT)}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=PROJECT, env=variables, check=False)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    counts = json.loads(ran.stdout.splitlines()[-1])
+    assert counts["overwrites"]["overwrites"] == 500
+    assert [counts[name]["saves"] for name in ("same steps", "other steps", "pruned")] == [120] * 3
+    assert min(count for counted in counts.values() for count in counted.values()) > 0, counts
