@@ -67,7 +67,7 @@ class Fork:
 def overwrites(root: Path) -> dict[str, int]:
     """One step, saved again and again, while others read it: by name, and as the latest. Nobody sees it missing, mixed, or go back."""
     checkpoint.save(state(0), root, step=1)
-    newest = {}
+    newest: dict[int | str, int] = {}
 
     def read(step: int | str) -> None:
         tag = loaded(root, step)

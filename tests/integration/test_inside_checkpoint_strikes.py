@@ -1,6 +1,8 @@
-"""Checkpoints that are struck at every system call of a save: killed, refused by the disk, written by halves. And the order of the calls.
+"""Checkpoints that are struck at every system call of a save: killed, refused by the disk, written by halves. The order of the calls. And
+every flipped bit.
 
-The cases are in checkpoint_strikes.py, which runs where torch is. PROVISION_EXHAUSTIVE=1: every error at every call, in every scene.
+The cases are in checkpoint_strikes.py and checkpoint_flips.py, which run where torch is. PROVISION_EXHAUSTIVE=1: every error at every
+call, in every scene.
 """
 
 from __future__ import annotations
@@ -64,6 +66,12 @@ def test_an_error_at_every_call_is_told_and_leaves_the_old_state(place: Path) ->
     cases = run("checkpoint_strikes", str(place), "all-failures" if IS_EXHAUSTIVE else "failures")
     assert {"first", "overwrite", "incremental", "lasting overwrite", "short overwrite"} <= set(cases)
     assert all(number > (3 if name.startswith("short") else 20) for name, number in cases.items()), cases
+
+
+def test_every_flipped_bit_is_refused_by_the_name_of_its_file(place: Path) -> None:
+    flips = run("checkpoint_flips", str(place))
+    assert "manifest.json" in flips and len(flips) >= 4, flips
+    assert set(flips.values()) == {200}
 
 
 CALL = re.compile(r"^\d+ +(?P<call>\w+)\((?P<arguments>.*)\) += (?P<result>-?\d+)")

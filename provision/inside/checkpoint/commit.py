@@ -36,7 +36,8 @@ VISIBLE_S = 30.0
 class NotCommitted(manifest.CheckpointError):
     """The new checkpoint is not there; `ranks` are those that failed, `errno` what the first of them was told (0: nothing).
 
-    One case is open: where rank 0 fell silent while it published (errno ETIMEDOUT), the others cannot know whether it had.
+    One case is open: where rank 0 fell silent at checkpoint/ready or checkpoint/publish (errno ETIMEDOUT), the others cannot know
+    whether it has published, or will when it goes on.
     """
 
     def __init__(self, step: int, failure: fs.RankFailed) -> None:
@@ -120,7 +121,11 @@ def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> d
 
 
 def _publish_together(backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks) -> str:
-    """The folder's name. What rank 0 did counts, also where another rank is missed while it is told."""
+    """The folder's name. What rank 0 did counts, also where another rank is missed while it is told.
+
+    Rank 0 first asks whether all are still there: it may have been stopped for so long that they gave up.
+    """
+    fs.barrier("checkpoint/ready", ranks)
     try:
         folder: str = fs.decide("checkpoint/publish", ranks, lambda: _publish(backend, opened, step, ranks.world_size))
     except RanksMissing as error:

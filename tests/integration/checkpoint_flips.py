@@ -1,0 +1,64 @@
+"""One bit is flipped at random places of every file of a checkpoint: the program that test_inside_checkpoint_strikes.py runs, with torch.
+
+Prints, as JSON, how many flips of which file were refused by its name, with nothing of the state dict changed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import torch
+
+from provision.inside import checkpoint
+from tests.integration.checkpoint_strikes import state
+
+FLIPS = 200
+
+
+def untouched() -> dict[str, object]:
+    held = state(-1)
+    held["stays"].zero_()
+    return held
+
+
+def flips(path: Path, draw: random.Random) -> int:
+    content = path.read_bytes()
+    held, before = untouched(), untouched()
+    for _ in range(FLIPS):
+        place, bit = draw.randrange(len(content)), draw.randrange(8)
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(bytes([content[place] ^ 1 << bit]))
+        try:
+            checkpoint.load(held, path.parent.parent)
+            raise AssertionError(f"bit {bit} of byte {place} of {path.name} was flipped, and nobody noticed")
+        except checkpoint.DamagedFile as error:
+            assert Path(error.path).name == path.name, error
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(content[place : place + 1])
+    assert all(same(held[name], before[name]) for name in before), "a refused load changed the state dict"
+    return FLIPS
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return bool(torch.equal(one, other))
+    return one == other
+
+
+def main(place: Path) -> dict[str, int]:
+    saved = Path(checkpoint.save(state(5), place / "root", step=1).folder)
+    draw = random.Random(0)
+    told = {path.name: flips(path, draw) for path in sorted(saved.iterdir())}
+    assert checkpoint.verify(place / "root") == []
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]))))

@@ -1,0 +1,31 @@
+"""Ranks that die or stop in the middle of a save, and eight that do not. They are in checkpoint_ranks.py, which runs where torch is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.smoking import PYTHON, environment
+
+PROJECT = Path(__file__).parents[2]
+TIMEOUT_S = 300
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_rank_that_dies_or_stops_in_a_save_is_named_and_nothing_is_committed(tmp_path: Path) -> None:
+    command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_ranks", str(tmp_path)]
+    variables = environment() | {"PYTHONPATH": str(PROJECT)}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=PROJECT, env=variables, check=False)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert json.loads(ran.stdout.splitlines()[-1]) == {
+        "SIGKILL 1": [1],
+        "SIGKILL 0": [0],
+        "SIGSTOP 1": [1],
+        "SIGSTOP 0": [0],
+        "SIGKILL 0 with the store": [0],
+        "eight": ["done"] * 8,
+    }
