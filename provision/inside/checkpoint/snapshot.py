@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .planning import pieces
 from .serializing import is_plain
+from .writing import hashing_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,11 +64,9 @@ class Snapshot:
 
     def _bring_up_to_date(self, items: Sequence[Item], fresh: set[Place]) -> set[Place]:
         """Which pieces differed."""
-        import torch
-
         sources = [(piece, item.place in fresh) for item in items for piece in pieces(item)]
         targets = [piece for item in items for piece in pieces(replace(item, data=self._memory[item.place]))]
-        with ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="provision-snapshot") as pool:
+        with ThreadPoolExecutor(hashing_threads(), thread_name_prefix="provision-snapshot") as pool:
             same = pool.map(lambda pair: _bring_up_to_date(*pair[0], target=pair[1]), zip(sources, targets))
             return {piece.place for (piece, _), is_same in zip(sources, same) if not is_same}
 
