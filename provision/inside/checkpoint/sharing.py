@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Dict, Hashable
 
-from . import finding
+from . import finding, layout, manifest
+from .backends.traits import Stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from .backends import Backend, Stat
+    from .backends import Backend
+    from .manifest import FileEntry
 
 # The files that one folder needs, by the key of their bytes.
-Usage = Dict[Hashable, "Stat"]
+Usage = Dict[Hashable, Stat]
 
 
 def usage(backend: Backend, folder: str) -> Usage:
-    """Of a committed or an unfinished folder; of one that vanished, what was still seen."""
-    places = [(folder, name) for name in _files(backend, folder)]
-    if backend.traits.links == "reference":
-        content = finding.manifest_if_whole(backend, folder)
-        places += [(entry.home, entry.name) for entry in content.files if entry.home] if content else []
-    found: Usage = {}
-    for home, name in places:
-        try:
-            stat = backend.stat(home, name)
-        except FileNotFoundError:
-            continue
-        found[stat.key] = stat
-    return found
+    """Of a committed or an unfinished folder; of one that vanished, what was still seen.
+
+    Where files are referred to, their sizes are the manifest's: asking a store for each of them would be a request each.
+    """
+    content = finding.manifest_if_whole(backend, folder) if _refers(backend) and layout.parse(folder) else None
+    if content is None:
+        return _seen(backend, folder, _files(backend, folder))
+    told = {key(backend, folder, entry): Stat(entry.size, 1, key(backend, folder, entry)) for entry in content.files}
+    return {**told, **_seen(backend, folder, [manifest.NAME])}
+
+
+def key(backend: Backend, folder: str, entry: FileEntry) -> Hashable:
+    """The same for two files of two checkpoints only if they are one. Raises FileNotFoundError."""
+    if _refers(backend):
+        return (entry.home or folder, entry.name)
+    return backend.stat(entry.home or folder, entry.name).key
 
 
 def held(used: Usage) -> int:
@@ -54,6 +59,21 @@ def freed(usages: Mapping[str, Usage], going: Iterable[str]) -> int:
             names[key] -= 1
     sizes = {key: stat.size for used in gone for key, stat in used.items()}
     return sum(sizes[key] for key, left in names.items() if left <= 0)
+
+
+def _seen(backend: Backend, folder: str, names: Iterable[str]) -> Usage:
+    found: Usage = {}
+    for name in names:
+        try:
+            stat = backend.stat(folder, name)
+        except FileNotFoundError:
+            continue
+        found[stat.key] = stat
+    return found
+
+
+def _refers(backend: Backend) -> bool:
+    return backend.traits.links == "reference"
 
 
 def _files(backend: Backend, folder: str) -> list[str]:

@@ -19,7 +19,7 @@ def open_root(root: str, options: Mapping[str, Any] | None = None) -> Backend:
         raise InvalidSpec(f"{root} is a folder: --option {next(iter(options))} is for a store at a URL.")
     try:
         backend = backends.open_root(root, **(options or {}))
-    except CheckpointError as error:
+    except (CheckpointError, TypeError) as error:  # a store's package refuses an option that it does not know by TypeError
         raise InvalidSpec(f"{error}.") from error
     if is_folder(root):
         _check_folder(Path(backend.root), backend)
@@ -27,7 +27,7 @@ def open_root(root: str, options: Mapping[str, Any] | None = None) -> Backend:
 
 
 def is_folder(root: str) -> bool:
-    return "://" not in root or root.startswith("file://")
+    return "://" not in root or root.startswith(("file://", "local://"))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.inside.checkpoint import Backend, CheckpointError, Damage, finding, layout, manifest, verifying
+from provision.inside.checkpoint import Backend, CheckpointError, Damage, finding, layout, manifest, sharing, verifying
 from provision.inside.checkpoint.manifest import FileEntry, Manifest
 from provision.model import Progress
 from provision.workflows.checkpoint.showing import TRIES, chosen
@@ -101,7 +101,7 @@ class _Run:
     def _key(self, folder: str, entry: FileEntry) -> Hashable:
         """The same for two files only if they are one, and are to be the same."""
         try:
-            return self._backend.stat(entry.home or folder, entry.name).key, entry.size, entry.sha256
+            return sharing.key(self._backend, folder, entry), entry.size, entry.sha256
         except OSError:
             return folder, entry.name
 
