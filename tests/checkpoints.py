@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from provision.inside.checkpoint.backends import FileBackend
+from provision.inside.checkpoint.backends import open_root
 from provision.inside.checkpoint.commit import Committed, commit
 from provision.inside.checkpoint.planning import OBJECT, Item, Plan
 from provision.inside.checkpoint.writing import BIG
@@ -16,9 +16,9 @@ def plan(contents: dict[str, bytes]) -> Plan:
     return Plan(tuple(Item(name, OBJECT, content) for name, content in contents.items()), {name: (name,) for name in contents})
 
 
-def save(root: Path, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any) -> Committed:
+def save(root: Path | str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any) -> Committed:
     given = {"incremental": True, "progress": lambda _: None, **options}
-    return commit(FileBackend(root), step, plan(contents), ranks or alone(), **given)
+    return commit(open_root(root), step, plan(contents), ranks or alone(), **given)
 
 
 def big(letter: str) -> bytes:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -339,6 +340,28 @@ class Quiet:
         from provision.console import Bar
 
         return Bar(title, total, None)
+
+
+def test_a_store_of_objects_is_looked_at_by_its_url() -> None:
+    memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
+    url = f"memory://{secrets.token_hex(8)}/run"
+    assert said("list", url)["checkpoints"] == []
+    for step in (100, 200, 300):
+        save(url, step, {"w": big("w"), "m": big(str(step)[0])})
+    found = said("list", url)
+    assert [(row["step"], row["latest"], row["state"]) for row in found["checkpoints"]] == [
+        (100, False, "committed"), (200, False, "committed"), (300, True, "committed"),
+    ]  # fmt: skip
+    assert [row["shared_bytes"] for row in found["checkpoints"]] == [BIG] * 3
+    assert found["bytes"] == sum(row["own_bytes"] for row in found["checkpoints"]) + BIG
+    assert said("verify", url, "--all")["bytes_read"] == 4 * BIG
+    home = found["checkpoints"][0]["folder"]
+    assert {one["home"] for one in said("show", url)["files"]} == {home, None}
+    before = memory.MemoryFileSystem().du(url)
+    pruned = said("prune", url, "--keep", 1)
+    assert before - memory.MemoryFileSystem().du(url) == pruned["freed_bytes"] > 2 * BIG
+    assert pruned["removed"] == [row["folder"] for row in found["checkpoints"][:2]]
+    assert [row["verdict"] for row in said("verify", url, "--all")["checkpoints"]] == ["whole"]
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -77,7 +77,7 @@ def unfinished(backend: Backend) -> list[str]:
 
 def unfinished_row(backend: Backend, name: str) -> Unfinished:
     writer = layout.writer(name)
-    made_for = layout.parse(name) or layout.parse(name.split(layout.SEPARATOR)[1] if writer else "")
+    made_for = layout.parse(layout.target(name) or "")
     return Unfinished(
         name=name,
         step=made_for.step if made_for else None,
