@@ -31,6 +31,8 @@ TEST_TOOLS = [
 ]
 # Two files at a time: much of the integration tests is waiting, for an engine, an index, a deadline.
 PARALLEL = ("-n", "2", "--dist", "loadfile")
+# A store of objects on this machine, and a client: of moto no more than its S3 (`moto[server]` brings all of it).
+STORE_TOOLS = ["moto>=5", "flask", "flask-cors", "py-partiql-parser", "s3fs"]
 # What tools/update_data reads and writes with.
 DATA_TOOLS = ["pypi-simple>=1.8", "remotezip>=0.12", "ruamel.yaml>=0.18"]
 
@@ -95,7 +97,7 @@ def _other_pythons() -> list[Path]:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Tests with real parts; a part that is absent skips with its reason, and fails where PROVISION_REQUIRE names it."""
-    session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
+    session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS, *STORE_TOOLS)
     chosen = session.posargs or PARALLEL
     session.run("pytest", "tests/integration", "--durations=15", *chosen, env=_interpreter_with_torch(session))
 
@@ -108,7 +110,12 @@ def _interpreter_with_torch(session: nox.Session) -> dict[str, str]:
     made = place / "torch"
     command = ["provision", "env", "create", "--torch", "2.3", "--cuda", "12.1", "--envs", str(place / "envs"), "--prefix", str(made)]
     session.run(*command, env={"PROVISION_DATA": str(place / "data")}, success_codes=range(20))
-    return {"PROVISION_TEST_PYTHON": str(made / "bin" / "python")} if (made / "bin" / "python").exists() else {}
+    python = made / "bin" / "python"
+    if not python.exists():
+        return {}
+    # Beside the environment, which stays as it was locked.
+    session.run(str(python), "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(place / "s3fs"), "s3fs", external=True)
+    return {"PROVISION_TEST_PYTHON": str(python), "PROVISION_TEST_S3FS": str(place / "s3fs")}
 
 
 @nox.session

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from provision.inside.checkpoint import CheckpointError, NotCommitted, finding, latest, layout, list_steps, manifest, prune, verify
-from provision.inside.checkpoint.backends import Backend, FileBackend, open_root
+from provision.inside.checkpoint.backends import Backend, FileBackend, ObjectBackend, open_root
+from provision.inside.checkpoint.backends.stores import Store
 from provision.inside.checkpoint.commit import Committed, commit
 from provision.inside.checkpoint.planning import OBJECT, Item, Plan
 from provision.inside.checkpoint.writing import BIG
@@ -333,3 +334,14 @@ def test_a_folder_is_a_folder_however_it_is_named(tmp_path: Path) -> None:
         backend: Backend = open_root(given)
         assert isinstance(backend, FileBackend)
         assert backend.root == str(tmp_path)
+
+
+def test_the_docs_table_says_what_the_traits_say(tmp_path: Path, root: str) -> None:
+    kinds = {"a folder": open_root(tmp_path).traits, "`memory://`": open_root(root).traits}
+    kinds["`s3://` and others"] = ObjectBackend(Store("s3://bucket", None, "bucket", "s3")).traits
+    page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
+    for kind, traits in kinds.items():
+        visible = "one rename" if traits.rename else "`manifest.json`, put last"
+        file = {"hard": "a hard link", "reference": "a reference"}[traits.links]
+        row = f"| {kind} | {visible} | {file} | {'synced' if traits.sync else 'written'} | {'yes' if traits.shared else 'no'} |"
+        assert row in page

@@ -1,0 +1,286 @@
+"""Checkpoints in a bucket: s3fs asks moto's S3 over HTTP, on loopback. Without a server: tests/unit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.inside.checkpoint import NotCommitted, finding, latest, list_steps, manifest, prune, verify
+from provision.inside.checkpoint.backends import open_root
+from provision.inside.checkpoint.commit import Committed, commit
+from provision.inside.checkpoint.planning import OBJECT, Item, Plan
+from provision.inside.checkpoint.writing import BIG
+from provision.inside.ranks import Ranks, alone
+from provision.inside.smoke.launcher import free_port
+from tests.integration import s3
+from tests.table import Table
+
+PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
+# Where that interpreter finds s3fs, if it has none of its own.
+S3FS = os.environ.get("PROVISION_TEST_S3FS", "")
+REPOSITORY = Path(__file__).parents[2]
+TIMEOUT_S = 120
+Strike = Callable[[str], Any]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[s3.S3]:
+    with s3.serve() as served:
+        yield served
+
+
+@pytest.fixture
+def root(store: s3.S3, request: pytest.FixtureRequest) -> Iterator[str]:
+    store.asked.clear()
+    yield f"s3://{s3.BUCKET}/{request.node.name}"
+    store.strike = lambda _: None
+
+
+def plan(contents: dict[str, bytes]) -> Plan:
+    return Plan(tuple(Item(name, OBJECT, content) for name, content in contents.items()), {name: (name,) for name in contents})
+
+
+def save(store: s3.S3, root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None) -> Committed:
+    backend = open_root(root, **store.options)
+    return commit(backend, step, plan(contents), ranks or alone(), incremental=True, progress=lambda _: None)
+
+
+def newest(store: s3.S3, root: str) -> dict[str, bytes]:
+    backend = open_root(root, **store.options)
+    folder = finding.latest(backend)
+    assert folder is not None
+    assert verify(root, **store.options) == []
+    found = finding.read_manifest(backend, folder)
+    homes = {entry.name: entry.home or folder for entry in found.files}
+    return {name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size] for name, at in found.objects.items()}
+
+
+def big(letter: str) -> bytes:
+    return letter.encode() * BIG
+
+
+def folders(store: s3.S3, root: str) -> set[str]:
+    """Of all objects that are there, with a client of its own."""
+    import s3fs
+
+    files = s3fs.S3FileSystem(**store.options, use_listings_cache=False, skip_instance_cache=True)
+    start = root.partition("://")[2] + "/"
+    return {path[len(start) :].partition("/")[0] for path in files.find(start)}
+
+
+def test_saved_again_pruned_and_read_from_a_bucket(store: s3.S3, root: str) -> None:
+    first = save(store, root, 1, {"a": big("a"), "b": b"1"})
+    second = save(store, root, 2, {"a": big("a"), "b": b"2"})
+    third = save(store, root, 2, {"a": big("a"), "b": b"3"})
+    assert (third.done.written, third.done.linked) == (1, BIG)
+    assert prune(root, keep=1, **store.options).removed == (first.folder,)
+    assert (list_steps(root, **store.options), latest(root, **store.options)) == ([2], 2)
+    assert newest(store, root) == {"a": big("a"), "b": b"3"}
+    assert folders(store, root) == {"latest", first.folder, third.folder}
+    assert second.folder not in folders(store, root)
+    # A flipped byte, in a file that two checkpoints refer to.
+    files = open_root(root, **store.options)
+    [held] = files.files(first.folder)
+    content = bytearray(files.read(first.folder, held))
+    content[7] ^= 1
+    import s3fs
+
+    s3fs.S3FileSystem(**store.options, use_listings_cache=False).pipe_file(f"{root}/{first.folder}/{held}", bytes(content))
+    assert [(damage.folder, damage.file, damage.tensors) for damage in verify(root, **store.options)] == [(first.folder, held, ("a",))]
+
+
+def test_the_manifest_is_put_when_all_else_is_there(store: s3.S3, root: str) -> None:
+    made = save(store, root, 1, {"a": big("a"), "b": b"1"})
+    put = store.of("PUT", root)
+    assert put[0].startswith(".tmp~")
+    assert put[-2:] == [f"{made.folder}/{manifest.NAME}", "latest"]
+    assert store.of("DELETE", root)[-1] == put[0]
+    start = f" /{s3.BUCKET}/{root.rpartition('/')[2]}/"
+    order = [said for said in store.asked if start in said and not said.startswith(("HEAD", "GET"))]
+    assert [said.split(start)[0] for said in order[-3:]] == ["PUT", "PUT", "DELETE"]
+
+
+def test_what_others_did_meanwhile_is_seen(store: s3.S3, root: str) -> None:
+    ours = open_root(root, **store.options)
+    save(store, root, 1, {"a": b"1"})
+    assert len(ours.folders()) == 1
+    other = {**store.options, "default_block_size": 5 << 20}  # a client that shares nothing with ours
+    commit(open_root(root, **other), 2, plan({"a": b"2"}), alone(), incremental=True, progress=lambda _: None)
+    assert [name.step for name in finding.steps(ours)] == [1, 2]
+    prune(root, keep=1, **other)
+    assert [name.step for name in finding.steps(ours)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("strike", "words", "code"),
+    [
+        (s3.matching(r"^PUT .*distcp$", s3.ACCESS_DENIED, first=2), "Access Denied: s3://", 13),
+        (s3.matching(r"^PUT .*distcp$", s3.INTERNAL_ERROR), "We encountered an internal error: s3://", 121),
+        (s3.matching(r"^PUT .*distcp$", "drop"), "Could not connect|Connection", 5),
+        (s3.matching(r"^PUT .*manifest.json$", s3.ACCESS_DENIED), "Access Denied: s3://", 13),
+        (s3.matching(r"^PUT .*latest$", s3.INTERNAL_ERROR), "We encountered an internal error: s3://", 121),
+    ],
+    ids=["denied", "error", "dropped", "manifest", "latest"],
+)
+def test_what_the_store_refuses_is_told_on_all_ranks_and_nothing_is_left(
+    store: s3.S3, root: str, strike: Strike, words: str, code: int
+) -> None:
+    root = re.sub(r"[\[\]]", "-", root)
+    made = save(store, root, 1, {"a": big("o")})
+
+    def only_here(said: str) -> Any:
+        return strike(said) if said.endswith(f"/{manifest.NAME}") or not said.endswith("done") else None
+
+    store.strike = only_here
+    errors = Table(2).run(lambda ranks: save(store, root, 2, {f"{ranks.rank}": big("n"), f"{ranks.rank}b": big("m")}, ranks))
+    store.strike = lambda _: None
+    assert [type(error) for error in errors] == [NotCommitted] * 2, errors
+    assert re.search(words, str(errors[0]))
+    assert errors[0].errno == code
+    prune(root, keep=9, **store.options)  # a rank may have put an object after rank 0 had cleared away
+    assert folders(store, root) == {"latest", made.folder}
+    assert newest(store, root) == {"a": big("o")}
+
+
+def test_a_bucket_or_a_server_that_is_not_there(store: s3.S3, root: str) -> None:
+    with pytest.raises(NotCommitted, match="The specified bucket does not exist: s3://nowhere/run/") as missing:
+        save(store, "s3://nowhere/run", 1, {"a": b"1"})
+    assert missing.value.errno == 2
+    assert list_steps("s3://nowhere/run", **store.options) == []
+    silent = {**store.options, "endpoint_url": f"http://127.0.0.1:{free_port()}"}
+    with pytest.raises(OSError, match="Could not connect to the endpoint URL"):
+        list_steps(root, **silent)
+
+
+# What a writer had asked (it may still be served), or had just been served, when it was killed; and the steps that are there then.
+DEATHS = {
+    r"^PUT .*/\.tmp~[^/]* done$": ([1],),
+    r"^PUT .*distcp done$": ([1],),
+    r"^PUT .*\.part-00000\.json done$": ([1],),
+    r"^DELETE .*\.part-00000\.json done$": ([1],),
+    r"^PUT .*manifest\.json$": ([1], [1, 2]),
+    r"^PUT .*manifest\.json done$": ([1, 2],),
+    r"^PUT .*latest done$": ([1, 2],),
+}
+WRITER = """
+import json, sys
+from provision.inside.checkpoint.backends import open_root
+from provision.inside.checkpoint.commit import commit
+from provision.inside.checkpoint.planning import OBJECT, Item, Plan
+from provision.inside.ranks import alone
+root, options, size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+plan = Plan((Item("a", OBJECT, b"a" * size), Item("b", OBJECT, b"n" * size)), {"a": ("a",), "b": ("b",)})
+commit(open_root(root, **options), 2, plan, alone(), incremental=True, progress=lambda _: None)
+"""
+
+
+def test_wherever_the_writer_is_killed_the_old_or_the_new_is_there(store: s3.S3, root: str) -> None:
+    roots = {pattern: f"{root}/{place}" for place, pattern in enumerate(DEATHS)}
+    for place in roots.values():
+        save(store, place, 1, {"a": big("a"), "b": big("o")})
+    writers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def kill(said: str) -> None:
+        for pattern, place in roots.items():
+            if f"/{place.partition('://')[2]}/" in said and re.search(pattern, said):
+                writers[pattern].send_signal(signal.SIGKILL)
+
+    store.strike = kill
+    for pattern, place in roots.items():
+        writers[pattern] = subprocess.Popen([sys.executable, "-c", WRITER, place, json.dumps(store.options), str(BIG)], cwd=REPOSITORY)
+    for writer in writers.values():
+        with writer:
+            writer.wait(TIMEOUT_S)
+    store.strike = lambda _: None
+    assert {writer.returncode for writer in writers.values()} == {-signal.SIGKILL}
+    for pattern, steps in DEATHS.items():
+        place = roots[pattern]
+        assert list_steps(place, **store.options) in steps, pattern
+        assert newest(store, place) in ({"a": big("a"), "b": big("o")}, {"a": big("a"), "b": big("n")}), pattern
+        last = save(store, place, 3, {"z": b"z"})
+        prune(place, keep=1, **store.options)
+        assert folders(store, place) == {"latest", last.folder}, pattern
+
+
+RANK = """
+import json, os, sys, warnings
+import torch
+from inside import checkpoint, ranks
+rank, world_size, root, options = int(os.environ["RANK"]), 2, os.environ["ROOT"], json.loads(os.environ["OPTIONS"])
+from datetime import timedelta
+store = torch.distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world_size, rank == 0, timedelta(seconds=60))
+us = ranks.through_store(store, rank, world_size, timeout_s=60)
+found = {}
+state = {"same": torch.arange(300_000.0), f"own{rank}": torch.full((300_000,), float(rank)), "small": torch.tensor(1), "word": "one"}
+checkpoint.save(state, root, step=1, ranks=us, **options)
+state["small"], state["word"] = torch.tensor(2), "two"
+report = checkpoint.save(state, root, step=1, ranks=us, **options)
+found["linked"] = [report.bytes, report.written, report.linked]
+other = {"same": torch.zeros(300_000), f"own{1 - rank}": torch.zeros(300_000), "small": torch.tensor(0), "word": ""}
+checkpoint.load(other, root, ranks=us, **options)
+of_other = other[f"own{1 - rank}"].unique().tolist()
+found["loaded"] = [bool((other["same"] == state["same"]).all()), of_other, int(other["small"]), other["word"]]
+referring = checkpoint.path(root, **options)
+checkpoint.save(state, root, step=2, ranks=us, incremental=False, **options)
+def read_by_torch(path):
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+    warnings.simplefilter("ignore")
+    os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")
+    os.environ["AWS_ENDPOINT_URL"] = options["endpoint_url"]  # torch 2.3's reader takes no options
+    plain = {"same": torch.zeros(300_000), "own1": torch.zeros(300_000), "small": torch.tensor(0)}
+    try:
+        dcp.load(plain, storage_reader=FsspecReader(path))
+    except BaseException as error:  # torch's CheckpointException is no Exception
+        return f"{type(error).__name__}: {error}"
+    return [bool((plain["same"] == state["same"]).all()), plain["own1"].unique().tolist(), int(plain["small"])]
+if rank == 0:
+    found["torch"] = torch.__version__
+    found["whole"] = read_by_torch(checkpoint.path(root, **options))
+    found["referring"] = read_by_torch(referring)
+print("found", json.dumps(found), flush=True)
+store.get("left") if rank == 0 else store.set("left", "1")  # rank 0 hosts the store, so it leaves last
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+def test_two_ranks_with_tensors_and_torchs_own_reader(store: s3.S3, root: str) -> None:
+    environment = {
+        **os.environ,
+        "ROOT": root,
+        "OPTIONS": json.dumps(store.options),
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY / "provision"), S3FS]))
+    if subprocess.run([PYTHON, "-c", "import s3fs"], env=environment, capture_output=True, check=False).returncode != 0:
+        assert not S3FS, f"PROVISION_TEST_S3FS={S3FS} holds no s3fs that {PYTHON} can import"
+        pytest.skip(f"{PYTHON} has no s3fs; nox installs one beside it (PROVISION_TEST_S3FS)")
+    given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    children = [subprocess.Popen([PYTHON, "-c", RANK], env={**environment, "RANK": str(rank)}, **given) for rank in range(2)]
+    try:
+        said = [child.communicate(timeout=TIMEOUT_S) for child in children]
+    finally:
+        for child in children:
+            with child:
+                child.kill()
+    assert all("found " in out for out, _ in said), said
+    found = [json.loads(out.rpartition("found ")[2]) for out, _ in said]
+    total, written, linked = found[0]["linked"]
+    assert (total, linked) == (written + linked, 3 * 4 * 300_000)
+    assert [one["loaded"] for one in found] == [[True, [1.0], 2, "two"], [True, [0.0], 2, "two"]]
+    assert found[0]["whole"] == [True, [1.0], 2]
+    if found[0]["torch"].startswith("2.3."):  # its reader takes an absolute path for one of this machine
+        assert "No such file or directory: '/bucket/" in found[0]["referring"]
+    else:
+        assert found[0]["referring"] == [True, [1.0], 2]
