@@ -5,6 +5,7 @@ Usage: readers.py save|read FOLDER. One process, plain values of all kinds. The 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import warnings
@@ -120,7 +121,7 @@ def read(folder: Path) -> dict[str, list[str]]:
     ours = blank(expected)
     checkpoint.load(ours, folder / "all")
     found = {"ours": wrong(ours, expected)}
-    if hasattr(torch.distributed, "checkpoint") and not saved["torch"].startswith("1."):
+    if importlib.util.find_spec("torch.distributed.checkpoint") and not saved["torch"].startswith("1."):
         found.update(read_by_torch(folder, dtypes))
         # Dicts without tensors are one object up to torch 2.3, and their values later; later ones read both.
         if not torch.__version__.startswith("2.3") or saved["torch"].startswith("2.3"):

@@ -19,6 +19,7 @@ OTHERS = [python for python in os.environ.get("PROVISION_TEST_OTHER_PYTHONS", ""
 def test_ours_and_torchs_readers_read_every_kind_of_value(tmp_path: Path) -> None:
     assert run("readers.py", "save", str(tmp_path)) == {"problems": []}
     found = run("readers.py", "read", str(tmp_path))
+    assert {"ours", "dcp.load", "FileSystemReader", "dcp_to_torch_save", "converted"} <= set(found)
     assert found["ours"] == []
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
