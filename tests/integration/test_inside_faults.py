@@ -41,7 +41,7 @@ ENDING: list[tuple[str, str, Found]] = [
     ("disk-full:1", "--only filesystem", ("filesystem", "disk-full", (1,))),
     ("unwritable:0", "--only filesystem", ("filesystem", "folder-unwritable", (0,))),
     ("unmounted:1", "--only checkpoint", ("checkpoint", "folder-unmounted", (1,))),
-    ("unresolvable-master", "--deadline rendezvous=6", ("rendezvous", "master-unresolvable", BOTH)),
+    ("unresolvable-master", "--deadline rendezvous=12", ("rendezvous", "master-unresolvable", BOTH)),
 ]
 # These leave the run going, so one run shows several.
 LASTING: list[tuple[tuple[str, ...], set[Found]]] = [

@@ -21,12 +21,21 @@ LISTENING = "0A"
 CONNECT_S = 3.0
 
 
-def why_unreachable(address: str, port: int, timeout_s: float = CONNECT_S) -> tuple[str, str] | None:
-    """The finding's id and the reason why a connection cannot be made now; None when one can."""
+def why_unresolvable(address: str, port: int) -> tuple[str, str] | None:
+    """The finding's id and the reason why a name has no address now; None when it has one."""
     try:
-        resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         return "master-unresolvable", f"the name {address} does not resolve here: {error.strerror}"
+    return None
+
+
+def why_unreachable(address: str, port: int, timeout_s: float = CONNECT_S) -> tuple[str, str] | None:
+    """The finding's id and the reason why a connection cannot be made now; None when one can."""
+    unresolvable = why_unresolvable(address, port)
+    if unresolvable is not None:
+        return unresolvable
+    resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, target = resolved[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.settimeout(timeout_s)

@@ -30,6 +30,7 @@ BEFORE_DEADLINE_S = 5.0
 DEVICE_ID_SINCE = (2, 3)
 DEVICE_ID_HANGS = ((2, 6, 0), (2, 7, 1))
 REHEARSED_SKEW_S = 30.0
+NAME_PAUSE_S = 0.5
 
 
 class PortBusy(Exception):
@@ -86,11 +87,21 @@ def _reach_store(session: Session) -> None:
     remaining_s = session.remaining_s()
     ends_at = time.monotonic() + max(remaining_s - min(BEFORE_DEADLINE_S, remaining_s / 3), 1)
     session.step = "reach the store"
+    _await_name(place.master_addr, place.master_port, ends_at)
     session.store = _connect(session, place.rank == 0 and not place.store_is_hosted, ends_at)
     session.mailbox = Mailbox(_connect(session, False, ends_at))
     session.meeting = Meeting(session.mailbox, place.rank, place.world_size)
     session.watchdog_mailbox = Mailbox(_connect(session, False, ends_at))
     session.say_where()
+
+
+def _await_name(address: str, port: int, ends_at: float) -> None:
+    """A name may become known only when rank 0's host or container is up. torch's store would wait for that too, but was seen to come
+    back 5 s and more after its own time-out (2.13), when nobody waits for the reason any longer."""
+    while (why := sockets.why_unresolvable(address, port)) is not None:
+        if time.monotonic() >= ends_at:
+            raise Unreachable(*why)
+        time.sleep(NAME_PAUSE_S)
 
 
 def _connect(session: Session, is_host: bool, ends_at: float) -> Any:
