@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.smoking import PYTHON, environment
+from tests.integration.test_inside_checkpoint_strikes import place
+
+__all__ = ["place"]
 
 PROJECT = Path(__file__).parents[2]
 TIMEOUT_S = 300
@@ -16,8 +19,8 @@ TIMEOUT_S = 300
 pytestmark = pytest.mark.torch
 
 
-def test_whoever_saves_reads_or_prunes_beside_every_state_is_whole(tmp_path: Path) -> None:
-    command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_crowd", str(tmp_path)]
+def test_whoever_saves_reads_or_prunes_beside_every_state_is_whole(place: Path) -> None:
+    command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_crowd", str(place)]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}
     ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=PROJECT, env=variables, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
