@@ -92,6 +92,20 @@ def where_nothing_can_be_deleted() -> Any:
     return [[one.exchange("meet", number, 60) for number in range(3)], store.tried]
 
 
+def long_words() -> list[Any]:
+    """More than torch's server takes at once (8 MiB since 2.4), from every rank; and what is left of it afterwards."""
+    return [long_words_in(of_rank) for of_rank in (tcp_stores(), [distributed.HashStore()] * RANKS)]
+
+
+def long_words_in(of_rank: list[Any]) -> list[bool]:
+    us = [ranks.through_store(store, rank, RANKS, 60) for rank, store in enumerate(of_rank)]
+    words = ["\u00e9" * (3 << 20), "short", ""]
+    said = together(lambda rank: us[rank].exchange("long", words[rank]))
+    before = of_rank[0].num_keys()
+    together(lambda rank: us[rank].exchange("short", rank))
+    return [said == [words] * RANKS, before > 2 * RANKS, of_rank[0].num_keys() <= 2 * RANKS]
+
+
 def groups_in_turn(port: int) -> list[Any]:
     """Three default groups in one process, at one port, with words of other ranks in their way."""
     found = []
@@ -157,6 +171,7 @@ def main() -> dict[str, Any]:
     return {
         "left": {kind: left_by_meetings(of_rank) for kind, of_rank in stores().items()},
         "introduced": {kind: introduced(of_rank) for kind, of_rank in stores().items()},
+        "long": long_words(),
         "keeping": where_nothing_can_be_deleted(),
         "groups": groups_in_turn(free_port()),
         "beside": beside_a_waiting_thread(free_port()),

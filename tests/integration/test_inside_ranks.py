@@ -21,6 +21,10 @@ def test_meetings_leave_nothing_in_any_kind_of_store(found: dict[str, Any]) -> N
     assert found["keeping"] == [[[0], [1], [2]], 1]  # a store that keeps everything is asked once
 
 
+def test_words_may_be_longer_than_the_server_takes_at_once(found: dict[str, Any]) -> None:
+    assert found["long"] == [[True, True, True]] * 2
+
+
 def test_ranks_agree_on_a_new_name_where_old_words_lie(found: dict[str, Any]) -> None:
     for kind, times in found["introduced"].items():
         assert [len(set(names)) for names in times] == [1, 1, 1], kind

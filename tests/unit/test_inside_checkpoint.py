@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from provision.inside import fs
 from provision.inside.checkpoint import (
     CheckpointError,
     NoCheckpoint,
@@ -26,6 +29,7 @@ from provision.inside.checkpoint import (
 )
 from provision.inside.checkpoint.backends import FileBackend, open_root
 from provision.inside.checkpoint.planning import OBJECT, assign
+from provision.inside.checkpoint.saving import checked_step
 from provision.inside.checkpoint.writing import BIG
 from provision.inside.ranks import Ranks
 from tests.checkpoints import big, save
@@ -304,3 +308,75 @@ def test_what_several_ranks_hold_is_written_by_one_of_them_and_evenly() -> None:
     assert writers == {("a", 0): 0, ("b", 0): 1, ("c", 0): 1, ("o",): 0}
     with pytest.raises(CheckpointError, match=r"a is \[9\] torch.uint8 on rank 1, but \[8\] torch.uint8 on rank 0"):
         assign([[key("a", 8)], [key("a", 9)]])
+
+
+def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"a": big("a"), "b": big("b")})
+    folder = tmp_path / "step-000000000001"
+    held = {name: folder / at.file for name, at in finding.read_manifest(open_root(tmp_path), folder.name).objects.items()}
+    held["a"].write_bytes(b"x" * BIG)  # found by its hash, once it was looked at
+    held["b"].write_bytes(big("b")[:-1])  # seen by its size, at once
+    assert {damage.file for damage in verify(tmp_path)} == {path.name for path in held.values()}
+    assert save(tmp_path, 2, {"a": big("a"), "b": big("b")}).done.written == 2 * BIG
+    assert verify(tmp_path, step=2) == []
+    assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).done.linked == 2 * BIG
+
+
+def test_ranks_that_save_different_steps_save_nothing(tmp_path: Path) -> None:
+    errors = Table(2).run(lambda ranks: save(tmp_path, 5 + ranks.rank, {f"{ranks.rank}": b"x"}, ranks))
+    assert [str(error) for error in errors] == ["nothing was saved: the ranks save different steps (5 on rank 0, 6 on rank 1)"] * 2
+    assert list_steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", [-1, True, 1.0, "4"])
+def test_a_step_that_is_none_is_refused(step: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        checked_step(step)
+
+
+def test_prune_keeps_what_was_committed_last_also_where_a_run_went_back(tmp_path: Path) -> None:
+    for step in (1000, 1900, 2000, 1100, 1200, 1300):
+        save(tmp_path, step, {"a": b"%d" % step})
+    assert prune(tmp_path, keep=2).removed == ("step-000000001000", "step-000000001100", "step-000000001900", "step-000000002000")
+    assert list_steps(tmp_path) == [1200, 1300]
+
+
+def test_errors_can_be_told_to_another_process(tmp_path: Path) -> None:
+    failed = NotCommitted(3, fs.RankFailed((1, 2), 28, "No space left on device", "/x"), is_certain=False)
+    for error in (manifest.DamagedFile("/x/y", "it is missing", ("a",)), failed, failed.failure):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again).keys()) == (type(error), str(error), vars(error).keys())
+    assert "as far as this rank can know" in str(failed)
+
+
+def test_a_root_stays_where_it_was_when_the_program_goes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    backend = open_root("deep/er")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    save(Path(backend.root), 1, {"a": b"1"})
+    assert list_steps(tmp_path / "deep" / "er") == [1]
+
+
+def test_a_rank_that_works_long_is_not_taken_for_one_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meetings go on while rank 0 publishes: far more of them than without."""
+    meetings: list[str] = []
+    publish = FileBackend.commit
+
+    def slowly(self: FileBackend, folder: str, step: int, content: bytes) -> str:
+        before = len(meetings)
+        while len(meetings) < before + 3:  # until the others were heard three times more
+            threading.Event().wait(0.01)
+        return publish(self, folder, step, content)
+
+    monkeypatch.setattr(FileBackend, "commit", slowly)
+
+    def counted(ranks: Ranks) -> Ranks:
+        def exchange(name: str, payload: Any) -> list[Any]:
+            meetings.append(name)
+            return ranks.exchange(name, payload)
+
+        return Ranks(ranks.rank, ranks.world_size, exchange)
+
+    made = Table(2).run(lambda ranks: save(tmp_path, 1, {f"{ranks.rank}": b"x"}, counted(ranks)))
+    assert [one.folder for one in made] == ["step-000000000001"] * 2

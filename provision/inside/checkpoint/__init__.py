@@ -149,8 +149,7 @@ def load(
 def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None:
     """The step that was committed last, which need not be the highest; None where there is none."""
     backend = open_root(root, **options)
-    folder = finding.latest(backend)
-    return None if folder is None else finding.read_manifest(backend, folder).step
+    return finding.step_of(finding.latest(backend))
 
 
 def path(root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any) -> str:
@@ -167,7 +166,12 @@ def list_steps(root: str | os.PathLike[str] | Backend, **options: Any) -> list[i
 def verify(root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any) -> list[Damage]:
     """All that is wrong with a checkpoint, every byte hashed; empty where it is whole. Raises NoCheckpoint."""
     backend = open_root(root, **options)
-    return verifying.damages(backend, loading.chosen(backend, step))
+    for _ in range(finding.TRIES):
+        folder = loading.chosen(backend, step)
+        found = verifying.damages(backend, folder)
+        if not found or folder in backend.folders():
+            return found
+    return found  # replaced again and again while it was read
 
 
 def prune(root: str | os.PathLike[str] | Backend, *, keep: int, every: int | None = None, dry_run: bool = False, **options: Any) -> Pruned:

@@ -28,6 +28,10 @@ class Result(Future, Generic[T]):  # type: ignore[type-arg]
         self.is_asked = True
         return super().exception(timeout)
 
+    def cancel(self) -> bool:
+        """Never: all ranks save, or none."""
+        return False
+
     def run(self, action: Callable[[], T]) -> None:
         self.set_running_or_notify_cancel()
         try:

@@ -11,15 +11,17 @@ import hashlib
 import json
 import sys
 import time
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from .. import fs
 from ..smoke.meeting import RanksMissing, StoreLost
 from . import covering, dcp, finding, layout, manifest, space
+from .busy import until_all_are_done
 from .planning import OBJECT
 from .writing import Known, Part, Writer
 
@@ -36,16 +38,23 @@ VISIBLE_S = 30.0
 class NotCommitted(manifest.CheckpointError):
     """The new checkpoint is not there; `ranks` are those that failed, `errno` what the first of them was told (0: nothing).
 
-    One case is open: where rank 0 fell silent at checkpoint/ready or checkpoint/publish (errno ETIMEDOUT), the others cannot know
-    whether it has published, or will when it goes on.
+    is_certain: False where rank 0 fell silent while it published, or the store of the ranks was lost then: the checkpoint may be there,
+    and `list_steps` tells.
     """
 
-    def __init__(self, step: int, failure: fs.RankFailed) -> None:
+    def __init__(self, step: int, failure: fs.RankFailed, is_certain: bool = True) -> None:
         advice = space.ADVICE.get(failure.errno or 0)
-        super().__init__(f"step {step} was not committed: {failure}{f' ({advice})' if advice else ''}")
+        doubt = "" if is_certain else ", as far as this rank can know"
+        super().__init__(f"step {step} was not committed{doubt}: {failure}{f' ({advice})' if advice else ''}")
+        self.step = step
+        self.failure = failure
+        self.is_certain = is_certain
         self.ranks = failure.ranks
         self.errno = failure.errno or 0
         self.problem = f"{failure.strerror}: {failure.filename}" if failure.filename else str(failure.strerror)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self.failure, self.is_certain)
 
 
 @dataclass(frozen=True)
@@ -80,27 +89,55 @@ def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental
     names the ranks) and leaves nothing visible.
     """
     started = time.monotonic()
-    begun: list[str] = []
+    state = _State()
     try:
+        _agree_on_step(step, ranks)
         try:
-            opened = fs.decide("checkpoint/open", ranks, lambda: _open(backend, step, incremental, begun))
+            opened = _decide_slowly("checkpoint/open", ranks, lambda: _open(backend, step, incremental, state.begun))
             done, part = _fill(backend, opened, plan, ranks, progress)
             written = time.monotonic()
-            folder = _publish_together(backend, opened, step, ranks)
+            folder = _publish_together(backend, opened, step, ranks, state)
         except BaseException:
-            for name in begun:
+            for name in state.begun if not state.published else ():
                 with suppress(OSError):
                     backend.remove(name)
             raise
-    except fs.RankFailed as error:
-        raise NotCommitted(step, error) from error
-    except RanksMissing as error:
-        raise NotCommitted(step, fs.RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")) from error
-    except StoreLost as error:
-        raise NotCommitted(step, fs.RankFailed((0,), errno.ECONNRESET, str(error))) from error
+    except (fs.RankFailed, RanksMissing, StoreLost) as error:
+        raise NotCommitted(step, failure_of(error), is_certain=not state.publishing) from error
     _see(backend, folder, ranks)
     digests = {piece.place: record.sha256 for piece, record in part.records}
     return Committed(folder, done, digests, written - started, time.monotonic() - written)
+
+
+@dataclass
+class _State:
+    """How far a save came, for what is said of it where it fails. begun, published: folders, on rank 0."""
+
+    begun: list[str] = field(default_factory=list)
+    published: list[str] = field(default_factory=list)
+    publishing: bool = False
+
+
+def failure_of(error: Exception) -> fs.RankFailed:
+    """Ranks that are missed, and a store that is lost, as what some ranks could not do."""
+    if isinstance(error, fs.RankFailed):
+        return error
+    if isinstance(error, RanksMissing):
+        return fs.RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")
+    return fs.RankFailed((0,), errno.ECONNRESET, str(error))
+
+
+def _agree_on_step(step: int, ranks: Ranks) -> None:
+    said = ranks.exchange("checkpoint/step", step)
+    if len(set(said)) > 1:
+        told = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(said))
+        raise manifest.CheckpointError(f"nothing was saved: the ranks save different steps ({told})")
+
+
+def _decide_slowly(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
+    """As fs.decide, of what may take longer than a rank may be silent."""
+    chosen = until_all_are_done(f"{name}/busy", ranks, choose if ranks.rank == 0 else lambda: None)
+    return fs.decide(name, ranks, chosen.result)
 
 
 def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> dict[str, Any]:
@@ -120,19 +157,30 @@ def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> d
     }
 
 
-def _publish_together(backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks) -> str:
-    """The folder's name. What rank 0 did counts, also where another rank is missed while it is told.
+def _publish_together(backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks, state: _State) -> str:
+    """The folder's name. What rank 0 did counts, also where another rank, or the store, is missed while it is told.
 
     Rank 0 first asks whether all are still there: it may have been stopped for so long that they gave up.
     """
     fs.barrier("checkpoint/ready", ranks)
+    state.publishing = True
+
+    def publish() -> str:
+        state.published.append(_publish(backend, opened, step, ranks.world_size))
+        return state.published[0]
+
     try:
-        folder: str = fs.decide("checkpoint/publish", ranks, lambda: _publish(backend, opened, step, ranks.world_size))
-    except RanksMissing as error:
-        said = error.payloads.get(0)
-        if said is None or said["error"] is not None:
+        folder: str = _decide_slowly("checkpoint/publish", ranks, publish)
+    except fs.RankFailed:
+        state.publishing = False  # rank 0 said that it could not
+        raise
+    except (RanksMissing, StoreLost) as error:
+        said = getattr(error, "payloads", {}).get(0)  # at the last of the meetings; before it, whether rank 0 is done
+        known = state.published or ([said["value"]] if isinstance(said, dict) and said["error"] is None else [])
+        if not known:
             raise
-        folder = said["value"]
+        folder = known[0]
+        warnings.warn(f"step {step} was committed, and a rank was missed while it was told: {error}", stacklevel=4)
     return folder
 
 

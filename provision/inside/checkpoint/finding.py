@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from . import layout, manifest
@@ -55,6 +56,11 @@ def latest(backend: Backend) -> str | None:
     return next(iter(_settled(backend, named) or _settled(backend, lambda present: by_age(backend, present))), None)
 
 
+def step_of(folder: str | None) -> int | None:
+    name = layout.parse(folder) if folder else None
+    return name.step if name else None
+
+
 def of_step(backend: Backend, step: int) -> str | None:
     """The newest generation of a step."""
     found = _settled(backend, lambda present: [str(name) for name in present if name.step == step])
@@ -84,6 +90,7 @@ def _settled(backend: Backend, look: Callable[[list[layout.Name]], list[str]]) -
 def clear_leftovers(backend: Backend) -> list[str]:
     """Remove what writers that have certainly ended did not finish, and what could not be removed before; the names."""
     gone = [name for name in backend.folders() if layout.is_leftover(name)]
-    if gone:
-        backend.remove(*gone)
+    for name in gone:
+        with suppress(OSError):  # another user's, perhaps: the others can go
+            backend.remove(name)
     return gone

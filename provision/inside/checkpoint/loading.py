@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
 from .. import fs
-from ..smoke.meeting import RanksMissing
-from . import finding, layout, manifest, matching, saving, verifying
+from ..smoke.meeting import RanksMissing, StoreLost
+from . import finding, layout, manifest, matching, saving, suspects, verifying
+from .busy import until_all_are_done
 from .planning import is_stateful
 from .reading import Reader
 from .saving import BACKGROUND
@@ -82,7 +83,7 @@ def load(state_dict: dict[str, Any], backend: Backend, step: int | str, ranks: R
                 return _load_first_whole(state_dict, backend, chosen, ranks, allow_pickle)
             except Vanished:
                 continue
-    except RanksMissing as error:
+    except (RanksMissing, StoreLost) as error:
         raise manifest.CheckpointError(f"nothing was loaded from {backend.root}: {error}") from error
     raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times while it was read")
 
@@ -113,6 +114,7 @@ def _load_first_whole(state_dict: dict[str, Any], backend: Backend, folders: Seq
         try:
             return _load_one(state_dict, backend, folder, ranks, tuple(refused), allow_pickle)
         except manifest.DamagedFile as error:
+            suspects.add(backend.root, error.path.rpartition("/")[2])  # on all ranks: any of them may be about to link it
             if place + 1 == len(folders):
                 raise
             refused.append(str(error))
@@ -138,7 +140,9 @@ def _together(name: str, ranks: Ranks, action: Callable[[], Any]) -> Any:
     """This rank's result, once all ranks have theirs; what failed on one is raised on all, and damage as the same damage."""
     result, error = None, None
     try:
-        result = action()
+        result = until_all_are_done(f"{name}/busy", ranks, action).result()
+    except (RanksMissing, StoreLost):
+        raise
     except Exception as failure:  # whatever it is, the others wait for word of it
         error = failure
     own = None if error is None else _said(error)

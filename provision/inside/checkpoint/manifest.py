@@ -34,6 +34,10 @@ class DamagedFile(CheckpointError):
         self.problem = problem
         self.tensors = tensors
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that another process may be told: exceptions are made again from their text alone."""
+        return type(self), (self.path, self.problem, self.tensors)
+
 
 class OtherSchema(CheckpointError):
     """The manifest is whole, but another version of this code wrote it."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Tuple
 
-from ..smoke.meeting import RanksMissing
+from ..smoke.meeting import RanksMissing, StoreLost
 from .manifest import CheckpointError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def plan_save(state_dict: Mapping[str, Any], ranks: Ranks, for_dcp: bool = True)
         problem = error
     try:
         return Plan(tuple(_own_share(items, problem, ranks)), paths if for_dcp else {})
-    except RanksMissing as error:
+    except (RanksMissing, StoreLost) as error:
         raise CheckpointError(f"nothing was saved: {error}") from error
 
 

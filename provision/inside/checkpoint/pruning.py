@@ -26,8 +26,8 @@ class Pruned:
 
 
 def prune(backend: Backend, keep: int, *, every: int | None = None, dry_run: bool = False) -> Pruned:
-    """Keep the `keep` newest steps (by step, as the names say) that can be read, those that `every` divides, and whatever `latest`
-    names. Raises ValueError where fewer than one is to be kept."""
+    """Keep the `keep` steps that were committed last and can be read, those that `every` divides, and whatever `latest` names: a run that
+    went back and goes on from there keeps its own. Raises ValueError where fewer than one is to be kept."""
     found = plan(backend, keep, every=every)
     if not dry_run:
         carry_out(backend, found)
@@ -49,22 +49,17 @@ def carry_out(backend: Backend, found: Pruned) -> None:
 
 
 def _going(backend: Backend, keep: int, every: int | None) -> tuple[list[str], list[str]]:
-    """Those to remove, in order; and those newer than the last that is counted whose manifest cannot be read.
+    """Those to remove, in order of steps; and those whose manifest cannot be read, which stay unless all that are kept are later steps.
 
     Somebody may save meanwhile: what is committed after the listing is not in it, and what `latest` is about to name was committed last.
     """
     present = finding.committed(backend)
-    spared = {finding.latest(backend), *finding.by_age(backend, present)[:1]}
-    going, unreadable, kept = [], [], set()
-    counted = 0
-    for name in reversed(present):
-        if name.step in kept:  # an older generation
-            going += [str(name)] if str(name) not in spared else []
-        elif counted < keep and finding.manifest_if_whole(backend, str(name)) is None:
-            unreadable.append(str(name))
-        elif counted < keep or (every and name.step % every == 0) or str(name) in spared:
-            kept.add(name.step)
-            counted += 1
-        else:
-            going.append(str(name))
-    return going[::-1], unreadable[::-1]
+    ages = [name for name in map(layout.parse, finding.by_age(backend, present)) if name]  # the last commit first
+    spared = {layout.parse(finding.latest(backend) or ""), *ages[:1]}
+    newest = {name.step: name for name in reversed(ages)}  # of each step, the last commit
+    last = [name for name in ages if newest[name.step] == name]
+    kept = {*last[:keep], *(name for name in last if every and name.step % every == 0)}
+    lost = [name for name in present if name not in ages]
+    unreadable = [name for name in lost if not kept or name.step >= min(one.step for one in kept)]
+    going = [name for name in present if name not in kept and name not in spared and name not in unreadable]
+    return list(map(str, going)), list(map(str, unreadable))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable
@@ -59,6 +60,7 @@ def save(
     for_dcp: bool = True,
     progress: Callable[[Doing], None],
 ) -> SaveReport:
+    step = checked_step(step)
     BACKGROUND.finish()
     started = time.monotonic()
     plan = plan_save(state_dict, ranks, for_dcp)
@@ -80,6 +82,7 @@ def save_async(
     incremental: bool,
     progress: Callable[[Doing], None],
 ) -> Future[SaveReport]:
+    step = checked_step(step)
     BACKGROUND.finish()
     started = time.monotonic()
     plan = plan_save(state_dict, ranks)
@@ -96,6 +99,14 @@ def save_async(
         return _report(backend, step, made, planned - started, snapshot_s)
 
     return BACKGROUND.start(write)
+
+
+def checked_step(step: int) -> int:
+    """Raises ValueError unless it is a whole number that is not negative."""
+    number = None if isinstance(step, bool) else operator.index(step)
+    if number is None or number < 0:
+        raise ValueError(f"step={step!r}: it must be a whole number from 0 on")
+    return number
 
 
 def _raising(error: Exception) -> Callable[[Doing], None]:

@@ -6,6 +6,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from .. import fs
+from .busy import until_all_are_done
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,8 @@ def require(backend: Backend, writer: Writer, items: Sequence[Item], ranks: Rank
     least = min((free for free in seen if free is not None), default=None)
     if least is None or _total("whole", sum(item.bytes for item in items), ranks) * MARGIN <= least:
         return
-    need = _total("changed", writer.measure(items), ranks)
+    measured = until_all_are_done("checkpoint/measure", ranks, lambda: writer.measure(items))
+    need = sum(fs.each("checkpoint/changed", ranks, measured.result))
     if need * MARGIN > least:
         fs.each("checkpoint/space", ranks, lambda: _refuse(backend, need, seen[ranks.rank]))
 

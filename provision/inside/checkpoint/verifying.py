@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
-from . import finding, manifest
+from . import finding, manifest, suspects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,10 @@ def check(
 
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-verify") as pool:
         found = zip(entries, pool.map(problem_of, entries))
-        return [Damage(entry.home or folder, entry.name, problem, content.names_in(entry.name)) for entry, problem in found if problem]
+        made = [Damage(entry.home or folder, entry.name, problem, content.names_in(entry.name)) for entry, problem in found if problem]
+    for damage in made:
+        suspects.add(backend.root, damage.file)
+    return made
 
 
 def _problem(backend: Backend, folder: str, entry: manifest.FileEntry, block: memoryview) -> str | None:

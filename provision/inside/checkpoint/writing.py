@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from . import manifest
+from . import manifest, suspects
 from .planning import pieces
 from .serializing import serialize
 
@@ -223,13 +223,19 @@ class Writer:
             self.progress.add(linked=payload)
         else:
             self.progress.add(written=payload)
+            suspects.clear(self._backend.root, entry.name)
         return entry
 
     def _reuse(self, held: manifest.FileEntry) -> manifest.FileEntry | None:
-        """None where it cannot be had: no links there, too many of them, or the parent was removed just now."""
+        """None where it cannot be had (no links there, too many of them, the parent was removed just now), or is known to be damaged."""
         assert self._known.folder is not None
+        source = held.home or self._known.folder
+        if suspects.has(self._backend.root, held.name):
+            return None
         try:
-            home = self._backend.reuse(held.home or self._known.folder, held.name, self._folder)
+            if self._backend.traits.links == "hard" and self._backend.size(source, held.name) != held.size:
+                return None
+            home = self._backend.reuse(source, held.name, self._folder)
         except OSError:
             return None
         return replace(held, home=home)

@@ -26,6 +26,9 @@ class RankFailed(OSError):
         super().__init__(number, text, filename)
         self.ranks = tuple(ranks)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.ranks, self.errno, self.strerror, self.filename)
+
     def __str__(self) -> str:
         place = f": {self.filename}" if self.filename else ""
         return f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}: {self.strerror}{place}"

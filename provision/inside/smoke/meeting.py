@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ABSENT = "provision/absent"
+# The server of torch 2.4 and later ends the connection of who sends more than 8 MiB at once (seen; libuv, the default).
+LONGEST = 4 << 20
+# How a payload in several parts begins; no JSON does.
+PARTS = "parts "
 FIRST_PAUSE_S = 0.0005
 LONGEST_PAUSE_S = 0.02
 # How long after the first bad news the other ranks may still say theirs, when a deadline is far away.
@@ -53,8 +57,13 @@ class Mailbox:
         self._can_forget = hasattr(store, "delete_key")
 
     def post(self, key: str, payload: Any) -> None:
+        """Long ones in parts, the first last: whoever sees it finds the others."""
+        text = json.dumps(payload)
+        parts = [text[begin : begin + LONGEST] for begin in range(0, len(text), LONGEST)]
         try:
-            self._store.set(key, json.dumps(payload))
+            for number, part in list(enumerate(parts))[1:]:
+                self._store.set(f"{key}/{number}", part)
+            self._store.set(key, parts[0] if len(parts) == 1 else f"{PARTS}{len(parts)} {parts[0]}")
         except RuntimeError as error:
             raise StoreLost(f"the store cannot be reached: {error}") from error
 
@@ -64,15 +73,31 @@ class Mailbox:
             text = self._read(key)
         except RuntimeError as error:
             raise StoreLost(f"the store cannot be reached: {error}") from error
-        return None if text == ABSENT.encode() else json.loads(text)
+        if not text.startswith(PARTS.encode()):
+            return None if text == ABSENT.encode() else json.loads(text)
+        count, _, first = text[len(PARTS) :].partition(b" ")
+        return json.loads(first + b"".join(self._part(f"{key}/{number}") for number in range(1, int(count))))
+
+    def _part(self, key: str) -> bytes:
+        try:
+            return self._read(key)
+        except RuntimeError as error:
+            raise StoreLost(f"the store cannot be reached: {error}") from error
 
     def forget(self, keys: Sequence[str]) -> None:
         """Take keys out of the store, where its kind can."""
         try:
             for key in keys if self._can_forget else ():
+                for part in range(1, self._parts_of(key)):
+                    self._store.delete_key(f"{key}/{part}")
                 self._store.delete_key(key)
         except (NotImplementedError, RuntimeError):  # some kinds of stores keep everything; a lost one is noticed at the next meeting
             self._can_forget = False
+
+    def _parts_of(self, key: str) -> int:
+        """How many keys hold it."""
+        text = self._read(key)
+        return int(text[len(PARTS) :].partition(b" ")[0]) if text.startswith(PARTS.encode()) else 1
 
     def _read(self, key: str) -> bytes:
         """A read that never waits. compare_set with an expected value that no key has is one in every release, but it ends

@@ -59,12 +59,17 @@ class FileBackend:
         return fs.retry_stale(lambda: _read_into(self._root / folder / name, offset, buffer))
 
     def begin(self, step: int, parent: str | None) -> str:
-        if not self._root.is_dir():
-            self._root.mkdir(parents=True, exist_ok=True)
-            fs.fsync_directory(self._root.parent)
+        self._make_root()
         name = layout.temporary(str(layout.Name(step, 0)))
         (self._root / name).mkdir()
         return name
+
+    def _make_root(self) -> None:
+        """Each new folder is synced into its parent, or the root itself could be gone after a power cut."""
+        new = [path for path in (self._root, *self._root.parents) if not path.is_dir()]
+        for path in reversed(new):
+            path.mkdir(exist_ok=True)
+            fs.fsync_directory(path.parent)
 
     def wait_for(self, folder: str, deadline_s: float) -> None:
         fs.wait_until_visible(self._root / folder, deadline_s)
