@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .manifest import CheckpointError
+from .planning import PIECE
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 # The member of torch.save's archive that holds a lone tensor's elements.
 ELEMENTS = b"/data/0"
 LOCAL_HEADER = b"PK\x03\x04"
+# Where a tensor may begin, whatever its type.
+ALIGNED = 64
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,46 @@ class Serialized:
     data: int | None
 
 
-def serialize(item: Item) -> Serialized:
-    """Tensors of other devices are copied to the host, those that are not contiguous are made so: one piece at a time."""
+class Staging(threading.local):
+    """Memory of a thread's own for what must be copied before it is bytes: one piece, or one pack of small ones, at a time.
+
+    Left to malloc, seven threads that each copy 32 MiB again and again were seen to keep 605 MB.
+    """
+
+    def __init__(self) -> None:
+        self._memory: torch.Tensor | None = None
+        self._used = 0
+
+    def clear(self) -> None:
+        """What was handed out is of no use any more."""
+        self._used = 0
+
+    def plain(self, data: torch.Tensor) -> torch.Tensor:
+        """The same content, contiguous, in the host's memory; the tensor itself where it is that."""
+        import torch
+
+        if is_plain(data):
+            return data
+        length = data.numel() * data.element_size()
+        if self._memory is None:
+            self._memory = torch.empty(PIECE, dtype=torch.uint8)
+        begin = -(-self._used // ALIGNED) * ALIGNED
+        room = self._memory[begin : begin + length]
+        if len(room) < length:
+            room = torch.empty(length, dtype=torch.uint8)
+        else:
+            self._used = begin + length
+        return room.view(data.dtype).view(data.shape).copy_(data)
+
+
+def serialize(item: Item, staging: Staging) -> Serialized:
+    """Tensors of other devices are copied to the host, those that are not contiguous are made so, in the staging memory."""
     if item.is_object:
         return Serialized([memoryview(item.data)], len(item.data), None)
     import torch
 
     with torch.no_grad():
-        held = item.data.cpu().resolve_conj().resolve_neg().contiguous()
+        held = staging.plain(item.data)
     memory = memory_of(held)
     around = _archive(held.dtype, tuple(held.shape), len(memory))
     parts = [memoryview(around.before), memory, memoryview(around.after)]

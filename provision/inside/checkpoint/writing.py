@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import manifest, suspects
 from .planning import pieces
-from .serializing import serialize
+from .serializing import Staging, serialize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +98,7 @@ class Writer:
         self._known = known
         self._digests = digests
         self._stop = threading.Event()
+        self._staging = Staging()
         self._hashing = threading.Semaphore(hashing_threads())
 
     def stop(self) -> None:
@@ -164,7 +165,11 @@ class Writer:
         return kept, changed
 
     def _digests_of(self, group: list[Item]) -> list[tuple[Item, str]]:
-        return [(piece, self._digests.get(piece.place) or self._hash(serialize(piece))[0]) for piece in group]
+        return [(piece, self._digests.get(piece.place) or self._digest_of(piece)) for piece in group]
+
+    def _digest_of(self, piece: Item) -> str:
+        self._staging.clear()
+        return self._hash(serialize(piece, self._staging))[0]
 
     def _write_alone(self, piece: Item) -> Part:
         return self._link_unread(piece) or self._write_read(piece)
@@ -179,7 +184,8 @@ class Writer:
         return Part([entry], [(piece, replace(held[0], offsets=piece.offsets, sizes=piece.sizes))])
 
     def _write_read(self, piece: Item) -> Part:
-        serialized = serialize(piece)
+        self._staging.clear()
+        serialized = serialize(piece, self._staging)
         sha256, _ = self._hash(serialized)
         entry = self._place(sha256, serialized.parts, serialized.size, piece.bytes)
         return Part([entry], [(piece, _record(entry.name, 0, piece, serialized, sha256))])
@@ -188,8 +194,9 @@ class Writer:
         parts: list[memoryview] = []
         records: list[tuple[Item, Serialized, str, int]] = []
         whole, at = hashlib.sha256(), 0
+        self._staging.clear()
         for piece in pack:
-            serialized = serialize(piece)
+            serialized = serialize(piece, self._staging)
             sha256, _ = self._hash(serialized, whole)
             records.append((piece, serialized, sha256, at))
             parts += serialized.parts
