@@ -115,7 +115,7 @@ def verify(console: Console, root: str, settings: dict[str, Any], step: int | st
 
 @checkpoint.command()
 @store
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the N newest steps that can be read.")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the N steps that were committed last and can be read.")
 @click.option("--every", type=click.IntRange(1), metavar="K", help="Also keep the steps that K divides.")
 @click.option("--unfinished", "named", multiple=True, metavar="NAME",
               help="Remove this unfinished folder, whose writer you know to have ended. May be repeated.")  # fmt: skip

@@ -70,7 +70,8 @@ def save(
 ) -> SaveReport:
     """Commit the state dict as checkpoint `step`; all ranks call it.
 
-    Tensors that several ranks hold are written by one of them; DTensor and ShardedTensor by the ranks that have their parts. A step
+    What several ranks hold under one name is written by one of them: give what differs from rank to rank (the state of a random
+    generator) a name per rank. DTensor and ShardedTensor are written by the ranks that have their parts. A step
     that exists is replaced: readers see the old one until the new one is whole. root: a folder, or a URL that fsspec knows with its
     `options`. ranks: how the ranks meet; by default through the store of the default process group. incremental: link what the
     latest checkpoint has too. progress: called on every rank at least once a second, with the bytes of all; what it raises ends the
@@ -85,6 +86,8 @@ def save(
     for_dcp: write what `dcp.load` needs too; rank 0 then imports torch.distributed.checkpoint, which takes seconds on a slow disk.
 
     Raises NotCommitted, on every rank, where a rank failed or fell silent: nothing new is visible, and what was there still is.
+    CheckpointError, on every rank too, where a state dict holds what cannot be saved, or the ranks' do not fit together; ValueError
+    where the step is no number from 0 on.
     """
     if unchanged not in (saving.CONTENT, saving.VERSION):
         raise ValueError(f"unchanged={unchanged!r}: it is {saving.CONTENT!r} or {saving.VERSION!r}")
@@ -175,7 +178,7 @@ def verify(root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, 
 
 
 def prune(root: str | os.PathLike[str] | Backend, *, keep: int, every: int | None = None, dry_run: bool = False, **options: Any) -> Pruned:
-    """Remove all but the `keep` newest steps, those that `every` divides, and the latest; and what dead writers left.
+    """Remove all but the `keep` steps that were committed last, those that `every` divides, and the latest; and what dead writers left.
 
     One process calls it. What later checkpoints share with the removed ones stays theirs.
     """
