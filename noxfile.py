@@ -49,7 +49,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict, over package and tests."""
-    session.install("-e", ".", "mypy>=1.18", "types-PyYAML", "types-docker", "nox", *TEST_TOOLS, *DATA_TOOLS)
+    session.install("-e", ".", "mypy>=1.18", "types-PyYAML", "types-docker", "werkzeug", "nox", *TEST_TOOLS, *DATA_TOOLS)
     session.run("mypy")
 
 
