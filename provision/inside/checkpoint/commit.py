@@ -214,6 +214,7 @@ def _fill(backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, pr
     def finish() -> None:
         progress(done)
         backend.write(folder, _part_name(ranks.rank), [memoryview(_part_bytes(plan, part))])
+        backend.flush(folder)
 
     fs.each("checkpoint/part", ranks, finish)
     return done, part

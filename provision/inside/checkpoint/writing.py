@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .planning import Item, Place
     from .serializing import Serialized
 
-# Hashing and writing overlap (hashlib and write() leave the interpreter to others): some threads hash while others wait for the disk.
-# Each holds one piece of at most planning.PIECE: 224 MiB where all are staged from a GPU.
+# Hashing and writing overlap (hashlib and write() leave the interpreter to others). Each worker holds one piece of at most
+# planning.PIECE: 224 MiB where all are staged from a GPU.
 WORKERS = 7
 # From here on a piece is a file of its own; smaller ones are packed.
 BIG = 1 << 20
@@ -40,6 +40,12 @@ def hashing_threads() -> int:
     """How many of the workers hash at a time. More than the processors that this rank can count on would only take turns."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(WORKERS, max(2, processors // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)))
+
+
+def workers(backend: Backend) -> int:
+    """Of a disk, whose syncs come last, one more than hash: others would only keep them from the processors (measured: 7 were slower
+    than 3 on 2 processors). A store of objects answers late, so many requests are under way."""
+    return min(WORKERS, hashing_threads() + 1) if backend.traits.sync else WORKERS
 
 
 class Stopped(Exception):
@@ -111,7 +117,7 @@ class Writer:
         self.progress.total = sum(piece.bytes for piece in cut)
         big = [piece for piece in cut if piece.bytes >= BIG]
         small = [piece for piece in cut if piece.bytes < BIG]
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-checkpoint") as pool:
+        with ThreadPoolExecutor(workers(self._backend), thread_name_prefix="provision-checkpoint") as pool:
             try:
                 kept, changed = self._sort_out(pool, small)
                 jobs = [pool.submit(self._write_alone, piece) for piece in big]

@@ -55,7 +55,7 @@ class Backend(Protocol):
         """Until a folder that another rank made can be seen here. Raises TimeoutError."""
 
     def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
-        """A new file of a temporary folder, durable on return. FileExistsError where the name is taken."""
+        """A new file of a temporary folder, durable when `flush` has returned. FileExistsError where the name is taken."""
 
     def reuse(self, source: str, name: str, folder: str) -> str | None:
         """Make a file of the committed folder `source` part of `folder`.
@@ -68,7 +68,7 @@ class Backend(Protocol):
         """Take a file out of a temporary folder."""
 
     def flush(self, folder: str) -> None:
-        """Make the names that this rank put into the folder durable."""
+        """Make the files that this process wrote into the folder durable, and their names; others see them then."""
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
         """Write the manifest, make the folder visible as the step's newest generation, have `latest` name it; returns its name.
