@@ -6,6 +6,7 @@ Prints, as JSON, what each rank was told.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -42,16 +43,22 @@ def check(root: Path, ranks: Ranks, tag: int) -> None:
 
 
 class Group:
-    """Forks, one per rank, each with what it returned or raised in a file. hosted: whether rank 0 hosts the store, or this process."""
+    """Forks, one per rank, each with what it returned or raised in a file. hosted: whether rank 0 hosts the store, or a process of its own.
+
+    This process never has a store: its threads may hold a lock while it forks, which the child then waits for in vain.
+    """
 
     def __init__(self, place: Path, name: str, size: int, work: Callable[[Ranks], object], *, hosted: bool = False) -> None:
         self._said = [place / f"{name}-{rank}.json" for rank in range(size)]
         port = free_port()
-        self._store = None if hosted else TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-        self.children = [self._fork(rank, size, port, work, hosted and rank == 0) for rank in range(size)]
+        if not hosted and not _fork():
+            server = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+            while server:
+                signal.pause()
+        self.children = [self._rank(rank, size, port, work, hosted and rank == 0) for rank in range(size)]
 
-    def _fork(self, rank: int, size: int, port: int, work: Callable[[Ranks], object], hosts: bool) -> int:
-        child = os.fork()
+    def _rank(self, rank: int, size: int, port: int, work: Callable[[Ranks], object], hosts: bool) -> int:
+        child = _fork()
         if child:
             return child
         try:
@@ -76,6 +83,14 @@ class Group:
             status = os.waitpid(self.children[rank], 0)[1]
             assert status == 0, f"rank {rank} ended with {status}"
         return {rank: json.loads(self._said[rank].read_text()) for rank in ranks}
+
+
+def _fork() -> int:
+    """A child that does not outlive this process (PR_SET_PDEATHSIG)."""
+    child = os.fork()
+    if not child:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    return child
 
 
 @dataclass(frozen=True)
