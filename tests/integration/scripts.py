@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ def run_ranks(script: str, *arguments: str, world_size: int, python: str = PYTHO
         subprocess.Popen(command, env={**shared, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in range(world_size)
     ]
+    return found_by(children)
+
+
+def found_by(children: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
+    """What each of some processes found; none is left."""
     try:
         said = [child.communicate(timeout=TIMEOUT_S) for child in children]
     finally:

@@ -22,6 +22,7 @@ from provision.inside.checkpoint.writing import BIG
 from provision.inside.ranks import Ranks, alone
 from provision.inside.smoke.launcher import free_port
 from tests.integration import s3
+from tests.integration.scripts import found_by
 from tests.table import Table
 
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
@@ -268,14 +269,7 @@ def test_two_ranks_with_tensors_and_torchs_own_reader(store: s3.S3, root: str) -
         pytest.skip(f"{PYTHON} has no s3fs; nox installs one beside it (PROVISION_TEST_S3FS)")
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     children = [subprocess.Popen([PYTHON, "-c", RANK], env={**environment, "RANK": str(rank)}, **given) for rank in range(2)]
-    try:
-        said = [child.communicate(timeout=TIMEOUT_S) for child in children]
-    finally:
-        for child in children:
-            with child:
-                child.kill()
-    assert all("found " in out for out, _ in said), said
-    found = [json.loads(out.rpartition("found ")[2]) for out, _ in said]
+    found = found_by(children)
     total, written, linked = found[0]["linked"]
     assert (total, linked) == (written + linked, 3 * 4 * 300_000)
     assert [one["loaded"] for one in found] == [[True, [1.0], 2, "two"], [True, [0.0], 2, "two"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,12 +12,12 @@ import pytest
 
 import provision.inside
 from provision.inside.smoke.launcher import free_port
+from tests.integration.scripts import found_by
 
 pytestmark = pytest.mark.torch
 
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
 FOLDER = Path(str(provision.inside.__file__)).parent
-TIMEOUT_S = 120
 BEGINNING = """
 import json, os, sys
 from datetime import timedelta
@@ -51,14 +50,7 @@ def by_rank(script: str, folder: Path, world_size: int = 2) -> list[dict[str, An
         )
         for rank in range(world_size)
     ]
-    try:
-        said = [child.communicate(timeout=TIMEOUT_S) for child in children]
-    finally:
-        for child in children:
-            with child:
-                child.kill()
-    assert all("found " in out for out, _ in said), said
-    return [json.loads(out.rpartition("found ")[2]) for out, _ in said]
+    return found_by(children)
 
 
 def test_ranks_meet_through_a_store_and_through_a_group(tmp_path: Path) -> None:

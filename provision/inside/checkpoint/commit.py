@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from .. import fs
 from ..smoke.meeting import RanksMissing, StoreLost
 from . import covering, dcp, finding, layout, manifest, space
-from .busy import until_all_are_done
+from .busy import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_all_are_done
 from .planning import OBJECT
 from .writing import Known, Part, Writer
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .backends import Backend
     from .planning import Place, Plan
 
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0
 VISIBLE_S = 30.0
 
 
