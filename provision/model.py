@@ -160,11 +160,12 @@ class Prefix:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer of an image: an uncompressed tar, so its blob digest is its diff id."""
+    """One layer of an image as it lies in a layout: a tar, whose digest then is its diff id, or a compressed one."""
 
     group: str
     digest: str  # sha256:...
     size: int
+    media_type: str = "application/vnd.oci.image.layer.v1.tar"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,8 @@ def write(layout: Path, config: Mapping[str, Any], layers: Sequence[Layer], anno
         "annotations": dict(annotations),
         "config": {"digest": config_digest, "mediaType": CONFIG, "size": config_size},
         "layers": [
-            {"annotations": {GROUP: layer.group}, "digest": layer.digest, "mediaType": LAYER, "size": layer.size} for layer in layers
+            {"annotations": {GROUP: layer.group}, "digest": layer.digest, "mediaType": layer.media_type, "size": layer.size}
+            for layer in layers
         ],
         "mediaType": MANIFEST,
         "schemaVersion": 2,
@@ -125,7 +126,7 @@ def read(layout: Path) -> Written | None:
 
 
 def _layer(layout: Path, row: Mapping[str, Any]) -> Layer:
-    layer = Layer(group=row["annotations"][GROUP], digest=row["digest"], size=row["size"])
+    layer = Layer(group=row["annotations"][GROUP], digest=row["digest"], size=row["size"], media_type=row["mediaType"])
     if blob(layout, layer.digest).stat().st_size != layer.size:
         raise ValueError(f"{layer.digest} is not whole")
     return layer
