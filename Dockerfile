@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: f93369792aea66acd0a6cb87bf867e6e8097a2759147c9f7de9e0b017334f85f
+# sha256 of what follows: 0230bbcffe7a7c85c015565d4eda049aef6e5d8b4d2ba9ed81b922971d3c05f7
 #
 # The build context is this folder (conda-lock.yml) and provision's own inside/. Both reach the engine as one stream:
 #   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision; print(*provision.__path__)')" inside \
@@ -29,12 +29,14 @@ ENV \
     HOME=/tmp \
     USER=provision \
     PROVISION_LOCK_HASH=3afe2a179abfb821bd75cc352bb64816b27faeadd7da05c92b76d394eb60d88a \
+    PYTORCH_VERSION=2.3.1 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     NVIDIA_REQUIRE_CUDA='cuda>=12.1 driver>=525.60.13'
 LABEL \
     org.opencontainers.image.base.digest=sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716 \
     org.opencontainers.image.base.name=docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716 \
+    org.opencontainers.image.description='PyTorch 2.3.1, CUDA 12.1, Python 3.11' \
     org.opencontainers.image.title=torch2.3-cuda12.1-py311-pytorch \
     org.opencontainers.image.version=3afe2a179abf \
     org.provision.cuda=12.1 \
@@ -44,6 +46,7 @@ LABEL \
     org.provision.python=3.11 \
     org.provision.tool=0.1.0 \
     org.provision.torch=2.3.1
+HEALTHCHECK --interval=60s --timeout=30s --retries=3 CMD ["/opt/env/bin/python", "-I", "/opt/provision/inside/health.py"]
 USER 1000:1000
 WORKDIR /workspace
 CMD ["/opt/env/bin/python"]

@@ -137,7 +137,7 @@ def build_image(context: Context, wish: Wish, outputs: Sequence[images.Output] =
     outputs: where it goes beside our own folder; none: into the engine. No engine is needed for paths, if the base lies on disk too.
     """
     to_engine = not outputs or any(to.path is None for to in outputs)
-    client = images.demand_engine() if to_engine else images.engine()[0]
+    client = images.demand_engine("name a place on disk with --output") if to_engine else images.engine()[0]
     with planned(context, wish) as wanted:
         lock = lockable(wanted, wish).lock
         if lock is None:
@@ -178,7 +178,8 @@ def image_contract(context: Context, wish: Wish, format: str, asked: images.Aske
 def run_argv(context: Context, wish: Wish, asked: images.Asked, command: Sequence[str], *, terminal: bool) -> list[str]:
     """`provision image run`: the argv by which this engine runs the image. GPUs are left out, and that is said, where it has none."""
     wanted = plan(context, wish)
-    client, reference = images.demand_engine(), _image_reference(wanted, asked)
+    client = images.demand_engine(f"see `provision image contract {wanted.name}` for how others run it")
+    reference = _image_reference(wanted, asked)
     without = images.unmet(client, reference)
     if "gpus" in without and wanted.resolution.cuda is not None:
         context.progress.warn("this engine has no NVIDIA runtime: the container gets no GPUs, and pins no memory")
@@ -218,7 +219,7 @@ def smoke(context: Context, wish: Wish, places: tuple[Place, ...], junit: Path |
 def _image_of(known: Mapping[str, Any] | None) -> tuple[Any, Image]:
     if not known or not known.get("image"):
         raise ToolMissing("The environment has no image.", advice="`provision image build NAME` makes it.")
-    return images.demand_engine(), passport.image_of(known)
+    return images.demand_engine("test the prefix with --in prefix"), passport.image_of(known)
 
 
 def add_kernel(context: Context, wish: Wish) -> tuple[Kernel, bool]:

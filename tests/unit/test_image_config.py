@@ -17,7 +17,7 @@ import pytest
 
 from provision.errors import InvalidSpec, ToolMissing
 from provision.model import Image, Layer, Lock, Resolution, Spec
-from provision.pipeline import image
+from provision.pipeline import image, validate
 from provision.pipeline.image import bases, config, contents, dockerfile, sdk, smoke
 
 LOCK = Lock(
@@ -82,6 +82,20 @@ def test_labels_say_what_is_known_only() -> None:
     local = config.labels(resolution(cuda=None), LOCK, "mine:latest", None)
     assert not {"org.opencontainers.image.base.digest", "org.provision.nccl", "org.provision.base.id"} & local.keys()
     assert local["org.provision.cuda"] == "none"
+    assert known["org.opencontainers.image.description"] == "PyTorch 2.3.1+cu121, CUDA 12.1, Python 3.11"
+    assert "org.opencontainers.image.created" not in known
+    assert config.labels(resolution(), LOCK, "mine", None, 0)["org.opencontainers.image.created"] == "1970-01-01T00:00:00Z"
+    reaching = replace(resolution(), architectures=("sm_80", "sm_90"))
+    assert config.labels(reaching, LOCK, "mine", None)["org.provision.gpus"] == "sm_80 sm_90"
+
+
+def test_what_enroots_hooks_read_is_there() -> None:
+    plain = resolution()
+    wide = replace(plain, spec=replace(plain.spec, infiniband=True))
+    assert config.environment(wide, LOCK)["MELLANOX_VISIBLE_DEVICES"] == "all"
+    variables = config.environment(plain, LOCK)
+    assert variables["PYTORCH_VERSION"] == "2.3.1+cu121"
+    assert "MELLANOX_VISIBLE_DEVICES" not in variables
 
 
 def test_image_config_is_complete() -> None:
@@ -91,6 +105,11 @@ def test_image_config_is_complete() -> None:
     assert len(document["history"]) == 2
     assert (document["created"], document["config"]["User"]) == ("1970-01-01T00:00:00Z", "1000:1000")
     assert "Entrypoint" not in document["config"]
+    assert document["config"]["Healthcheck"] == {
+        "Test": ["CMD", "/opt/env/bin/python", "-I", "/opt/provision/inside/health.py"],
+        "Interval": 60_000_000_000, "Timeout": 30_000_000_000, "Retries": 3,
+    }  # fmt: skip
+    assert (validate.INSIDE / "health.py").is_file()
 
 
 @pytest.mark.parametrize(("text", "epoch"), [(None, 315532800), ("", 315532800), ("0", 0), ("1700000000", 1700000000)])

@@ -106,7 +106,7 @@ def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
     shown = script.read_text()
     assert "--container-mounts=/scratch/a_b:/data:ro,cache:/cache" in shown
-    assert "torchrun 'my train.py'" in shown
+    assert shown.endswith("""\n    torchrun 'my train.py' "$@"\n""")
     assert "#SBATCH --gpus-per-node=1" in shown
 
 

@@ -35,7 +35,7 @@ class Recipe:
 
     @property
     def labels(self) -> dict[str, str]:
-        return config.labels(self.resolution, self.lock, self.base.reference, self.base.digest)
+        return config.labels(self.resolution, self.lock, self.base.reference, self.base.digest, self.epoch)
 
     @property
     def annotations(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 from provision import __version__
 from provision.errors import InvalidSpec
 from provision.model import Layer, Lock, Resolution
-from provision.pipeline.image.contents import GROUPS, PREFIX, PYTHON, WORKSPACE
+from provision.pipeline.image.contents import GROUPS, INSIDE, PREFIX, PYTHON, WORKSPACE
 
 USER = "1000:1000"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -20,6 +20,10 @@ EPOCH = 315532800
 LOCK_LABEL = "org.provision.lock"
 TITLE_LABEL = "org.opencontainers.image.title"
 STACK = 64 << 20
+
+# Not in OCI's specification, which has readers ignore what they do not know; Docker's config has it, and engines read it from either.
+HEALTH = (PYTHON, "-I", f"{INSIDE}/health.py")
+HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_RETRIES = 60, 30, 3
 
 # The rules of the distribution specification for a repository name; tags are wider.
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
@@ -67,7 +71,10 @@ def _own_variables(resolution: Resolution, lock: Lock, path: str) -> dict[str, s
         "HOME": "/tmp",  # an arbitrary --user has no home; docker would say /, which it cannot write to
         "USER": "provision",  # getpass.getuser(), which torch.compile calls, fails for an id without a passwd line
         "PROVISION_LOCK_HASH": lock.sha256,
+        "PYTORCH_VERSION": resolution.local_version,  # enroot's 50-slurm-pytorch.sh then tells each rank of srun who it is
     }
+    if resolution.spec.infiniband:
+        own["MELLANOX_VISIBLE_DEVICES"] = "all"  # enroot's 99-mellanox.sh reads it from the image, and gives no adapter without it
     if resolution.cuda is not None:
         own["NVIDIA_VISIBLE_DEVICES"] = "all"
         own["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
@@ -85,16 +92,22 @@ def _require_cuda(resolution: Resolution) -> str:
     return f"cuda>={resolution.cuda}{floor}"
 
 
-def labels(resolution: Resolution, lock: Lock, base: str, base_digest: str | None) -> dict[str, str]:
-    """Labels of the config, which are the annotations of the manifest too. A value that is not known has no key."""
+def labels(resolution: Resolution, lock: Lock, base: str, base_digest: str | None, epoch: int | None = None) -> dict[str, str]:
+    """Labels of the config, which are the annotations of the manifest too. A value that is not known has no key.
+
+    epoch: when it was made, where that is said. Of source and licenses nothing is said: they are the packages' own, and in its bill.
+    """
     known = {
         TITLE_LABEL: resolution.spec.name,
+        "org.opencontainers.image.created": None if epoch is None else _time(epoch),
+        "org.opencontainers.image.description": _described(resolution),
         "org.opencontainers.image.version": lock.sha256[:12],
         "org.opencontainers.image.base.name": base,
         "org.opencontainers.image.base.digest": _pinned(base),
         "org.provision.base.id": base_digest,
         "org.provision.cuda": resolution.cuda or "none",
         "org.provision.driver-floor": resolution.driver_floor,
+        "org.provision.gpus": " ".join(resolution.architectures) if resolution.cuda else None,
         LOCK_LABEL: lock.sha256,
         "org.provision.nccl": resolution.nccl,
         "org.provision.python": resolution.python,
@@ -104,6 +117,15 @@ def labels(resolution: Resolution, lock: Lock, base: str, base_digest: str | Non
     return {key: value for key, value in sorted(known.items()) if value}
 
 
+def _described(resolution: Resolution) -> str:
+    cuda = f"CUDA {resolution.cuda}" if resolution.cuda else "no CUDA"
+    return f"PyTorch {resolution.local_version}, {cuda}, Python {resolution.python}"
+
+
+def _time(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def _pinned(base: str) -> str | None:
     """The digest in a reference: the manifest's, which the annotation means. An engine need not know it."""
     return base.partition("@")[2] or None
@@ -111,12 +133,13 @@ def _pinned(base: str) -> str | None:
 
 def image_config(variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int) -> dict[str, Any]:
     """The OCI image config. Its digest is what an engine calls the image id."""
-    created = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = _time(epoch)
     return {
         "architecture": "amd64",
         "config": {
             "Cmd": [PYTHON],
             "Env": [f"{key}={value}" for key, value in variables.items()],
+            "Healthcheck": healthcheck(),
             "Labels": dict(label),
             "User": USER,
             "WorkingDir": WORKSPACE,
@@ -126,6 +149,13 @@ def image_config(variables: Mapping[str, str], label: Mapping[str, str], layers:
         "os": "linux",
         "rootfs": {"diff_ids": [layer.digest for layer in layers], "type": "layers"},
     }
+
+
+def healthcheck() -> dict[str, Any]:
+    """As Docker's config has it: times in nanoseconds."""
+    second = 10**9
+    times = {"Interval": HEALTH_INTERVAL_S * second, "Timeout": HEALTH_TIMEOUT_S * second, "Retries": HEALTH_RETRIES}
+    return {"Test": ["CMD", *HEALTH], **times}
 
 
 def _layer_title(group: str) -> str:

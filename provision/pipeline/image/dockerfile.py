@@ -26,6 +26,8 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
         "entry": ENTRY,
         "entry_lines": ENTRY_SCRIPT.splitlines(),
         "environment": list(config.environment(resolution, lock).items()),
+        "health": json.dumps(config.HEALTH),
+        "health_times": f"--interval={config.HEALTH_INTERVAL_S}s --timeout={config.HEALTH_TIMEOUT_S}s --retries={config.HEALTH_RETRIES}",
         "inside": INSIDE,
         "labels": list(config.labels(resolution, lock, base, None).items()),
         "name": resolution.spec.name,

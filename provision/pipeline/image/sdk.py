@@ -37,11 +37,11 @@ def engine() -> tuple[Client, None] | tuple[None, str]:
     return client, None
 
 
-def demand_engine() -> Client:
-    """A client, or ToolMissing."""
+def demand_engine(otherwise: str = "build with --no-image") -> Client:
+    """A client, or ToolMissing. otherwise: what can be done without one."""
     client, reason = engine()
     if client is None:
-        raise ToolMissing(f"No Docker engine answers: {reason}.", advice="Start it (or set DOCKER_HOST), or build with --no-image.")
+        raise ToolMissing(f"No Docker engine answers: {reason}.", advice=f"Start it (or set DOCKER_HOST), or {otherwise}.")
     return client
 
 

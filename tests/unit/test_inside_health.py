@@ -1,0 +1,44 @@
+"""The health check: what it says of GPUs, by a driver library with the answers of one that works or does not; and of full places."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provision.inside import health
+
+DRIVER = """
+int nvmlInit_v2(void) {{ return {init}; }}
+int nvmlDeviceGetCount_v2(unsigned *count) {{ *count = 2; return {count}; }}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {{ *handle = 0; return index == 1 ? {second} : 0; }}
+int nvmlShutdown(void) {{ return 0; }}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ({"init": 0, "count": 0, "second": 0}, []),
+        ({"init": 999, "count": 0, "second": 0}, ["the NVIDIA driver does not answer (NVML error 999)"]),  # the devices were taken away
+        ({"init": 0, "count": 0, "second": 15}, ["GPU 1 does not answer (NVML error 15)"]),  # GPU is lost
+        ({"init": 0, "count": 999, "second": 0}, ["GPUs cannot be counted (NVML error 999)"]),
+    ],
+)
+def test_what_the_driver_says(tmp_path: Path, answers: dict[str, int], found: list[str]) -> None:
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=DRIVER.format(**answers), text=True, check=True)
+    assert list(health._gpus(str(library))) == found
+
+
+def test_without_a_driver_there_is_no_gpu_to_lose(tmp_path: Path) -> None:
+    assert list(health._gpus(str(tmp_path / "none.so"))) == []
+
+
+def test_places_without_room(tmp_path: Path) -> None:
+    assert list(health._room((str(tmp_path),))) == []
+    assert list(health._room(("/sys",))) == ["/sys is full"]  # a file system without blocks, so none is free
+    assert list(health._room((str(tmp_path / "gone"),))) == [f"{tmp_path / 'gone'}: No such file or directory"]
