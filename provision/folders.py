@@ -19,11 +19,13 @@ from provision.model import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """data: what was made and is used (prefixes, images, channels). cache: what can be fetched again. envs: a lab's own folder."""
+    """data: what was made and is used (prefixes, images, channels). cache: what can be fetched again. envs: a lab's own folder.
+    templates: a lab's own templates of generated files, if it has any."""
 
     data: Path
     cache: Path
     envs: Path
+    templates: Path | None = None
 
     @property
     def prefixes(self) -> Path:
@@ -54,6 +56,7 @@ def folders(envs: Path | None = None) -> Folders:
         data=Path(os.environ.get("PROVISION_DATA") or platformdirs.user_data_path("provision")).absolute(),
         cache=Path(os.environ.get("PROVISION_CACHE") or platformdirs.user_cache_path("provision")).absolute(),
         envs=Path(envs or os.environ.get("PROVISION_ENVS") or "envs").absolute(),
+        templates=Path("templates").absolute(),
     )
 
 

@@ -14,12 +14,11 @@ from typing import Any
 from provision.compat import minor, version_key
 from provision.errors import InvalidSpec, ProvisionError
 from provision.model import PLATFORM, PLATFORMS, BuildSource, MeterContext, Outcome, Platform, Progress
-from provision.pipeline import image as images
 from provision.pipeline import lock as locks
 from provision.pipeline import render
 from provision.pipeline.table import question, table
 from provision.process import end_running
-from provision.workflows.keep import lock_only, render_only
+from provision.workflows.keep import dockerfile_texts, lock_only, render_only
 from provision.workflows.plan import Context, Plan, Wish, name_of, plan
 from provision.workflows.preview import lock_preview, render_preview
 
@@ -164,7 +163,7 @@ def rendered(wanted: Plan) -> dict[str, str]:
     """Every generated file of an environment; the Dockerfile belongs to a lock, so it is there with one that is current."""
     if wanted.lock is None or not wanted.lock_is_current:
         return dict(wanted.texts)
-    return {**wanted.texts, **render.render_dockerfile(wanted.name, images.dockerfile_context(wanted.resolution, wanted.lock))}
+    return {**wanted.texts, **dockerfile_texts(wanted, wanted.lock)}
 
 
 def difference(path: Path, text: str) -> Iterator[str]:

@@ -54,6 +54,7 @@ def workflow(context: Context, wish: CiWish) -> Workflow:
         ci.values(wish.format, jobs, _settings(context, wish)),
         made_from=f"{'the matrix' if _asked(wish) else _shown(context.where.envs) + '/*/spec.yml'} and {wish.runners}",
         remake=_remake(context, wish),
+        templates=context.templates,
     )
     return Workflow(text=text, jobs=jobs)
 

@@ -67,7 +67,7 @@ def input_texts(wanted: Plan) -> dict[str, str]:
 
 def dockerfile_texts(wanted: Plan, lock: Lock) -> dict[str, str]:
     """The Dockerfile of a lock, as rendered."""
-    return render.render_dockerfile(wanted.name, images.dockerfile_context(wanted.resolution, lock))
+    return render.render_dockerfile(wanted.name, images.dockerfile_context(wanted.resolution, lock), wanted.templates)
 
 
 def write_dockerfile(context: Context, wanted: Plan, lock: Lock, *, force: bool = False) -> list[str]:

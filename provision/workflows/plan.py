@@ -35,6 +35,11 @@ class Context:
     def mirrors(self) -> Mirrors:
         return self.solver.mirrors
 
+    @functools.cached_property
+    def templates(self) -> render.Templates:
+        """Of generated files; says which of them are the lab's own."""
+        return render.Templates(self.where.templates, self.progress.say)
+
 
 def mirrors_of(wanted: Sequence[Asked]) -> Mirrors:
     """Mirrors whose names and folders are looked up when they are first used."""
@@ -76,6 +81,7 @@ class Plan:
     lock_is_current: bool
     python_from: PythonSource
     prefix_path: Path
+    templates: render.Templates
 
     @property
     def name(self) -> str:
@@ -86,11 +92,13 @@ class Plan:
         known = {(pin.manager, pin.requirement): pin for pin in self.resolution.pins}
         conda_rows: list[tuple[Manager, str]] = [("conda", text) for text in self.inputs.conda]
         pip_rows: list[tuple[Manager, str]] = [("pip", text) for text in self.inputs.pip]
-        return tuple(known.get(row) or _by_hand(*row) for row in conda_rows + pip_rows)
+        lab = self.templates.lab_file(render.ENVIRONMENT)
+        where = f"{lab.parent.name}/{lab.name}" if lab and render.ENVIRONMENT not in self.edited else render.ENVIRONMENT
+        return tuple(known.get(row) or _by_hand(*row, where) for row in conda_rows + pip_rows)
 
 
-def _by_hand(manager: Manager, requirement: str) -> Pin:
-    return Pin(manager=manager, requirement=requirement, reason="written into environment.yml by hand", source="environment.yml")
+def _by_hand(manager: Manager, requirement: str, where: str) -> Pin:
+    return Pin(manager=manager, requirement=requirement, reason=f"written into {where} by hand", source=where)
 
 
 def name_of(context: Context, wish: Wish) -> str:
@@ -109,13 +117,13 @@ def plan(context: Context, wish: Wish) -> Plan:
     python_from, wanted = _python_from(context, wanted, None if wish.relock else lock)
     resolution = request.resolved(wanted)
     _tell_warnings(context, resolution)
-    texts = render.render_inputs(resolution)
+    texts = render.render_inputs(resolution, context.templates)
     edited = [] if wish.force else render.edited(folder, texts)
     if edited:
         _refuse_lost_options(folder, wish, resolution, edited)
     standing = {**texts, **{name: render.read(folder / name) for name in edited}}
     inputs = locks.inputs(standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES], folder, as_of=wanted.as_of)
-    if edited:
+    if edited or context.templates.lab_file(render.ENVIRONMENT):
         locks.check(inputs, folder)
     return Plan(
         folder=folder,
@@ -128,6 +136,7 @@ def plan(context: Context, wish: Wish) -> Plan:
         lock_is_current=lock is not None and lock.python_from == python_from and _fits(lock, inputs),
         python_from=python_from,
         prefix_path=folders.prefix_path(context.where, wanted.name, wish.prefix),
+        templates=context.templates,
     )
 
 

@@ -34,7 +34,7 @@ TOOL_OWNERS = {
     "elftools": {"channel/"},
     "docker": {"pipeline/image/"},
     "conda_lock": {"pipeline/lock/"},
-    "jinja2": {"pipeline/render.py"},
+    "jinja2": {"pipeline/render/"},
     "jsonschema": {"pipeline/report/"},
     "jupyter_client": {"pipeline/register.py"},
     "rich": {"console.py"},

@@ -10,6 +10,7 @@ import yaml
 
 from provision.errors import StaleLock
 from provision.pipeline import matrix, render, spec
+from provision.pipeline.render.templating import as_yaml
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -87,7 +88,7 @@ def test_spec_file_reads_back(case: str, tmp_path: Path) -> None:
     "value", ["yes", "1.10", "null", "a: b", "- x", "#x", "é", "x y", "", "@a", "[x]", '"q"', "a\tb", "=1", "12.1", "off"]
 )
 def test_yaml_scalars_survive(value: str) -> None:
-    assert yaml.safe_load(f"- {render._yaml(value)}") == [value]
+    assert yaml.safe_load(f"- {as_yaml(value)}") == [value]
 
 
 def test_states(tmp_path: Path) -> None:

@@ -1,0 +1,171 @@
+"""A lab's own templates: used where they lie, by all verbs alike; what is wrong with one is named; docs list what each is given."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from provision.cli import cli
+from provision.compat import TEMPLATES
+from provision.errors import InvalidSpec
+from provision.pipeline import ci, image, matrix, render, spec
+from tests.unit.test_image_config import LOCK, resolution
+
+SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
+DOCS = Path(__file__).parent.parent.parent / "docs" / "templates.md"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with one environment, and a folder for its templates."""
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("PROVISION_ENVS", raising=False)
+    folder = tmp_path / "a lab's"
+    (folder / "envs" / "lab").mkdir(parents=True)
+    (folder / "templates").mkdir()
+    (folder / "envs" / "lab" / "spec.yml").write_text(SPEC)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, list(words))
+
+
+def template(lab: Path, name: str, text: str) -> Path:
+    path = lab / "templates" / f"{name}.j2"
+    path.write_text(text)
+    return path
+
+
+def test_a_labs_template_is_used_by_all_verbs_and_says_so(lab: Path) -> None:
+    plain = run("render", "lab")
+    assert plain.exit_code == 0 and "is rendered from" not in plain.stderr
+    environment = lab / "envs" / "lab" / "environment.yml"
+    ours = environment.read_text()
+    assert run("render", "lab", "--check").exit_code == 0
+    path = template(lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - einops\n')
+    checked = run("render", "--all", "--check")
+    assert checked.exit_code == 1 and "+      - einops" in checked.stdout
+    dry = run("render", "lab", "--dry-run")
+    assert "environment.yml" in dry.stdout and environment.read_text() == ours
+    done = run("render", "lab")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count(f"environment.yml is rendered from {path}") == 1
+    header, _, *body = environment.read_text().splitlines()
+    assert header == "# Made by provision from spec.yml and templates/environment.yml.j2; remake with: provision render lab"
+    assert body == [*ours.splitlines()[2:], "      - einops"]
+    assert run("render", "lab", "--check").exit_code == 0
+    path.unlink()
+    assert run("render", "lab").exit_code == 0 and environment.read_text() == ours
+
+
+def test_requirements_of_a_template_are_checked(lab: Path) -> None:
+    template(lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - "ein ops =="\n')
+    result = run("render", "lab")
+    assert result.exit_code == InvalidSpec.exit_code and "`ein ops ==` is not a requirement" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text,line,said",
+    [
+        ("a\nb {{ nothing }}\n", 2, "'nothing' is undefined"),
+        ("{% if name %}\n\n{{ name.nothing.more }}\n{% endif %}\n", 3, "has no attribute 'nothing'"),
+        ("a\n\n{% if name %}\n", 3, "Unexpected end of template"),
+        ("{{ name | shouting }}\n", 1, "No filter named 'shouting'"),
+        ("a\n{{ name + 1 }}\n", 2, "can only concatenate str"),
+        ("a\n{{ 1 // 0 }}\n", 2, "zero"),
+        ('a\n{% include "parts.j2" %}\n', 2, "there is no template parts.j2"),
+        ('a\n{% include "../envs/lab/spec.yml" %}\n', 2, "there is no template"),
+        ("a\n{{ ''.__class__.__mro__ }}\n", 2, "unsafe"),
+        ("a\n{{ channels.append(1) }}\n", 2, "has no attribute 'append'"),
+    ],
+)
+def test_what_is_wrong_with_a_template_is_named_with_file_and_line(lab: Path, text: str, line: int, said: str) -> None:
+    path = template(lab, "environment.yml", text)
+    result = run("render", "lab")
+    assert result.exit_code == InvalidSpec.exit_code, result.output
+    assert f"{path}, line {line}: " in result.stderr and said in result.stderr
+    assert "conda, name, needs_torch_index" in result.stderr  # what it is given
+    assert not (lab / "envs" / "lab" / "environment.yml").exists()
+
+
+def test_a_mistake_in_an_included_file_is_named_there(lab: Path) -> None:
+    template(lab, "environment.yml", 'a\n{% include "part.j2" %}\n')
+    path = template(lab, "part", "\n\n{{ nothing }}\n")
+    assert f"{path}, line 3: 'nothing' is undefined" in run("render", "lab").stderr
+    path.unlink()
+    path.mkdir()
+    assert run("render", "lab").exit_code == InvalidSpec.exit_code
+    (lab / "templates" / "environment.yml.j2").write_bytes(b"\xff")
+    assert "can't decode byte 0xff" in run("render", "lab").stderr
+
+
+def test_spec_and_pages_of_evidence_are_not_changed(lab: Path) -> None:
+    for name in ("spec.yml", "matrix.html", "report.html"):
+        template(lab, name, "torch: 1\n")
+    assert run("render", "--torch", "2.3", "--cuda", "12.1", "--python", "3.11", "--python-from", "channel").exit_code == 0
+    assert 'torch: "2.3"' in (lab / "envs" / "torch2.3-cuda12.1-py311" / "spec.yml").read_text()
+    assert "torch: 1" not in run("matrix", "--format", "html").stdout
+
+
+def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
+    told: list[str] = []
+    templates = render.Templates(lab / "templates", told.append)
+    template(lab, "Dockerfile", '{% include "provision/Dockerfile.j2" %}LABEL lab={{ name | shell }}\n')
+    values = image.dockerfile_context(resolution(), LOCK)
+    text = render.render_dockerfile("toy", values, templates)[render.DOCKERFILE]
+    assert text.startswith("# Made by provision from spec.yml and templates/Dockerfile.j2;")
+    assert text.splitlines()[2:-1] == render.render_dockerfile("toy", values)[render.DOCKERFILE].splitlines()[2:]
+    assert text.endswith("\nLABEL lab=toy\n") and told == [f"Dockerfile is rendered from {lab / 'templates' / 'Dockerfile.j2'}"]
+    template(lab, "contract-docker.sh", "# {{ made_by }}\nexec podman run {{ reference }}\n")
+    asked = image.contract_context(resolution(), "lab/toy:1", (), image.Asked())
+    assert render.render_contract("docker", asked, remake=["provision"], templates=templates).endswith("\nexec podman run lab/toy:1\n")
+
+
+def test_a_workflow_by_a_labs_template(lab: Path) -> None:
+    (lab / "runners.yml").write_text("runners:\n  - name: v100\n    labels: [v100]\n    gpu: V100\n    driver: '535.129.03'\n")
+    template(lab, "github-workflow.yml", "on: push # ${{ kept }} [[ settings.envs ]]\n")
+    shown = run("matrix", "ci", "--format", "github")
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.splitlines()[-1] == "on: push # ${{ kept }} envs"
+    assert "and runners.yml and templates/github-workflow.yml.j2; remake with" in shown.stdout
+
+
+def given() -> dict[str, dict[str, Any]]:
+    """What each template is given, by real calls."""
+    resolved = matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
+    contract = {**image.contract_context(resolution(), "lab/toy:1", (), image.Asked()), "made_by": ""}
+    job = ci.assign(ci.Target(resolution=resolved, platform="linux-64"), (), gpus=1)
+    workflow = ci.values("github", [job], ci.Settings(install="."))
+    found = dict.fromkeys((render.ENVIRONMENT, render.VIRTUAL_PACKAGES), render.input_values(resolved))
+    found |= {render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK), **dict.fromkeys(render.CONTRACTS.values(), contract)}
+    return found | dict.fromkeys(render.WORKFLOWS.values(), workflow)
+
+
+def test_docs_list_what_each_template_is_given() -> None:
+    """No more and no less, for every template that a lab may change; the entries of a workflow's jobs too."""
+    sections = re.split(r"^## ", DOCS.read_text(), flags=re.MULTILINE)[1:]
+    listed = {}
+    for section in sections:
+        names = re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE)
+        for file in section.partition("\n")[0].split(", "):
+            listed[file] = {name for row in names for name in re.findall(r"`(\w+)`", row)}
+    known = given()
+    assert listed == {file: set(values) for file, values in known.items()}
+    (entry,) = known["github-workflow.yml"]["rehearsal"]
+    assert set(entry) == set(re.findall(r"`(\w+)`", DOCS.read_text().rpartition("Each has ")[2]))
+    fixed = {"spec.yml", "matrix.html", "report.html"}
+    assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.j2")} == set(known) | fixed
+
+
+def test_json_is_a_filter_of_a_labs_template_too(lab: Path) -> None:
+    template(lab, "contract-devcontainer.json", '{"image": {{ reference | json }}}\n')
+    templates = render.Templates(lab / "templates")
+    values = image.contract_context(resolution(), 'a"b', (), image.Asked())
+    assert json.loads(render.render_contract("devcontainer", values, remake=[], templates=templates)) == {"image": 'a"b'}
