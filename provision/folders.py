@@ -36,6 +36,11 @@ class Folders:
         return self.data / "images"
 
     @property
+    def packed(self) -> Path:
+        """The same images with compressed layers."""
+        return self.data / "packed"
+
+    @property
     def channels(self) -> Path:
         return self.data / "channels"
 

@@ -11,7 +11,16 @@ from provision.cli.options import common, context_of, dry, name_argument, no_wai
 
 if TYPE_CHECKING:
     from provision.console import Console
-    from provision.pipeline.image import Asked
+    from provision.pipeline.image import Asked, Method, Output
+
+
+compression = click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Of the layers in an OCI layout or archive, or in a registry.",
+)
 
 
 @click.group()
@@ -29,6 +38,7 @@ def image() -> None:
     metavar="PLACE",
     help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE; several times.  [default: docker]",
 )
+@compression
 @dry
 @no_wait
 @common
@@ -43,13 +53,14 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
 
     context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
     outputs = tuple(images.output(text) for text in options["outputs"])
+    _check_compression(options["compression"], outputs)
     wish = wish_of(name, options, image="demand")
     if dry_run:
         from provision.workflows.preview import build_preview
 
         steps = [step for step in build_preview(context, wish) if step["stage"] == "image"]
         return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
-    wanted, made, anew = workflow.build_image(context, wish, outputs)
+    wanted, made, anew = workflow.build_image(context, wish, outputs, options["compression"])
     import shlex
 
     from provision.pipeline.image import run_command
@@ -61,6 +72,15 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
     if not outputs or any(to.path is None for to in outputs):
         lines.append(shlex.join(run_command(wanted.resolution, made.reference)))
     return console.result(made, lines)
+
+
+def _check_compression(method: Method, outputs: tuple[Output, ...]) -> None:
+    from provision.errors import InvalidSpec
+    from provision.pipeline.image import COMPRESSED
+
+    if method != "none" and not any(to.kind in COMPRESSED for to in outputs):
+        advice = "Name one with --output; `image push` has --compression too."
+        raise InvalidSpec("--compression is for OCI layouts and archives; an engine gets plain layers.", advice=advice)
 
 
 def _asked(options: dict[str, Any]) -> Asked:
@@ -79,13 +99,15 @@ def _asked(options: dict[str, Any]) -> Asked:
 @image.command("push")
 @click.argument("name")
 @click.argument("place", metavar="HOST/NAME[:TAG]")
+@compression
+@no_wait
 @common
 @verb
-def image_push(console: Console, name: str, place: str, envs: Path | None, **options: Any) -> None:
+def image_push(console: Console, name: str, place: str, envs: Path | None, compression: Method, no_wait: bool, **options: Any) -> None:
     """Send an environment's image to a registry: only the layers that it lacks, with the user of `docker login`."""
     from provision.workflows import verbs as workflow
 
-    pushed = workflow.push_image(context_of(console, envs), wish_of(name, {}), place)
+    pushed = workflow.push_image(context_of(console, envs, wait=not no_wait), wish_of(name, {}), place, compression)
     sizes = f"{pushed.sent / 1e6:.1f} MB sent, {pushed.present / 1e6:.1f} MB there already"
     console.result(pushed, [f"pushed {pushed.tag}: {sizes}", pushed.reference])
 

@@ -104,6 +104,7 @@ def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
         for prefix in made:
             prefixes.remove(prefix)
         folders.forget(where, name)
+        shutil.rmtree(where.packed / name, ignore_errors=True)
         return gone + _remove_image(name, layout)
 
 
@@ -131,10 +132,13 @@ def _remove_image(name: str, layout: Path) -> list[str]:
     return [f"image {reference}" for reference in removed]
 
 
-def build_image(context: Context, wish: Wish, outputs: Sequence[images.Output] = ()) -> tuple[Plan, Image, bool]:
+def build_image(
+    context: Context, wish: Wish, outputs: Sequence[images.Output] = (), compression: images.Method = "none"
+) -> tuple[Plan, Image, bool]:
     """`provision image build`: the image of an environment whose lock is current; its prefix is made if it is not there.
 
     outputs: where it goes beside our own folder; none: into the engine. No engine is needed for paths, if the base lies on disk too.
+    compression: of the layers in OCI layouts and archives.
     """
     to_engine = not outputs or any(to.path is None for to in outputs)
     client = images.demand_engine("name a place on disk with --output") if to_engine else images.engine()[0]
@@ -149,7 +153,8 @@ def build_image(context: Context, wish: Wish, outputs: Sequence[images.Output] =
         image, made = make_image(context, wanted, lock, prefix, client, to_engine)
         for to in outputs:
             if to.path is not None:
-                images.export(image, to, context.progress)
+                method: images.Method = compression if to.kind in images.COMPRESSED else "none"
+                images.export(images.pack(image, method, context.where.packed, context.progress), to, context.progress)
         result = BuildResult(
             name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
             image=image, kernel=None, smoke=(),
@@ -158,14 +163,16 @@ def build_image(context: Context, wish: Wish, outputs: Sequence[images.Output] =
         return wanted, image, made
 
 
-def push_image(context: Context, wish: Wish, place: str) -> images.Pushed:
+def push_image(context: Context, wish: Wish, place: str, compression: images.Method = "none") -> images.Pushed:
     """`provision image push`: an environment's image to a registry. No engine is needed."""
-    folder = context.where.envs / spec.check_name(wish.name or "")
-    known = passport.read(folder)
-    if not known or not known.get("image"):
-        raise ToolMissing("The environment has no image.", advice="`provision image build NAME` makes it.")
-    made = passport.image_of(known)
-    return images.push(made, images.target(place, made), context.progress)
+    name = spec.check_name(wish.name or "")
+    with held(context.where, name, context.progress, wait=context.wait):
+        known = passport.read(context.where.envs / name)
+        if not known or not known.get("image"):
+            raise ToolMissing("The environment has no image.", advice="`provision image build NAME` makes it.")
+        made = passport.image_of(known)
+        to = images.target(place, made)
+        return images.push(images.pack(made, compression, context.where.packed, context.progress), to, context.progress)
 
 
 def image_contract(context: Context, wish: Wish, format: str, asked: images.Asked, command: Sequence[str], remake: Sequence[str]) -> str:

@@ -105,9 +105,22 @@ def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -
         assert json.loads(told.stdout)["Digest"] == built.manifest_digest
 
 
+@pytest.mark.parametrize("method", ["gzip", "zstd"])
+@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+def test_skopeo_undoes_the_compression(built: Image, tmp_path: Path, method: image.Method) -> None:
+    packed = image.pack(built, method, tmp_path / "packed", Watching())
+    exporting.export(packed, exporting.output(f"oci-archive:{tmp_path / 'out'}"), Watching())
+    copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-decompress"]
+    subprocess.run([*copy, f"oci-archive:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True)
+    rows = json.loads((tmp_path / "plain" / "manifest.json").read_text())["layers"]
+    assert [row["digest"] for row in rows] == [layer.digest for layer in built.layers]
+
+
+@pytest.mark.parametrize("method", ["none", "gzip"])  # umoci 0.4.7 knows no zstd
 @pytest.mark.skipif(not shutil.which("umoci") or os.geteuid() != 0, reason="umoci is not installed, or not root")
-def test_umoci_unpacks_it(built: Image, prefix: Prefix, tmp_path: Path) -> None:
-    exporting.export(built, exporting.output(f"oci:{tmp_path / 'out'}"), Watching())
+def test_umoci_unpacks_it(built: Image, tmp_path: Path, method: image.Method) -> None:
+    packed = image.pack(built, method, tmp_path / "packed", Watching())
+    exporting.export(packed, exporting.output(f"oci:{tmp_path / 'out'}"), Watching())
     subprocess.run(["umoci", "unpack", "--image", f"{tmp_path / 'out'}:{built.reference}", tmp_path / "bundle"], check=True)
     root = tmp_path / "bundle" / "rootfs"
     environment = root / contents.PREFIX.lstrip("/")

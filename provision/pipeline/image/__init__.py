@@ -2,18 +2,19 @@
 
 What a workflow needs is named here. How it is done lies in contents (which files), layers and tar (their bytes), oci (the layout),
 config (what the image says of itself), contract (what it wants of whoever runs it), bases, stored and inspecting (what it lies on),
-sdk (the edge to Docker), loading and smoke (what the engine does for us), exporting and registry (other places for it) and dockerfile
-(the template's values).
+sdk (the edge to Docker), loading and smoke (what the engine does for us), compressing, exporting and registry (other forms and places
+for it) and dockerfile (the template's values).
 """
 
 from provision.pipeline.image.assemble import build, find
 from provision.pipeline.image.bases import BaseImage, chosen_base, is_stored
+from provision.pipeline.image.compressing import METHODS, Method, pack
 from provision.pipeline.image.config import reference, repository, source_date_epoch
 from provision.pipeline.image.contents import PREFIX
 from provision.pipeline.image.contract import FORMATS, Asked, docker_arguments, mount, needs, run_command, user
 from provision.pipeline.image.contract import context as contract_context
 from provision.pipeline.image.dockerfile import dockerfile_context
-from provision.pipeline.image.exporting import Output, export, output
+from provision.pipeline.image.exporting import COMPRESSED, Output, export, output
 from provision.pipeline.image.loading import load, remove
 from provision.pipeline.image.registry import Pushed, Target, push, target
 from provision.pipeline.image.sdk import demand_engine, engine, find_base, unmet
@@ -21,11 +22,14 @@ from provision.pipeline.image.smoke import Files, run_smoke
 from provision.pipeline.image.stored import find_base as find_stored_base
 
 __all__ = [
+    "COMPRESSED",
     "FORMATS",
+    "METHODS",
     "PREFIX",
     "Asked",
     "BaseImage",
     "Files",
+    "Method",
     "Output",
     "Pushed",
     "Target",
@@ -45,6 +49,7 @@ __all__ = [
     "mount",
     "needs",
     "output",
+    "pack",
     "push",
     "reference",
     "remove",

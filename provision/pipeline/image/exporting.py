@@ -17,6 +17,7 @@ from provision.pipeline.image import loading, oci, tar
 
 Kind = Literal["docker", "oci", "oci-archive", "docker-archive"]
 
+COMPRESSED: tuple[Kind, ...] = ("oci", "oci-archive")  # whose layers may be; docker's readers do not know every kind
 _FORM = re.compile(r"(docker)|(oci|oci-archive|docker-archive):(.+)")
 
 
@@ -75,12 +76,12 @@ def _copy_layout(layout: Path, to: Path) -> None:
     """Blobs never change, so where both lie on one file system a second name will do."""
     with oci.building(to) as new:
         for blob in oci.blobs(layout).iterdir():
-            _link_or_copy(blob, oci.blobs(new) / blob.name)
+            link_or_copy(blob, oci.blobs(new) / blob.name)
         for name in ("index.json", "oci-layout"):
             shutil.copyfile(layout / name, new / name)
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:

@@ -1,0 +1,111 @@
+"""Compressed layers: bytes that do not depend on the number of cores, and work that is not done twice."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from provision.errors import IntegrityError
+from provision.model import Image, Layer
+from provision.pipeline.image import compressing, config, exporting, layers, oci
+from provision.pipeline.image.contents import Entry
+from tests.unit.test_image_stored import Silent
+
+CONTENT = random.Random(4).randbytes(200_000) + b"zeros" * 100_000
+
+
+def made(layout: Path, **files: bytes) -> Image:
+    """An image whose layers hold a file each."""
+    oci.blobs(layout).mkdir(parents=True)
+    written = [layers.write(name, [Entry.of(f"opt/{name}", text)], oci.blobs(layout), 0, lambda _: None) for name, text in files.items()]
+    done = oci.write(layout, config.image_config({}, {}, written, 0), written, {"org.provision.recipe": "1"}, "provision/toy:1")
+    return Image(
+        reference="provision/toy:1", layout=layout, manifest_digest=done.manifest_digest, image_id=done.config_digest, base="base",
+        base_digest="", lock_sha256="0" * 64, layers=tuple(written),
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressing, "BLOCK", 1 << 16)
+
+
+def plain(path: Path) -> bytes:
+    """What a reader that is not ours makes of it."""
+    content = path.read_bytes()
+    if content.startswith(b"\x1f\x8b"):
+        return gzip.decompress(content)
+    return zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True).read()
+
+
+@pytest.mark.parametrize("method", ["gzip", "zstd"])
+def test_one_core_and_four_make_the_same_manifest(tmp_path: Path, method: compressing.Method) -> None:
+    image = made(tmp_path / "toy", big=CONTENT, empty=b"")
+    one, four = (compressing.pack(image, method, tmp_path / str(workers), Silent(), workers) for workers in (1, 4))
+    assert one.manifest_digest == four.manifest_digest != image.manifest_digest
+    assert one.image_id == image.image_id
+    manifest = json.loads(oci.blob(one.layout, one.manifest_digest).read_bytes())
+    for row, layer in zip(manifest["layers"], image.layers, strict=True):
+        assert row["mediaType"] == f"application/vnd.oci.image.layer.v1.tar+{method}"
+        content = plain(oci.blob(one.layout, row["digest"]))
+        assert f"sha256:{hashlib.sha256(content).hexdigest()}" == layer.digest
+    assert manifest["layers"][0]["size"] < image.layers[0].size / 2
+
+
+@pytest.mark.parametrize("method", ["gzip", "zstd"])
+def test_a_layer_is_compressed_once(tmp_path: Path, method: compressing.Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = tmp_path / "packed"
+    first = compressing.pack(made(tmp_path / "a", big=CONTENT, own=b"1"), method, packed, Silent())
+    changed = made(tmp_path / "b", big=CONTENT, own=b"2")
+    done: list[str] = []
+    pack = compressing._pack
+
+    def noted(layout: Path, layer: Layer, *more: Any) -> Layer:
+        done.append(layer.group)
+        return pack(layout, layer, *more)
+
+    monkeypatch.setattr(compressing, "_pack", noted)
+    second = compressing.pack(changed, method, packed, Silent())
+    assert done == ["own"]
+    assert second.layers[0] == first.layers[0]
+    assert compressing.pack(changed, method, packed, Silent()) == second
+    assert done == ["own"]
+    fresh = compressing.pack(changed, method, tmp_path / "elsewhere", Silent())
+    assert fresh.manifest_digest == second.manifest_digest
+
+
+def test_what_another_library_made_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = made(tmp_path / "toy", big=CONTENT)
+    now = compressing.pack(image, "gzip", tmp_path / "packed", Silent())
+    monkeypatch.setattr("zlib.ZLIB_RUNTIME_VERSION", "9.9")
+    later = compressing.pack(image, "gzip", tmp_path / "packed", Silent())
+    assert [path.name for path in (tmp_path / "packed" / "toy").iterdir()] == [later.layout.name] != [now.layout.name]
+
+
+def test_a_damaged_layer_is_not_compressed(tmp_path: Path) -> None:
+    image = made(tmp_path / "toy", big=CONTENT)
+    blob = oci.blob(image.layout, image.layers[0].digest)
+    content = bytearray(blob.read_bytes())
+    content[5000] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(IntegrityError, match="is damaged"):
+        compressing.pack(image, "gzip", tmp_path / "packed", Silent())
+    assert not list((tmp_path / "packed").rglob("index.json"))
+    with pytest.raises(IntegrityError, match="not the whole image"):
+        compressing.pack(replace(image, manifest_digest="sha256:other"), "gzip", tmp_path / "packed", Silent())
+
+
+def test_a_compressed_image_is_exported_as_any_other(tmp_path: Path) -> None:
+    image = compressing.pack(made(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent())
+    exporting.export(image, exporting.output(f"oci:{tmp_path / 'out'}"), Silent())
+    found = oci.read(tmp_path / "out")
+    assert found is not None
+    assert (found.manifest_digest, found.layers) == (image.manifest_digest, image.layers)
