@@ -18,6 +18,7 @@ LAYERS = [
     {"cli"},
     {"workflows", "console"},
     {"pipeline", "channel"},
+    {"bills"},
     {"conda", "wheels", "folders", "machine"},
     {"fetch"},
     {"settings"},

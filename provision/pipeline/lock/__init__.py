@@ -7,7 +7,7 @@ was asked for (guarding), its content hash (hashing), and the file as it is writ
 from provision.pipeline.lock.asked import ENVIRONMENT, VIRTUAL_PACKAGES, Inputs, check, inputs
 from provision.pipeline.lock.contents import Contents, Entry, contents
 from provision.pipeline.lock.diff import Compared, diff
-from provision.pipeline.lock.export import Format, export, left_out, platform_of, selected
+from provision.pipeline.lock.export import Format, export, left_out, parts, platform_of, selected
 from provision.pipeline.lock.guarding import guard
 from provision.pipeline.lock.hashing import content_hashes
 from provision.pipeline.lock.outside import SOLVERS, Outside, SolverName, find_solver
@@ -42,6 +42,7 @@ __all__ = [
     "guard",
     "inputs",
     "left_out",
+    "parts",
     "platform_of",
     "read",
     "read_all",

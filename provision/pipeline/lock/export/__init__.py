@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
+from provision import bills
 from provision.errors import IntegrityError, InvalidSpec
 from provision.model import PLATFORM
 from provision.pipeline.lock.contents import Contents, Entry
 from provision.pipeline.lock.export import bom, installers
+from provision.pipeline.lock.export.bom import parts
 
 Format = Literal["explicit", "requirements", "pylock", "cyclonedx", "spdx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 SHOWN = 5  # of what is left out, by name
 
-__all__ = ["FORMATS", "Format", "export", "left_out", "platform_of", "selected"]
+__all__ = ["FORMATS", "Format", "export", "left_out", "parts", "platform_of", "selected"]
 
 
 def platform_of(lock: Contents, asked: str | None) -> str:
@@ -93,5 +95,4 @@ def _exported(lock: Contents, name: str, kind: Format, platform: str, licenses: 
         return installers.requirements(entries, name, platform)
     if kind == "pylock":
         return installers.pylock(entries, platform)
-    described = bom.Described(name=name, platform=platform, lock_sha256=lock.sha256, entries=entries, licenses=licenses, epoch=epoch)
-    return bom.cyclonedx(described) if kind == "cyclonedx" else bom.spdx(described)
+    return bills.text(bom.bill(name, platform, lock.sha256, entries, licenses, epoch), kind)
