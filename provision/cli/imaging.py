@@ -1,4 +1,4 @@
-"""Verbs of images: build, push, contract, run."""
+"""Verbs of images: build, push, sbom, contract, run."""
 
 from __future__ import annotations
 
@@ -110,6 +110,32 @@ def image_push(console: Console, name: str, place: str, envs: Path | None, compr
     pushed = workflow.push_image(context_of(console, envs, wait=not no_wait), wish_of(name, {}), place, compression)
     sizes = f"{pushed.sent / 1e6:.1f} MB sent, {pushed.present / 1e6:.1f} MB there already"
     console.result(pushed, [f"pushed {pushed.tag}: {sizes}", pushed.reference])
+
+
+@image.command("sbom")
+@click.argument("name")
+@click.option("--format", "kind", type=click.Choice(["cyclonedx", "spdx"]), required=True, help="CycloneDX 1.6 or SPDX 2.3, as JSON.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@common
+@verb
+def image_sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
+    """Write the bill of materials of an environment's image: the packages of its lock and of its base.
+
+    The same image gives the same bytes. What of the base could not be read is said, in the bill too.
+    """
+    from provision import bills
+    from provision.workflows.bills import image_bill
+
+    made = image_bill(context_of(console, envs), name)
+    for what in made.unread:
+        console.say(f"{name}: not read: {what}")
+    text = bills.text(made, kind)
+    if output is None:
+        return console.result({"text": text, "unread": made.unread}, text.rstrip("\n"))
+    from provision.folders import write_whole
+
+    write_whole(output, text)
+    return console.result({"path": output, "unread": made.unread}, f"wrote {output}")
 
 
 @image.command("contract")

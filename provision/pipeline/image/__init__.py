@@ -2,8 +2,8 @@
 
 What a workflow needs is named here. How it is done lies in contents (which files), layers and tar (their bytes), oci (the layout),
 config (what the image says of itself), contract (what it wants of whoever runs it), bases, stored and inspecting (what it lies on),
-sdk (the edge to Docker), loading and smoke (what the engine does for us), compressing, exporting and registry (other forms and places
-for it) and dockerfile (the template's values).
+materials, packages and within (what it is made of), sdk (the edge to Docker), loading and smoke (what the engine does for us),
+compressing, exporting and registry (other forms and places for it) and dockerfile (the template's values).
 """
 
 from provision.pipeline.image.assemble import build, find
@@ -16,6 +16,7 @@ from provision.pipeline.image.contract import context as contract_context
 from provision.pipeline.image.dockerfile import dockerfile_context
 from provision.pipeline.image.exporting import COMPRESSED, Output, export, output
 from provision.pipeline.image.loading import load, remove
+from provision.pipeline.image.materials import Looked, bill, documents, look
 from provision.pipeline.image.registry import Pushed, Target, push, target
 from provision.pipeline.image.sdk import demand_engine, engine, find_base, unmet
 from provision.pipeline.image.smoke import Files, run_smoke
@@ -29,16 +30,19 @@ __all__ = [
     "Asked",
     "BaseImage",
     "Files",
+    "Looked",
     "Method",
     "Output",
     "Pushed",
     "Target",
+    "bill",
     "build",
     "chosen_base",
     "contract_context",
     "demand_engine",
     "docker_arguments",
     "dockerfile_context",
+    "documents",
     "engine",
     "export",
     "find",
@@ -46,6 +50,7 @@ __all__ = [
     "find_stored_base",
     "is_stored",
     "load",
+    "look",
     "mount",
     "needs",
     "output",

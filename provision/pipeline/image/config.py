@@ -21,6 +21,8 @@ LOCK_LABEL = "org.provision.lock"
 TITLE_LABEL = "org.opencontainers.image.title"
 STACK = 64 << 20
 
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
 # Not in OCI's specification, which has readers ignore what they do not know; Docker's config has it, and engines read it from either.
 HEALTH = (PYTHON, "-I", f"{INSIDE}/health.py")
 HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_RETRIES = 60, 30, 3
@@ -123,7 +125,12 @@ def _described(resolution: Resolution) -> str:
 
 
 def _time(epoch: int) -> str:
-    return datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(epoch, timezone.utc).strftime(_TIME)
+
+
+def epoch_of(created: str) -> int:
+    """The time in a config that we wrote, in seconds since 1970."""
+    return int(datetime.strptime(created, _TIME).replace(tzinfo=timezone.utc).timestamp())
 
 
 def _pinned(base: str) -> str | None:

@@ -1,0 +1,84 @@
+"""Files of an image as its layers make them together: read out of their archives, without unpacking or running anything."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provision.errors import IntegrityError
+from provision.pipeline.image.inspecting import OPAQUE, WHITEOUT
+
+LINKS = 8  # followed, and no further: links may lead in a circle
+
+
+@dataclass
+class Within:
+    """Paths are without a leading slash. seen: files that are there but were not read."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+
+    def get(self, path: str) -> bytes | None:
+        """A file that was read, also where it or the folder that it lies in is a link."""
+        for _ in range(LINKS):
+            if path in self.files:
+                return self.files[path]
+            link = next((known for known in (path, posixpath.dirname(path)) if known in self.links), None)
+            if link is None:
+                return None
+            path = self._target(link) + path[len(link) :]
+        return None
+
+    def _target(self, link: str) -> str:
+        return posixpath.normpath(posixpath.join("/", posixpath.dirname(link), self.links[link])).lstrip("/")
+
+    def forget(self, path: str, *, below: bool = False) -> None:
+        """As a whiteout asks: the path, or all that lies below it."""
+
+        def is_hidden(name: str) -> bool:
+            return name.startswith(f"{path}/") or (not below and name == path)
+
+        self.files = {name: content for name, content in self.files.items() if not is_hidden(name)}
+        self.links = {name: target for name, target in self.links.items() if not is_hidden(name)}
+        self.seen = {name for name in self.seen if not is_hidden(name)}
+
+
+def within(layers: Sequence[Path], wanted: re.Pattern[str], noticed: re.Pattern[str], limit: int) -> Within:
+    """The files and links whose whole path matches `wanted`, up to `limit` bytes each; of what matches `noticed`, the names.
+
+    layers: uncompressed archives from the bottom up. Raises IntegrityError where one is no archive.
+    """
+    found = Within()
+    for layer in layers:
+        try:
+            with tarfile.open(layer, "r:") as archive:
+                for member in archive:
+                    _take(found, archive, member, wanted, noticed, limit)
+        except tarfile.TarError as error:
+            raise IntegrityError(f"A layer of the image is no archive: {error}.", advice="Build the image again.") from error
+    return found
+
+
+def _take(
+    found: Within, archive: tarfile.TarFile, member: tarfile.TarInfo, wanted: re.Pattern[str], noticed: re.Pattern[str], limit: int
+) -> None:
+    path = posixpath.normpath(member.name).lstrip("/")
+    folder, name = posixpath.split(path)
+    if name == OPAQUE:
+        found.forget(folder, below=True)
+    elif name.startswith(WHITEOUT):
+        found.forget(posixpath.join(folder, name[len(WHITEOUT) :]))
+    elif noticed.fullmatch(path):
+        found.seen.add(path)
+    elif wanted.fullmatch(path):
+        found.files.pop(path, None)
+        found.links.pop(path, None)
+        if member.issym():
+            found.links[path] = member.linkname
+        elif (member.isreg() or member.islnk()) and member.size <= limit and (file := archive.extractfile(member)):
+            found.files[path] = file.read()

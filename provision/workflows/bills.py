@@ -1,0 +1,44 @@
+"""The bill of materials of an environment's image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from provision import wheels
+from provision.bills import Bill
+from provision.errors import StaleLock, ToolMissing
+from provision.model import Image
+from provision.pipeline import image as images
+from provision.pipeline import lock as locks
+from provision.pipeline import passport, spec
+from provision.pipeline.licenses import said_in
+from provision.workflows.plan import Context
+
+
+def image_bill(context: Context, name: str) -> Bill:
+    """`provision image sbom`: of the image that the passport names. No engine is needed, and no prefix: licenses are read in the image.
+
+    ToolMissing where there is no image, StaleLock where the lock is not the image's (any more).
+    """
+    folder = context.where.envs / spec.check_name(name)
+    known = passport.read(folder)
+    if not known or not known.get("image"):
+        raise ToolMissing("The environment has no image.", advice=f"`provision image build {name}` makes it.")
+    image = passport.image_of(known)
+    lock = locks.contents(folder / locks.FILE)
+    if lock.sha256 != image.lock_sha256:
+        raise StaleLock(f"The image was made from another lock than {lock.path}.", advice=f"Run `provision image build {name}` first.")
+    return _bill(image, lock)
+
+
+def _bill(image: Image, lock: locks.Contents) -> Bill:
+    looked = images.look(image)
+    entries = locks.selected(lock, locks.platform_of(lock, None))
+    return images.bill(image, looked, locks.parts(entries, _licenses(entries, looked.own)))
+
+
+def _licenses(entries: tuple[locks.Entry, ...], own: Mapping[str, bytes]) -> dict[str, str]:
+    """By address, as the packages in the image say."""
+    said = said_in(sorted(own.items()))
+    keys = {entry.url: (entry.manager, wheels.normal(entry.name)) for entry in entries}
+    return {url: said[key] for url, key in keys.items() if key in said}
