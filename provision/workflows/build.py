@@ -135,7 +135,7 @@ def make_image(
         conda.link(packages, staging, final=final, cache=context.where.packages, progress=context.progress, mirrors=context.mirrors)
 
     epoch = images.source_date_epoch(os.environ)
-    found = images.find(wanted.resolution, lock, base, layout=layout, inside=validate.INSIDE, epoch=epoch)
+    found = images.find(wanted.resolution, lock, base, layout=layout, inside=validate.INSIDE, epoch=epoch, progress=context.progress)
     image = found or images.build(
         wanted.resolution, lock, prefix, base, layout=layout, inside=validate.INSIDE, link=link, progress=context.progress, epoch=epoch
     )

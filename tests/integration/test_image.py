@@ -258,12 +258,12 @@ def run(client: Any, made: Image, *command: str, **options: Any) -> str:
 
 
 def test_layout_is_whole_and_grouped(built: Image) -> None:
-    assert [layer.group for layer in built.layers] == ["base", "python", "cuda", "rest", "provision"]
+    assert [layer.group for layer in built.layers] == ["base", "cuda", "python", "rest", "provision"]
     for layer in built.layers:
         assert f"sha256:{conda.sha256_of(oci.blob(built.layout, layer.digest))}" == layer.digest
     config = json.loads(oci.blob(built.layout, built.image_id).read_bytes())
     assert config["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
-    assert sorted(path.name for path in built.layout.iterdir()) == ["blobs", "index.json", "oci-layout"]
+    assert sorted(path.name for path in built.layout.iterdir()) == ["blobs", "index.json", "layers.json", "oci-layout"]
     assert len(list((built.layout / "blobs" / "sha256").iterdir())) == len(built.layers) + 2
     assert list(built.layout.parent.iterdir()) == [built.layout]
 
@@ -305,8 +305,8 @@ def test_a_true_layout_is_kept(made: Made, lock: Lock, prefix: Prefix, base: ima
     before = built.layout.stat().st_mtime_ns
     assert build(made, lock, prefix, base, inside, built.layout, link=link) == built
     assert built.layout.stat().st_mtime_ns == before
-    assert image.find(resolution(), lock, base, layout=built.layout, inside=inside) == built
-    assert image.find(resolution(), lock, base, layout=built.layout, inside=inside, epoch=1) is None
+    assert image.find(resolution(), lock, base, layout=built.layout, inside=inside, progress=Watching()) == built
+    assert image.find(resolution(), lock, base, layout=built.layout, inside=inside, progress=Watching(), epoch=1) is None
 
 
 def test_a_failed_build_leaves_the_old_layout(

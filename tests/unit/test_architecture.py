@@ -43,6 +43,7 @@ TOOL_OWNERS = {
     "subprocess": {"process.py", "inside/"},
     "uv": {"wheels/"},
     "requests": {"fetch/", "pipeline/image/"},
+    "zstandard": {"pipeline/image/"},
 }
 
 

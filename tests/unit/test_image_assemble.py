@@ -16,7 +16,7 @@ import pytest
 
 from provision import __version__
 from provision.errors import NoSpace, StaleLock
-from provision.model import Image, Lock, MeterContext, Prefix, Resolution, Spec
+from provision.model import Image, Lock, LockedPackage, MeterContext, Prefix, Resolution, Spec
 from provision.pipeline import image
 from provision.pipeline.image import oci
 from tests.unit.test_image_layers import archive as layer_of
@@ -76,12 +76,15 @@ RESOLUTION = Resolution(
     virtual_packages=(),
     choices=(),
 )
+PYTHON = LockedPackage(
+    manager="conda", name="python", version="3.11.7", url="https://example.org/c/linux-64/python.conda", sha256="12" * 32
+)
 LOCK = Lock(
     path=Path("conda-lock.yml"),
     sha256="ab" * 32,
     inputs_sha256="",
     content_hash="",
-    packages=(),
+    packages=(PYTHON,),
     python_from="channel",
     portable=True,
 )

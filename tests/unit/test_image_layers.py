@@ -7,10 +7,11 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from provision.errors import IntegrityError, ToolFailed
 from provision.pipeline.image import layers
@@ -81,7 +82,16 @@ def test_a_file_that_is_not_what_its_record_says_is_refused(tmp_path: Path) -> N
         layers.write("rest", [entry], tmp_path, 0, ignore)
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def parts(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """A compressed file made of several, one after the other."""
+    return lambda content: compress(content[:5]) + compress(content[5:])
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [bytes, gzip.compress, parts(gzip.compress), zstandard.compress, parts(zstandard.compress)],
+    ids=["plain", "gzip", "gzip-parts", "zstd", "zstd-parts"],
+)
 def test_a_base_is_found_by_digest_whatever_its_members_are_called(tmp_path: Path, pack: object) -> None:
     one, two = b"first layer" * 200000, b"second"
     assert callable(pack)
@@ -97,6 +107,27 @@ def test_a_base_is_found_by_digest_whatever_its_members_are_called(tmp_path: Pat
 def test_a_base_without_one_of_its_layers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=digest(b"absent")):
         layers.write_base(pieces(archive(("x", b"other"))), [digest(b"absent")], tmp_path, ignore)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+@pytest.mark.parametrize("harm", ["cut", "flipped"])
+def test_a_damaged_compressed_layer_is_refused(tmp_path: Path, pack: Callable[[bytes], bytes], harm: str) -> None:
+    whole = os.urandom(300000)
+    packed = bytearray(pack(whole))
+    if harm == "cut":
+        del packed[-1000:]
+    else:
+        packed[150000] ^= 1
+    with pytest.raises((ToolFailed, IntegrityError)):
+        layers.write_base(pieces(archive(("x", bytes(packed)))), [digest(whole)], tmp_path, ignore)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_layer_that_asks_for_much_memory_to_be_read_is_refused(tmp_path: Path) -> None:
+    far = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=30)).compressobj()
+    packed = far.compress(b"x" * 100) + far.flush()  # a frame of unknown size, which looks back 1 GiB
+    with pytest.raises(ToolFailed, match="cannot be read"):
+        layers.write_base(pieces(archive(("x", packed))), [digest(b"x" * 100)], tmp_path, ignore)
 
 
 def test_a_base_archive_that_breaks_off_is_refused(tmp_path: Path) -> None:

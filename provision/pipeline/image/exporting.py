@@ -13,7 +13,7 @@ from typing import Literal
 
 from provision.errors import InvalidSpec, NoSpace, Taken
 from provision.model import Image, Progress
-from provision.pipeline.image import loading, oci, tar
+from provision.pipeline.image import kept, loading, oci, tar
 
 Kind = Literal["docker", "oci", "oci-archive", "docker-archive"]
 
@@ -53,7 +53,7 @@ def export(image: Image, to: Output, progress: Progress) -> None:
         if to.kind == "oci":
             _copy_layout(image.layout, to.path)
         else:
-            pieces = _oci_archive(image) if to.kind == "oci-archive" else loading.archive(image, tags=[image.reference])
+            pieces = _oci_archive(image) if to.kind == "oci-archive" else loading.archive(image, tags=[image.reference], read=kept.pieces)
             _write(pieces, to.path, sum(layer.size for layer in image.layers), progress)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -73,7 +73,9 @@ def _refuse_other(to: Output) -> None:
 
 
 def _copy_layout(layout: Path, to: Path) -> None:
-    """Blobs never change, so where both lie on one file system a second name will do."""
+    """Blobs never change, so where both lie on one file system a second name will do. Damaged ones are never passed on."""
+    if bad := kept.damaged(layout, [f"sha256:{blob.name}" for blob in oci.blobs(layout).iterdir()]):
+        raise kept.broken(oci.blob(layout, bad[0]))
     with oci.building(to) as new:
         for blob in oci.blobs(layout).iterdir():
             link_or_copy(blob, oci.blobs(new) / blob.name)
@@ -85,15 +87,17 @@ def link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copyfile(source, target)
+        with target.open("wb") as file:
+            file.writelines(kept.pieces(source))
 
 
 def _oci_archive(image: Image) -> Iterator[bytes]:
     """The layout as one tar, small documents first."""
-    documents = ["oci-layout", "index.json"]
+    for name in ("oci-layout", "index.json"):
+        yield from loading.member(name, image.layout / name)
     blobs = sorted(oci.blobs(image.layout).iterdir(), key=lambda path: (path.stat().st_size, path.name))
-    for path in (*(image.layout / name for name in documents), *blobs):
-        yield from loading.member(path.relative_to(image.layout).as_posix(), path)
+    for blob in blobs:
+        yield from loading.member(blob.relative_to(image.layout).as_posix(), blob, kept.pieces(blob))
     yield tar.END
 
 

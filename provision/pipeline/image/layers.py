@@ -1,4 +1,5 @@
-"""Layers as uncompressed tar files: each file is read once, and hashed while it is written.
+"""Layers as uncompressed tar files: each file is read once, and hashed while it is written: for its layer, and by itself, to be
+compared with what its package says of it.
 
 Uncompressed, a layer's blob digest is its diff id, so one hash serves manifest, config and engine.
 """
@@ -6,6 +7,7 @@ Uncompressed, a layer's blob digest is its diff id, so one hash serves manifest,
 from __future__ import annotations
 
 import hashlib
+import itertools
 import posixpath
 import tarfile
 import zlib
@@ -17,9 +19,11 @@ from typing import IO, cast
 from provision.errors import IntegrityError, ToolFailed
 from provision.model import Layer
 from provision.pipeline.image import tar
-from provision.pipeline.image.contents import VERIFIED_SIZE, Entry, verify
+from provision.pipeline.image.contents import Entry, verify
 
 PIECE = 1 << 20
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+ZSTD_WINDOW = 128 << 20  # of memory to read a layer with; what the zstd command reads without being asked for more
 
 
 class _Sink:
@@ -60,10 +64,14 @@ def write(group: str, entries: Sequence[Entry], blobs: Path, mtime: int, advance
     buffer = memoryview(bytearray(PIECE))
     with _Sink(blobs / f".{group}") as sink:
         for entry in with_folders(entries):
-            _write_member(entry, sink, mtime, buffer)
-            advance(entry.size)
+            _write_member(entry, sink, mtime, buffer, advance)
         sink.write(tar.END)
         return Layer(group=group, digest=sink.keep(blobs), size=sink.size)
+
+
+def size_of(entries: Iterable[Entry]) -> int:
+    """Bytes of a layer with these entries, nearly: long names need some more."""
+    return sum(tar.BLOCK + entry.size + len(tar.padding(entry.size)) for entry in entries) + len(tar.END)
 
 
 def with_folders(entries: Sequence[Entry]) -> list[Entry]:
@@ -77,25 +85,27 @@ def with_folders(entries: Sequence[Entry]) -> list[Entry]:
     return [given[path] for path in sorted(given)]
 
 
-def _write_member(entry: Entry, sink: _Sink, mtime: int, buffer: memoryview) -> None:
+def _write_member(entry: Entry, sink: _Sink, mtime: int, buffer: memoryview, advance: Callable[[int], None]) -> None:
     mode, size, target = entry.mode, entry.size, entry.target
     sink.write(tar.header(entry.path, kind=entry.kind, mode=mode, mtime=mtime, size=size, target=target))
     if entry.content is not None:
         sink.write(entry.content)
+        advance(entry.size)
     elif entry.source is not None:
         with entry.source.open("rb", buffering=0) as file:
-            _copy(entry, file, sink, buffer)
+            _copy(entry, file, sink, buffer, advance)
     sink.write(tar.padding(size))
 
 
-def _copy(entry: Entry, file: FileIO, sink: _Sink, buffer: memoryview) -> None:
-    digest = hashlib.sha256() if entry.hashes and entry.size <= VERIFIED_SIZE else None
+def _copy(entry: Entry, file: FileIO, sink: _Sink, buffer: memoryview, advance: Callable[[int], None]) -> None:
+    digest = hashlib.sha256() if entry.hashes else None
     left = entry.size
     while left > 0 and (count := file.readinto(buffer)):
         piece = buffer[: min(count, left)]
         sink.write(piece)
         if digest:
             digest.update(piece)
+        advance(len(piece))
         left -= count
     if left != 0 or (entry.size and file.read(1)):
         raise IntegrityError(f"{entry.source} changed while it was read.", advice="Run the same command again.")
@@ -129,7 +139,7 @@ def write_base(archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, a
 
 
 def _write_blob(file: IO[bytes], wanted: set[str], blobs: Path) -> tuple[str, int]:
-    """One member of an archive as a blob, kept if it is a layer that is wanted; gzip is undone, as diff ids ask."""
+    """One member of an archive as a blob, kept if it is a layer that is wanted; compression is undone, as diff ids ask."""
     with _Sink(blobs / ".base") as sink:
         for piece in _plain(file):
             sink.write(piece)
@@ -140,17 +150,40 @@ def _write_blob(file: IO[bytes], wanted: set[str], blobs: Path) -> tuple[str, in
 
 
 def _plain(file: IO[bytes]) -> Iterator[bytes]:
-    piece = file.read(PIECE)
-    if not piece.startswith(b"\x1f\x8b"):
-        while piece:
-            yield piece
-            piece = file.read(PIECE)
-        return
+    first = file.read(PIECE)
+    if first.startswith(GZIP):
+        return _inflated(first, file)
+    if first.startswith(ZSTD):
+        return _unzstd(first, file)
+    return itertools.chain((first,), _pieces(file))
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    while piece := file.read(PIECE):
+        yield piece
+
+
+def _inflated(piece: bytes, file: IO[bytes]) -> Iterator[bytes]:
+    """gzip has several members where parts of a layer can be fetched alone (estargz), and may be filled up with zeros."""
     inflate = zlib.decompressobj(wbits=31)
     while piece:
+        if inflate.eof:
+            inflate, piece = zlib.decompressobj(wbits=31), piece.lstrip(b"\0")
         yield inflate.decompress(piece, PIECE)
-        piece = inflate.unconsumed_tail or file.read(PIECE)
+        piece = inflate.unconsumed_tail or inflate.unused_data or file.read(PIECE)
     yield inflate.flush()
+
+
+def _unzstd(first: bytes, file: IO[bytes]) -> Iterator[bytes]:
+    """zstd has several frames for the same reason (zstd:chunked). Raises as tarfile does where it cannot be read."""
+    import zstandard
+
+    whole = _Reader(itertools.chain((first,), _pieces(file)))
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    try:
+        yield from _pieces(decompressor.stream_reader(cast(IO[bytes], whole), read_size=PIECE, read_across_frames=True))
+    except zstandard.ZstdError as error:
+        raise tarfile.ReadError(f"not zstd: {error}") from error
 
 
 def reading(archive: Iterable[bytes]) -> tarfile.TarFile:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provision.errors import Taken, ToolFailed
 from provision.model import Image, Progress
-from provision.pipeline.image import oci, tar
+from provision.pipeline.image import kept, oci, tar
 from provision.pipeline.image.config import LOCK_LABEL, TITLE_LABEL, repository
 from provision.pipeline.image.layers import PIECE
 from provision.pipeline.image.sdk import Client, found, get, speaking
@@ -61,8 +61,14 @@ def _sent_thin(image: Image, client: Client, progress: Progress, known: int) -> 
 
 def _send(image: Image, client: Client, progress: Progress, known: int) -> None:
     size = sum(layer.size for layer in image.layers[known:])
-    with speaking(f"load {image.reference}"), progress.meter("loading the image into Docker", size) as meter:
-        client.images.load(_counted(archive(image, known), meter.advance))
+    try:
+        with speaking(f"load {image.reference}"), progress.meter("loading the image into Docker", size) as meter:
+            client.images.load(_counted(archive(image, known), meter.advance))
+    except ToolFailed:
+        # An engine compares each layer with its digest and refuses one that was damaged here: that is looked for only now.
+        if bad := kept.damaged(image.layout, [layer.digest for layer in image.layers[known:]], thorough=True):
+            raise kept.broken(oci.blob(image.layout, bad[0])) from None
+        raise
     if get(client, image.image_id) is None:
         raise ToolFailed(["docker", "load"], 0, f"the engine took the archive but has no image {image.image_id}")
 
@@ -73,28 +79,35 @@ def _counted(pieces: Iterable[bytes], advance: Callable[[int], None]) -> Iterato
         advance(len(piece))
 
 
-def archive(image: Image, known: int = 0, tags: Sequence[str] | None = None) -> Iterator[bytes]:
-    """The image as `docker load` reads it, without its first `known` layers, straight from the blobs."""
+def archive(
+    image: Image, known: int = 0, tags: Sequence[str] | None = None, read: Callable[[Path], Iterator[bytes]] | None = None
+) -> Iterator[bytes]:
+    """The image as `docker load` reads it, without its first `known` layers, straight from the blobs. read: how a blob is read."""
+    read = read or _plain
     layers = [f"blobs/sha256/{layer.digest.removeprefix('sha256:')}" for layer in image.layers]
     config = f"{image.image_id.removeprefix('sha256:')}.json"
     manifest = oci.canonical([{"Config": config, "Layers": layers, "RepoTags": None if tags is None else list(tags)}])
     yield tar.header("manifest.json", kind="file", mode=0o644, mtime=0, size=len(manifest))
     yield manifest + tar.padding(len(manifest))
-    yield from member(config, oci.blob(image.layout, image.image_id))
+    yield from member(config, oci.blob(image.layout, image.image_id), read(oci.blob(image.layout, image.image_id)))
     for layer, name in list(zip(image.layers, layers, strict=True))[known:]:
-        yield from member(name, oci.blob(image.layout, layer.digest))
+        yield from member(name, oci.blob(image.layout, layer.digest), read(oci.blob(image.layout, layer.digest)))
     yield tar.END
 
 
-def member(name: str, path: Path) -> Iterator[bytes]:
-    """A file as a member of a tar stream."""
+def member(name: str, path: Path, content: Iterator[bytes] | None = None) -> Iterator[bytes]:
+    """A file as a member of a tar stream. content: its bytes, where they are not just read."""
     size = path.stat().st_size
     yield tar.header(name, kind="file", mode=0o644, mtime=0, size=size)
+    yield from content or _plain(path)
+    if rest := tar.padding(size):  # an empty piece would end the chunked request
+        yield rest
+
+
+def _plain(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while piece := file.read(PIECE):
             yield piece
-    if rest := tar.padding(size):  # an empty piece would end the chunked request
-        yield rest
 
 
 def remove(name: str, client: Client) -> tuple[str, ...]:

@@ -45,26 +45,34 @@ def blob(layout: Path, digest: str) -> Path:
 def building(layout: Path) -> Iterator[Path]:
     """A folder beside `layout` to write into; it takes the name when the block ends well, and is gone when it does not.
 
-    The caller holds the environment's lock: left-overs of an earlier run that was killed are removed here.
+    The caller holds the environment's lock. What an earlier run that was killed left is in `left(layout)` meanwhile, then gone.
     """
     new, old = _beside(layout)
-    clear(layout)
+    _restore(layout, old)
+    shutil.rmtree(left(layout), ignore_errors=True)
     try:
+        if new.exists():
+            new.rename(left(layout))
         blobs(new).mkdir(parents=True)
         yield new
         if layout.exists():
             layout.rename(old)
         new.rename(layout)
     finally:
-        shutil.rmtree(new, ignore_errors=True)
-        _restore(layout, old)
+        clear(layout)
 
 
 def clear(layout: Path) -> None:
     """Remove what a killed build left beside a layout; killed between its two renames, the old layout comes back."""
     new, old = _beside(layout)
     shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(left(layout), ignore_errors=True)
     _restore(layout, old)
+
+
+def left(layout: Path) -> Path:
+    """Where the layers are that a killed build had made, while the next one looks whether it can use them."""
+    return layout.with_name(f".{layout.name}.left")
 
 
 def _restore(layout: Path, old: Path) -> None:
@@ -106,7 +114,8 @@ def write(layout: Path, config: Mapping[str, Any], layers: Sequence[Layer], anno
 def read(layout: Path) -> Written | None:
     """A layout that is whole: documents true to their digests, every layer there in its size. None for anything else.
 
-    Layers are not hashed: each got its digest as its name once it was hashed whole, and the layout its name after that.
+    Layers are not hashed: each got its digest as its name once it was hashed whole, and the layout its name after that. Whether
+    they were changed since, kept.damaged says.
     """
     try:
         index = json.loads((layout / "index.json").read_bytes())

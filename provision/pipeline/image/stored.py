@@ -24,7 +24,6 @@ from provision.pipeline.image.oci import INDEX, MANIFEST
 NAME = "org.opencontainers.image.ref.name"
 LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = (MANIFEST, "application/vnd.docker.distribution.manifest.v2+json")
-ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True)
@@ -170,9 +169,6 @@ def _read(source: Source, name: str) -> bytes | None:
 def _size(source: Source, name: str) -> int:
     try:
         with source.open(name) as file:
-            if file.read(len(ZSTD)) == ZSTD:
-                advice = "Convert it: `skopeo copy --dest-compress-format gzip`."
-                raise InvalidSpec(f"{source.shown}: the layer {name} is compressed with zstd, which is not read here.", advice=advice)
             return file.seek(0, 2)
     except KeyError as error:
         raise IntegrityError(f"{source.shown} lacks its layer {name}.", advice="Copy or save the image again.") from error

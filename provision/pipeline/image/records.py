@@ -1,0 +1,173 @@
+"""The wheel part of an image: what each wheel's RECORD lists, out of the realized prefix, and as it must read in the image."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from provision.errors import IntegrityError
+from provision.model import LockedPackage, Prefix
+from provision.pipeline.image.contents import LEFT_OUT, PREFIX, PYTHON, Entry, from_file, verify
+from provision.pipeline.image.groups import canonical
+
+Row = tuple[str, str, str]  # path from site-packages, hash, size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """A wheel of the lock as it lies in the prefix. rows: its RECORD."""
+
+    package: LockedPackage
+    folder: Path  # its dist-info
+    rows: tuple[Row, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files. Scripts, whose first line is longer or shorter from host to host, do not count."""
+        return sum(int(size) for name, _, size in self.rows if size.isdigit() and not name.startswith("../") and not is_left_out(name))
+
+
+def installed(prefix: Prefix, packages: Iterable[LockedPackage], python: str) -> list[Wheel]:
+    """The wheels of a lock in its prefix. IntegrityError where one is not there, or its RECORD is none."""
+    site = prefix.path / "lib" / f"python{python}" / "site-packages"
+    folders = {canonical(path.name.split("-")[0]): path for path in sorted(site.glob("*.dist-info"))}
+    found = []
+    for package in packages:
+        folder = folders.get(canonical(package.name))
+        if folder is None:
+            raise _drifted(prefix, f"does not hold {package.name} {package.version}, which its lock names")
+        found.append(Wheel(package=package, folder=folder, rows=read_record(folder / "RECORD", prefix)))
+    return found
+
+
+def entries(wheels: Sequence[Wheel], all_wheels: Sequence[Wheel], prefix: Prefix) -> dict[str, Entry]:
+    """The files of some of the prefix's wheels, by path. One that several list, of whichever layer, must be what any of them says."""
+    often = Counter(row[0] for wheel in all_wheels for row in wheel.rows)
+    shared = [row for wheel in all_wheels for row in wheel.rows if often[row[0]] > 1]
+    found: dict[str, Entry] = {}
+    for wheel in wheels:
+        for entry in wheel_entries(wheel, prefix, shared):
+            found[entry.path] = entry
+    for entry in found.values():
+        if entry.sizes and entry.size not in entry.sizes:
+            raise _drifted(prefix, f"has a changed {entry.path}: {entry.size} bytes instead of {max(entry.sizes)}")
+    return found
+
+
+def wheel_entries(wheel: Wheel, prefix: Prefix, shared: Iterable[Row] = ()) -> list[Entry]:
+    """The files of one installed wheel, by its RECORD; scripts name the image's interpreter, and RECORD says so.
+
+    shared: rows of all RECORDs about files that are in several of them.
+    """
+    site, own_record = wheel.folder.parent, f"{wheel.folder.name}/RECORD"
+    others: dict[str, list[Row]] = {}
+    for row in shared:
+        others.setdefault(row[0], []).append(row)
+    rows: list[Row] = []
+    found: list[Entry] = []
+    for row in wheel.rows:
+        name = row[0]
+        if name == own_record or is_left_out(name):
+            continue
+        entry = _wheel_file(site / name, [row, *others.get(name, ())], prefix)
+        found.append(entry)
+        rows.append((name, *_rewritten(entry)) if entry.content is not None else row)
+    rows.append((own_record, "", ""))
+    return [*found, Entry.of(_in_image(wheel.folder / "RECORD", prefix), _write_record(rows))]
+
+
+def read_record(path: Path, prefix: Prefix) -> tuple[Row, ...]:
+    """The rows of a RECORD, or IntegrityError."""
+    try:
+        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except FileNotFoundError as error:
+        raise _drifted(prefix, f"lacks {path.relative_to(prefix.path)}") from error
+    if any(len(row) != 3 for row in rows if row):
+        raise _drifted(prefix, f"has a {path.relative_to(prefix.path)} with rows that are not path, hash, size")
+    return tuple((row[0], row[1], row[2]) for row in rows if row)
+
+
+def _write_record(rows: list[Row]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(sorted(rows))
+    return text.getvalue().encode()
+
+
+def is_left_out(name: str) -> bool:
+    """Whether a file that a RECORD lists is not put into images."""
+    return name.endswith(".pyc") or "__pycache__" in name.split("/") or posixpath.basename(name) in LEFT_OUT
+
+
+def _wheel_file(path: Path, rows: Sequence[Row], prefix: Prefix) -> Entry:
+    inside = _in_image(path, prefix)
+    try:
+        entry = from_file(inside, path)
+    except FileNotFoundError as error:
+        raise _drifted(prefix, f"lacks {rows[0][0]}") from error
+    hashes = frozenset(value for row in rows for value in _hex(row[1]))
+    if not hashes and path.is_symlink():
+        raise _drifted(prefix, f"has a link where a wheel says that a file is, {rows[0][0]}, and no hash to know it by")
+    entry = replace(entry, hashes=hashes, sizes=frozenset(int(row[2]) for row in rows if row[2].isdigit()))
+    return _with_image_interpreter(entry, prefix) if inside.startswith(f"{PREFIX.lstrip('/')}/bin/") else entry
+
+
+def _in_image(path: Path, prefix: Prefix) -> str:
+    """Where a file of the host prefix lies in the image. A RECORD that leads out of its prefix is refused."""
+    relative = os.path.relpath(os.path.normpath(path), prefix.path)
+    if relative.startswith(".."):
+        raise _drifted(prefix, f"has a RECORD that names a file outside of it, {os.path.normpath(path)}")
+    return posixpath.join(PREFIX.lstrip("/"), relative)
+
+
+def _hex(digest: str) -> tuple[str, ...]:
+    """RECORD's `sha256=` and unpadded URL-safe base64 as hex; other algorithms are not compared."""
+    algorithm, _, value = digest.partition("=")
+    if algorithm != "sha256":
+        return ()
+    return (base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex(),)
+
+
+def _rewritten(entry: Entry) -> tuple[str, str]:
+    content = entry.content or b""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return f"sha256={digest}", str(len(content))
+
+
+def _with_image_interpreter(entry: Entry, prefix: Prefix) -> Entry:
+    """A script that starts with the prefix's interpreter, with the image's instead; other files as they are."""
+    assert entry.source is not None
+    with entry.source.open("rb") as file:
+        if file.read(2) != b"#!":
+            return entry
+    content = entry.source.read_bytes()
+    verify(entry, hashlib.sha256(content).hexdigest())
+    body = _body(content, prefix.path)
+    if body is None:
+        return entry
+    rewritten = f"#!{PYTHON}\n".encode() + body
+    if os.fsencode(prefix.path) in rewritten:
+        raise _drifted(prefix, f"has a script that names this host's folder beyond its first line, {entry.source.name}")
+    return replace(entry, source=None, content=rewritten, size=len(rewritten), hashes=frozenset(), sizes=frozenset())
+
+
+def _body(script: bytes, prefix: Path) -> bytes | None:
+    """What follows the interpreter line that an installer wrote, or its three lines of sh where the path is too long for the
+    kernel or has a space. None if the script does not start with the prefix's interpreter."""
+    python = re.escape(os.fsencode(prefix)) + rb"/bin/python[0-9.]*"
+    plain = rb"#!" + python + rb"[^\n]*\n"
+    through_sh = rb"#!/bin/sh\n'''exec' ['\"]?" + python + rb"['\"]? [^\n]*\n' '''\n"
+    match = re.match(plain + rb"|" + through_sh, script)
+    return script[match.end() :] if match else None
+
+
+def _drifted(prefix: Prefix, what: str) -> IntegrityError:
+    return IntegrityError(f"The prefix {prefix.path} {what}.", advice="`provision env remove` it and build it again, then build the image.")

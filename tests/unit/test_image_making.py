@@ -1,0 +1,233 @@
+"""Which layers are made, and which are taken from what lies there; and that nothing damaged is."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from provision.errors import IntegrityError
+from provision.model import Image, LockedPackage, Prefix
+from provision.pipeline import image
+from provision.pipeline.image import exporting, kept, oci
+from provision.pipeline.image.groups import LARGE
+from provision.pipeline.image.recipe import Recipe
+from tests.unit.test_image_assemble import BASE, LOCK, PYTHON, RESOLUTION, Quiet
+from tests.unit.test_image_records import install
+
+WHEELS = {"nvidia-toy": 3_000_000, "torch": 2_000_000, "numpy": LARGE, "greet": 900, "einops": 1000}
+
+
+class Listening(Quiet):
+    """Remembers what it was warned of, and how much was written."""
+
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+        self.written = 0
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def advance(self, amount: int) -> None:
+        self.written += amount
+
+
+@dataclass
+class Lab:
+    """Environments whose wheels are random bytes, each told by its version."""
+
+    root: Path
+    linked: int = 0
+    said: Listening = field(default_factory=Listening)
+
+    def prefix(self, name: str, versions: dict[str, str]) -> Prefix:
+        prefix = Prefix(name=name, path=self.root / "prefixes" / name, lock_sha256="")
+        shutil.rmtree(prefix.path, ignore_errors=True)
+        (prefix.path / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+        for package, version in versions.items():
+            install(prefix, package, {f"{package.replace('-', '_')}.bin": _content(package, version)}, version)
+        return prefix
+
+    def link(self, staging: Path) -> None:
+        self.linked += 1
+        (staging / "bin").mkdir()
+        (staging / "bin" / "python").write_text("python")
+
+    def build(self, name: str, versions: dict[str, str], prefix: Prefix | None = None) -> Image:
+        packages = (PYTHON, *(_locked(package, version) for package, version in versions.items()))
+        lock = replace(LOCK, packages=packages, sha256=hashlib.sha256(repr(packages).encode()).hexdigest())
+        inside = self.root / "inside"
+        inside.mkdir(parents=True, exist_ok=True)
+        (inside / "__main__.py").write_text("print('smoke')\n")
+        prefix = replace(prefix or self.prefix(name, versions), lock_sha256=lock.sha256)
+        resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
+        self.said = Listening()
+        return image.build(
+            resolution, lock, prefix, BASE, layout=self.root / "images" / name, inside=inside, link=self.link, progress=self.said
+        )
+
+
+@functools.cache
+def _content(package: str, version: str) -> bytes:
+    return random.Random(f"{package} {version}").randbytes(WHEELS[package])
+
+
+def _locked(name: str, version: str) -> LockedPackage:
+    digest = hashlib.sha256(f"{name} {version}".encode()).hexdigest()
+    return LockedPackage(manager="pip", name=name, version=version, url=f"https://example.org/{name}", sha256=digest)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+FIRST = dict.fromkeys(WHEELS, "1.0")
+CHANGED = {**FIRST, "einops": "1.1"}
+
+
+def inodes(made: Image, groups: Iterable[str]) -> dict[str, int]:
+    return {layer.group: oci.blob(made.layout, layer.digest).stat().st_ino for layer in made.layers if layer.group in groups}
+
+
+def flip(blob: Path, *, unseen: bool = False) -> None:
+    """One bit of a file, by a program that leaves the file's time as it was, or not."""
+    status = blob.stat()
+    content = bytearray(blob.read_bytes())
+    content[len(content) // 2] ^= 1
+    with blob.open("r+b") as file:
+        file.write(content)
+    os.utime(blob, ns=(status.st_atime_ns, status.st_mtime_ns + (0 if unseen else 1)))
+
+
+def test_groups_are_layers_from_large_to_small(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    assert [layer.group for layer in made.layers] == ["base", "cuda", "torch", "python", "large", "rest", "provision"]
+
+
+def test_of_a_changed_small_package_only_its_layer_is_made(lab: Lab) -> None:
+    """And no file of another is read: they are not there. The digest is that of an image made from nothing."""
+    first = lab.build("toy", FIRST)
+    before = inodes(first, ("base", "cuda", "torch", "python", "large"))
+    prefix = lab.prefix("toy", CHANGED)
+    for package in ("nvidia_toy", "torch", "numpy"):
+        (prefix.path / "lib" / "python3.11" / "site-packages" / f"{package}.bin").unlink()
+    second = lab.build("toy", CHANGED, prefix)
+    assert lab.linked == 1
+    assert lab.said.written < 10_000
+    assert inodes(second, before) == before
+    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [True] * 5 + [False, True]
+    assert Lab(lab.root / "elsewhere").build("toy", CHANGED).manifest_digest == second.manifest_digest
+
+
+def test_two_environments_that_differ_in_a_small_package_share_the_rest(lab: Lab) -> None:
+    """The proportions are those of torch 2.3 with CUDA 12.1 scaled down, but for the base, which is smaller: 97 % is asked for."""
+    one, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
+    shared = {layer.digest: layer.size for layer in one.layers} | {layer.digest: layer.size for layer in other.layers}
+    mine = sum(layer.size for layer in other.layers)
+    common = sum(layer.size for layer in one.layers if layer in other.layers)
+    assert common / mine > 0.999
+    on_disk = {path.stat().st_ino: path.stat().st_size for made in (one, other) for path in oci.blobs(made.layout).iterdir()}
+    assert sum(on_disk.values()) < sum(shared.values()) + 20_000
+
+
+def test_what_a_layer_is_made_of_is_all_that_decides_its_bytes() -> None:
+    one = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    package = _locked("greet", "1.0")
+    other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
+    local = replace(PYTHON, url="file:///home/one/channel/linux-64/python.conda")
+    same = (
+        replace(one, resolution=other_name).made_of("rest", [package]) == one.made_of("rest", [package]),
+        one.made_of("rest", [package, PYTHON]) == one.made_of("rest", [PYTHON, package]),
+        one.made_of("python", [local]) == one.made_of("python", [replace(local, url="file:///home/two/linux-64/python.conda")]),
+        one.made_of("rest", [replace(package, url="https://mirror.example.org/greet")]) == one.made_of("rest", [package]),
+    )
+    assert all(same), same
+    keys = {
+        one.made_of("rest", [package]),
+        one.made_of("large", [package]),
+        one.made_of("rest", [package, PYTHON]),
+        one.made_of("rest", [_locked("greet", "1.1")]),
+        replace(one, epoch=2).made_of("rest", [package]),
+        replace(one, resolution=replace(RESOLUTION, python="3.12")).made_of("rest", [package]),
+    }
+    assert len(keys) == 6
+
+
+def test_a_flipped_bit_is_named_and_made_again(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    torch = next(layer for layer in made.layers if layer.group == "torch")
+    flip(oci.blob(made.layout, torch.digest))
+    again = lab.build("toy", FIRST)
+    assert again == made
+    assert lab.said.warned == [
+        f"the layer {torch.digest[:19]} in {made.layout} was damaged: it is not what its digest says, and is made again"
+    ]
+    assert hashlib.sha256(oci.blob(made.layout, torch.digest).read_bytes()).hexdigest() == torch.digest[7:]
+    assert 2_000_000 < lab.said.written < 2_010_000
+
+
+@pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
+def test_a_flipped_bit_that_no_time_tells_of_is_not_written_out(lab: Lab, kind: str) -> None:
+    """Neither here nor where another environment shares the file."""
+    made, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
+    torch = next(layer for layer in made.layers if layer.group == "torch")
+    flip(oci.blob(made.layout, torch.digest), unseen=True)
+    with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} was damaged on this disk"):
+        exporting.export(made, exporting.output(f"{kind}:{lab.root / 'out' / 'file'}"), lab.said)
+    assert not list((lab.root / "out").iterdir())
+    for name, versions, before in (("toy", FIRST, made), ("other", CHANGED, other)):
+        assert lab.build(name, versions) == before
+        assert hashlib.sha256(oci.blob(before.layout, torch.digest).read_bytes()).hexdigest() == torch.digest[7:]
+        exporting.export(before, exporting.output(f"{kind}:{lab.root / 'out' / name}"), lab.said)
+
+
+def test_a_layout_that_is_linked_elsewhere_is_looked_at_first(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    flip(oci.blob(made.layout, made.layers[1].digest))
+    with pytest.raises(IntegrityError, match="was damaged"):
+        exporting.export(made, exporting.output(f"oci:{lab.root / 'out'}"), lab.said)
+    assert not (lab.root / "out").exists()
+
+
+def test_a_layout_that_was_copied_is_hashed_once_and_kept(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    shutil.copytree(made.layout, lab.root / "copied")
+    shutil.rmtree(made.layout)
+    shutil.copytree(lab.root / "copied", made.layout)  # other numbers and times
+    assert not all(row.is_as_hashed for row in kept.read(made.layout))
+    assert lab.build("toy", FIRST) == made
+    assert lab.said.written == 0
+    assert all(row.is_as_hashed for row in kept.read(made.layout))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"made_of": 1, "mark": [1]}}'])
+def test_a_document_that_says_nothing_costs_time_only(lab: Lab, text: str) -> None:
+    made = lab.build("toy", FIRST)
+    (made.layout / kept.FILE).write_text(text)
+    assert lab.build("toy", FIRST) == made
+    (made.layout / kept.FILE).write_text(text)
+    assert lab.build("toy", CHANGED).layers[:5] == made.layers[:5]
+
+
+def test_a_layer_that_is_not_as_noted_is_not_taken_for_another_image(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    flip(oci.blob(made.layout, made.layers[1].digest))
+    second = lab.build("toy", CHANGED)
+    assert second.layers[:5] == made.layers[:5]
+    assert hashlib.sha256(oci.blob(second.layout, made.layers[1].digest).read_bytes()).hexdigest() == made.layers[1].digest[7:]
+
+
+def test_what_is_known_of_layers_is_no_part_of_the_image(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    assert json.loads((made.layout / kept.FILE).read_text())
+    exporting.export(made, exporting.output(f"oci:{lab.root / 'out'}"), lab.said)
+    assert sorted(path.name for path in (lab.root / "out").iterdir()) == ["blobs", "index.json", "oci-layout"]
