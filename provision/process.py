@@ -41,12 +41,12 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 _running: set[subprocess.Popen[str]] = set()
 
 
-def replace(command: Sequence[str]) -> NoReturn:
-    """Become the command: its terminal, signals and exit code are ours. ToolMissing where there is none."""
+def replace(command: Sequence[str], extra: Mapping[str, str] | None = None) -> NoReturn:
+    """Become the command: its terminal, signals and exit code are ours. extra: variables. ToolMissing where there is none."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     try:
-        os.execvp(command[0], list(command))
+        os.execvpe(command[0], list(command), {**os.environ, **(extra or {})})
     except FileNotFoundError as error:
         shown = shlex.join(command)
         raise ToolMissing(f"There is no `{command[0]}` on PATH.", advice=f"Install it, or run elsewhere: {shown}") from error

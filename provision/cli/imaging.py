@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import common, context_of, dry, name_argument, no_wait, request, running, verb, wish_of
+from provision.cli.options import common, context_of, dry, name_argument, no_wait, request, running, serving, verb, wish_of
 
 if TYPE_CHECKING:
     from provision.console import Console
-    from provision.pipeline.image import Asked, Method, Output
+    from provision.pipeline.image import Asked, Method, Notebook, Output
 
 
 compression = click.option(
@@ -157,7 +157,7 @@ def image_contract(console: Console, name: str, envs: Path | None, format: str, 
     """
     import sys
 
-    from provision.workflows import verbs as workflow
+    from provision.workflows import running as workflow
 
     context = context_of(console, envs)
     remake = ["provision", *sys.argv[1:]]
@@ -168,10 +168,11 @@ def image_contract(console: Console, name: str, envs: Path | None, format: str, 
 @image.command("run")
 @click.argument("name")
 @running
+@serving
 @dry
 @common
 @verb
-def image_run(console: Console, name: str, envs: Path | None, command: tuple[str, ...], dry_run: bool, **options: Any) -> None:
+def image_run(console: Console, name: str, envs: Path | None, command: tuple[str, ...], **options: Any) -> None:
     """Run a command in an environment's image, by its contract; the exit code is the command's.
 
     COMMAND, after --, is Python if it is left out. GPUs are given where the engine has NVIDIA's runtime.
@@ -179,12 +180,30 @@ def image_run(console: Console, name: str, envs: Path | None, command: tuple[str
     import shlex
     import sys
 
+    from provision.errors import InvalidSpec
     from provision.process import replace
-    from provision.workflows import verbs as workflow
+    from provision.workflows import running as workflow
 
+    if options["jupyter"] and command:
+        raise InvalidSpec(f"--jupyter runs Jupyter, and not `{shlex.join(command)}` too.", advice="Leave one of them out.")
+    context, wish = context_of(console, envs), wish_of(name, {})
+    notebooks = workflow.notebook(context, wish, options["port"], options["listen"]) if options["jupyter"] else None
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    argv = workflow.run_argv(context_of(console, envs), wish_of(name, {}), _asked(options), command, terminal=terminal)
-    if dry_run:
+    argv = workflow.run_argv(context, wish, _asked(options), command, terminal=terminal, serving=notebooks)
+    if options["dry_run"]:
         console.result(argv, shlex.join(argv))
     else:
-        replace(argv)
+        replace(argv, _admitted(console, notebooks) if notebooks else {})
+
+
+def _admitted(console: Console, notebooks: Notebook) -> dict[str, str]:
+    """A token for those who are to use Jupyter, shown with the address, as the variable that Jupyter reads."""
+    import secrets
+
+    from provision.pipeline.image import TOKEN
+
+    token = secrets.token_hex(24)
+    if notebooks.is_open:
+        console.warn(f"other machines reach Jupyter at {notebooks.address}, over plain HTTP: who sees the traffic sees the token")
+    console.say(f"Jupyter will be at {notebooks.url(token)}")
+    return {TOKEN: token}

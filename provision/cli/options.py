@@ -133,6 +133,12 @@ running = options(
     click.argument("command", nargs=-1, type=click.UNPROCESSED),
 )
 
+serving = options(
+    click.option("--jupyter", is_flag=True, help="Serve notebooks instead, with a token that is made anew."),
+    click.option("--port", type=click.IntRange(1, 65535), default=8888, show_default=True, help="Where Jupyter is reached."),
+    click.option("--listen", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="The same; 0.0.0.0: from other machines too."),
+)
+
 testing = options(
     click.option("--ranks", type=click.IntRange(1), help="Ranks of the smoke test.  [default: one per GPU; 2 without GPUs]"),
     click.option("--backend", type=click.Choice(["auto", "gloo", "nccl"]), default="auto", show_default=True, help="Collective backend."),

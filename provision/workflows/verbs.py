@@ -175,33 +175,6 @@ def push_image(context: Context, wish: Wish, place: str, compression: images.Met
         return images.push(images.pack(made, compression, context.where.packed, context.progress), to, context.progress)
 
 
-def image_contract(context: Context, wish: Wish, format: str, asked: images.Asked, command: Sequence[str], remake: Sequence[str]) -> str:
-    """`provision image contract`: how an environment's image is run, for one kind of engine. The lock decides its name."""
-    wanted = plan(context, wish)
-    values = images.contract_context(wanted.resolution, _image_reference(wanted, asked), command, asked)
-    return render.render_contract(format, values, remake=remake, templates=context.templates)
-
-
-def run_argv(context: Context, wish: Wish, asked: images.Asked, command: Sequence[str], *, terminal: bool) -> list[str]:
-    """`provision image run`: the argv by which this engine runs the image. GPUs are left out, and that is said, where it has none."""
-    wanted = plan(context, wish)
-    client = images.demand_engine(f"see `provision image contract {wanted.name}` for how others run it")
-    reference = _image_reference(wanted, asked)
-    without = images.unmet(client, reference)
-    if "gpus" in without and wanted.resolution.cuda is not None:
-        context.progress.warn("this engine has no NVIDIA runtime: the container gets no GPUs, and pins no memory")
-    flags = images.docker_arguments(wanted.resolution, asked, without=without)
-    return ["docker", "run", "--rm", "--interactive", *(["--tty"] if terminal else []), *flags, reference, *command]
-
-
-def _image_reference(wanted: Plan, asked: images.Asked) -> str:
-    if asked.reference is not None:
-        return asked.reference
-    if wanted.lock is None:
-        raise InvalidSpec(f"{wanted.name} has no lock, which names its image.", advice=f"Run `provision build {wanted.name}` first.")
-    return images.reference(wanted.name, wanted.lock)
-
-
 def smoke(context: Context, wish: Wish, places: tuple[Place, ...], junit: Path | None = None) -> list[SmokeResult]:
     """`provision smoke`: test a prefix, an image or both, now and here; the passport, where there is one, gets the verdicts.
 

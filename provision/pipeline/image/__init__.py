@@ -1,7 +1,7 @@
 """image: an environment as a reproducible OCI image, in a layout on disk and in the Docker engine.
 
 What a workflow needs is named here. How it is done lies in contents (which files), layers and tar (their bytes), oci (the layout),
-config (what the image says of itself), contract (what it wants of whoever runs it), bases, stored and inspecting (what it lies on),
+config (what the image says of itself), contract and jupyter (how it is run), bases, stored and inspecting (what it lies on),
 materials, packages and within (what it is made of), sdk (the edge to Docker), loading and smoke (what the engine does for us),
 compressing, exporting and registry (other forms and places for it) and dockerfile (the template's values).
 """
@@ -15,6 +15,7 @@ from provision.pipeline.image.contract import FORMATS, Asked, docker_arguments, 
 from provision.pipeline.image.contract import context as contract_context
 from provision.pipeline.image.dockerfile import dockerfile_context
 from provision.pipeline.image.exporting import COMPRESSED, Output, export, output
+from provision.pipeline.image.jupyter import LOOPBACK, TOKEN, Notebook, notebook
 from provision.pipeline.image.loading import load, remove
 from provision.pipeline.image.materials import Looked, bill, documents, look
 from provision.pipeline.image.registry import Pushed, Target, push, target
@@ -25,13 +26,16 @@ from provision.pipeline.image.stored import find_base as find_stored_base
 __all__ = [
     "COMPRESSED",
     "FORMATS",
+    "LOOPBACK",
     "METHODS",
     "PREFIX",
+    "TOKEN",
     "Asked",
     "BaseImage",
     "Files",
     "Looked",
     "Method",
+    "Notebook",
     "Output",
     "Pushed",
     "Target",
@@ -53,6 +57,7 @@ __all__ = [
     "look",
     "mount",
     "needs",
+    "notebook",
     "output",
     "pack",
     "push",

@@ -1,0 +1,263 @@
+"""Images in a real engine, as a user runs them: exit codes, signals, processes that are left behind, users, folders, Jupyter."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provision.model import Image, LockedPackage
+from provision.pipeline import image, validate
+from provision.pipeline import lock as locks
+from provision.pipeline.image import config
+from provision.wheels import uv
+from tests.integration.conftest import Eventually, _absent
+from tests.integration.test_image import Made, Watching, build, wheel
+from tests.unit.test_lock_verify import sound, wheel_entry
+
+pytestmark = pytest.mark.docker
+
+# What remains of processes, once a while is over: any but init and the one that asks.
+REMAINS = """
+def remains(seconds=3.0):
+    import os, time
+    end = time.monotonic() + seconds
+    while True:
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    state = file.read().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if int(name) not in (1, os.getpid()):
+                found.append(state)
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.02)
+"""
+# As a DataLoader whose workers were killed: what they had started is nobody's.
+POOL = (
+    REMAINS
+    + """
+import multiprocessing, os, signal, subprocess, time
+
+def work(ready):
+    ready.put(subprocess.Popen(["sleep", "60"]).pid)
+    time.sleep(60)
+
+fork = multiprocessing.get_context("fork")
+ready = fork.SimpleQueue()
+workers = [fork.Process(target=work, args=(ready,)) for _ in range(4)]
+for worker in workers:
+    worker.start()
+orphans = [ready.get() for _ in workers]
+for worker in workers:
+    worker.kill()
+    worker.join()
+for orphan in orphans:
+    os.kill(orphan, signal.SIGKILL)
+print(os.getpid(), remains())
+"""
+)
+WAITS = """
+import signal, sys, time
+if "handles" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(43))
+print("ready", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(42)
+"""
+WRITES = """
+import getpass, json, os, pathlib, tempfile
+for place in ("/workspace/x", "/tmp/x", "/data/x"):
+    pathlib.Path(place).write_text("x")
+tempfile.TemporaryFile().close()
+given = pathlib.Path("/given/y").read_text()
+print(json.dumps([os.getuid(), os.getgid(), getpass.getuser(), str(pathlib.Path.home()), os.getcwd(), given]))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = Made(tmp_path_factory.mktemp("made"))
+    made.wheels.append(wheel(made.folder, "torch", "2.3.1", {"torch/__init__.py": ""}))  # the health check looks for one
+    return made
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    return image.demand_engine()
+
+
+@pytest.fixture(scope="module")
+def toy(made: Made, client: Any, docker_base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    """With Jupyter's server, where the package index of this machine has it."""
+    prefix = made.prefix(tmp_path_factory.mktemp("prefix") / "toy", made.lock())
+    command: list[str | Path] = [
+        uv(),
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        prefix.path / "bin" / "python",
+        "jupyter-server",
+        "ipykernel",
+    ]
+    subprocess.run(command, check=False)
+    lock = made.lock()
+    there = {package.name for package in lock.packages}
+    more = [installed(path) for path in sorted(prefix.path.glob("lib/python*/site-packages/*.dist-info"))]
+    lock = dataclasses.replace(lock, packages=(*lock.packages, *(package for package in more if package.name not in there)))
+    base = image.find_base(client, docker_base, Watching())
+    built = build(made, lock, prefix, base, validate.INSIDE, tmp_path_factory.mktemp("layouts") / "toy")
+    built = dataclasses.replace(built, reference="provision-test/run:toy")
+    image.load(built, client, Watching())
+    yield built
+    for tag in ("toy", "latest"):
+        client.images.remove(f"provision-test/run:{tag}")
+
+
+def installed(info: Path) -> LockedPackage:
+    name, version = info.name.removesuffix(".dist-info").split("-")
+    return LockedPackage(manager="pip", name=name.replace("_", "-"), version=version, url="file:///none", sha256="0" * 64)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A working folder with an environment whose image is named with --as."""
+    (tmp_path / "envs" / "toy").mkdir(parents=True)
+    (tmp_path / "envs" / "toy" / "spec.yml").write_text('torch: "2.3"\ncpu: true\npython_from: host\n')
+    return tmp_path
+
+
+def start(work: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from provision.cli import main; main()", "image", "run", "toy", *arguments]
+    env = {**os.environ, "PROVISION_DATA": str(work / "data"), "PROVISION_CACHE": str(work / "cache")}
+    return subprocess.Popen(command, cwd=work, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def run(work: Path, *arguments: str) -> tuple[int, str, str]:
+    child = start(work, *arguments)
+    out, err = child.communicate(timeout=120)
+    return child.returncode, out, err
+
+
+def left(client: Any, made: Image) -> list[Any]:
+    return list(client.containers.list(all=True, filters={"ancestor": made.image_id}))
+
+
+def test_the_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> None:
+    code, out, _ = run(work, "--as", toy.reference, "--", "python", "-c", "import sys; print(sys.prefix); sys.exit(37)")
+    assert (code, out) == (37, "/opt/env\n")
+    assert left(client, toy) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "handles", "code"), [(signal.SIGINT, True, 42), (signal.SIGTERM, True, 43), (signal.SIGTERM, False, 128 + signal.SIGTERM)]
+)
+def test_a_signal_reaches_the_program(work: Path, toy: Image, client: Any, number: int, handles: bool, code: int) -> None:
+    child = start(work, "--as", toy.reference, "--", "python", "-c", WAITS, *(["handles"] if handles else []))
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    child.send_signal(number)
+    child.communicate(timeout=60)
+    assert child.returncode == code
+    assert left(client, toy) == []
+
+
+def test_workers_that_were_killed_leave_nothing(work: Path, toy: Image, client: Any) -> None:
+    code, out, err = run(work, "--as", toy.reference, "--", "python", "-c", POOL)
+    number, _, remains = out.strip().partition(" ")
+    assert (code, remains, number != "1") == (0, "[]", True), err
+    without = client.containers.run(toy.image_id, ["python", "-c", POOL], remove=True, init=False, network_mode="none").decode()
+    assert without.strip() == "1 ['Z', 'Z', 'Z', 'Z']"  # Python as the first process takes care of its own children only
+
+
+def test_any_user_can_work(work: Path, toy: Image) -> None:
+    (work / "data").mkdir(mode=0o777)
+    (work / "data").chmod(0o777)
+    (work / "given").mkdir()
+    (work / "given" / "y").write_text("given")
+    mounts = ["--mount", f"{work / 'data'}:/data", "--mount", f"{work / 'given'}:/given:ro"]
+    code, out, err = run(work, "--as", toy.reference, "--user", "4242:4243", *mounts, "--", "python", "-c", WRITES)
+    assert code == 0, err
+    assert json.loads(out) == [4242, 4243, "provision", "/tmp", "/workspace", "given"]
+    written = (work / "data" / "x").stat()
+    assert (written.st_uid, written.st_gid) == (4242, 4243)
+    code, _, err = run(work, "--as", toy.reference, *mounts, "--", "python", "-c", "open('/given/z', 'w')")
+    assert code == 1 and "Read-only file system" in err
+
+
+def test_the_engine_asks_for_its_health(toy: Image, client: Any, eventually: Eventually) -> None:
+    assert client.images.get(toy.image_id).attrs["Config"]["Healthcheck"]["Test"] == ["CMD", *config.HEALTH]
+    container = client.containers.run(
+        toy.image_id, ["sleep", "60"], detach=True, init=True, shm_size="1m", network_mode="none", healthcheck={"interval": 10**9}
+    )
+
+    def is_so(status: str) -> bool:
+        container.reload()
+        return bool(container.attrs["State"]["Health"]["Status"] == status)
+
+    try:
+        eventually(lambda: is_so("healthy"), 60)
+        assert container.exec_run(["sh", "-c", "head -c 65536 /dev/zero > /dev/shm/taken"]).exit_code == 0
+        eventually(lambda: is_so("unhealthy"), 60)
+        assert container.attrs["State"]["Health"]["Log"][-1]["Output"] == "/dev/shm is full\n"
+    finally:
+        container.remove(force=True)
+
+
+def test_jupyter_wants_its_token_and_is_on_the_loopback_only(work: Path, toy: Image, client: Any, eventually: Eventually) -> None:
+    if run(work, "--as", toy.reference, "--", "python", "-c", "import jupyter_server, ipykernel")[0] != 0:
+        _absent("jupyter", "jupyter-server cannot be had from the package index of this machine")
+    content = sound()
+    content["package"].append(wheel_entry("jupyter-server", "2.0"))
+    (work / "envs" / "toy" / locks.FILE).write_text(yaml.safe_dump(content))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    child = start(work, "--as", toy.reference, "--jupyter", "--port", str(port))
+    try:
+        assert child.stderr is not None
+        url = next(filter(None, (re.search(r"http://127\.0\.0\.1:\d+/\S+", line) for line in child.stderr)))[0]
+        token = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)["token"][0]
+        eventually(lambda: answer("127.0.0.1", port, "GET", "/api/status", token) == 200, 60)
+        assert answer("127.0.0.1", port, "GET", "/api/status", None) == 403
+        assert answer("127.0.0.1", port, "POST", "/api/kernels", token) == 201
+        (container,) = left(client, toy)
+        assert token not in " ".join(container.attrs["Config"]["Cmd"])
+        container.reload()
+        gateway = container.attrs["NetworkSettings"]["Gateway"]  # an address of this machine, too
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((gateway, port), timeout=10)
+    finally:
+        child.terminate()
+        child.communicate(timeout=60)
+    assert left(client, toy) == []
+
+
+def answer(host: str, port: int, method: str, path: str, token: str | None) -> int | None:
+    """The status of an answer, or None where there is none (yet)."""
+    connection = http.client.HTTPConnection(host, port, timeout=10)
+    headers = {"Authorization": f"token {token}"} if token else {}
+    try:
+        connection.request(method, path, body="{}" if method == "POST" else None, headers=headers)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
