@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from provision.errors import InvalidSpec
 from provision.model import Lock
-from provision.pipeline.image.contents import PYTHON, WORKSPACE, canonical
+from provision.pipeline.image.contents import PYTHON, WORKSPACE
+from provision.wheels import normal
 
 TOKEN = "JUPYTER_TOKEN"  # jupyter_server reads it; a command line could be read by every user of the machine
 LOOPBACK = "127.0.0.1"
@@ -59,7 +60,7 @@ def notebook(lock: Lock, *, port: int = 8888, address: str = LOOPBACK) -> Notebo
         ipaddress.ip_address(address)
     except ValueError as error:
         raise InvalidSpec(f"{address!r} is no address.", advice="Write one in numbers: 127.0.0.1, or 0.0.0.0 for all.") from error
-    there = {canonical(package.name) for package in lock.packages}
+    there = {normal(package.name) for package in lock.packages}
     found = next((SERVERS[name] for name in SERVERS if name in there), None)
     if found is None:
         raise InvalidSpec(
