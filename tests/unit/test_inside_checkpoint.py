@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
 import shutil
@@ -18,6 +19,7 @@ from provision.inside.checkpoint import (
     CheckpointError,
     NoCheckpoint,
     NotCommitted,
+    comparing,
     finding,
     latest,
     layout,
@@ -320,6 +322,45 @@ def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_pa
     assert save(tmp_path, 2, {"a": big("a"), "b": big("b")}).done.written == 2 * BIG
     assert verify(tmp_path, step=2) == []
     assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).done.linked == 2 * BIG
+
+
+def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"a": big("a"), "small": b"s"})
+    backend = open_root(tmp_path)
+    folder = finding.latest(backend)
+    assert folder is not None
+    records = finding.read_manifest(backend, folder).objects
+    if backend.has(folder, records["a"].file, 0, [memoryview(big("a"))]) is None:
+        pytest.skip("this file system does not say what lies in its cache")
+    for record in records.values():
+        path = tmp_path / folder / record.file
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert save(tmp_path, 2, {"a": big("a"), "small": b"s"}).done.written == BIG + 1
+    assert verify(tmp_path, step=2) == []
+
+
+def test_what_a_file_has_in_the_cache_is_compared_to_the_last_byte(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 8192
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with path.open("rb") as file:
+
+        def has(offset: int, *parts: bytes | bytearray) -> bool | None:
+            return comparing.has_cached(file.fileno(), offset, [memoryview(part) for part in parts])
+
+        if has(0, content) is None:
+            pytest.skip("this file system does not say what lies in its cache")
+        assert has(0, content[:100], bytearray(content[100:-1]), content[-1:])
+        assert has(256, bytearray(content[256:]))
+        for at in (0, comparing.READ - 1, comparing.READ, len(content) - 1):
+            changed = bytearray(content)
+            changed[at] ^= 1
+            assert has(0, changed) is False
+        assert has(1, bytearray(content)[:-1]) is False
+        assert has(0, content, b"0") is False
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        assert has(0, content) is None
 
 
 def test_ranks_that_save_different_steps_save_nothing(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .comparing import first_difference
 from .planning import pieces
 from .serializing import is_plain
 from .writing import hashing_threads
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from .planning import Item, Place, Plan
 
-# Of two memories at a time, so that both fit the processor's cache; and what a call costs (2 us) is little beside.
-BLOCK = 512 << 10
 # What is smaller is copied without a look: it costs more to find out whether it changed than to hash it.
 COMPARED = 1 << 20
 
@@ -111,19 +110,3 @@ def _bring_up_to_date(source: Item, is_fresh: bool, *, target: Item) -> bool:
     if begin < length:
         ctypes.memmove(held + begin, new + begin, length - begin)
     return begin >= length
-
-
-def first_difference(new: int, held: int, length: int) -> int:
-    """Where, from these two addresses on, the first block begins that is not the same in both; the length where there is none."""
-    compare = _memcmp()
-    at = 0
-    while at < length and not compare(new + at, held + at, min(BLOCK, length - at)):
-        at += BLOCK
-    return min(at, length)
-
-
-def _memcmp() -> Any:
-    """The C library's, called without the interpreter's lock."""
-    function = ctypes.CDLL(None).memcmp
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    return function

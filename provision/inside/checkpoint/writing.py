@@ -76,13 +76,14 @@ class Part:
 
 
 class Known:
-    """What the parent checkpoint holds, by content."""
+    """What the parent checkpoint holds, by content and by place."""
 
     def __init__(self, folder: str | None, parent: Manifest | None) -> None:
         self.folder = folder
         self._files = {entry.sha256: entry for entry in parent.files} if parent else {}
         names = {entry.name: entry for entry in parent.files} if parent else {}
         self._records = {record.sha256: (record, names[record.file]) for _, record in parent.records()} if parent else {}
+        self._boxes = {(name, record.offsets, record.sizes): record for name, record in parent.records()} if parent else {}
 
     def __bool__(self) -> bool:
         return bool(self._files)
@@ -92,6 +93,11 @@ class Known:
 
     def record(self, sha256: str) -> tuple[manifest.Record, manifest.FileEntry] | None:
         return self._records.get(sha256)
+
+    def before(self, piece: Item) -> tuple[manifest.Record, manifest.FileEntry] | None:
+        """The same box of the tensor of this name, or the object; its type may have been another."""
+        record = self._boxes.get((piece.name, piece.offsets, piece.sizes))
+        return self.record(record.sha256) if record else None
 
 
 class Writer:
@@ -175,7 +181,27 @@ class Writer:
 
     def _digest_of(self, piece: Item) -> str:
         self._staging.clear()
-        return self._hash(serialize(piece, self._staging))[0]
+        return self._digest(piece, serialize(piece, self._staging))
+
+    def _digest(self, piece: Item, serialized: Serialized) -> str:
+        """The record's SHA-256. Nothing is hashed where the parent's file has the same bytes."""
+        held = self._known.before(piece)
+        same = self._is_in(held, serialized) if held else None
+        if held and same:
+            return held[0].sha256
+        sha256 = self._hash(serialized)
+        if held and same is False and sha256 == held[0].sha256:  # the content is the recorded one, and the file's is another
+            suspects.add(self._backend.root, held[1].name)
+        return sha256
+
+    def _is_in(self, held: tuple[manifest.Record, manifest.FileEntry], serialized: Serialized) -> bool | None:
+        record, entry = held
+        if record.size != serialized.size:
+            return None
+        assert self._known.folder is not None
+        with self._hashing:
+            self._heed_stop()
+            return self._backend.has(entry.home or self._known.folder, entry.name, record.at, serialized.parts)
 
     def _write_alone(self, piece: Item) -> Part:
         return self._link_unread(piece) or self._write_read(piece)
@@ -192,7 +218,7 @@ class Writer:
     def _write_read(self, piece: Item) -> Part:
         self._staging.clear()
         serialized = serialize(piece, self._staging)
-        sha256, _ = self._hash(serialized)
+        sha256 = self._digest(piece, serialized)
         entry = self._place(sha256, serialized.parts, serialized.size, piece.bytes)
         return Part([entry], [(piece, _record(entry.name, 0, piece, serialized, sha256))])
 
@@ -203,23 +229,26 @@ class Writer:
         self._staging.clear()
         for piece in pack:
             serialized = serialize(piece, self._staging)
-            sha256, _ = self._hash(serialized, whole)
+            sha256 = self._hash(serialized, whole)
             records.append((piece, serialized, sha256, at))
             parts += serialized.parts
             at += serialized.size
         entry = self._place(whole.hexdigest(), parts, at, sum(piece.bytes for piece in pack))
         return Part([entry], [(piece, _record(entry.name, begin, piece, said, sha256)) for piece, said, sha256, begin in records])
 
-    def _hash(self, serialized: Serialized, also: Any = None) -> tuple[str, int]:
+    def _hash(self, serialized: Serialized, also: Any = None) -> str:
         digest = hashlib.sha256()
         with self._hashing:
-            if self._stop.is_set():
-                raise Stopped()
+            self._heed_stop()
             for part in serialized.parts:
                 digest.update(part)
                 if also is not None:
                     also.update(part)
-        return digest.hexdigest(), serialized.size
+        return digest.hexdigest()
+
+    def _heed_stop(self) -> None:
+        if self._stop.is_set():
+            raise Stopped()
 
     def _place(self, sha256: str, parts: list[memoryview], size: int, payload: int) -> manifest.FileEntry:
         """The file of this content in the folder: the parent's, or a new one."""

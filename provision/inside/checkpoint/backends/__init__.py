@@ -48,6 +48,9 @@ class Backend(Protocol):
     def read_into(self, folder: str, name: str, offset: int, buffer: memoryview) -> int:
         """Fill the buffer from the file; returns how many bytes there were."""
 
+    def has(self, folder: str, name: str, offset: int, parts: Sequence[memoryview]) -> bool | None:
+        """Whether a committed file has these bytes there; None where that cannot be told faster than they are hashed."""
+
     def begin(self, step: int, parent: str | None) -> str:
         """A new temporary folder, for all ranks. parent: the checkpoint whose files it may reuse."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ... import fs
 from .. import layout, manifest
+from ..comparing import has_cached
 from .traits import Stat, Traits
 
 if TYPE_CHECKING:
@@ -68,6 +69,16 @@ class FileBackend:
 
     def read_into(self, folder: str, name: str, offset: int, buffer: memoryview) -> int:
         return fs.retry_stale(lambda: _read_into(self._root / folder / name, offset, buffer))
+
+    def has(self, folder: str, name: str, offset: int, parts: Sequence[memoryview]) -> bool | None:
+        try:
+            descriptor = os.open(self._root / folder / name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return has_cached(descriptor, offset, parts)
+        finally:
+            os.close(descriptor)
 
     def begin(self, step: int, parent: str | None) -> str:
         self._make_root()

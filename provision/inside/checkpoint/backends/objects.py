@@ -63,6 +63,9 @@ class ObjectBackend:
         buffer[: len(content)] = content
         return len(content)
 
+    def has(self, folder: str, name: str, offset: int, parts: Sequence[memoryview]) -> bool | None:
+        """Not without fetching it."""
+
     def begin(self, step: int, parent: str | None) -> str:
         """The marker is there before any file is, and before the ranks look whether the parent is still there."""
         folders = map(layout.parse, self._store.list()[1])
