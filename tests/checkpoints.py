@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from provision.inside.checkpoint.backends import open_root
-from provision.inside.checkpoint.commit import Committed, commit
-from provision.inside.checkpoint.planning import OBJECT, Item, Plan
+from provision.inside.checkpoint.commit import commit
+from provision.inside.checkpoint.items import OBJECT, Item, Plan
+from provision.inside.checkpoint.outcome import Committed
 from provision.inside.checkpoint.writing import BIG
 from provision.inside.ranks import Ranks, alone
 

@@ -21,7 +21,7 @@ import torch
 from provision.inside import ranks
 from provision.inside.checkpoint import Doing, NotCommitted, latest, list_steps, load, save, save_async, saving, verify
 from provision.inside.checkpoint.background import Background
-from provision.inside.checkpoint.planning import PIECE
+from provision.inside.checkpoint.items import PIECE
 from provision.inside.checkpoint.recalling import SPACING, Recall
 
 MIB = 1 << 20

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from provision.inside import checkpoint
-from provision.inside.checkpoint import planning
+from provision.inside.checkpoint import items
 
 warnings.simplefilter("ignore")
 # Tensors of a few kilobytes are then cut as those of gigabytes are.
-planning.PIECE = 1000
-planning.pieces.__defaults__ = (planning.PIECE,)
+items.PIECE = 1000
+items.pieces.__defaults__ = (items.PIECE,)
 # uint16 is not among them: torch 2.3 has it, but cannot save it.
 FLOATS = ["float64", "float32", "float16", "bfloat16", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"]
 DTYPES = [*FLOATS, "int64", "int32", "int16", "int8", "uint8", "bool"]

@@ -136,10 +136,18 @@ def stateful() -> Any:
     return [said, is_same_before, torch.equal(other.weight, model.weight), torch.equal(*moments), stepped.param_groups[0]["lr"]]
 
 
+def replicas() -> Any:
+    """Of what both ranks hold, rank 0's is written, and the other is not even pickled."""
+    checkpoint.save({"a": 1 if RANK == 0 else (lambda: None)}, FOLDER / "replicas", step=1, ranks=US)
+    here = {"a": 0}
+    checkpoint.load(here, FOLDER / "replicas", ranks=US)
+    return here
+
+
 def unsavable() -> Any:
     """On one rank alone: the others do not wait for it."""
     states: dict[str, Any] = {
-        "pickle": {"a": (lambda: None) if RANK == 1 else 1},
+        "pickle": {"a": (lambda: None)} if RANK == 1 else {"b": 1},
         "meta": {"a": torch.ones(2, device="meta" if RANK == 1 else "cpu")},
         "sparse": {"a": torch.ones(2).to_sparse() if RANK == 1 else torch.ones(2)},
         "names": {"a": {"b": torch.ones(1)}, **({"a.b": 2} if RANK == 1 else {})},
@@ -149,7 +157,7 @@ def unsavable() -> Any:
 
 
 def main() -> dict[str, Any]:
-    cases = (misfits, part, pickled, damage, nothing_there, stateful, unsavable)
+    cases = (misfits, part, pickled, damage, nothing_there, stateful, replicas, unsavable)
     return {case.__name__: case() for case in cases}
 
 

@@ -29,10 +29,10 @@ if not hasattr(dtensors, "DTensor"):
     from torch.distributed import _tensor as dtensors
 
 from provision.inside import checkpoint
-from provision.inside.checkpoint import planning
+from provision.inside.checkpoint import items, planning
 
 warnings.simplefilter("ignore")
-planning.pieces.__defaults__ = (200,)
+items.pieces.__defaults__ = (200,)
 RANK, PROCESSES = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOLDER = Path(sys.argv[1])
 STORE = distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), PROCESSES, RANK == 0, timedelta(seconds=100))

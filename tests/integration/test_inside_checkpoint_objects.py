@@ -16,8 +16,9 @@ import pytest
 
 from provision.inside.checkpoint import NotCommitted, finding, latest, list_steps, manifest, prune, verify
 from provision.inside.checkpoint.backends import open_root
-from provision.inside.checkpoint.commit import Committed, commit
-from provision.inside.checkpoint.planning import OBJECT, Item, Plan
+from provision.inside.checkpoint.commit import commit
+from provision.inside.checkpoint.items import OBJECT, Item, Plan
+from provision.inside.checkpoint.outcome import Committed
 from provision.inside.checkpoint.writing import BIG
 from provision.inside.ranks import Ranks, alone
 from provision.inside.smoke.launcher import free_port
@@ -176,7 +177,7 @@ WRITER = """
 import json, sys
 from provision.inside.checkpoint.backends import open_root
 from provision.inside.checkpoint.commit import commit
-from provision.inside.checkpoint.planning import OBJECT, Item, Plan
+from provision.inside.checkpoint.items import OBJECT, Item, Plan
 from provision.inside.ranks import alone
 root, options, size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 plan = Plan((Item("a", OBJECT, b"a" * size), Item("b", OBJECT, b"n" * size)), {"a": ("a",), "b": ("b",)})

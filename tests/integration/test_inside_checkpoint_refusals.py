@@ -62,6 +62,10 @@ def test_models_and_optimizers_as_they_are(everyones: list[dict[str, Any]]) -> N
         assert found == [False, True, True, 0.1]
 
 
+def test_an_object_that_both_hold_is_pickled_by_the_one_that_writes_it(everyones: list[dict[str, Any]]) -> None:
+    assert [found["replicas"] for found in everyones] == [{"a": 1}] * 2
+
+
 @pytest.mark.parametrize(
     ("state", "problem"),
     [

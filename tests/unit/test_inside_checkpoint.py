@@ -29,8 +29,9 @@ from provision.inside.checkpoint import (
     sharing,
     verify,
 )
+from provision.inside.checkpoint.assigning import assign
 from provision.inside.checkpoint.backends import FileBackend, open_root
-from provision.inside.checkpoint.planning import OBJECT, assign
+from provision.inside.checkpoint.items import OBJECT
 from provision.inside.checkpoint.saving import checked_step
 from provision.inside.checkpoint.writing import BIG
 from provision.inside.ranks import Ranks

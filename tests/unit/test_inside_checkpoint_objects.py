@@ -13,8 +13,9 @@ import pytest
 from provision.inside.checkpoint import CheckpointError, NotCommitted, finding, latest, layout, list_steps, manifest, prune, verify
 from provision.inside.checkpoint.backends import Backend, FileBackend, ObjectBackend, open_root
 from provision.inside.checkpoint.backends.stores import Store
-from provision.inside.checkpoint.commit import Committed, commit
-from provision.inside.checkpoint.planning import OBJECT, Item, Plan
+from provision.inside.checkpoint.commit import commit
+from provision.inside.checkpoint.items import OBJECT, Item, Plan
+from provision.inside.checkpoint.outcome import Committed
 from provision.inside.checkpoint.writing import BIG
 from provision.inside.ranks import Ranks, alone
 from tests.table import Table

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from . import finding, loading, pruning, saving, verifying
 from .backends import Backend, Traits, open_root
-from .commit import Doing, NotCommitted
 from .loading import LATEST, PREVIOUS, REFUSE, LoadReport, NoCheckpoint
 from .manifest import CheckpointError, DamagedFile
+from .outcome import Doing, NotCommitted
 from .pruning import Pruned
 from .saving import SaveReport
 from .verifying import Damage

@@ -6,13 +6,11 @@ and again: one that dies is missed soon, however long the others' writing takes.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import sys
 import time
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,63 +19,20 @@ from typing import TYPE_CHECKING, Any, Callable
 from .. import fs
 from ..smoke.meeting import RanksMissing, StoreLost
 from . import covering, dcp, finding, layout, manifest, space
-from .busy import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_all_are_done
-from .planning import OBJECT
-from .writing import Known, Part, Writer
+from .busy import FIRST_PAUSE_S, meeting_meanwhile, until_all_are_done
+from .items import OBJECT
+from .known import Known
+from .outcome import Committed, Doing, NotCommitted, failure_of
+from .writing import Part, Writer
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ..ranks import Ranks
     from .backends import Backend
-    from .planning import Place, Plan
+    from .items import Plan
 
 VISIBLE_S = 30.0
-
-
-class NotCommitted(manifest.CheckpointError):
-    """The new checkpoint is not there; `ranks` are those that failed, `errno` what the first of them was told (0: nothing).
-
-    is_certain: False where rank 0 fell silent while it published, or the store of the ranks was lost then: the checkpoint may be there,
-    and `list_steps` tells.
-    """
-
-    def __init__(self, step: int, failure: fs.RankFailed, is_certain: bool = True) -> None:
-        advice = space.ADVICE.get(failure.errno or 0)
-        doubt = "" if is_certain else ", as far as this rank can know"
-        super().__init__(f"step {step} was not committed{doubt}: {failure}{f' ({advice})' if advice else ''}")
-        self.step = step
-        self.failure = failure
-        self.is_certain = is_certain
-        self.ranks = failure.ranks
-        self.errno = failure.errno or 0
-        self.problem = f"{failure.strerror}: {failure.filename}" if failure.filename else str(failure.strerror)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step, self.failure, self.is_certain)
-
-
-@dataclass(frozen=True)
-class Doing:
-    """How far a save is, over all ranks, in bytes of tensors; rate: bytes per second so far. What the progress callback gets."""
-
-    total: int
-    written: int
-    linked: int
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        return (self.written + self.linked) / self.seconds if self.seconds else 0.0
-
-
-@dataclass(frozen=True)
-class Committed:
-    """digests: of this rank's pieces, as the manifest has them."""
-
-    folder: str
-    done: Doing
-    digests: dict[Place, str]
-    write_s: float
-    commit_s: float
 
 
 def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental: bool, progress: Callable[[Doing], None]) -> Committed:
@@ -114,15 +69,6 @@ class _State:
     begun: list[str] = field(default_factory=list)
     published: list[str] = field(default_factory=list)
     publishing: bool = False
-
-
-def failure_of(error: Exception) -> fs.RankFailed:
-    """Ranks that are missed, and a store that is lost, as what some ranks could not do."""
-    if isinstance(error, fs.RankFailed):
-        return error
-    if isinstance(error, RanksMissing):
-        return fs.RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")
-    return fs.RankFailed((0,), errno.ECONNRESET, str(error))
 
 
 def _agree_on_step(step: int, ranks: Ranks) -> None:
@@ -227,21 +173,17 @@ def _known(backend: Backend, opened: dict[str, Any]) -> Known:
 def _write(writer: Writer, plan: Plan, ranks: Ranks, progress: Callable[[Doing], None]) -> tuple[Doing, Part]:
     """The ranks meet at least every LONGEST_PAUSE_S: one that is gone is missed, and what fails on one stops all."""
     started = time.monotonic()
-    pause, doing = FIRST_PAUSE_S, Doing(0, 0, 0, 0.0)
-    with ThreadPoolExecutor(1, thread_name_prefix="provision-checkpoint") as pool:
-        job = pool.submit(writer.run, plan.items)
-        try:
-            while True:
-                wait([job], timeout=pause)
-                said = fs.each("checkpoint/write", ranks, partial(_beat, writer, job, doing, progress))
-                total, written, linked = (sum(rank[place] for rank in said) for place in (1, 2, 3))
-                doing = Doing(total, written, linked, time.monotonic() - started)
-                if all(rank[0] for rank in said):
-                    return doing, job.result()
-                pause = min(pause * 2, LONGEST_PAUSE_S)
-        except BaseException:
-            writer.stop()
-            raise
+    doing = Doing(0, 0, 0, 0.0)
+
+    def meet(job: Future[Part]) -> bool:
+        nonlocal doing
+        said = fs.each("checkpoint/write", ranks, partial(_beat, writer, job, doing, progress))
+        total, written, linked = (sum(rank[place] for rank in said) for place in (1, 2, 3))
+        doing = Doing(total, written, linked, time.monotonic() - started)
+        return all(rank[0] for rank in said)
+
+    part = meeting_meanwhile(lambda: writer.run(plan.items), meet, writer.stop).result()
+    return doing, part
 
 
 def _beat(writer: Writer, job: Future[Part], doing: Doing, progress: Callable[[Doing], None]) -> list[Any]:

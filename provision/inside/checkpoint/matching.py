@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import dcp, manifest
+from . import covering, dcp, manifest
 from .planning import is_distributed, is_stateful, name_of, values
 
 if TYPE_CHECKING:
@@ -128,6 +128,9 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
         return "is a tensor here, and none in the checkpoint" if leaf.name in content.objects else None
     if tuple(here.shape) != there.shape:
         return f"is {list(here.shape)} here and {list(there.shape)} in the checkpoint"
+    gap = covering.problem(there.shape, there.records)
+    if gap:
+        return f"is not whole in the checkpoint: {gap}"
     if here.device.type == "meta":
         return "is on the meta device: it has no memory to read into"
     if not hasattr(torch, there.dtype.rpartition(".")[2]):

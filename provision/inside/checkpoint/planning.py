@@ -6,15 +6,15 @@ DTensor and ShardedTensor mean here what they mean to `dcp.load`. Older releases
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Tuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ..smoke.meeting import RanksMissing, StoreLost
+from .assigning import meet, own_share
+from .items import OBJECT, Item, Plan
 from .manifest import CheckpointError
 
 if TYPE_CHECKING:
@@ -23,52 +23,6 @@ if TYPE_CHECKING:
     import torch
 
     from ..ranks import Ranks
-
-# A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into such. With WORKERS of writing.py it bounds
-# the memory that staging from a GPU takes.
-PIECE = 32 << 20
-# A box's name and where in the tensor it begins.
-Place = Tuple[str, Tuple[int, ...]]
-OBJECT = "object"
-
-
-@dataclass(frozen=True)
-class Item:
-    """A box of a tensor that this rank holds, or an object in torch.save's form.
-
-    shape: of the whole tensor; offsets, sizes: of the box in it, in elements. data: the box itself, or the object's bytes.
-    """
-
-    name: str
-    dtype: str
-    data: Any
-    shape: tuple[int, ...] = ()
-    offsets: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-
-    @property
-    def is_object(self) -> bool:
-        return self.dtype == OBJECT
-
-    @property
-    def place(self) -> Place:
-        return self.name, self.offsets
-
-    @property
-    def bytes(self) -> int:
-        return len(self.data) if self.is_object else int(self.data.numel()) * int(self.data.element_size())
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What this rank writes, and where each name stands in the nested state dict (of all ranks' names).
-
-    digests: the SHA-256 of the records of some pieces, by `Item.place`: known since their content is that of an earlier save.
-    """
-
-    items: tuple[Item, ...]
-    paths: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    digests: Mapping[Place, str] = field(default_factory=dict)
 
 
 def plan_save(state_dict: Mapping[str, Any], ranks: Ranks, for_dcp: bool = True) -> Plan:
@@ -82,13 +36,26 @@ def plan_save(state_dict: Mapping[str, Any], ranks: Ranks, for_dcp: bool = True)
     except Exception as error:  # whatever it is, the others wait for word of it
         problem = error
     try:
-        return Plan(tuple(_own_share(items, problem, ranks)), paths if for_dcp else {})
+        own = _pickled_by_their_writers(own_share(items, problem, ranks), ranks)
+        return Plan(tuple(own), paths if for_dcp else {})
     except (RanksMissing, StoreLost) as error:
         raise CheckpointError(f"nothing was saved: {error}") from error
 
 
+def _pickled_by_their_writers(items: Sequence[Item], ranks: Ranks) -> list[Item]:
+    """Objects become bytes on the one rank that writes them: they may be large, and replicas on many ranks of a host."""
+    pickled: list[Item] = []
+    problem = None
+    try:
+        pickled = [replace(item, data=_object_bytes(item)) if item.is_object else item for item in items]
+    except CheckpointError as error:
+        problem = error
+    meet("checkpoint/pickled", ranks, None, problem)
+    return pickled
+
+
 def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
-    """What this rank holds, by name, and each name's path."""
+    """What this rank holds, by name, and each name's path; objects are not pickled yet."""
     expanded = {key: value.state_dict() if is_stateful(value) else value for key, value in state_dict.items()}
     leaves = list(values(expanded, as_before_2_4=_is_before_2_4()))
     _refuse_double_names([name_of(path) for path, _ in leaves])
@@ -108,24 +75,6 @@ def _is_empty_part(item: Item) -> bool:
     return not item.is_object and 0 in item.sizes and 0 not in item.shape
 
 
-def pieces(item: Item, limit: int = PIECE) -> Iterator[Item]:
-    """The item in boxes of at most `limit` bytes each, cut along its first dimensions, in order. Views: nothing is copied."""
-    if item.is_object or item.bytes <= limit:
-        yield item
-        return
-    axis = next(place for place, size in enumerate(item.sizes) if size > 1)
-    row = item.bytes // item.sizes[axis]
-    step = max(1, limit // row)
-    for begin in range(0, item.sizes[axis], step):
-        yield from pieces(_cut(item, axis, begin, min(step, item.sizes[axis] - begin)), limit)
-
-
-def _cut(item: Item, axis: int, begin: int, length: int) -> Item:
-    offsets = (*item.offsets[:axis], item.offsets[axis] + begin, *item.offsets[axis + 1 :])
-    sizes = (*item.sizes[:axis], length, *item.sizes[axis + 1 :])
-    return replace(item, data=item.data.narrow(axis, begin, length), offsets=offsets, sizes=sizes)
-
-
 def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]] | None:
     try:
         from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -134,7 +83,7 @@ def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str,
         return None
     planner = DefaultSavePlanner()
     try:
-        # The coordinator plans the objects too (2.3); here every rank does, and _own_share leaves each to one.
+        # The coordinator plans the objects too (2.3); here every rank does, and own_share leaves each to one.
         planner.set_up_planner(state_dict, is_coordinator=True)
     except ValueError as error:
         raise CheckpointError(f"the state dict cannot be saved: {error}") from error
@@ -145,7 +94,7 @@ def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str,
         name = write.index.fqn
         held = planner.state_dict[name]
         if write.type == WriteItemType.BYTE_IO:
-            items.append(Item(name, OBJECT, object_bytes(name, held)))
+            items.append(Item(name, OBJECT, held))
         else:
             box = write.tensor_data.chunk
             data = planner.resolve_data(write)
@@ -176,7 +125,7 @@ def _planned_plainly(leaves: Sequence[tuple[tuple[Any, ...], Any]]) -> tuple[lis
         if isinstance(value, torch.Tensor):
             items.append(_box(name, value, tuple(value.shape), (0,) * value.dim(), tuple(value.shape)))
         else:
-            items.append(Item(name, OBJECT, object_bytes(name, value)))
+            items.append(Item(name, OBJECT, value))
     return items, paths
 
 
@@ -218,14 +167,14 @@ def name_of(path: Sequence[Any]) -> str:
     return ".".join(map(str, path))
 
 
-def object_bytes(name: str, value: Any) -> bytes:
+def _object_bytes(item: Item) -> bytes:
     import torch
 
     buffer = io.BytesIO()
     try:
-        torch.save(value, buffer)
+        torch.save(item.data, buffer)
     except Exception as error:  # pickle lets through whatever an object's own methods raise
-        raise CheckpointError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
+        raise CheckpointError(f"{item.name} cannot be pickled: {type(error).__name__}: {error}") from error
     return buffer.getvalue()
 
 
@@ -249,66 +198,3 @@ def _storable(item: Item) -> Item:
 def is_stateful(value: Any) -> bool:
     """As torch.distributed.checkpoint.stateful.Stateful says; a module or an optimizer may be given as it is."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-
-
-def _own_share(items: Sequence[Item], problem: Exception | None, ranks: Ranks) -> list[Item]:
-    """The items that this rank writes. What several ranks hold is written by one of them, so that all write about as much.
-
-    Lists are exchanged only where they differ: with replicas, a digest is all that is sent.
-    """
-    own = [_key(item) for item in items]
-    digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()
-    said = ranks.exchange("checkpoint/plans", [digest, None if problem is None else _in_words(problem)])
-    if problem is not None:
-        raise problem
-    for rank, (_, theirs) in enumerate(said):
-        if theirs is not None:
-            raise CheckpointError(f"nothing was saved: rank {rank}: {theirs}")
-    everyones = [own] * ranks.world_size if len({theirs for theirs, _ in said}) == 1 else ranks.exchange("checkpoint/boxes", own)
-    writers = assign(everyones)
-    return [item for item, key in zip(items, own) if writers[_place(key)] == ranks.rank]
-
-
-def _in_words(error: Exception) -> str:
-    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
-
-
-def _key(item: Item) -> list[Any]:
-    """What the others must know. An object's size may differ from rank to rank (a random state), and does not matter."""
-    return [item.name, list(item.offsets), list(item.sizes), list(item.shape), item.dtype, 0 if item.is_object else item.bytes]
-
-
-def _place(key: Sequence[Any]) -> tuple[Any, ...]:
-    return (key[0], *key[1])
-
-
-def assign(everyones: Sequence[Sequence[Sequence[Any]]]) -> dict[tuple[Any, ...], int]:
-    """Which rank writes each box, the same on every rank: the biggest first, to the holder with the least so far.
-
-    Objects go to the lowest rank, as torch's planner has it. Raises CheckpointError where two ranks disagree about a tensor.
-    """
-    holders: dict[tuple[Any, ...], list[int]] = {}
-    told: dict[tuple[Any, ...], Sequence[Any]] = {}
-    shapes: dict[str, tuple[Any, int]] = {}
-    for rank, keys in enumerate(everyones):
-        for key in keys:
-            place = _place(key)
-            _refuse_difference(key, rank, told.setdefault(place, key), shapes.setdefault(key[0], (key[3:5], rank)))
-            holders.setdefault(place, []).append(rank)
-    load = [0] * len(everyones)
-    writers = {}
-    for place in sorted(holders, key=lambda place: (-told[place][5], str(place))):
-        is_object = told[place][4] == OBJECT
-        writers[place] = holders[place][0] if is_object else min(holders[place], key=lambda rank: (load[rank], rank))
-        load[writers[place]] += told[place][5]
-    return writers
-
-
-def _refuse_difference(key: Sequence[Any], rank: int, first: Sequence[Any], shape: tuple[Any, int]) -> None:
-    if list(key[3:5]) != list(shape[0]):
-        raise CheckpointError(
-            f"{key[0]} is {key[3]} {key[4]} on rank {rank}, but {shape[0][0]} {shape[0][1]} on rank {shape[1]}: "
-            "one name must be the same tensor on all ranks"
-        )
-    if list(key[2]) != list(first[2]):
-        raise CheckpointError(f"{key[0]} is cut differently on rank {rank}: {key[2]} at {key[1]}, elsewhere {first[2]}")

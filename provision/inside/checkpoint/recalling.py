@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .planning import pieces
+from .items import pieces
 from .serializing import memory_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .planning import Item, Place, Plan
+    from .items import Item, Place, Plan
 
 # Of every SPACING bytes, SAMPLE are looked at: one in 64. What changes a tensor as a whole cannot hide from it.
 SAMPLE = 4 << 10

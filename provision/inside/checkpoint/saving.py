@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .background import Background
 from .commit import commit
-from .planning import Plan, plan_save
+from .items import Plan
+from .planning import plan_save
 from .recalling import Recall
 from .snapshot import Snapshot
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..ranks import Ranks
     from .backends import Backend
-    from .commit import Committed, Doing
+    from .outcome import Committed, Doing
 
 
 @dataclass(frozen=True)

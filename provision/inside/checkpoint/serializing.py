@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from .items import PIECE
 from .manifest import CheckpointError
-from .planning import PIECE
 
 if TYPE_CHECKING:
     import torch
 
-    from .planning import Item
+    from .items import Item
 
 # The member of torch.save's archive that holds a lone tensor's elements.
 ELEMENTS = b"/data/0"

@@ -49,16 +49,28 @@ def total(usages: Iterable[Usage]) -> int:
 def freed(usages: Mapping[str, Usage], going: Iterable[str]) -> int:
     """Bytes that are free once these folders are gone: a file goes with the last of its names, wherever that is."""
     gone = [usages[folder] for folder in going]
-    after: dict[Hashable, int] = {}
-    for used in usages.values():
-        for key in used:
-            after[key] = after.get(key, 0) + 1
+    after = _counted(usages)
     names = {key: max(stat.names, after[key]) for used in gone for key, stat in used.items()}
     for used in gone:
         for key in used:
             names[key] -= 1
     sizes = {key: stat.size for used in gone for key, stat in used.items()}
     return sum(sizes[key] for key, left in names.items() if left <= 0)
+
+
+def own(usages: Mapping[str, Usage]) -> dict[str, int]:
+    """What each folder alone would free."""
+    users = _counted(usages)
+    return {folder: sum(stat.size for key, stat in used.items() if max(stat.names, users[key]) == 1) for folder, used in usages.items()}
+
+
+def _counted(usages: Mapping[str, Usage]) -> dict[Hashable, int]:
+    """How many of the folders need each file."""
+    users: dict[Hashable, int] = {}
+    for used in usages.values():
+        for key in used:
+            users[key] = users.get(key, 0) + 1
+    return users
 
 
 def _seen(backend: Backend, folder: str, names: Iterable[str]) -> Usage:

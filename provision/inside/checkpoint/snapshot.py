@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .comparing import first_difference
-from .planning import pieces
+from .items import pieces
 from .serializing import is_plain
 from .writing import hashing_threads
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .planning import Item, Place, Plan
+    from .items import Item, Place, Plan
 
 # What is smaller is copied without a look: it costs more to find out whether it changed than to hash it.
 COMPARED = 1 << 20

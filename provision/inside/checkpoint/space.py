@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ..ranks import Ranks
     from .backends import Backend
-    from .planning import Item
+    from .items import Item
     from .writing import Writer
 
 # Of what is needed: folders, archives around the tensors, the manifest, and others who write too.

@@ -14,20 +14,22 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import manifest, suspects
-from .planning import pieces
+from .items import pieces
 from .serializing import Staging, serialize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .backends import Backend
-    from .manifest import Manifest
-    from .planning import Item, Place
+    from .items import Item, Place
+    from .known import Known
     from .serializing import Serialized
 
 # Hashing and writing overlap (hashlib and write() leave the interpreter to others). Each worker holds one piece of at most
-# planning.PIECE: 224 MiB where all are staged from a GPU.
+# items.PIECE: 224 MiB where all are staged from a GPU.
 WORKERS = 7
+# What goes to a store of objects is held twice: what is staged is joined into the one request's body.
+STORING = 3
 # From here on a piece is a file of its own; smaller ones are packed.
 BIG = 1 << 20
 PACK = 16 << 20
@@ -44,8 +46,8 @@ def hashing_threads() -> int:
 
 def workers(backend: Backend) -> int:
     """Of a disk, whose syncs come last, one more than hash: others would only keep them from the processors (measured: 7 were slower
-    than 3 on 2 processors). A store of objects answers late, so many requests are under way."""
-    return min(WORKERS, hashing_threads() + 1) if backend.traits.sync else WORKERS
+    than 3 on 2 processors)."""
+    return min(WORKERS, hashing_threads() + 1) if backend.traits.sync else STORING
 
 
 class Stopped(Exception):
@@ -73,31 +75,6 @@ class Part:
 
     files: list[manifest.FileEntry]
     records: list[tuple[Item, manifest.Record]]
-
-
-class Known:
-    """What the parent checkpoint holds, by content and by place."""
-
-    def __init__(self, folder: str | None, parent: Manifest | None) -> None:
-        self.folder = folder
-        self._files = {entry.sha256: entry for entry in parent.files} if parent else {}
-        names = {entry.name: entry for entry in parent.files} if parent else {}
-        self._records = {record.sha256: (record, names[record.file]) for _, record in parent.records()} if parent else {}
-        self._boxes = {(name, record.offsets, record.sizes): record for name, record in parent.records()} if parent else {}
-
-    def __bool__(self) -> bool:
-        return bool(self._files)
-
-    def file(self, sha256: str) -> manifest.FileEntry | None:
-        return self._files.get(sha256)
-
-    def record(self, sha256: str) -> tuple[manifest.Record, manifest.FileEntry] | None:
-        return self._records.get(sha256)
-
-    def before(self, piece: Item) -> tuple[manifest.Record, manifest.FileEntry] | None:
-        """The same box of the tensor of this name, or the object; its type may have been another."""
-        record = self._boxes.get((piece.name, piece.offsets, piece.sizes))
-        return self.record(record.sha256) if record else None
 
 
 class Writer:

@@ -92,7 +92,8 @@ def _listed(backend: Backend) -> Listing:
     open_ones = unfinished(backend)
     names = finding.committed(backend)
     usages = {str(name): sharing.usage(backend, str(name)) for name in names}
-    rows = [_row(backend, name, names, usages) for name in names]
+    newest, own = finding.latest(backend), sharing.own(usages)
+    rows = [_row(backend, name, names, usages, newest, own[str(name)]) for name in names]
     present = set(backend.folders())
     checkpoints = tuple(row for row in rows if row.folder in present)
     latest = next((row.step for row in checkpoints if row.latest), None)
@@ -101,15 +102,17 @@ def _listed(backend: Backend) -> Listing:
     return Listing(root=backend.root, latest=latest, bytes=sharing.total(everything), checkpoints=checkpoints, unfinished=left)
 
 
-def _row(backend: Backend, name: layout.Name, names: list[layout.Name], usages: dict[str, Usage]) -> Checkpoint:
+def _row(
+    backend: Backend, name: layout.Name, names: list[layout.Name], usages: dict[str, Usage], newest: str | None, own: int
+) -> Checkpoint:
     folder = str(name)
     state, problem, known = _manifest(backend, folder)
     if state == "committed" and any(other.step == name.step and other.generation > name.generation for other in names):
         state = "replaced"
-    held, own = sharing.held(usages[folder]), sharing.freed(usages, [folder])
+    held = sharing.held(usages[folder])
     return Checkpoint(
         step=name.step, generation=name.generation, folder=folder, state=state, problem=problem,
-        latest=folder == finding.latest(backend),
+        latest=folder == newest,
         sequence=known.sequence if known else None, parent=known.parent if known else None,
         world_size=known.world_size if known else None, torch=known.torch if known else None,
         tensors=len(known.tensors) if known else None, objects=len(known.objects) if known else None,

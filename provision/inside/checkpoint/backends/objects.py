@@ -32,7 +32,7 @@ class ObjectBackend:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._written: set[str] = set()
+        self._written: dict[str, set[str]] = {}
         self.traits = Traits(rename=False, links="reference", sync=False, shared=store.is_shared, block=BLOCK)
 
     @property
@@ -93,9 +93,10 @@ class ObjectBackend:
         put the same name both succeed, with the same content."""
         path = f"{_place(folder)}/{name}"
         with self._lock:
-            if path in self._written:
+            written = self._written.setdefault(folder, set())
+            if name in written:
                 raise FileExistsError(path)
-            self._written.add(path)
+            written.add(name)
         self._store.put(path, b"".join(parts))
 
     def reuse(self, source: str, name: str, folder: str) -> str:
@@ -106,7 +107,9 @@ class ObjectBackend:
         self._store.delete(f"{_place(folder)}/{name}")
 
     def flush(self, folder: str) -> None:
-        """Objects are durable when they are put."""
+        """Objects are durable when they are put. Their names are told by their content, so that they were written is of no use any more."""
+        with self._lock:
+            self._written.pop(folder, None)
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
         """The manifest, then `latest`; where that fails, the manifest is taken back. Raises FileNotFoundError where somebody deleted a
