@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: 0230bbcffe7a7c85c015565d4eda049aef6e5d8b4d2ba9ed81b922971d3c05f7
+# sha256 of what follows: dc41c70c8a36eb4c833adad247f3f73b187ed1331510801d7b7f297fceaeca20
 #
 # The build context is this folder (conda-lock.yml) and provision's own inside/. Both reach the engine as one stream:
 #   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision; print(*provision.__path__)')" inside \
@@ -13,7 +13,8 @@ RUN micromamba create --yes --prefix /opt/conda-lock --channel conda-forge conda
     && micromamba clean --all --yes
 COPY conda-lock.yml /tmp/conda-lock.yml
 RUN /opt/conda-lock/bin/conda-lock install --micromamba --conda /bin/micromamba --copy --prefix /opt/env /tmp/conda-lock.yml \
-    && find /opt/env -depth -type d -name __pycache__ -exec rm -r {} +
+    && find /opt/env -depth -type d -name __pycache__ -exec rm -r {} + \
+    && chmod -R u=rwX,go=rX /opt/env
 
 FROM docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716
 COPY --from=environment /opt/env /opt/env

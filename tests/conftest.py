@@ -1,5 +1,5 @@
 """Markers: a test that needs something runs where it is, is skipped with the reason where it is not, and fails where
-PROVISION_REQUIRE (a comma-separated list of markers) promised it."""
+PROVISION_REQUIRE (a comma-separated list of markers and commands) promised it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    required = {word.strip() for word in os.environ.get("PROVISION_REQUIRE", "").split(",") if word.strip()}
     for name, absent in ABSENT.items():
         if item.get_closest_marker(name) and (reason := absent()):
-            if name in required:
-                pytest.fail(f"PROVISION_REQUIRE demands {name}, but {reason}", pytrace=False)
-            pytest.skip(reason)
+            absence(name, reason)
+    for command in (command for marker in item.iter_markers("needs") for command in marker.args):
+        if shutil.which(command) is None:
+            absence(command, f"{command} is not installed")
+
+
+def absence(part: str, reason: str) -> None:
+    """Skip for want of a part, or fail where PROVISION_REQUIRE promised it."""
+    if part in {word.strip() for word in os.environ.get("PROVISION_REQUIRE", "").split(",")}:
+        pytest.fail(f"PROVISION_REQUIRE demands {part}, but {reason}", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
 
 
 @functools.cache

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import absence
+
 BASE = "provision-test-base:bookworm"
 MAIN = "torch2.3-cuda12.1-py311"
 MAIN_REQUEST = ("--torch", "2.3", "--cuda", "12.1")
@@ -113,7 +115,7 @@ def cpu_request(home: Home, packaged_python: Path) -> tuple[str, ...]:
     request = ("--torch", "2.13", "--cpu", "--no-companions")
     done = home.run("lock", *request, "--dry-run")
     if done.returncode != 0:
-        _absent("cpu-torch", f"no CPU build of torch can be had here: {done.stderr.splitlines()[-1]}")
+        absence("cpu-torch", f"no CPU build of torch can be had here: {done.stderr.splitlines()[-1]}")
     return request
 
 
@@ -139,16 +141,9 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _absent(part: str, reason: str) -> None:
-    """Skip for want of a part, or fail where PROVISION_REQUIRE promised it."""
-    if part in os.environ.get("PROVISION_REQUIRE", "").split(","):
-        pytest.fail(f"PROVISION_REQUIRE demands {part}, but {reason}", pytrace=False)
-    pytest.skip(reason)
-
-
 def _import_base(scratch: Path) -> None:
     if not shutil.which("debootstrap") or os.geteuid() != 0:
-        _absent("docker", "making a base image needs debootstrap and root")
+        absence("docker", "making a base image needs debootstrap and root")
     root, packed = scratch / "root", scratch / "base.tar"
     subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(root)], check=True, capture_output=True)
     subprocess.run(["tar", "-C", str(root), "-cf", str(packed), "."], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 import socket
@@ -12,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
+from tests.conftest import absence
 
 for package in ("moto", "flask_cors", "s3fs"):
-    pytest.importorskip(package, reason=f"{package} is not installed, which a store of objects on this machine needs")
+    if importlib.util.find_spec(package) is None:
+        absence("s3fs", f"{package} is not installed, which a store of objects on this machine needs")
 
 BUCKET = "bucket"
 ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{}</Code><Message>{}</Message></Error>'

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -29,7 +28,7 @@ from provision.pipeline.image.contents import Entry
 from tests.integration.test_image import Watching, resolution
 from tests.unit.test_image_config import LOCK
 
-pytestmark = pytest.mark.skipif(not shutil.which("docker-registry"), reason="docker-registry is not installed")
+pytestmark = pytest.mark.needs("docker-registry")
 
 BIG = 3 << 20
 SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--preserve-digests"]
@@ -100,7 +99,7 @@ def test_what_is_there_already_is_not_sent(host: str, tmp_path: Path) -> None:
     assert image.push(second, image.target(f"{host}/lab/toy:2"), Watching()).sent < size / 50
 
 
-@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+@pytest.mark.needs("skopeo")
 def test_skopeo_copies_what_was_pushed(host: str, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     image.push(toy, image.target(f"{host}/lab/copied:x"), Watching())

@@ -24,7 +24,8 @@ from provision.pipeline import image, validate
 from provision.pipeline import lock as locks
 from provision.pipeline.image import config
 from provision.wheels import uv
-from tests.integration.conftest import Eventually, _absent
+from tests.conftest import absence
+from tests.integration.conftest import Eventually
 from tests.integration.test_image import Made, Watching, build, wheel
 from tests.unit.test_lock_verify import sound, wheel_entry
 
@@ -224,7 +225,7 @@ def test_the_engine_asks_for_its_health(toy: Image, client: Any, eventually: Eve
 
 def test_jupyter_wants_its_token_and_is_on_the_loopback_only(work: Path, toy: Image, client: Any, eventually: Eventually) -> None:
     if run(work, "--as", toy.reference, "--", "python", "-c", "import jupyter_server, ipykernel")[0] != 0:
-        _absent("jupyter", "jupyter-server cannot be had from the package index of this machine")
+        absence("jupyter", "jupyter-server cannot be had from the package index of this machine")
     content = sound()
     content["package"].append(wheel_entry("jupyter-server", "2.0"))
     (work / "envs" / "toy" / locks.FILE).write_text(yaml.safe_dump(content))

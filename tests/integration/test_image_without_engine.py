@@ -71,7 +71,8 @@ def built(made: Made, lock: Lock, prefix: Prefix, base: Path, inside: Path, tmp_
     return build(made, lock, prefix, image.find_stored_base(f"oci:{base}"), inside, tmp_path_factory.mktemp("layouts") / "toy")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "setpriv"))), reason="changing the user needs root")
+@pytest.mark.needs("unshare", "setpriv")
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
 def test_an_ordinary_user_without_a_network_makes_the_same_image(
     made: Made, lock: Lock, prefix: Prefix, base: Path, inside: Path, built: Image, tmp_path: Path
 ) -> None:
@@ -92,7 +93,7 @@ def test_an_ordinary_user_without_a_network_makes_the_same_image(
 
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
-@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+@pytest.mark.needs("skopeo")
 def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -> None:
     exporting.export(built, exporting.output(f"{kind}:{tmp_path / 'out'}"), Watching())
     copied = tmp_path / "copied"
@@ -106,7 +107,7 @@ def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -
 
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
-@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+@pytest.mark.needs("skopeo")
 def test_skopeo_undoes_the_compression(built: Image, tmp_path: Path, method: image.Method) -> None:
     packed = image.pack(built, method, tmp_path / "packed", Watching())
     exporting.export(packed, exporting.output(f"oci-archive:{tmp_path / 'out'}"), Watching())
@@ -117,7 +118,8 @@ def test_skopeo_undoes_the_compression(built: Image, tmp_path: Path, method: ima
 
 
 @pytest.mark.parametrize("method", ["none", "gzip"])  # umoci 0.4.7 knows no zstd
-@pytest.mark.skipif(not shutil.which("umoci") or os.geteuid() != 0, reason="umoci is not installed, or not root")
+@pytest.mark.needs("umoci")
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_umoci_unpacks_it(built: Image, tmp_path: Path, method: image.Method) -> None:
     packed = image.pack(built, method, tmp_path / "packed", Watching())
     exporting.export(packed, exporting.output(f"oci:{tmp_path / 'out'}"), Watching())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -111,7 +110,7 @@ def _whole_lines(text: str) -> Iterator[str]:
             yield line
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.needs("strace")
 def test_the_order_of_the_calls_of_a_save(tmp_path: Path) -> None:
     """Overwriting a step, incrementally: what is durable before what becomes visible."""
     root = tmp_path / "root"

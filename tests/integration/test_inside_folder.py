@@ -63,7 +63,7 @@ def place(rank: int, port: int) -> dict[str, str]:
     return {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
 
 
-needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+needs_strace = pytest.mark.needs("strace")
 
 
 @pytest.fixture(scope="module", autouse=True)

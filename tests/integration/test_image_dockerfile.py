@@ -1,0 +1,231 @@
+"""The rendered Dockerfile, built by the builders that are here, next to the image that provision makes of the same lock.
+
+Its first stage needs micromamba's image and a conda channel. Where neither can be had, that stage's solver and linker are replaced:
+conda packages come linked for /opt/env, wheels are installed by the environment's own pip, as conda-lock has it done. All else
+is built as it was rendered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import provision
+from provision.model import Image, Lock, Prefix
+from provision.pipeline import image, render
+from provision.pipeline.image import contents, oci
+from tests.integration.test_image import Made, Watching, build, resolution
+
+pytestmark = pytest.mark.docker
+
+INSIDE = Path(provision.__file__).parent / "inside"
+NAME = "provision-test-dockerfile"
+Files = dict[str, tuple[str, int, str]]  # path -> kind, permissions, and hash or target
+# What may differ, and why.
+DIFFERENT = {
+    r"opt/env/conda-meta/.*": "each installer's own record of what it did",
+    r"opt/env/lib/python[\d.]+/site-packages/[^/]+\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json)": "the same, of wheels",
+    r"opt/env/bin/greet": "pip and uv write the script of an entry point in words of their own",
+    r"opt/env/CACHEDIR\.TAG": "linkers mark what can be made again",
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def lock(made: Made) -> Lock:
+    return made.lock()
+
+
+@pytest.fixture(scope="module")
+def built(made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    base = image.find_base(image.demand_engine(), docker_base, Watching())
+    folder = tmp_path_factory.mktemp("built")
+    prefix: Prefix = made.prefix(folder / "prefix", lock)
+    return build(made, lock, prefix, base, INSIDE, folder / "layout")
+
+
+@pytest.fixture(scope="module")
+def context(made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What docs/image.md pipes to a builder, and the packages that the first stage would fetch."""
+    folder = tmp_path_factory.mktemp("context")
+    shutil.copytree(INSIDE, folder / "inside", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "wheels").mkdir()
+    for wheel in made.wheels:
+        shutil.copy(wheel, folder / "wheels")
+    (folder / "linked").mkdir()
+    made.link(contents.PREFIX)(folder / "linked")
+    text = rendered(lock, docker_base)
+    (folder / "Dockerfile").write_text(text)
+    return folder
+
+
+def rendered(lock: Lock, base: str) -> str:
+    """The Dockerfile with another way of installing in its first stage, from the base that can be had."""
+    plain = resolution()
+    values = image.dockerfile_context(replace(plain, spec=replace(plain.spec, base=base)), lock)
+    text = render.render_dockerfile("toy", values)[render.DOCKERFILE]
+    first, second = text.split(f"\nFROM {base}\n")
+    installed = re.search(r"^RUN [^\n]*conda-lock install .*?&& (find .*)", first, flags=re.MULTILINE | re.DOTALL)
+    assert installed, "the first stage ends with the removal of byte code"
+    env = contents.PREFIX
+    pip = f"{env}/bin/python -m pip install --no-deps --no-index --disable-pip-version-check /wheels/*.whl"
+    lines = [f"FROM {base} AS environment", f"COPY linked {env}", "COPY wheels /wheels", f"RUN {pip} && {installed[1]}"]
+    return "\n".join(lines) + f"\n\nFROM {base}\n{second}"
+
+
+def files(archive: tarfile.TarFile) -> Files:
+    """Every file and link of ours."""
+    found = {}
+    for member in archive:
+        name = member.name.lstrip("./")
+        if not name.startswith(("opt/", "usr/local/bin/provision", "workspace")) or (member.isdir() and name != "workspace"):
+            continue
+        file = archive.extractfile(member) if member.isreg() or member.islnk() else None
+        content = hashlib.sha256(file.read()).hexdigest() if file else member.linkname
+        found[name] = ("link" if member.issym() else "folder" if member.isdir() else "file", member.mode & 0o7777, content)
+    return found
+
+
+@pytest.fixture(scope="module")
+def ours(built: Image) -> Files:
+    found = {}
+    for layer in built.layers[1:]:
+        with tarfile.open(oci.blob(built.layout, layer.digest)) as archive:
+            found.update(files(archive))
+    return found
+
+
+def compare(theirs: Files, ours: Files) -> None:
+    other = {name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)}
+    unjustified = {name: (theirs.get(name), ours.get(name)) for name in other if not any(re.fullmatch(rule, name) for rule in DIFFERENT)}
+    assert not unjustified
+    assert len(other) < len(ours) / 50  # most is the same
+    assert not [rule for rule in DIFFERENT if not any(re.fullmatch(rule, name) for name in other)]
+
+
+@pytest.fixture(scope="module")
+def said(built: Image) -> dict[str, Any]:
+    return settings(json.loads(oci.blob(built.layout, built.image_id).read_bytes())["config"])
+
+
+@pytest.mark.parametrize("builder", ["classic", "buildkit"])
+def test_docker_builds_the_same_environment(context: Path, ours: Files, said: dict[str, Any], builder: str) -> None:
+    docker = shutil.which("docker") if builder == "classic" else with_buildkit()
+    if docker is None:
+        pytest.skip("no docker command with BuildKit on this machine")
+    name = f"{NAME}:{builder}"
+    env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
+    done = subprocess.run([docker, "build", "--tag", name, "-"], env=env, input=packed(context), capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with contextlib.closing(image.demand_engine()) as client:
+        container = client.containers.create(name)
+        try:
+            stream = io.BytesIO(b"".join(container.export()))
+            with tarfile.open(fileobj=stream) as archive:
+                compare(files(archive), ours)
+            assert settings(client.images.get(name).attrs["Config"]) == said
+        finally:
+            container.remove()
+            client.images.remove(name)
+            forget_steps(client, done.stdout.decode())
+
+
+def forget_steps(client: Any, told: str) -> None:
+    """The classic builder keeps an image of each step, and of the first stage."""
+    kept = {identity for found in client.images.list() if found.tags for identity in [found.id.removeprefix("sha256:")[:12]]}
+    for step in reversed(re.findall(r"^ ---> ([0-9a-f]{12})$", told, flags=re.MULTILINE)):
+        if step not in kept:
+            with contextlib.suppress(Exception):  # another image lies on it
+                client.images.remove(step)
+
+
+@pytest.mark.needs("buildah", "skopeo")
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_buildah_builds_the_same_environment(context: Path, docker_base: str, ours: Files, said: dict[str, Any], tmp_path: Path) -> None:
+    with storage() as (place, flags):
+        with contextlib.closing(image.demand_engine()) as client, (tmp_path / "base.tar").open("wb") as file:
+            file.writelines(client.images.get(docker_base).save())
+        copy = ["skopeo", "copy", "--quiet", "--insecure-policy"]
+        subprocess.run([*copy, f"docker-archive:{tmp_path / 'base.tar'}", f"containers-storage:{place}localhost/{docker_base}"], check=True)
+        command = ["buildah", *flags, "bud", "--isolation", "chroot", "--format", "docker", "--tag", NAME, "-"]
+        done = subprocess.run(command, input=packed(context), capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        out = tmp_path / "out"
+        subprocess.run([*copy, "--dest-decompress", f"containers-storage:{place}localhost/{NAME}:latest", f"dir:{out}"], check=True)
+    manifest = json.loads((out / "manifest.json").read_text())
+    found: Files = {}
+    for layer in manifest["layers"][1:]:
+        with tarfile.open(out / layer["digest"].removeprefix("sha256:")) as archive:
+            found.update(files(archive))
+    compare(found, ours)
+    assert settings(json.loads((out / manifest["config"]["digest"].removeprefix("sha256:")).read_text())["config"]) == said
+
+
+@contextlib.contextmanager
+def storage() -> Iterator[tuple[str, list[str]]]:
+    """A place of its own for images of buildah and podman, as skopeo names it and as their options. podman wants a short path."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, running = f"{folder}/storage", f"{folder}/running"
+        try:
+            yield f"[overlay@{root}+{running}]", ["--root", root, "--runroot", running, "--storage-driver", "overlay"]
+        finally:
+            subprocess.run(["umount", f"{root}/overlay"], check=False, capture_output=True)  # they leave it mounted onto itself
+
+
+def packed(context: Path) -> bytes:
+    return subprocess.run(["tar", "-c", "-C", context, "."], stdout=subprocess.PIPE, check=True).stdout
+
+
+def with_buildkit() -> str | None:
+    """A docker command that has BuildKit: up to 22 it lies inside, later ones need a plugin."""
+    found = (shutil.which("docker", path=folder) for folder in os.get_exec_path())
+    return next((command for command in found if command and has_buildkit(command)), None)
+
+
+def has_buildkit(docker: str) -> bool:
+    env = {**os.environ, "DOCKER_BUILDKIT": "1"}
+    told = subprocess.run([docker, "build", "--help"], env=env, capture_output=True, text=True, check=False)
+    return told.returncode == 0 and "--secret" in told.stdout
+
+
+def settings(config: dict[str, Any]) -> dict[str, Any]:
+    """What an image says of itself. The Dockerfile's knows neither its base's id nor when it will be built."""
+    unknown = ("org.provision.base.id", "org.opencontainers.image.created", "io.buildah.version")
+    kept = {key: config.get(key) or None for key in ("Cmd", "User", "WorkingDir", "Healthcheck", "Entrypoint")}
+    labels = {key: value for key, value in config["Labels"].items() if key not in unknown}
+    return {**kept, "Labels": labels, "Env": sorted(config["Env"])}
+
+
+@pytest.mark.needs("podman")
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_podman_and_buildah_take_the_layout(built: Image) -> None:
+    with storage() as (_, flags):
+        pull = ["podman", *flags, "pull", "--quiet", f"oci:{built.layout}"]
+        pulled = subprocess.run(pull, capture_output=True, text=True, check=True).stdout.strip()
+        assert f"sha256:{pulled}" == built.image_id
+        limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]  # podman's own may be above what this machine allows
+        run = ["podman", *flags, "run", "--rm", "--network", "none", *limits, pulled]
+        done = subprocess.run([*run, "sh", "-c", "greet; id -u"], capture_output=True, text=True, check=False)
+        assert done.stdout.split() == ["hello", "1000"], done.stderr
+        if shutil.which("buildah"):
+            subprocess.run(["buildah", *flags, "from", "--name", "taken", f"oci:{built.layout}"], check=True, capture_output=True)
+            shown = subprocess.run(["buildah", *flags, "inspect", "taken"], check=True, capture_output=True, text=True).stdout
+            assert json.loads(shown)["FromImageID"] == pulled
