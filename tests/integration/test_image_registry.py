@@ -5,15 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import socket
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -21,50 +17,15 @@ import pytest
 
 from provision.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
 from provision.inside.smoke.launcher import free_port
-from provision.model import Image
 from provision.pipeline import image
-from provision.pipeline.image import config, layers, oci, registry
-from provision.pipeline.image.contents import Entry
-from tests.integration.test_image import Watching, resolution
-from tests.unit.test_image_config import LOCK
+from provision.pipeline.image import oci
+from provision.pipeline.image.registry import pushing, talking
+from tests.integration.registries import BIG, Line, htpasswd, log_in, made, refuse, serving
+from tests.integration.test_image import Watching
 
 pytestmark = pytest.mark.needs("docker-registry")
 
-BIG = 3 << 20
 SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--preserve-digests"]
-
-
-def made(folder: Path, *, small: bytes = b"small") -> Image:
-    """An image of two layers, as assemble.py writes it."""
-    blobs = oci.blobs(folder)
-    blobs.mkdir(parents=True)
-    contents = {"cuda": [Entry.of("opt/big", b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(BIG // 32)))]}
-    contents["provision"] = [Entry.of("opt/small", small)]
-    written = [layers.write(group, entries, blobs, 0, lambda _: None) for group, entries in contents.items()]
-    document = config.image_config({"PATH": "/bin"}, config.labels(resolution(), LOCK, "base", None), written, 0)
-    done = oci.write(folder, document, written, {}, "provision/toy:1")
-    return Image(
-        reference="provision/toy:1", layout=folder, manifest_digest=done.manifest_digest, image_id=done.config_digest, base="base",
-        base_digest="", lock_sha256=LOCK.sha256, layers=tuple(written),
-    )  # fmt: skip
-
-
-@contextmanager
-def serving(folder: Path, *more: str) -> Iterator[str]:
-    port = free_port()
-    folder.mkdir(exist_ok=True)
-    settings = ["version: 0.1", "log: {level: error}", f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}"]
-    (folder / "config.yml").write_text("\n".join([*settings, f"http: {{addr: 127.0.0.1:{port}}}", *more]))
-    with subprocess.Popen(["docker-registry", "serve", folder / "config.yml"], stderr=subprocess.DEVNULL) as server:
-        try:
-            deadline = time.monotonic() + 30
-            while socket.socket().connect_ex(("127.0.0.1", port)):
-                assert server.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            yield f"127.0.0.1:{port}"
-        finally:
-            server.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +37,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Small pieces and short pauses; and nobody's real credentials."""
-    monkeypatch.setattr(registry, "CHUNK", 1 << 20)
-    monkeypatch.setattr(registry, "PAUSE_S", 0.01)
+    monkeypatch.setattr(pushing, "CHUNK", 1 << 20)
+    monkeypatch.setattr(talking, "PAUSE_S", 0.01)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
@@ -106,64 +67,6 @@ def test_skopeo_copies_what_was_pushed(host: str, tmp_path: Path) -> None:
     source = f"docker://{host}/lab/copied:x"
     subprocess.run([*SKOPEO, source, f"oci:{tmp_path / 'out'}"], check=True)
     assert json.loads((tmp_path / "out" / "index.json").read_text())["manifests"][0]["digest"] == toy.manifest_digest
-
-
-@dataclass
-class Line:
-    """Between us and the registry: passes requests on until `trouble` does something else with one."""
-
-    behind: str
-    trouble: Callable[[Line, BaseHTTPRequestHandler, bytes], bool]
-    seen: list[str] = field(default_factory=list)
-
-    @contextmanager
-    def open(self) -> Iterator[str]:
-        line = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def pass_on(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                line.seen.append(self.command)
-                if line.trouble(line, self, body):
-                    return
-                headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
-                request = Request(f"http://{line.behind}{self.path}", data=body or None, headers=headers, method=self.command)
-                try:
-                    answer = urlopen(request)
-                except OSError as error:
-                    answer = error  # an HTTPError is an answer too
-                content = answer.read()
-                self.send_response(answer.status)
-                for key, value in answer.headers.items():
-                    if key.lower() not in ("content-length", "transfer-encoding", "connection"):
-                        self.send_header(key, value.replace(line.behind, self.headers["Host"]))
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content if self.command != "HEAD" else b"")
-
-            do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = pass_on
-
-            def log_message(self, *words: object) -> None: ...
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            server.server_close()
-
-
-def refuse(request: BaseHTTPRequestHandler, status: int, **headers: str) -> bool:
-    content = json.dumps({"errors": [{"code": "TROUBLE", "message": f"status {status}"}]}).encode()
-    request.send_response(status)
-    for key, value in {"Content-Length": str(len(content)), **headers}.items():
-        request.send_header(key.replace("_", "-"), value)
-    request.end_headers()
-    request.wfile.write(content if request.command != "HEAD" else b"")
-    return True
 
 
 def hang_up(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -208,18 +111,6 @@ def test_a_registry_that_stays_away_is_named(host: str, tmp_path: Path) -> None:
         pytest.raises(ToolFailed, match="status 500"),
     ):
         image.push(toy, image.target(f"{here}/lab/toy"), Watching())
-
-
-def log_in(host: str, user: str, password: str) -> None:
-    folder = Path(os.environ["DOCKER_CONFIG"])
-    folder.mkdir(exist_ok=True)
-    secret = base64.b64encode(f"{user}:{password}".encode()).decode()
-    (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": secret}}}))
-
-
-def htpasswd(user: str, password: str) -> str:
-    bcrypt = pytest.importorskip("bcrypt")
-    return f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n"
 
 
 def test_the_user_of_docker_login_is_asked_for_and_another_is_refused(tmp_path: Path) -> None:

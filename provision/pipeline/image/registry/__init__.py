@@ -1,0 +1,15 @@
+"""Images to registries and from them, as the OCI distribution specification 1.1 has it: what is there already is not sent, what broke off
+is resumed.
+
+places is what a user writes, talking the requests (who we are, trying again), documents what a registry's documents must be, pushing,
+pulling and referring what is done with them. Credentials are Docker's own (its config file and helpers, sdk.credentials). Names of this
+machine speak plain HTTP, as with Docker.
+"""
+
+from provision.pipeline.image.registry.documents import Remote
+from provision.pipeline.image.registry.places import Target, base_target, target
+from provision.pipeline.image.registry.pulling import look, pull
+from provision.pipeline.image.registry.pushing import Pushed, push
+from provision.pipeline.image.registry.referring import Referrer, attach, content, referrers
+
+__all__ = ["Pushed", "Referrer", "Remote", "Target", "attach", "base_target", "content", "look", "pull", "push", "referrers", "target"]

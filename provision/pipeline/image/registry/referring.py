@@ -1,0 +1,120 @@
+"""What is said of an image beside it, attached to its digest: OCI 1.1 referrers, and the tag `sha256-<digest>` where a registry has no
+API for them (distribution specification 1.1, "Referrers Tag Schema")."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.errors import IntegrityError
+from provision.pipeline.image import oci
+from provision.pipeline.image.registry import documents
+from provision.pipeline.image.registry.documents import Part
+from provision.pipeline.image.registry.places import Target
+from provision.pipeline.image.registry.pushing import put_blob, put_manifest
+from provision.pipeline.image.registry.talking import Registry
+
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+EMPTY = b"{}"
+CONTENT_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Referrer:
+    """A manifest that names an image as its subject. artifact_type: what kind of thing it says."""
+
+    digest: str
+    size: int
+    artifact_type: str
+    annotations: Mapping[str, str]
+
+
+def attach(
+    to: Target,
+    subject: Part,
+    artifact_type: str,
+    media_type: str,
+    content: bytes,
+    annotations: Mapping[str, str] | None = None,
+) -> Referrer:
+    """Push `content` as a referrer of an image that is there. The same content again is the same referrer."""
+    blob, empty = _part(content, media_type), _part(EMPTY, EMPTY_TYPE)
+    own = dict(annotations or {})
+    manifest = oci.canonical(
+        {
+            "annotations": own,
+            "artifactType": artifact_type,
+            "config": empty.row,
+            "layers": [blob.row],
+            "mediaType": oci.MANIFEST,
+            "schemaVersion": 2,
+            "subject": subject.row,
+        }
+    )
+    made = Referrer(digest=_digest(manifest), size=len(manifest), artifact_type=artifact_type, annotations=own)
+    with Registry(to) as registry:
+        for part, text in ((empty, EMPTY), (blob, content)):
+            put_blob(registry, part.digest, part.size, lambda: io.BytesIO(text), lambda _: None)  # noqa: B023 - runs at once
+        answer = put_manifest(registry, made.digest, made.digest, manifest)
+        if "OCI-Subject" not in answer.headers:  # a registry that does not index subjects
+            _list(registry, subject, made)
+    return made
+
+
+def _list(registry: Registry, subject: Part, made: Referrer) -> None:
+    """Add to the index under the fallback tag. Two who do so at once: the later one wins, which the specification leaves open too."""
+    rows = [row for row in _fallback(registry, subject.digest) if row.get("digest") != made.digest]
+    own = {"annotations": dict(made.annotations), "artifactType": made.artifact_type, "digest": made.digest}
+    rows.append({**own, "mediaType": oci.MANIFEST, "size": made.size})
+    content = oci.canonical({"manifests": rows, "mediaType": oci.INDEX, "schemaVersion": 2})
+    put_manifest(registry, _fallback_tag(subject.digest), _digest(content), content, oci.INDEX)
+
+
+def referrers(at: Target, digest: str, artifact_type: str) -> list[Referrer]:
+    """What of that kind is attached to an image, as the registry lists it."""
+    with Registry(at) as registry:
+        answer = registry.ask("GET", f"referrers/{digest}", fine=(200, 404, 405), headers={"Accept": oci.INDEX})
+        listed = documents.parsed(at, answer.content).get("manifests") if answer.status == 200 else _fallback(registry, digest)
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    return [_referrer(at, row) for row in rows if row.get("artifactType") == artifact_type]
+
+
+def _referrer(at: Target, row: dict[str, Any]) -> Referrer:
+    part = documents.part(at, row, documents.MANIFESTS)
+    return Referrer(digest=part.digest, size=part.size, artifact_type=str(row["artifactType"]), annotations=part.annotations)
+
+
+def _fallback(registry: Registry, digest: str) -> list[dict[str, Any]]:
+    answer = registry.ask("GET", f"manifests/{_fallback_tag(digest)}", fine=(200, 404), headers={"Accept": oci.INDEX})
+    rows = documents.parsed(registry.to, answer.content).get("manifests") if answer.status == 200 else []
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def content(at: Target, digest: str, referrer: Referrer, media_type: str) -> bytes:
+    """What a referrer says. IntegrityError where it is not true to its digests, or is of another image."""
+    with Registry(at) as registry:
+        answer = registry.ask("GET", f"manifests/{referrer.digest}", fine=(200,), headers={"Accept": oci.MANIFEST})
+        documents.check_digest(at, referrer.digest, answer.content)
+        manifest = documents.parsed(at, answer.content)
+        subject, layers = manifest.get("subject"), manifest.get("layers")
+        if not isinstance(subject, dict) or subject.get("digest") != digest or not isinstance(layers, list) or len(layers) != 1:
+            raise IntegrityError(f"{at}: {referrer.digest} says nothing of {digest}.", advice="Tell whoever attached it.")
+        part = documents.part(at, layers[0], {media_type})
+        said = registry.ask("GET", f"blobs/{part.digest}", fine=(200,), limit=CONTENT_LIMIT).content
+    documents.check_digest(at, part.digest, said)
+    return said
+
+
+def _fallback_tag(digest: str) -> str:
+    return digest.replace(":", "-")
+
+
+def _part(content: bytes, media_type: str) -> Part:
+    return Part(digest=_digest(content), size=len(content), media_type=media_type, annotations={})
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
