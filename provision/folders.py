@@ -49,6 +49,11 @@ class Folders:
         return self.data / "smoke" / name
 
     @property
+    def pulled(self) -> Path:
+        """Images out of registries: bases, and what a pull that broke off left."""
+        return self.cache / "pulled-images"
+
+    @property
     def packages(self) -> Path:
         return self.cache / "conda-packages"
 

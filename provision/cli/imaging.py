@@ -1,4 +1,4 @@
-"""Verbs of images: build, push, sbom, contract, run."""
+"""Verbs of images: build, push, pull, show, sbom, contract, run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def image() -> None:
 def image_build(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
     """Make the image of a locked environment, and load it into the Docker engine or write it to a path.
 
-    With --base oci:DIR, oci-archive:FILE or docker-archive:FILE and an --output that is a path, no engine is needed.
+    With an --output that is a path no engine is needed; a base is then pulled by provision, or named as oci:DIR,
+    oci-archive:FILE or docker-archive:FILE.
     """
     from provision.pipeline import image as images
     from provision.workflows import verbs as workflow
@@ -100,16 +101,62 @@ def _asked(options: dict[str, Any]) -> Asked:
 @click.argument("name")
 @click.argument("place", metavar="HOST/NAME[:TAG]")
 @compression
+@click.option("--attach/--no-attach", default=True, show_default=True, help="Smoke verdicts and bills of materials beside the image.")
 @no_wait
 @common
 @verb
-def image_push(console: Console, name: str, place: str, envs: Path | None, compression: Method, no_wait: bool, **options: Any) -> None:
-    """Send an environment's image to a registry: only the layers that it lacks, with the user of `docker login`."""
-    from provision.workflows import verbs as workflow
+def image_push(
+    console: Console, name: str, place: str, envs: Path | None, compression: Method, attach: bool, no_wait: bool, **options: Any
+) -> None:
+    """Send an environment's image to a registry: only the layers that it lacks, with the user of `docker login`.
 
-    pushed = workflow.push_image(context_of(console, envs, wait=not no_wait), wish_of(name, {}), place, compression)
+    What is known of the image is attached to its digest (OCI referrers): verdicts of smoke tests, bills of materials.
+    """
+    from provision.workflows import registries as workflow
+
+    pushed = workflow.push_image(context_of(console, envs, wait=not no_wait), wish_of(name, {}), place, compression, attach)
     sizes = f"{pushed.sent / 1e6:.1f} MB sent, {pushed.present / 1e6:.1f} MB there already"
-    console.result(pushed, [f"pushed {pushed.tag}: {sizes}", pushed.reference])
+    console.result(pushed, [f"pushed {pushed.tag}: {sizes}", *(f"attached {what}" for what in pushed.attached), pushed.reference])
+
+
+@image.command("pull")
+@click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="PLACE",
+    help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE; several times.  [default: docker]",
+)
+@no_wait
+@common
+@verb
+def image_pull(console: Console, place: str, outputs: tuple[str, ...], envs: Path | None, no_wait: bool, **options: Any) -> None:
+    """Get an image for linux/amd64 out of a registry, into the Docker engine or to a path; every file is checked by its digest.
+
+    A pull that broke off is gone on with. No engine is needed for paths.
+    """
+    from provision.pipeline.image import output
+    from provision.workflows import registries as workflow
+
+    pulled = workflow.pull_image(context_of(console, envs, wait=not no_wait), place, tuple(map(output, outputs)))
+    console.result(pulled, [*(f"pulled to {to}" for to in pulled.places), pulled.reference])
+
+
+@image.command("show")
+@click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
+@common
+@verb
+def image_show(console: Console, place: str, envs: Path | None, **options: Any) -> None:
+    """Show an image in a registry: its labels, its layers, and the verdicts of smoke tests that are attached to it."""
+    from provision.workflows import registries as workflow
+
+    seen = workflow.see_image(place)
+    lines = [seen.reference, f"image id  {seen.image_id}"]
+    lines += [f"layer     {layer['size'] / 1e6:.1f} MB, {layer['mediaType']}" for layer in seen.layers]
+    lines += [f"label     {key}={value}" for key, value in sorted(seen.labels.items())]
+    lines += [f"smoke     {one['place']}: {one['verdict']} at {one['report'].get('started_at', '?')}" for one in seen.verdicts]
+    console.result(seen, lines if seen.verdicts else [*lines, "smoke     no verdict is attached"])
 
 
 @image.command("sbom")

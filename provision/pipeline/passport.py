@@ -7,6 +7,7 @@ import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from provision.model import BuildResult, Image, Layer, Lock, Pin, SmokeResult
 
 FILE = "passport.json"
 SCHEMA = 1
+SMOKE = "application/vnd.provision.smoke.v1+json"  # a verdict beside an image in a registry
+SMOKE_SCHEMA = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -24,7 +27,8 @@ def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str
     """The passport of a build. What an earlier run on the very same lock made or measured stays where this run skipped it."""
     resolution, lock = result.resolution, result.lock
     kept = previous if previous and previous["lock"]["sha256"] == lock.sha256 else {}
-    smoke = {**kept.get("smoke", {}), **{found.where: _evidence(found) for found in result.smoke}}
+    image = _image(result) or kept.get("image")
+    smoke = {**kept.get("smoke", {}), **{found.where: _evidence(found, image) for found in result.smoke}}
     return {
         "schema": SCHEMA,
         "name": result.name,
@@ -42,7 +46,7 @@ def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str
         },
         "environment": _fields(resolution, "torch", "local_version", "source", "cuda", "nccl", "cudnn", "python", "glibc", "driver_floor"),
         "prefix": {"path": str(result.prefix.path), "lock_sha256": result.prefix.lock_sha256},
-        "image": _image(result) or kept.get("image"),
+        "image": image,
         "kernel": {"name": result.kernel.name, "path": str(result.kernel.path)} if result.kernel else kept.get("kernel"),
         "smoke": smoke,
     }
@@ -74,14 +78,15 @@ def _image(result: BuildResult) -> dict[str, Any] | None:
     }
 
 
-def _evidence(found: SmokeResult) -> dict[str, Any]:
+def _evidence(found: SmokeResult, image: Mapping[str, Any] | None) -> dict[str, Any]:
     host = {"host": platform.node(), "machine": platform.machine(), "kernel": platform.release()}
-    return {"verdict": found.verdict, "measured_on": host, "report": found.report}
+    tested = {"image_id": image["image_id"]} if image and found.where == "image" else {}
+    return {"verdict": found.verdict, "measured_on": host, **tested, "report": found.report}
 
 
 def with_smoke(passport: Mapping[str, Any], results: Sequence[SmokeResult]) -> dict[str, Any]:
     """The passport with newer verdicts; those of places not tested now stay."""
-    verdicts = {**(passport.get("smoke") or {}), **{found.where: _evidence(found) for found in results}}
+    verdicts = {**(passport.get("smoke") or {}), **{found.where: _evidence(found, passport["image"]) for found in results}}
     return {**passport, "smoke": verdicts, "written_at": _now()}
 
 
@@ -90,6 +95,47 @@ def image_of(passport: Mapping[str, Any]) -> Image:
     known = dict(passport["image"])
     layers = tuple(Layer(**layer) for layer in known.pop("layers"))
     return Image(**{**known, "layout": Path(known["layout"]), "layers": layers})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A verdict as it is attached to an image."""
+
+    shown: str
+    content: bytes
+    annotations: Mapping[str, str]
+
+
+def evidence_of(passport: Mapping[str, Any], image: Image) -> list[Evidence]:
+    """The verdicts on an image: of the test in itself, and in the prefix that its lock was realized as. What was measured in an image
+    that is not this one is none."""
+    if passport["lock"]["sha256"] != image.lock_sha256:
+        return []
+    known = passport["smoke"].items()
+    return [_attached(place, found, image) for place, found in known if place != "image" or found.get("image_id") == image.image_id]
+
+
+def _attached(place: str, found: Mapping[str, Any], image: Image) -> Evidence:
+    document = {"schema": SMOKE_SCHEMA, "place": place, "image_id": image.image_id, "lock_sha256": image.lock_sha256}
+    document |= {key: found[key] for key in ("verdict", "measured_on", "report")}
+    said = {"org.provision.smoke.place": place, "org.provision.smoke.verdict": found["verdict"]}
+    when = {"org.opencontainers.image.created": found["report"]["started_at"]} if "started_at" in found["report"] else {}
+    content = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    return Evidence(shown=f"smoke ({place}): {found['verdict']}", content=content, annotations={**said, **when})
+
+
+def read_evidence(content: bytes) -> dict[str, Any]:
+    """A verdict that was attached to an image, or IntegrityError."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError("A verdict that is attached to the image is not JSON.", advice="Tell whoever attached it.") from error
+    known = document if isinstance(document, dict) else {}
+    whole = {"place", "verdict", "measured_on"} <= known.keys() and isinstance(known.get("report"), dict)
+    if not whole or known.get("schema") != SMOKE_SCHEMA:
+        told = f"A verdict that is attached to the image is not of schema {SMOKE_SCHEMA}."
+        raise IntegrityError(told, advice="Read it with the provision that made it.")
+    return known
 
 
 def _now() -> str:

@@ -20,6 +20,16 @@ def image_bill(context: Context, name: str) -> Bill:
 
     ToolMissing where there is no image, StaleLock where the lock is not the image's (any more).
     """
+    return _bill(*_made(context, name))
+
+
+def image_documents(context: Context, name: str, sent: Image) -> list[tuple[str, bytes]]:
+    """The bills as they lie beside the image in a registry, with their media types. sent: the same image as it lies there."""
+    image, lock = _made(context, name)
+    return images.documents(_bill(image, lock, sent))
+
+
+def _made(context: Context, name: str) -> tuple[Image, locks.Contents]:
     folder = context.where.envs / spec.check_name(name)
     known = passport.read(folder)
     if not known or not known.get("image"):
@@ -28,13 +38,14 @@ def image_bill(context: Context, name: str) -> Bill:
     lock = locks.contents(folder / locks.FILE)
     if lock.sha256 != image.lock_sha256:
         raise StaleLock(f"The image was made from another lock than {lock.path}.", advice=f"Run `provision image build {name}` first.")
-    return _bill(image, lock)
+    return image, lock
 
 
-def _bill(image: Image, lock: locks.Contents) -> Bill:
+def _bill(image: Image, lock: locks.Contents, sent: Image | None = None) -> Bill:
+    """sent: its compressed form, if that is what the bill is of."""
     looked = images.look(image)
     entries = locks.selected(lock, locks.platform_of(lock, None))
-    return images.bill(image, looked, locks.parts(entries, _licenses(entries, looked.own)))
+    return images.bill(sent or image, looked, locks.parts(entries, _licenses(entries, looked.own)))
 
 
 def _licenses(entries: tuple[locks.Entry, ...], own: Mapping[str, bytes]) -> dict[str, str]:

@@ -29,6 +29,7 @@ from provision.pipeline import image as images
 from provision.pipeline import passport, register, validate
 from provision.workflows.keep import check_place, edited_files, keep_lock, keep_prefix, planned
 from provision.workflows.plan import Context, Plan, Wish
+from provision.workflows.registries import registry_base
 
 T = TypeVar("T")
 
@@ -123,8 +124,7 @@ def _image_stage(
 def make_image(
     context: Context, wanted: Plan, lock: Lock, prefix: Prefix, client: Any | None, to_engine: bool = True
 ) -> tuple[Image, bool]:
-    """The image of a prefix, in the engine if there is one; whether anything was made or loaded. Without an engine its base must
-    lie on disk."""
+    """The image of a prefix, in the engine if there is one; whether anything was made or loaded."""
     if lock.platform != PLATFORM:
         raise InvalidSpec(f"Images are made for {PLATFORM} only, and {wanted.name} is for {lock.platform} here.", advice="Use --no-image.")
     layout = context.where.images / wanted.name
@@ -147,7 +147,7 @@ def _base(context: Context, wanted: Plan, client: Any | None) -> images.BaseImag
     reference = wanted.resolution.spec.base
     if reference is not None and images.is_stored(reference):
         return images.find_stored_base(reference)
-    return images.find_base(client or images.demand_engine(), reference, context.progress)
+    return registry_base(context, reference) if client is None else images.find_base(client, reference, context.progress)
 
 
 def _smoke_stage(

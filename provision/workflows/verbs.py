@@ -163,18 +163,6 @@ def build_image(
         return wanted, image, made
 
 
-def push_image(context: Context, wish: Wish, place: str, compression: images.Method = "none") -> images.Pushed:
-    """`provision image push`: an environment's image to a registry. No engine is needed."""
-    name = spec.check_name(wish.name or "")
-    with held(context.where, name, context.progress, wait=context.wait):
-        known = passport.read(context.where.envs / name)
-        if not known or not known.get("image"):
-            raise ToolMissing("The environment has no image.", advice="`provision image build NAME` makes it.")
-        made = passport.image_of(known)
-        to = images.target(place, made)
-        return images.push(images.pack(made, compression, context.where.packed, context.progress), to, context.progress)
-
-
 def smoke(context: Context, wish: Wish, places: tuple[Place, ...], junit: Path | None = None) -> list[SmokeResult]:
     """`provision smoke`: test a prefix, an image or both, now and here; the passport, where there is one, gets the verdicts.
 

@@ -69,6 +69,7 @@ class Line:
     behind: str
     trouble: Callable[[Line, BaseHTTPRequestHandler, bytes], bool]
     seen: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
 
     @contextmanager
     def open(self) -> Iterator[str]:
@@ -80,6 +81,7 @@ class Line:
             def pass_on(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 line.seen.append(self.command)
+                line.paths.append(self.path)
                 if line.trouble(line, self, body):
                     return
                 headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}

@@ -16,9 +16,25 @@ from provision.pipeline.image.contract import context as contract_context
 from provision.pipeline.image.dockerfile import dockerfile_context
 from provision.pipeline.image.exporting import COMPRESSED, Output, export, output
 from provision.pipeline.image.jupyter import LOOPBACK, TOKEN, Notebook, notebook
-from provision.pipeline.image.loading import load, remove
+from provision.pipeline.image.loading import bring, has, load, remove, tag
 from provision.pipeline.image.materials import Looked, bill, documents, look
-from provision.pipeline.image.registry import Pushed, Target, push, target
+from provision.pipeline.image.registry import (
+    Pushed,
+    Referrer,
+    Remote,
+    Target,
+    as_pulled,
+    attach,
+    base_target,
+    content,
+    is_whole,
+    plain,
+    pull,
+    push,
+    referrers,
+    target,
+)
+from provision.pipeline.image.registry import look as find_remote
 from provision.pipeline.image.sdk import demand_engine, engine, find_base, unmet
 from provision.pipeline.image.smoke import Files, run_smoke
 from provision.pipeline.image.stored import find_base as find_stored_base
@@ -38,10 +54,17 @@ __all__ = [
     "Notebook",
     "Output",
     "Pushed",
+    "Referrer",
+    "Remote",
     "Target",
+    "as_pulled",
+    "attach",
+    "base_target",
     "bill",
+    "bring",
     "build",
     "chosen_base",
+    "content",
     "contract_context",
     "demand_engine",
     "docker_arguments",
@@ -51,8 +74,11 @@ __all__ = [
     "export",
     "find",
     "find_base",
+    "find_remote",
     "find_stored_base",
+    "has",
     "is_stored",
+    "is_whole",
     "load",
     "look",
     "mount",
@@ -60,13 +86,17 @@ __all__ = [
     "notebook",
     "output",
     "pack",
+    "plain",
+    "pull",
     "push",
     "reference",
+    "referrers",
     "remove",
     "repository",
     "run_command",
     "run_smoke",
     "source_date_epoch",
+    "tag",
     "target",
     "unmet",
     "user",

@@ -23,9 +23,7 @@ def load(image: Image, client: Client, progress: Progress) -> bool:
     """
     send = get(client, image.image_id) is None
     if send:
-        known = _known_layers(image, client)
-        if not (known and _sent_thin(image, client, progress, known)):
-            _send(image, client, progress, 0)
+        bring(image, client, progress)
     name, _, tag = image.reference.rpartition(":")
     with speaking(f"tag {image.reference}"):
         for each in (tag, "latest"):
@@ -34,12 +32,30 @@ def load(image: Image, client: Client, progress: Progress) -> bool:
     return send
 
 
+def bring(image: Image, client: Client, progress: Progress) -> None:
+    """Send an image that the engine does not have, without a name. Its layers must be plain."""
+    known = _known_layers(image, client)
+    if not (known and _sent_thin(image, client, progress, known)):
+        _send(image, client, progress, 0)
+
+
+def has(client: Client, image_id: str) -> bool:
+    return get(client, image_id) is not None
+
+
+def tag(client: Client, image: Image) -> None:
+    """Give an image that the engine has its own name, and no other."""
+    name, _, last = image.reference.rpartition(":")
+    with speaking(f"tag {image.reference}"):
+        client.api.tag(image.image_id, name, last)
+
+
 def _known_layers(image: Image, client: Client) -> int:
     """How many layers, from the bottom, the engine has already: those of the base or of another image of ours."""
     wanted = [layer.digest for layer in image.layers]
     with speaking("list images"):
         ours = client.api.images(filters={"label": LOCK_LABEL}, quiet=True)
-    candidates = (get(client, identity) for identity in {image.base_digest, *ours})
+    candidates = (get(client, identity) for identity in {image.base_digest, *ours} - {""})
     chains = (candidate.attrs["RootFS"]["Layers"] for candidate in candidates if candidate is not None)
     return max((_common(wanted, chain) for chain in chains), default=0)
 

@@ -8,8 +8,24 @@ machine speak plain HTTP, as with Docker.
 
 from provision.pipeline.image.registry.documents import Remote
 from provision.pipeline.image.registry.places import Target, base_target, target
-from provision.pipeline.image.registry.pulling import look, pull
+from provision.pipeline.image.registry.pulling import as_pulled, is_whole, look, plain, pull
 from provision.pipeline.image.registry.pushing import Pushed, push
 from provision.pipeline.image.registry.referring import Referrer, attach, content, referrers
 
-__all__ = ["Pushed", "Referrer", "Remote", "Target", "attach", "base_target", "content", "look", "pull", "push", "referrers", "target"]
+__all__ = [
+    "Pushed",
+    "Referrer",
+    "Remote",
+    "Target",
+    "as_pulled",
+    "attach",
+    "base_target",
+    "content",
+    "is_whole",
+    "look",
+    "plain",
+    "pull",
+    "push",
+    "referrers",
+    "target",
+]

@@ -77,6 +77,11 @@ def pull(remote: Remote, layout: Path, progress: Progress, near: Iterable[Path] 
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise NoSpace(f"The disk of {layout} is full.", advice=SPACE) from error
             raise
+    return as_pulled(remote, layout)
+
+
+def as_pulled(remote: Remote, layout: Path) -> Image:
+    """The image as it lies in `layout`, or will."""
     made = tuple(
         Layer(group=layer.annotations.get(oci.GROUP, "layer"), digest=layer.digest, size=layer.size, media_type=layer.media_type)
         for layer in remote.layers
@@ -235,7 +240,7 @@ def _hashed(path: Path) -> str:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.errors import IntegrityError
+from provision.model import Image
 from provision.pipeline.image import oci
 from provision.pipeline.image.registry import documents
 from provision.pipeline.image.registry.documents import Part
@@ -34,13 +35,14 @@ class Referrer:
 
 def attach(
     to: Target,
-    subject: Part,
+    image: Image,
     artifact_type: str,
     media_type: str,
     content: bytes,
     annotations: Mapping[str, str] | None = None,
 ) -> Referrer:
-    """Push `content` as a referrer of an image that is there. The same content again is the same referrer."""
+    """Push `content` as a referrer of an image that was sent there. The same content again is the same referrer."""
+    subject = _part(oci.blob(image.layout, image.manifest_digest).read_bytes(), oci.MANIFEST)
     blob, empty = _part(content, media_type), _part(EMPTY, EMPTY_TYPE)
     own = dict(annotations or {})
     manifest = oci.canonical(

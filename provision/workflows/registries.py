@@ -1,0 +1,177 @@
+"""Images to and from registries: push with what is known of them, pull, look, and bases where no engine answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from provision.errors import ProvisionError, StaleLock, ToolFailed, ToolMissing, Unreachable
+from provision.folders import Folders, held, write_whole
+from provision.model import Image
+from provision.pipeline import image as images
+from provision.pipeline import passport, spec
+from provision.workflows.bills import image_documents
+from provision.workflows.plan import Context, Wish
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled:
+    """reference: by digest. places: where the image is now."""
+
+    reference: str
+    image_id: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """An image in a registry, without its layers. verdicts: of smoke tests, as they are attached to it."""
+
+    reference: str
+    image_id: str
+    labels: Mapping[str, str]
+    layers: tuple[Mapping[str, Any], ...]
+    verdicts: tuple[Mapping[str, Any], ...]
+
+
+def push_image(context: Context, wish: Wish, place: str, compression: images.Method = "none", attach: bool = True) -> images.Pushed:
+    """`provision image push`: an environment's image to a registry, and beside it what is known of it. No engine is needed."""
+    name = spec.check_name(wish.name or "")
+    with held(context.where, name, context.progress, wait=context.wait):
+        known = passport.read(context.where.envs / name)
+        if not known or not known.get("image"):
+            raise ToolMissing("The environment has no image.", advice="`provision image build NAME` makes it.")
+        made = passport.image_of(known)
+        to = images.target(place, made)
+        sent = images.pack(made, compression, context.where.packed, context.progress)
+        pushed = images.push(sent, to, context.progress)
+        return dataclasses.replace(pushed, attached=_attach(context, name, known, made, sent, to)) if attach else pushed
+
+
+def _attach(context: Context, name: str, known: Mapping[str, Any], made: Image, sent: Image, to: images.Target) -> tuple[str, ...]:
+    """Verdicts and bills beside an image. A registry that takes none has the image all the same."""
+    done: list[str] = []
+    try:
+        for evidence in passport.evidence_of(known, made):
+            images.attach(to, sent, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations)
+            done.append(evidence.shown)
+        for media_type, content in image_documents(context, name, sent):
+            images.attach(to, sent, media_type, media_type, content)
+            done.append(media_type)
+    except (ToolFailed, StaleLock) as error:
+        context.progress.warn(f"not everything that is known of the image was attached to it: {error}")
+    return tuple(done)
+
+
+def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = ()) -> Pulled:
+    """`provision image pull`: an image of any maker into the engine, or to paths. What a pull that broke off left is gone on with."""
+    wanted = outputs or (images.output("docker"),)
+    client = _engine(outputs) if any(to.path is None for to in wanted) else None
+    remote = images.find_remote(images.target(place))
+    layout = context.where.pulled / remote.digest.removeprefix("sha256:")
+    with held(context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait):
+        stays = images.is_whole(layout)  # as a base that was pulled
+        if client is None or len(wanted) > 1 or not images.has(client, remote.config_digest):
+            images.pull(remote, layout, context.progress, near=_near(context.where, wanted))
+        for to in wanted:
+            _deliver(context, remote, layout, to, client)
+        if not stays:
+            shutil.rmtree(layout, ignore_errors=True)
+    return Pulled(reference=remote.at.at(remote.digest), image_id=remote.config_digest, places=tuple(map(str, wanted)))
+
+
+def _engine(outputs: Sequence[images.Output]) -> Any:
+    client, reason = images.engine()
+    if client is None:
+        advice = "Start it (or set DOCKER_HOST)." if outputs else "Start it, or say where the image goes: --output oci:DIR."
+        raise ToolMissing(f"No Docker engine answers: {reason}.", advice=advice)
+    return client
+
+
+def _near(where: Folders, wanted: Sequence[images.Output]) -> list[Path]:
+    """Layouts on this machine that may hold some of the layers."""
+    there = [to.path for to in wanted if to.path is not None and to.kind == "oci"]
+    return [*there, *where.images.glob("*"), *where.packed.glob("*/*"), *where.pulled.glob("*")]
+
+
+def _deliver(context: Context, remote: images.Remote, layout: Path, to: images.Output, client: Any | None) -> None:
+    image = images.as_pulled(remote, layout)
+    if to.kind in images.COMPRESSED:
+        return images.export(image, to, context.progress)
+    beside = layout.with_name(f"{layout.name}.plain")
+    try:
+        if to.path is not None:
+            return images.export(images.plain(image, remote.diff_ids, beside, context.progress), to, context.progress)
+        if not images.has(client, image.image_id):
+            images.bring(images.plain(image, remote.diff_ids, beside, context.progress), client, context.progress)
+        return images.tag(client, image)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def see_image(place: str) -> Seen:
+    """`provision image show`: what a registry says of an image, and the verdicts attached to it."""
+    remote = images.find_remote(images.target(place))
+    found = images.referrers(remote.at, remote.digest, passport.SMOKE)
+    said = [passport.read_evidence(images.content(remote.at, remote.digest, one, passport.SMOKE)) for one in found]
+    return Seen(
+        reference=remote.at.at(remote.digest),
+        image_id=remote.config_digest,
+        labels=remote.labels,
+        layers=tuple(layer.row for layer in remote.layers),
+        verdicts=tuple(sorted(said, key=lambda one: (str(one["place"]), str(one["report"].get("started_at"))))),
+    )
+
+
+def registry_base(context: Context, wanted: str | None) -> images.BaseImage:
+    """A base where no engine answers: pulled by us and kept in the cache. By digest it is looked for there first; by tag the registry
+    is asked what is meant, and what is kept of that name is used, with a warning, where it does not answer."""
+    reference = images.chosen_base(wanted)
+    at = images.base_target(reference)
+    layout = _kept(context.where, at)
+    if layout is None or at.digest is None:
+        layout = _pull_base(context, at, layout)
+    return dataclasses.replace(images.find_stored_base(f"oci:{layout}"), reference=reference)
+
+
+def _pull_base(context: Context, at: images.Target, kept: Path | None) -> Path:
+    try:
+        remote = images.find_remote(at, tries=1) if kept else images.find_remote(at)
+    except Unreachable as error:
+        if kept is None:
+            raise _no_base(at, error) from error
+        context.progress.warn(f"{error.message} The base {at} is the one that was pulled before.")
+        return kept
+    layout = context.where.pulled / remote.digest.removeprefix("sha256:")
+    with held(context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait):
+        if not images.is_whole(layout):
+            context.progress.say(f"pulling the base image {at}")
+            images.pull(remote, layout, context.progress, near=_near(context.where, ()))
+    write_whole(_note(context.where, at), layout.name)
+    return layout
+
+
+def _no_base(at: images.Target, error: ProvisionError) -> Unreachable:
+    return Unreachable(
+        f"No Docker engine answers, and the base image {at} could not be pulled: {error.message}",
+        advice="Name one that is there with --base: oci:DIR, oci-archive:FILE, docker-archive:FILE, or one in a registry that answers.",
+        details=error.details,
+    )
+
+
+def _kept(where: Folders, at: images.Target) -> Path | None:
+    try:
+        layout = where.pulled / _note(where, at).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    return layout if images.is_whole(layout) else None
+
+
+def _note(where: Folders, at: images.Target) -> Path:
+    """A file that says which layout was pulled for a name."""
+    return where.pulled / "names" / quote(str(at), safe="")

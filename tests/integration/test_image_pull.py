@@ -1,0 +1,339 @@
+"""Images out of a real registry (Debian's docker-registry), over lines that break and lie."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from provision.errors import IntegrityError, NoSpace, ProvisionError, TimedOut, ToolFailed, ToolMissing, Unreachable
+from provision.folders import Folders
+from provision.model import Image
+from provision.pipeline import image
+from provision.pipeline.image import layers, oci, stored
+from provision.pipeline.image.registry import talking
+from provision.workflows import registries
+from provision.workflows.plan import Context
+from tests.integration.registries import BIG, Line, htpasswd, log_in, made, refuse, serving
+from tests.integration.test_image import Watching
+from tests.unit.test_image_stored import layout
+
+pytestmark = pytest.mark.skipif(not shutil.which("docker-registry"), reason="docker-registry is not installed")
+
+SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("registry")) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(talking, "PAUSE_S", 0.01)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    where = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
+    return Context(where=where, progress=Watching())
+
+
+@pytest.fixture(scope="module")
+def toy(host: str, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """lab/toy:1 in the registry."""
+    toy = made(tmp_path_factory.mktemp("toy") / "toy")
+    image.push(toy, image.target(f"{host}/lab/toy:1"), Watching())
+    return toy
+
+
+def pull(context: Context, place: str, *outputs: str) -> registries.Pulled:
+    return registries.pull_image(context, place, tuple(map(image.output, outputs)))
+
+
+def digest_in(folder: Path) -> str:
+    """The manifest digest of a layout whose every blob is what its name says."""
+    for path in oci.blobs(folder).iterdir():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+    return str(json.loads((folder / "index.json").read_text())["manifests"][0]["digest"])
+
+
+@pytest.mark.parametrize("method", ["none", "gzip"])
+def test_what_is_pulled_is_what_was_pushed(host: str, context: Context, tmp_path: Path, method: image.Method) -> None:
+    toy = image.pack(made(tmp_path / "toy"), method, tmp_path / "packed", Watching())
+    pushed = image.push(toy, image.target(f"{host}/lab/{method}:1"), Watching())
+    pulled = pull(context, f"{host}/lab/{method}:1", f"oci:{tmp_path / 'out'}", f"docker-archive:{tmp_path / 'out.tar'}")
+    assert pulled.reference == pushed.reference
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+    assert not list(context.where.pulled.iterdir())
+    base = stored.find_base(f"docker-archive:{tmp_path / 'out.tar'}")
+    assert (base.digest, base.reference) == (toy.image_id, f"{host}/lab/{method}:1")
+    (tmp_path / "plain").mkdir()
+    layers.write_base(base.archive(), base.diff_ids, tmp_path / "plain", lambda _: None)
+
+
+def test_what_is_here_is_not_fetched(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    line = Line(host, lambda line, request, body: False)
+    with line.open() as here:
+        for _ in range(2):
+            pull(context, f"{here}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
+            seen, line.paths[:] = [path for path in line.paths if "/blobs/" in path], []
+        assert seen == [f"/v2/lab/toy/blobs/{toy.image_id}"]  # its config, which says what it is
+        blob = oci.blob(tmp_path / "out", toy.layers[1].digest)
+        blob.unlink()
+        blob.write_bytes(b"x" * toy.layers[1].size)  # damaged: it is there by name only
+        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+def half(request: BaseHTTPRequestHandler, content: bytes, begin: int) -> bool:
+    """Answer with some of what is left, and hang up."""
+    left = content[begin:]
+    request.send_response(206 if begin else 200)
+    request.send_header("Content-Length", str(len(left)))
+    if begin:
+        request.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+    request.end_headers()
+    request.wfile.write(left[: 1 << 20])
+    request.wfile.flush()
+    request.connection.shutdown(socket.SHUT_RDWR)
+    return True
+
+
+def is_big(request: BaseHTTPRequestHandler, toy: Image) -> bool:
+    return request.command == "GET" and request.path.endswith(toy.layers[0].digest)
+
+
+def begins(request: BaseHTTPRequestHandler) -> int:
+    return int(request.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+
+
+def test_a_layer_that_breaks_off_is_gone_on_with(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    """It breaks after each MiB, more often than a try in vain is repeated."""
+    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+    asked: list[int] = []
+
+    def breaking(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        if not is_big(request, toy):
+            return False
+        asked.append(begins(request))
+        return half(request, content, asked[-1])
+
+    with Line(host, breaking).open() as here:
+        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+    assert asked == [n << 20 for n in range(len(asked))]  # no byte twice
+    assert len(asked) == BIG // (1 << 20) + 1
+    meters = context.progress
+    assert isinstance(meters, Watching)
+    assert meters.advanced == sum(meters.meters.values())
+
+
+def test_a_pull_that_failed_is_gone_on_with_by_the_next(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+
+    def once(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        return is_big(request, toy) and (half(request, content, 0) if not begins(request) else refuse(request, 500))
+
+    with Line(host, once).open() as here, pytest.raises(ToolFailed, match="status 500"):
+        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert not (tmp_path / "out").exists()
+    asked: list[int] = []
+
+    def listening(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        asked.extend([begins(request)] if is_big(request, toy) else [])
+        return False
+
+    with Line(host, listening).open() as here:
+        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert asked == [1 << 20]
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+def test_what_was_left_may_be_wrong(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    parts = context.where.pulled / toy.manifest_digest.removeprefix("sha256:") / "parts"
+    parts.mkdir(parents=True)
+    (parts / toy.layers[0].digest.removeprefix("sha256:")).write_bytes(b"other" * 1000)
+    (parts / toy.layers[1].digest.removeprefix("sha256:")).write_bytes(b"more than it has" * 1000)
+    pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+def whole_only(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+    """A registry that knows no ranges, and breaks off the first time."""
+    del request.headers["Range"]
+    if "/blobs/" in request.path and line.paths.count(request.path) == 1:
+        with urlopen(f"http://{line.behind}{request.path}") as answer:
+            return half(request, answer.read(), 0)
+    return False
+
+
+def busy(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+    """Whatever is asked for is to be had at the second try, in turns for every reason that there is."""
+    status = (429, 500, 503)[len(line.seen) % 3]
+    return line.paths.count(request.path) == 1 and refuse(request, status, Retry_After="0")
+
+
+@pytest.mark.parametrize("trouble", [whole_only, busy])
+def test_trouble_that_passes(host: str, toy: Image, context: Context, tmp_path: Path, trouble: Callable[..., bool]) -> None:
+    with Line(host, trouble).open() as here:
+        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+@pytest.mark.parametrize(("status", "error"), [(401, ToolFailed), (404, ProvisionError), (429, TimedOut), (500, ToolFailed)])
+@pytest.mark.parametrize("what", ["manifests", "blobs"])
+def test_trouble_that_stays(
+    host: str, toy: Image, context: Context, tmp_path: Path, status: int, error: type[ProvisionError], what: str
+) -> None:
+    def refusing(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        return f"/{what}/" in request.path and refuse(request, status, Retry_After="0")
+
+    with Line(host, refusing).open() as here, pytest.raises(error):
+        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("what", ["flipped", "more", "other manifest"])
+def test_wrong_bytes_are_refused_and_leave_nothing(host: str, toy: Image, context: Context, tmp_path: Path, what: str) -> None:
+    def lying(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        wanted = "/manifests/" in request.path if what == "other manifest" else is_big(request, toy)
+        if not wanted:
+            return False
+        content = bytearray(oci.blob(toy.layout, request.path.rpartition("/")[2]).read_bytes())
+        content[1000 if len(content) > 1000 else 100] ^= 1
+        content += b"more" if what == "more" else b""
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        request.wfile.write(content)
+        return True
+
+    with Line(host, lying).open() as here, pytest.raises(IntegrityError):
+        pull(context, f"{here}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
+    assert not (tmp_path / "out").exists()
+    assert not list(context.where.cache.rglob(toy.layers[0].digest.removeprefix("sha256:")))
+    assert not list(context.where.cache.rglob("index.json"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_disk_is_named_and_what_came_is_kept(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    context.where.pulled.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "none", context.where.pulled], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    filler = context.where.pulled / "filler"
+
+    def fill(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        if is_big(request, toy) and not filler.exists():
+            filler.write_bytes(b"x" * (3 << 20))
+        return False
+
+    try:
+        with Line(host, fill).open() as here:
+            for _ in range(2):  # the disk fills up on the way; it is full before
+                with pytest.raises(NoSpace, match="what has come is kept"):
+                    pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+            filler.write_bytes(b"")
+            pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    finally:
+        subprocess.run(["umount", context.where.pulled], check=True)
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+def test_the_user_of_docker_login_may_pull(context: Context, tmp_path: Path) -> None:
+    toy = made(tmp_path / "toy")
+    (tmp_path / "users").write_text(htpasswd("lab", "secret"))
+    with serving(tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}") as host:
+        log_in(host, "lab", "secret")
+        image.push(toy, image.target(f"{host}/lab/toy:1"), Watching())
+        pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+        log_in(host, "lab", "wrong")
+        with pytest.raises(ToolFailed, match="docker login"):
+            pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'other'}")
+
+
+@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+@pytest.mark.parametrize("form", ["v2s2", "oci"])
+def test_what_others_push_is_read(host: str, toy: Image, context: Context, tmp_path: Path, form: str) -> None:
+    subprocess.run([*SKOPEO, "--format", form, f"oci:{toy.layout}", f"docker://{host}/lab/{form}:x"], check=True)
+    pulled = pull(context, f"{host}/lab/{form}:x", f"oci-archive:{tmp_path / 'out.tar'}")
+    assert pulled.image_id == toy.image_id
+    assert stored.find_base(f"oci-archive:{tmp_path / 'out.tar'}").digest == toy.image_id
+
+
+@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: Path) -> None:
+    many = layout(tmp_path / "many", platforms=("arm64", "amd64"), nested=True)
+    index = json.loads((many / "index.json").read_text())["manifests"][0]["digest"]
+    subprocess.run([*SKOPEO, "--all", "--preserve-digests", f"oci:{many}", f"docker://{host}/lab/many:x"], check=True)
+    pulled = pull(context, f"{host}/lab/many@{index}", f"oci:{tmp_path / 'out'}")
+    assert pulled.image_id == stored.find_base(f"oci:{many}").digest
+    only = layout(tmp_path / "only", platforms=("arm64",))
+    subprocess.run([*SKOPEO, f"oci:{only}", f"docker://{host}/lab/only:x"], check=True)
+    with pytest.raises(ProvisionError, match="linux/arm64"):
+        pull(context, f"{host}/lab/only:x", f"oci:{tmp_path / 'none'}")
+
+
+def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> None:
+    base = stored.find_base(f"oci:{layout(tmp_path / 'base')}")
+    lab = image.target(f"{host}/lab/base:12")
+    subprocess.run([*SKOPEO, f"oci:{tmp_path / 'base'}", f"docker://{lab}"], check=True)
+    line = Line(host, lambda line, request, body: False)
+    with line.open() as here:
+        found = registries.registry_base(context, f"{here}/lab/base:12")
+        assert (found.reference, found.digest, found.diff_ids) == (f"{here}/lab/base:12", base.digest, base.diff_ids)
+        (tmp_path / "plain").mkdir()
+        assert len(layers.write_base(found.archive(), found.diff_ids, tmp_path / "plain", lambda _: None)) == 2
+        pinned = f"{here}/lab/base@{image.find_remote(lab).digest}"
+        registries.registry_base(context, pinned)
+        line.paths.clear()
+        assert registries.registry_base(context, pinned).digest == base.digest
+        assert line.paths == []
+        registries.registry_base(context, f"{here}/lab/base:12")
+        assert not [path for path in line.paths if path.endswith(base.diff_ids[0])]
+    assert registries.registry_base(context, f"{here}/lab/base:12").digest == base.digest  # the registry is gone
+    progress = context.progress
+    assert isinstance(progress, Watching)
+    assert "is the one that was pulled before" in progress.said[-1]
+    with pytest.raises(Unreachable, match="could not be pulled"):
+        registries.registry_base(context, f"{here}/lab/base:13")
+
+
+@pytest.fixture
+def engine() -> Any:
+    client, reason = image.engine()
+    return client or pytest.skip(f"no Docker engine answers: {reason}")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("method", ["none", "gzip"])
+def test_the_engine_gets_it_under_its_name(engine: Any, host: str, context: Context, tmp_path: Path, method: image.Method) -> None:
+    name = f"{host}/lab/engine-{uuid.uuid4().hex[:8]}"
+    toy = image.pack(made(tmp_path / "toy", small=uuid.uuid4().bytes), method, tmp_path / "packed", Watching())
+    image.push(toy, image.target(f"{name}:1"), Watching())
+    try:
+        for _ in range(2):
+            pull(context, f"{name}:1")
+        assert engine.images.get(f"{name}:1").id == toy.image_id
+        assert [tag for tag in engine.images.get(toy.image_id).tags if name in tag] == [f"{name}:1"]
+    finally:
+        engine.images.remove(toy.image_id, force=True)
+
+
+def test_without_an_engine_a_place_is_asked_for(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    with pytest.raises(ToolMissing, match="--output"):
+        pull(context, "127.0.0.1:1/lab/toy")
