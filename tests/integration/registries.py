@@ -95,6 +95,8 @@ class Line:
                 for key, value in answer.headers.items():
                     if key.lower() not in ("content-length", "transfer-encoding", "connection"):
                         self.send_header(key, value.replace(line.behind, self.headers["Host"]))
+                for key, value in getattr(self, "passed", {}).items():
+                    self.send_header(key, value)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content if self.command != "HEAD" else b"")

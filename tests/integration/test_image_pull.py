@@ -21,7 +21,7 @@ from provision.errors import IntegrityError, NoSpace, ProvisionError, TimedOut, 
 from provision.folders import Folders
 from provision.model import Image
 from provision.pipeline import image
-from provision.pipeline.image import layers, oci, stored
+from provision.pipeline.image import kept, layers, oci, stored
 from provision.pipeline.image.registry import talking
 from provision.workflows import registries
 from provision.workflows.plan import Context
@@ -71,7 +71,7 @@ def digest_in(folder: Path) -> str:
     return str(json.loads((folder / "index.json").read_text())["manifests"][0]["digest"])
 
 
-@pytest.mark.parametrize("method", ["none", "gzip"])
+@pytest.mark.parametrize("method", ["none", "gzip", "zstd"])
 def test_what_is_pulled_is_what_was_pushed(host: str, context: Context, tmp_path: Path, method: image.Method) -> None:
     toy = image.pack(made(tmp_path / "toy"), method, tmp_path / "packed", Watching())
     pushed = image.push(toy, image.target(f"{host}/lab/{method}:1"), Watching())
@@ -302,6 +302,10 @@ def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> N
         line.paths.clear()
         assert registries.registry_base(context, pinned).digest == base.digest
         assert line.paths == []
+        blob = kept.read(next(context.where.pulled.glob("*/index.json")).parent)[0].path
+        blob.write_bytes(b"damaged")
+        assert registries.registry_base(context, pinned).digest == base.digest
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
         registries.registry_base(context, f"{here}/lab/base:12")
         assert not [path for path in line.paths if path.endswith(base.diff_ids[0])]
     assert registries.registry_base(context, f"{here}/lab/base:12").digest == base.digest  # the registry is gone
@@ -319,7 +323,7 @@ def engine() -> Any:
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("method", ["none", "gzip"])
+@pytest.mark.parametrize("method", ["none", "gzip", "zstd"])
 def test_the_engine_gets_it_under_its_name(engine: Any, host: str, context: Context, tmp_path: Path, method: image.Method) -> None:
     name = f"{host}/lab/engine-{uuid.uuid4().hex[:8]}"
     toy = image.pack(made(tmp_path / "toy", small=uuid.uuid4().bytes), method, tmp_path / "packed", Watching())

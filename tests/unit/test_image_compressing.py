@@ -103,6 +103,17 @@ def test_a_damaged_layer_is_not_compressed(tmp_path: Path) -> None:
         compressing.pack(replace(image, manifest_digest="sha256:other"), "gzip", tmp_path / "packed", Silent())
 
 
+def test_a_damaged_compressed_layer_is_made_again(tmp_path: Path) -> None:
+    image = made(tmp_path / "toy", big=CONTENT)
+    first = compressing.pack(image, "gzip", tmp_path / "packed", Silent())
+    blob = oci.blob(first.layout, first.layers[0].digest)
+    content = bytearray(blob.read_bytes())
+    content[1000] ^= 1
+    blob.write_bytes(content)
+    assert compressing.pack(image, "gzip", tmp_path / "packed", Silent()) == first
+    assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+
+
 def test_a_compressed_image_is_exported_as_any_other(tmp_path: Path) -> None:
     image = compressing.pack(made(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent())
     exporting.export(image, exporting.output(f"oci:{tmp_path / 'out'}"), Silent())

@@ -25,7 +25,7 @@ from typing import Literal, get_args
 from provision.errors import IntegrityError, NoSpace
 from provision.inside import limits
 from provision.model import Image, Layer, Progress
-from provision.pipeline.image import exporting, oci
+from provision.pipeline.image import exporting, kept, oci
 
 Method = Literal["none", "gzip", "zstd"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -71,14 +71,20 @@ def pack(image: Image, method: Method, packed: Path, progress: Progress, workers
     written = oci.read(image.layout)
     if written is None or written.manifest_digest != image.manifest_digest:
         raise IntegrityError(f"{image.layout} is not the whole image any more.", advice="`provision image build` makes it again.")
-    found = oci.read(layout)
+    found = _whole(layout)
     if found is None or found.config_digest != written.config_digest or found.annotations != written.annotations:
         with _space_for(layout), oci.building(layout) as new:
             made = _pack_all(image, by, _known(packed, by.name), new, progress, workers or cores())
             config = json.loads(oci.blob(image.layout, image.image_id).read_bytes())
             found = oci.write(new, config, made, written.annotations, image.reference)
+            kept.note(new, {layer.digest: "" for layer in made})
         _drop_others(layout, method)
     return replace(image, layout=layout, manifest_digest=found.manifest_digest, layers=found.layers)
+
+
+def _whole(layout: Path) -> oci.Written | None:
+    written = oci.read(layout)
+    return None if written is None or kept.damaged(layout, [layer.digest for layer in written.layers]) else written
 
 
 def cores() -> int:
@@ -91,7 +97,7 @@ def _known(packed: Path, name: str) -> dict[str, tuple[Path, Layer]]:
     """Layers that were compressed so before, by their diff id."""
     known: dict[str, tuple[Path, Layer]] = {}
     for layout in sorted(packed.glob(f"*/{name}")):
-        written = oci.read(layout)
+        written = _whole(layout)
         if written is not None:
             config = json.loads(oci.blob(layout, written.config_digest).read_bytes())
             rows = zip(config["rootfs"]["diff_ids"], written.layers, strict=True)

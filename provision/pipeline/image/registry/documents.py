@@ -19,7 +19,7 @@ LISTS = (oci.INDEX, DOCKER_LIST)
 MANIFESTS = (oci.MANIFEST, DOCKER_MANIFEST)
 CONFIGS = (oci.CONFIG, "application/vnd.docker.container.image.v1+json")
 _DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar"
-LAYERS = {oci.LAYER, f"{oci.LAYER}+gzip", f"{oci.LAYER}+zstd", _DOCKER_LAYER, f"{_DOCKER_LAYER}.gzip", f"{_DOCKER_LAYER}.zstd"}
+LAYERS = (oci.LAYER, f"{oci.LAYER}+gzip", f"{oci.LAYER}+zstd", _DOCKER_LAYER, f"{_DOCKER_LAYER}.gzip", f"{_DOCKER_LAYER}.zstd")
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ADVICE = "Nothing of it was kept; see whether the registry is the right one, and tell its keeper."
@@ -106,7 +106,7 @@ def amd64(at: Target, index: dict[str, Any]) -> Part:
     return part(at, fitting[0][1], (*MANIFESTS, *LISTS))
 
 
-def part(at: Target, row: Any, kinds: Sequence[str] | set[str]) -> Part:
+def part(at: Target, row: Any, kinds: Sequence[str]) -> Part:
     """A descriptor, checked: what it says becomes a file name and an amount of space."""
     known = row if isinstance(row, dict) else {}
     digest, size, media = known.get("digest"), known.get("size"), known.get("mediaType")
@@ -134,7 +134,9 @@ def check_config(at: Target, config: dict[str, Any], layers: int) -> None:
         raise InvalidSpec(f"{at} is for {platform}, and images here are for linux/amd64.", advice="Name one of that platform.")
     rootfs = config.get("rootfs")
     diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
-    run = config.get("config", {})
-    whole = isinstance(diff_ids, list) and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in diff_ids)
-    if not whole or not isinstance(diff_ids, list) or len(diff_ids) != layers or not isinstance(run or {}, dict):
+    known = diff_ids if isinstance(diff_ids, list) else []
+    fits = len(known) == layers and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in known)
+    run = config.get("config") or {}
+    kinds = ((run, dict), (run.get("Labels") or {}, dict), (run.get("Env") or [], list)) if isinstance(run, dict) else ((run, dict),)
+    if not fits or not all(isinstance(value, kind) for value, kind in kinds):
         raise IntegrityError(f"{at}: its config does not fit its {layers} layers.", advice=_ADVICE)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from provision.errors import IntegrityError, NoSpace, ProvisionError
 from provision.model import Image, Layer, Progress
-from provision.pipeline.image import exporting, layers, oci, stored
+from provision.pipeline.image import exporting, kept, layers, oci, stored
 from provision.pipeline.image.registry import documents
 from provision.pipeline.image.registry.documents import LISTS, MANIFESTS, Part, Remote
 from provision.pipeline.image.registry.places import Target
@@ -256,6 +256,7 @@ def _complete(remote: Remote, layout: Path) -> None:
         "platform": {"architecture": "amd64", "os": "linux"},
         "size": len(remote.manifest),
     }
+    kept.note(layout, {layer.digest: "" for layer in remote.layers})
     index = layout / "index.json.new"
     index.write_bytes(oci.canonical({"manifests": [entry], "mediaType": oci.INDEX, "schemaVersion": 2}))
     index.replace(layout / "index.json")
@@ -263,7 +264,10 @@ def _complete(remote: Remote, layout: Path) -> None:
 
 
 def is_whole(layout: Path) -> bool:
-    return (layout / "index.json").is_file()
+    """Whether a pull of it ended well, and nothing was damaged since."""
+    layers = kept.read(layout)
+    there = (layout / "index.json").is_file() and bool(layers) and all(layer.path.is_file() for layer in layers)
+    return there and not kept.damaged(layout, [layer.digest for layer in layers])
 
 
 def _check_space(layout: Path, size: int) -> None:

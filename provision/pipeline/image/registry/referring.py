@@ -104,7 +104,7 @@ def content(at: Target, digest: str, referrer: Referrer, media_type: str) -> byt
         subject, layers = manifest.get("subject"), manifest.get("layers")
         if not isinstance(subject, dict) or subject.get("digest") != digest or not isinstance(layers, list) or len(layers) != 1:
             raise IntegrityError(f"{at}: {referrer.digest} says nothing of {digest}.", advice="Tell whoever attached it.")
-        part = documents.part(at, layers[0], {media_type})
+        part = documents.part(at, layers[0], (media_type,))
         said = registry.ask("GET", f"blobs/{part.digest}", fine=(200,), limit=CONTENT_LIMIT).content
     documents.check_digest(at, part.digest, said)
     return said

@@ -1,0 +1,121 @@
+"""What is said of an image beside it in a registry: with the real one, which has no API for that, and with one that has."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.errors import IntegrityError
+from provision.model import Image
+from provision.pipeline import image, passport
+from provision.pipeline.image import oci
+from provision.workflows import registries
+from tests.integration.registries import Line, made, serving
+from tests.integration.test_image import Watching
+
+pytestmark = pytest.mark.skipif(not shutil.which("docker-registry"), reason="docker-registry is not installed")
+
+KIND = "application/vnd.lab.note.v1+json"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("registry")) as found:
+        yield found
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    return made(tmp_path / "toy")
+
+
+class Api:
+    """The referrers API in front of a registry without one: manifests with a subject are noted, and listed when they are asked for."""
+
+    def __init__(self) -> None:
+        self.noted: dict[str, list[dict[str, Any]]] = {}
+
+    def __call__(self, line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        if request.command == "PUT" and "/manifests/" in request.path:
+            return self._note(request, body)
+        if "/referrers/" in request.path:
+            rows = self.noted.get(request.path.rpartition("/")[2], [])
+            return answer(request, 200, json.dumps({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}).encode())
+        return False
+
+    def _note(self, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        document = json.loads(body)
+        if "subject" in document:
+            digest = request.path.rpartition("/")[2]
+            row = {"digest": digest, "size": len(body), "mediaType": document["mediaType"], "artifactType": document["artifactType"]}
+            self.noted.setdefault(document["subject"]["digest"], []).append({**row, "annotations": document["annotations"]})
+            request.passed = {"OCI-Subject": document["subject"]["digest"]}  # type: ignore[attr-defined]
+        return False
+
+
+def answer(request: BaseHTTPRequestHandler, status: int, content: bytes) -> bool:
+    request.send_response(status)
+    request.send_header("Content-Length", str(len(content)))
+    request.end_headers()
+    request.wfile.write(content)
+    return True
+
+
+@pytest.mark.parametrize("api", [False, True])
+def test_what_was_attached_is_read_back(host: str, toy: Image, api: bool) -> None:
+    line = Line(host, Api() if api else lambda line, request, body: False)
+    with line.open() as here:
+        at = image.target(f"{here}/lab/{'new' if api else 'old'}:1")
+        image.push(toy, at, Watching())
+        for text in (b'"one"', b'"two"', b'"one"'):
+            image.attach(at, toy, KIND, "application/json", text, {"said": text.decode()})
+        image.attach(at, toy, "application/vnd.other", "text/plain", b"other")
+        found = {one.annotations["said"]: one for one in image.referrers(at, toy.manifest_digest, KIND)}
+        assert {said: image.content(at, toy.manifest_digest, one, "application/json") for said, one in found.items()} == {
+            '"one"': b'"one"',
+            '"two"': b'"two"',
+        }
+        tagged = any(path.endswith(f"/manifests/{toy.manifest_digest.replace(':', '-')}") for path in line.paths)
+        assert tagged != api  # the fallback is for those who need it
+        assert image.referrers(at, f"sha256:{'0' * 64}", KIND) == []
+
+
+def test_what_is_said_of_another_image_is_refused(host: str, toy: Image) -> None:
+    at = image.target(f"{host}/lab/mixed:1")
+    image.push(toy, at, Watching())
+    one = image.attach(at, toy, KIND, "application/json", b"{}")
+    with pytest.raises(IntegrityError, match="says nothing of"):
+        image.content(at, f"sha256:{'0' * 64}", one, "application/json")
+
+
+def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image) -> None:
+    report = {"schema": 2, "started_at": "2026-11-21T19:44:37Z"}
+    measured = {"measured_on": {"host": "node1"}, "report": report}
+    known = {
+        "lock": {"sha256": toy.lock_sha256},
+        "smoke": {
+            "prefix": {"verdict": "warn", **measured},
+            "image": {"verdict": "pass", "image_id": toy.image_id, **measured},
+        },
+    }
+    at = image.target(f"{host}/lab/verdicts:1")
+    image.push(toy, at, Watching())
+    for evidence in passport.evidence_of(known, toy):
+        image.attach(at, toy, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations)
+    seen = registries.see_image(str(at))
+    assert [(one["place"], one["verdict"], one["report"]) for one in seen.verdicts] == [
+        ("image", "pass", report),
+        ("prefix", "warn", report),
+    ]
+    assert seen.labels["org.provision.lock"] == toy.lock_sha256
+    assert seen.image_id == toy.image_id
+    assert not passport.evidence_of({**known, "lock": {"sha256": "another"}}, toy)
+    known["smoke"]["image"]["image_id"] = "sha256:another"  # type: ignore[index]
+    assert [evidence.shown for evidence in passport.evidence_of(known, toy)] == ["smoke (prefix): warn"]
