@@ -264,10 +264,14 @@ def _complete(remote: Remote, layout: Path) -> None:
 
 
 def is_whole(layout: Path) -> bool:
-    """Whether a pull of it ended well, and nothing was damaged since."""
-    layers = kept.read(layout)
-    there = (layout / "index.json").is_file() and bool(layers) and all(layer.path.is_file() for layer in layers)
-    return there and not kept.damaged(layout, [layer.digest for layer in layers])
+    """Whether a pull of it ended well. A layer that was damaged since is taken out, and with it the index: the next pull mends it."""
+    index, noted = layout / "index.json", kept.read(layout)
+    if not index.is_file():
+        return False
+    if all(layer.path.is_file() for layer in noted) and noted and not kept.damaged(layout, [layer.digest for layer in noted]):
+        return True
+    index.unlink()
+    return False
 
 
 def _check_space(layout: Path, size: int) -> None:
