@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import uuid
@@ -29,7 +28,7 @@ from tests.integration.registries import BIG, Line, htpasswd, log_in, made, refu
 from tests.integration.test_image import Watching
 from tests.unit.test_image_stored import layout
 
-pytestmark = pytest.mark.skipif(not shutil.which("docker-registry"), reason="docker-registry is not installed")
+pytestmark = pytest.mark.needs("docker-registry")
 
 SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
 
@@ -265,7 +264,7 @@ def test_the_user_of_docker_login_may_pull(context: Context, tmp_path: Path) -> 
             pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'other'}")
 
 
-@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+@pytest.mark.needs("skopeo")
 @pytest.mark.parametrize("form", ["v2s2", "oci"])
 def test_what_others_push_is_read(host: str, toy: Image, context: Context, tmp_path: Path, form: str) -> None:
     subprocess.run([*SKOPEO, "--format", form, f"oci:{toy.layout}", f"docker://{host}/lab/{form}:x"], check=True)
@@ -274,7 +273,7 @@ def test_what_others_push_is_read(host: str, toy: Image, context: Context, tmp_p
     assert stored.find_base(f"oci-archive:{tmp_path / 'out.tar'}").digest == toy.image_id
 
 
-@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+@pytest.mark.needs("skopeo")
 def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: Path) -> None:
     many = layout(tmp_path / "many", platforms=("arm64", "amd64"), nested=True)
     index = json.loads((many / "index.json").read_text())["manifests"][0]["digest"]

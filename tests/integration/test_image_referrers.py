@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -19,7 +18,7 @@ from provision.workflows import registries
 from tests.integration.registries import Line, made, serving
 from tests.integration.test_image import Watching
 
-pytestmark = pytest.mark.skipif(not shutil.which("docker-registry"), reason="docker-registry is not installed")
+pytestmark = pytest.mark.needs("docker-registry")
 
 KIND = "application/vnd.lab.note.v1+json"
 
