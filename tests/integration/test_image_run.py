@@ -7,10 +7,12 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from provision.model import Image, LockedPackage
 from provision.pipeline import image, validate
 from provision.pipeline import lock as locks
 from provision.pipeline.image import config
+from provision.pipeline.image.stored import NAME as REF_NAME
 from provision.wheels import uv
 from tests.conftest import absence
 from tests.integration.conftest import Eventually
@@ -83,6 +86,13 @@ try:
     time.sleep(60)
 except KeyboardInterrupt:
     sys.exit(42)
+"""
+OPENS = """
+#include <dlfcn.h>
+int answered(void) {
+    void *library = dlopen("libibverbs.so.1", RTLD_NOW);
+    return library ? ((int (*)(void)) dlsym(library, "answer"))() : 1;
+}
 """
 WRITES = """
 import getpass, json, os, pathlib, tempfile
@@ -202,6 +212,47 @@ def test_any_user_can_work(work: Path, toy: Image) -> None:
     assert (written.st_uid, written.st_gid) == (4242, 4243)
     code, _, err = run(work, "--as", toy.reference, *mounts, "--", "python", "-c", "open('/given/z', 'w')")
     assert code == 1 and "Read-only file system" in err
+
+
+def test_it_needs_neither_its_own_home_nor_a_root_that_can_be_written(toy: Image, client: Any) -> None:
+    """As Apptainer starts it: whoever it is, the home of that user, nothing to write to but /tmp."""
+    script = "import os, sqlite3, ssl, tempfile, uuid; tempfile.TemporaryFile().close(); print(os.path.expanduser('~'), os.getuid())"
+    options: dict[str, Any] = {"user": "31337:31337", "read_only": True, "tmpfs": {"/tmp": ""}, "environment": {"HOME": "/home/me"}}
+    told = client.containers.run(toy.image_id, ["python", "-c", script], working_dir="/", network_mode="none", remove=True, **options)
+    assert told.decode().strip() == "/home/me 31337"
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("umoci", "unshare", "setpriv"))) or os.geteuid() != 0, reason="needs umoci, and root")
+def test_an_ordinary_user_unpacks_and_starts_it_without_an_engine(toy: Image) -> None:
+    """As enroot and Apptainer do, with a user namespace alone."""
+    with tempfile.TemporaryDirectory() as name:
+        image.export(toy, image.output(f"oci:{name}/layout"), Watching())
+        Path(name).chmod(0o777)
+        nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", f"HOME={name}"]
+        (reference,) = (row["annotations"][REF_NAME] for row in json.loads((Path(name) / "layout" / "index.json").read_text())["manifests"])
+        unpack = ["umoci", "unpack", "--rootless", "--image", f"{name}/layout:{reference}", f"{name}/bundle"]
+        subprocess.run([*nobody, *unpack], check=True, capture_output=True)
+        root = f"{name}/bundle/rootfs"
+        script = f"mount --rbind /proc {root}/proc && exec chroot {root} /opt/env/bin/greet"
+        told = subprocess.run([*nobody, "unshare", "-r", "-m", "sh", "-c", script], check=True, capture_output=True, text=True)
+        assert told.stdout == "hello\n"
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+def test_a_library_without_a_search_path_finds_libibverbs_in_the_environment(work: Path, toy: Image) -> None:
+    """As libnccl.so of NVIDIA's wheels, which has none, opens it by name: no LD_LIBRARY_PATH, and ldconfig does not know /opt/env."""
+    compile = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o"]
+    subprocess.run([*compile, work / "libibverbs.so.1"], input="int answer(void) { return 7; }", text=True, check=True)
+    subprocess.run([*compile, work / "libcaller.so"], input=OPENS, text=True, check=True)
+    mounts = [
+        "--mount",
+        f"{work}/libibverbs.so.1:/opt/env/lib/libibverbs.so.1:ro",
+        "--mount",
+        f"{work}/libcaller.so:/given/libcaller.so:ro",
+    ]
+    script = "import ctypes, sys; sys.exit(ctypes.CDLL('/given/libcaller.so').answered())"
+    code, _, err = run(work, "--as", toy.reference, *mounts, "--", "python", "-c", script)
+    assert code == 7, err
 
 
 def test_the_engine_asks_for_its_health(toy: Image, client: Any, eventually: Eventually) -> None:
