@@ -181,6 +181,11 @@ def without_login(text: str) -> str:
     return re.sub(r"://[^/@\s]*@", "://", text)
 
 
+def without_credentials(text: str) -> str:
+    """The same without the tokens that channels take in their paths, /t/TOKEN/."""
+    return re.sub(r"/t/[^/\s]+(?=/|$)", "", without_login(text))
+
+
 def chosen(*sources: Sequence[Asked]) -> tuple[Asked, ...]:
     """What holds of what was asked for, strongest source first: each mirrored thing by the strongest that names it, and a folder of
     ours, which stands for everything, alone with what was asked for beside it."""

@@ -7,7 +7,7 @@ import pytest
 
 from provision import settings
 from provision.errors import IntegrityError, InvalidSpec, Unreachable
-from provision.mirrors import DIRECT, Asked, Mirrors, asked, chosen, without_login
+from provision.mirrors import DIRECT, Asked, Mirrors, asked, chosen, without_credentials, without_login
 
 HERE = Path("/desk")
 FORGE = "https://channels.invalid/conda-forge/"
@@ -184,3 +184,16 @@ def test_what_is_no_address_is_a_mistake_and_not_an_outage(monkeypatch: pytest.M
             settings.mirrors([], alias, environ)
     (tmp_path / "notaurl").mkdir()
     assert settings.mirrors([], "notaurl", {})[0].url == f"{tmp_path.as_uri()}/notaurl/"
+
+
+@pytest.mark.parametrize(
+    "given,left",
+    [
+        ("https://lab:secret@host/t/tk-1/lab/linux-64/a-1-0.conda", "https://host/lab/linux-64/a-1-0.conda"),
+        ("https://host/t/tk-1", "https://host"),
+        ("https://host/conda/t/tk-1/lab", "https://host/conda/lab"),
+        ("https://host/conda-forge/linux-64/t-1-0.conda", "https://host/conda-forge/linux-64/t-1-0.conda"),
+    ],
+)
+def test_addresses_without_what_opens_them(given: str, left: str) -> None:
+    assert without_credentials(given) == left

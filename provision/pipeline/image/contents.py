@@ -16,6 +16,7 @@ from typing import Any
 
 from provision.errors import IntegrityError, StaleLock
 from provision.fetch import sha256_of
+from provision.mirrors import without_credentials
 from provision.model import Prefix
 from provision.pipeline.image.groups import GROUPS as GROUPS
 from provision.pipeline.image.tar import Kind
@@ -134,11 +135,14 @@ def own_entries(inside: Path) -> list[Entry]:
 
 
 def without_host_paths(text: str) -> bytes:
-    """A conda-meta record without the keys that say where this host keeps its package cache and local channels."""
+    """A conda-meta record without the keys that say where this host keeps its package cache and local channels, and without what
+    lets anybody into a channel."""
     record = {key: value for key, value in json.loads(text).items() if key not in _HOST_KEYS}
     for key in ("url", "channel"):
         if str(record.get(key, "")).startswith("file:"):
             record[key] = without_folder(str(record[key]), keep=2 if key == "url" else 0)
+        elif isinstance(record.get(key), str):
+            record[key] = without_credentials(record[key])
     return (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
 
 

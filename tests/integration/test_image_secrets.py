@@ -1,0 +1,91 @@
+"""What opens a private channel or index must not lie in an image: every byte of one is looked through that was made of such packages."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import http.server
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision import conda
+from provision.mirrors import path_of
+from provision.model import Prefix
+from provision.pipeline import image, render
+from provision.pipeline.image import contents, oci
+from provision.wheels import uv
+from tests.integration.test_image import Made, Watching, build, resolution
+from tests.unit.test_image_stored import layout
+
+PASSWORD, TOKEN = "pass-6f1d", "token-93ac"
+GREETED = base64.b64encode(f"lab:{PASSWORD}".encode()).decode()
+
+
+class Guarded(http.server.SimpleHTTPRequestHandler):
+    """Files below /t/TOKEN/, for one user alone."""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") != f"Basic {GREETED}" or not self.path.startswith(f"/t/{TOKEN}/"):
+            self.send_error(401)
+            return
+        self.path = self.path.removeprefix(f"/t/{TOKEN}")
+        super().do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def address(made: Made) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Guarded, directory=str(made.folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://lab:{PASSWORD}@127.0.0.1:{server.server_port}/t/{TOKEN}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_path: Path) -> None:
+    def fetched(path: Path) -> str:
+        return f"{address}/{path.relative_to(made.folder).as_posix()}"
+
+    packages = tuple(replace(package, url=fetched(path_of(package.url))) for package in made.conda)
+    plain = made.lock()
+    wheels = tuple(replace(package, url=fetched(path_of(package.url))) for package in plain.by("pip"))
+    lock = replace(plain, packages=(*packages, *wheels))
+
+    def link(target: Path, final: Path = Path(contents.PREFIX)) -> None:
+        conda.link(packages, target, final=final, cache=tmp_path / "cache", progress=Watching())
+
+    place = tmp_path / "prefix"
+    place.mkdir()
+    link(place, place)
+    urls = [f"{package.name} @ {package.url}" for package in wheels]
+    options: list[str | Path] = ["--quiet", "--no-deps", "--no-index", "--cache-dir", tmp_path / "uv", "--python", place / "bin" / "python"]
+    subprocess.run([uv(), "pip", "install", *options, *urls], check=True)
+    secrets = [text.encode() for text in (PASSWORD, TOKEN, GREETED)]
+    left = b"".join(path.read_bytes() for path in place.rglob("*.json"))
+    assert any(secret in left for secret in secrets)  # installers write down where things came from
+    (place / "pip.conf").write_text(f"[global]\nindex-url = {address}/simple\n")
+    (place / ".netrc").write_text(f"machine 127.0.0.1 login lab password {PASSWORD}\n")
+    base = image.find_stored_base(f"oci:{layout(tmp_path / 'base')}")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "__main__.py").write_text("")
+    prefix = Prefix(name="toy", path=place, lock_sha256=lock.sha256)
+    built = build(made, lock, prefix, base, inside, tmp_path / "layout", link=link)
+    assert "python" in [layer.group for layer in built.layers]
+    for path in [path for path in built.layout.rglob("*") if path.is_file()]:
+        assert not [secret for secret in secrets if secret in path.read_bytes()], path
+    assert oci.read(built.layout) is not None
+    text = render.render_dockerfile("toy", image.dockerfile_context(resolution(), lock))[render.DOCKERFILE]
+    assert not [secret for secret in secrets if secret in text.encode()]
