@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from provision.conda.calls import again, client, last_cause, passing, run, unanswered_by
+from provision.conda.escaping import Guard
 from provision.conda.watching import Stalled, Watched, watched
 from provision.errors import IntegrityError, NoSpace, ToolFailed, Unreachable
 from provision.fetch import TIMEOUT, sha256_of
@@ -27,25 +28,41 @@ def link(
     """Fetch packages into `cache` and link them into `target`, an empty folder or none; paths inside the files name `final`. What a
     mirror served is recorded under its own address.
 
-    Raises IntegrityError when a file is not what the lock says, Unreachable when it cannot be had, NoSpace on a full disk.
+    A package in the cache whose files are not what it says is fetched again.
+
+    Raises IntegrityError when a file is not what the lock says or would be written elsewhere, Unreachable when it cannot be had, NoSpace
+    on a full disk.
     """
     fetched = [dataclasses.replace(package, url=mirrors.real(package.url)) for package in packages]
     for package in fetched:
         _verify_local(package)
     cache.mkdir(parents=True, exist_ok=True)
+    guard = Guard(cache, {package.name: package.filename for package in packages}, final)
     with progress.meter("linking conda packages", len(packages)) as meter:
         try:
-            _link(fetched, target, final, cache, meter.advance)
+            _link(fetched, target, final, cache, meter.advance, guard)
         except Exception as error:
-            raise _install_error(error, target) from error
+            raise _escape_error(guard) or _install_error(error, target) from error
     for ours, theirs in zip(packages, fetched):
         if ours.url != theirs.url:
             _name_own_address(target, ours)
 
 
-def _link(packages: Sequence[LockedPackage], target: Path, final: Path, cache: Path, advance: Callable[[int], None]) -> None:
+def _escape_error(guard: Guard) -> IntegrityError | None:
+    if not guard.refused:
+        return None
+    file, wrong = sorted(guard.refused.items())[0]
+    return IntegrityError(
+        f"The conda package {file} {wrong}; it was not installed.",
+        advice="No sound package does so: find out where it is from before you use anything else from there.",
+    )
+
+
+def _link(packages: Sequence[LockedPackage], target: Path, final: Path, cache: Path, advance: Callable[[int], None], guard: Guard) -> None:
     """One transaction, and again where it failed for what may pass: packages that have arrived are in the cache by then."""
     import rattler
+    from rattler.package_cache import PackageCache
+    from rattler.package_cache.package_cache import ValidationMode
 
     linked = 0
 
@@ -58,11 +75,12 @@ def _link(packages: Sequence[LockedPackage], target: Path, final: Path, cache: P
     def transaction() -> None:
         if target.exists():
             shutil.rmtree(target)
-        watch = Watched(more)
+        watch = Watched(more, guard.look)
         work = rattler.install(
             [_record(package) for package in packages],
             target,
             cache_dir=cache,
+            package_cache=PackageCache.new_layered([cache], validation_mode=ValidationMode.full()),
             platform=rattler.Subdir(packages[0].platform if packages else PLATFORM),
             execute_link_scripts=False,
             show_progress=False,

@@ -23,9 +23,9 @@ class Watched:
     """rattler's reporter. It calls from its own threads, and only the methods that are there; a number that a method returns comes
     back as that download's."""
 
-    def __init__(self, linked: Callable[[int], None]) -> None:
-        """linked: told how many packages are linked, each time one more is."""
-        self._told, self._count = linked, 0
+    def __init__(self, linked: Callable[[int], None], linking: Callable[[str], None] = lambda package: None) -> None:
+        """linked: told how many packages are linked, each time one more is. linking: told which package is linked next."""
+        self._told, self._count, self._linking = linked, 0, linking
         self._lock = threading.Lock()
         self._names: dict[int, str] = {}
         self._running: dict[int, int] = {}  # download -> bytes so far
@@ -51,6 +51,10 @@ class Watched:
     def on_download_completed(self, download_idx: int) -> None:
         with self._lock:
             self._running.pop(download_idx, None)
+
+    def on_link_start(self, operation: int, package_name: str) -> int:
+        self._linking(package_name)
+        return operation
 
     def on_link_complete(self, index: int) -> None:
         with self._lock:

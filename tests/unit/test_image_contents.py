@@ -68,27 +68,32 @@ def test_a_conda_link_out_of_the_environment_is_refused(tmp_path: Path, target: 
 
 
 def test_files_of_conda_packages_know_whose_they_are_and_what_they_must_be(tmp_path: Path) -> None:
-    """A file whose paths were rewritten is compared where its package was unpacked."""
-    unpacked, staging = tmp_path / "cache" / "tool-1.0-0", tmp_path / "staging"
-    for folder, name, text in ((unpacked, "tool", "/built/in"), (staging, "tool", "/opt/env"), (staging, "plain", "text")):
-        (folder / "bin").mkdir(parents=True, exist_ok=True)
-        (folder / "bin" / name).write_text(text)
-    rows = [
-        {"_path": "bin/tool", "path_type": "hardlink", "sha256": sha256(b"/built/in"), "prefix_placeholder": "/built/in"},
-        {"_path": "bin/plain", "path_type": "hardlink", "sha256": sha256(b"text")},
-    ]
-    (staging / "conda-meta").mkdir()
-    record = {"name": "tool", "extracted_package_dir": str(unpacked), "paths_data": {"paths": rows}}
-    (staging / "conda-meta" / "tool-1.0-0.json").write_text(json.dumps(record))
-    entries = by_path(list(contents.conda_entries(staging)))
-    assert {entry.conda for entry in entries.values()} == {"tool"}
-    assert entries["opt/env/bin/plain"].hashes == {sha256(b"text")}
+    """But for those whose paths were rewritten, and of those that two packages have either may be there."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "conda-meta").mkdir()
+    for name in ("tool", "plain", "both"):
+        (tmp_path / "bin" / name).write_text(name)
+    for package, files in (("one", {"tool": "/built/in", "plain": "", "both": ""}), ("two", {"both": ""})):
+        rows = [
+            {
+                "_path": f"bin/{name}",
+                "path_type": "hardlink",
+                "sha256": sha256(f"{name} of {package}".encode()),
+                "prefix_placeholder": built,
+            }
+            for name, built in files.items()
+        ]
+        (tmp_path / "conda-meta" / f"{package}-1.0-0.json").write_text(json.dumps({"name": package, "paths_data": {"paths": rows}}))
+    entries = by_path(list(contents.conda_entries(tmp_path)))
+    assert {path: entry.conda for path, entry in entries.items()} == {
+        "opt/env/bin/tool": "one", "opt/env/bin/plain": "one", "opt/env/bin/both": "two",
+        "opt/env/conda-meta/one-1.0-0.json": "one", "opt/env/conda-meta/two-1.0-0.json": "two",
+    }  # fmt: skip
     assert not entries["opt/env/bin/tool"].hashes
-    with pytest.raises(IntegrityError, match="bin/plain of the conda package tool is not what"):
-        contents.verify(entries["opt/env/bin/plain"], sha256(b"texT"))
-    (unpacked / "bin" / "tool").write_text("/built/iN")
-    with pytest.raises(IntegrityError, match=r"bin/tool of the conda package tool is not what .*tool-1.0-0"):
-        list(contents.conda_entries(staging))
+    assert entries["opt/env/bin/both"].hashes == {sha256(b"both of one"), sha256(b"both of two")}
+    contents.verify(entries["opt/env/bin/plain"], sha256(b"plain of one"))
+    with pytest.raises(IntegrityError, match="bin/plain of the conda package one is not what the package says"):
+        contents.verify(entries["opt/env/bin/plain"], sha256(b"another"))
 
 
 def test_own_part(tmp_path: Path) -> None:

@@ -62,7 +62,10 @@ def _find(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:
     damaged = kept.damaged(layout, [layer.digest for layer in written.layers])
     for digest in damaged:
         progress.warn(f"the layer {digest[:19]} in {layout} was damaged: it is not what its digest says, and is made again")
-    return None if damaged else _image(recipe, layout, written)
+    if damaged:
+        return None
+    oci.clear(layout)  # a build that was killed right after its end left what it replaced
+    return _image(recipe, layout, written)
 
 
 def _image(recipe: Recipe, layout: Path, written: oci.Written) -> Image:

@@ -9,13 +9,11 @@ import json
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from provision.errors import IntegrityError, StaleLock
-from provision.fetch import sha256_of
 from provision.mirrors import without_credentials
 from provision.model import Prefix
 from provision.pipeline.image.groups import GROUPS as GROUPS
@@ -92,7 +90,7 @@ def _conda_entry(path: Path, relative: str, hashes: frozenset[str]) -> Entry:
 
 
 def _told(staging: Path) -> _Told:
-    """A file whose paths were rewritten has another hash than its package says: there the package's own copy is looked at."""
+    """A file whose paths were rewritten has another hash than its package says; what it was made from, rattler has looked at."""
     told = _Told()
     for path in sorted((staging / "conda-meta").glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -104,25 +102,7 @@ def _told(staging: Path) -> _Told:
             told.sha256.setdefault(row["_path"], set()).add(row["sha256"])
             if row.get("prefix_placeholder"):
                 told.rewritten.add(row["_path"])
-                _check_original(record, row)
     return told
-
-
-def _check_original(record: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-    """Python packages that are the same for every Python (noarch) have their files elsewhere than where they are linked."""
-    folder, path = Path(record.get("extracted_package_dir") or "/nonexistent"), str(row["_path"])
-    places = (path, f"site-packages{path.partition('/site-packages')[2]}", f"python-scripts/{Path(path).name}")
-    original = next((folder / place for place in places if (folder / place).is_file()), None)
-    if original is not None and sha256_of(original) != row["sha256"]:
-        raise _damaged(record["name"], path, f" ({folder})")
-
-
-def _damaged(package: str, path: str, where: str = "") -> IntegrityError:
-    return IntegrityError(
-        f"{path} of the conda package {package} is not what the package says it is: its copy in the package cache was changed{where}.",
-        advice="Remove the package's folder from the cache, and the environment (`provision env remove`), which shares its files; "
-        "then build both again.",
-    )
 
 
 def own_entries(inside: Path) -> list[Entry]:
@@ -157,7 +137,10 @@ def verify(entry: Entry, digest: str) -> None:
     if not entry.hashes or digest in entry.hashes:
         return
     if entry.conda:
-        raise _damaged(entry.conda, entry.path)
+        raise IntegrityError(
+            f"/{entry.path} of the conda package {entry.conda} is not what the package says: it was changed while it was read.",
+            advice="Run the same command again: what is damaged in the package cache is fetched anew.",
+        )
     raise IntegrityError(
         f"{entry.source} was changed after it was installed: its hash is not the one in its wheel's RECORD.",
         advice="`provision env remove` the environment and build it again. If it stays so, the file is damaged in uv's cache, with which "

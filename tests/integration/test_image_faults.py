@@ -1,0 +1,112 @@
+"""What goes wrong while an image is built: the disk fills up, the process is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.errors import NoSpace
+from provision.pipeline.image import exporting, oci
+from tests.unit.test_image_making import CHANGED, FIRST, Lab, Listening
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 32 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+class Filling(Listening):
+    """Fills the disk while the image is written: what another user might do."""
+
+    def __init__(self, disk: Path) -> None:
+        super().__init__()
+        self._other = disk / "other"
+
+    def advance(self, amount: int) -> None:
+        super().advance(amount)
+        if self.written > MIB and not self._other.exists():
+            self._fill()
+
+    def _fill(self) -> None:
+        with self._other.open("wb", buffering=0) as file:
+            while True:
+                try:
+                    file.write(bytes(64 << 10))
+                except OSError:
+                    return
+
+
+def test_a_disk_that_fills_up_meanwhile(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(small_disk)
+    before = lab.build("toy", {"greet": "1.0"})
+    (small_disk / "prefixes" / "toy").rename(small_disk / "prefixes" / "first")
+    prefix = lab.prefix("toy", FIRST)
+    monkeypatch.setattr("tests.unit.test_image_making.Listening", lambda: Filling(small_disk))
+    with pytest.raises(NoSpace, match=r"The disk of .*/images is full"):
+        lab.build("toy", FIRST, prefix)
+    monkeypatch.undo()
+    assert [path.name for path in (small_disk / "images").iterdir()] == ["toy"]
+    found = oci.read(before.layout)
+    assert found is not None
+    assert found.manifest_digest == before.manifest_digest
+    (small_disk / "other").unlink()
+    assert lab.build("toy", FIRST, prefix).layers[:1] == before.layers[:1]
+
+
+@pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
+def test_a_disk_that_is_too_small_for_an_archive(small_disk: Path, tmp_path: Path, kind: str) -> None:
+    made = Lab(tmp_path).build("toy", FIRST)
+    (small_disk / "other").write_bytes(bytes(25 * MIB))
+    with pytest.raises(NoSpace, match="was not written"):
+        exporting.export(made, exporting.output(f"{kind}:{small_disk / 'toy.tar'}"), Listening())
+    assert [path.name for path in small_disk.iterdir()] == ["other"]
+
+
+def test_a_disk_that_is_too_small_is_known_before(small_disk: Path) -> None:
+    lab = Lab(small_disk)
+    prefix = lab.prefix("toy", FIRST)
+    (small_disk / "other").write_bytes(bytes(15 * MIB))
+    with pytest.raises(NoSpace, match=r"The image needs 0\.0 GB"):
+        lab.build("toy", FIRST, prefix)
+    assert list((small_disk / "images").iterdir()) == []
+
+
+def test_killed_at_any_step_there_is_the_old_image_or_none_and_the_next_build_is_whole(tmp_path: Path) -> None:
+    script = Path(__file__).parent / "killed_build.py"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["from nothing: none"] > 20
+    assert seen["over another: old"] > 20
+    assert seen["over another: none"] == 1  # between two renames; the next run brings the old one back
+    assert seen["from nothing: new"] > 0
+    assert seen["over another: new"] > 0
+
+
+def test_what_a_killed_build_had_finished_is_not_made_again(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    whole = lab.build("toy", FIRST)
+    half = whole.layout.with_name(".toy.new")
+    whole.layout.rename(half)
+    for name in ("index.json", "oci-layout", *(f"blobs/sha256/{digest[7:]}" for digest in (whole.image_id, whole.manifest_digest))):
+        (half / name).unlink()
+    (half / "blobs" / "sha256" / ".large").write_bytes(b"half a layer")
+    assert lab.build("toy", CHANGED).layers[:5] == whole.layers[:5]
+    assert lab.said.written < 10_000
+    assert [path.name for path in whole.layout.parent.iterdir()] == ["toy"]
