@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import random
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from provision.errors import IntegrityError, InvalidSpec
-from provision.pipeline.image import inspecting
-from tests.unit.test_image_layers import archive
+from provision.pipeline.image import inspecting, layers, packages, within
+from tests.unit.test_image_layers import archive, digest
 
 
 def libc(version: str) -> bytes:
@@ -70,6 +72,79 @@ def test_bases_that_will_do(tmp_path: Path, layers: list[bytes]) -> None:
 def test_bases_that_will_not(tmp_path: Path, layers: list[bytes], words: str) -> None:
     with pytest.raises(InvalidSpec, match=f"The base lab:1 {words}"):
         check(tmp_path, *layers)
+
+
+def hostile() -> bytes:
+    """A layer with members that would harm whoever unpacked it as they say."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, kind, target in (
+            ("/etc/cron.d/absolute", tarfile.REGTYPE, ""),
+            ("../../../up", tarfile.REGTYPE, ""),
+            ("opt", tarfile.SYMTYPE, "/etc"),
+            ("opt/through", tarfile.REGTYPE, ""),
+            ("bin", tarfile.SYMTYPE, "../../../../usr/bin"),
+            ("dev/null", tarfile.CHRTYPE, ""),
+            ("dev/sda", tarfile.BLKTYPE, ""),
+            ("run/pipe", tarfile.FIFOTYPE, ""),
+            ("hard", tarfile.LNKTYPE, "/etc/shadow"),
+            ("lib64/libc.so.6", tarfile.LNKTYPE, "../../../etc/shadow"),
+            ("lib/libc.so.6", tarfile.SYMTYPE, "/proc/self/mem"),
+            ("lib/x86_64-linux-gnu/libc.so.6", tarfile.FIFOTYPE, ""),
+            ("etc/os-release", tarfile.LNKTYPE, "nowhere"),
+            ("../.wh..wh..opq", tarfile.REGTYPE, ""),
+            ("usr/.wh.", tarfile.REGTYPE, ""),
+            ("x" * 5000, tarfile.REGTYPE, ""),
+            ("bad\udcff\nname", tarfile.REGTYPE, ""),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.devmajor = kind, target, 1
+            tar.addfile(member)
+    return made.getvalue()
+
+
+def test_a_hostile_base_is_only_bytes(tmp_path: Path) -> None:
+    """Nothing of it is unpacked: its layers are passed on as they are, and whatever runs the image unpacks them within its own root."""
+    bad, good = hostile(), archive(SHELL, DEBIAN)
+    (tmp_path / "blobs").mkdir()
+    made = layers.write_base([archive(("x", bad), ("../../y", good))], [digest(bad), digest(good)], tmp_path / "blobs", lambda _: None)
+    blobs = [tmp_path / "blobs" / layer.digest[7:] for layer in made]
+    assert [blob.read_bytes() for blob in blobs] == [bad, good]
+    assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
+    inspecting.check("lab:1", blobs, "2.28")
+    assert within.within(blobs, packages.FILES, packages.RPM, 1 << 20).files == {}
+    with pytest.raises(InvalidSpec, match="has no glibc"):
+        inspecting.check("lab:1", blobs[:1], "2.28")
+
+
+def test_a_libc_of_another_name_or_of_no_end(tmp_path: Path) -> None:
+    second = tarfile.TarInfo("lib64/libc.so.6")
+    second.type, second.linkname = tarfile.LNKTYPE, "lib64/libc-2.31.so"
+    made = io.BytesIO(archive(("lib64/libc-2.31.so", libc("2.31")), SHELL))
+    with tarfile.open(fileobj=made, mode="a") as tar:
+        tar.addfile(second)
+    check(tmp_path, made.getvalue(), glibc="2.31")
+    huge = tarfile.TarInfo("lib64/libc.so.6")
+    huge.size = 1 << 40
+    with (tmp_path / "0").open("wb") as file:
+        file.write(huge.tobuf())
+        file.truncate((1 << 40) + 2048)
+    with pytest.raises(InvalidSpec, match="has no glibc"):
+        inspecting.check("lab:1", [tmp_path / "0"], "2.28")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_garbled_layer_is_read_or_refused(tmp_path: Path, seed: int) -> None:
+    """Bytes changed at random, mostly within headers."""
+    chance = random.Random(seed)
+    garbled = bytearray(hostile() + archive(SHELL, DEBIAN))
+    for _ in range(chance.randint(1, 30)):
+        garbled[chance.randrange(len(garbled)) & ~0x180] = chance.randrange(256)
+    (tmp_path / "layer").write_bytes(garbled)
+    with contextlib.suppress(IntegrityError, InvalidSpec):
+        inspecting.check("lab:1", [tmp_path / "layer"], "2.28")
+    with contextlib.suppress(IntegrityError):
+        within.within([tmp_path / "layer"], packages.FILES, packages.RPM, 1 << 20)
 
 
 def test_a_layer_that_is_no_archive(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ SHELL = ("bin/sh", "usr/bin/sh")
 LIBC = re.compile(r"(?:usr/)?lib(?:64)?(?:/[^/]+-linux-gnu)?/libc(?:\.so\.6|-2\.\d+\.so)")
 # glibc's banner, which `libc.so.6` prints when it is run.
 BANNER = re.compile(rb"GNU C Library [^\n]*version (\d+\.\d+)")
+LIBC_LIMIT = 64 << 20  # glibc is 2 MB; what calls itself so and is larger is not read
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 
 
@@ -61,7 +62,7 @@ def _add(root: Root, layer: Path) -> None:
         with tarfile.open(layer, "r:") as archive:
             for member in archive:
                 _take(root, archive, member)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError) as error:
         raise IntegrityError(f"A layer of the base is no archive: {error}.", advice="Load or save the base again.") from error
 
 
@@ -74,15 +75,19 @@ def _take(root: Root, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None
         root.forget(posixpath.join(folder, name[len(WHITEOUT) :]))
     elif path in SHELL:
         root.shells.add(path)
-    elif LIBC.fullmatch(path) and member.isreg():
+    elif LIBC.fullmatch(path) and (member.isreg() or member.islnk()):
         version = _version(archive, member)
         if version:
             root.libc[path] = version
 
 
 def _version(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
-    file = archive.extractfile(member)
-    match = BANNER.search(file.read()) if file else None
+    """Of a file, or of one that has two names in this layer; of nothing else: extractfile would look for what a link names."""
+    try:
+        file = archive.extractfile(member) if member.size <= LIBC_LIMIT else None
+    except KeyError:  # a second name of a file that is not in this layer
+        return None
+    match = BANNER.search(file.read(LIBC_LIMIT)) if file else None
     return match[1].decode() if match else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
 import tarfile
@@ -59,7 +60,7 @@ def within(layers: Sequence[Path], wanted: re.Pattern[str], noticed: re.Pattern[
             with tarfile.open(layer, "r:") as archive:
                 for member in archive:
                     _take(found, archive, member, wanted, noticed, limit)
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError, OverflowError) as error:
             raise IntegrityError(f"A layer of the image is no archive: {error}.", advice="Build the image again.") from error
     return found
 
@@ -80,5 +81,7 @@ def _take(
         found.links.pop(path, None)
         if member.issym():
             found.links[path] = member.linkname
-        elif (member.isreg() or member.islnk()) and member.size <= limit and (file := archive.extractfile(member)):
-            found.files[path] = file.read()
+        elif (member.isreg() or member.islnk()) and member.size <= limit:
+            with contextlib.suppress(KeyError):  # a second name of a file that is not in this layer
+                file = archive.extractfile(member)
+                found.files[path] = file.read(limit) if file else b""
