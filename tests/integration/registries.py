@@ -124,6 +124,14 @@ def refuse(request: BaseHTTPRequestHandler, status: int, **headers: str) -> bool
     return True
 
 
+def answer(request: BaseHTTPRequestHandler, content: bytes) -> bool:
+    request.send_response(200)
+    request.send_header("Content-Length", str(len(content)))
+    request.end_headers()
+    request.wfile.write(content)
+    return True
+
+
 def log_in(host: str, user: str, password: str) -> None:
     folder = Path(os.environ["DOCKER_CONFIG"])
     folder.mkdir(exist_ok=True)

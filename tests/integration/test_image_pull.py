@@ -24,7 +24,7 @@ from provision.pipeline.image import kept, layers, oci, stored
 from provision.pipeline.image.registry import talking
 from provision.workflows import registries
 from provision.workflows.plan import Context
-from tests.integration.registries import BIG, Line, htpasswd, log_in, made, refuse, serving
+from tests.integration.registries import BIG, Line, answer, htpasswd, log_in, made, refuse, serving
 from tests.integration.test_image import Watching
 from tests.unit.test_image_stored import layout
 
@@ -215,11 +215,7 @@ def test_wrong_bytes_are_refused_and_leave_nothing(host: str, toy: Image, contex
         content = bytearray(oci.blob(toy.layout, request.path.rpartition("/")[2]).read_bytes())
         content[1000 if len(content) > 1000 else 100] ^= 1
         content += b"more" if what == "more" else b""
-        request.send_response(200)
-        request.send_header("Content-Length", str(len(content)))
-        request.end_headers()
-        request.wfile.write(content)
-        return True
+        return answer(request, bytes(content))
 
     with Line(host, lying).open() as here, pytest.raises(IntegrityError):
         pull(context, f"{here}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
@@ -262,6 +258,28 @@ def test_the_user_of_docker_login_may_pull(context: Context, tmp_path: Path) -> 
         log_in(host, "lab", "wrong")
         with pytest.raises(ToolFailed, match="docker login"):
             pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'other'}")
+
+
+def test_a_token_that_runs_out_is_fetched_anew(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    """Each is good for two requests; the big layer also breaks off."""
+    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+    given: list[int] = []
+
+    def guarded(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        if request.path.startswith("/token"):
+            given.append(2)
+            return answer(request, json.dumps({"token": f"number{len(given)}"}).encode())
+        if not given or request.headers.get("Authorization") != f"Bearer number{len(given)}" or not given[-1]:
+            own = f"127.0.0.1:{request.server.server_port}"  # type: ignore[attr-defined]
+            return refuse(request, 401, WWW_Authenticate=f'Bearer realm="http://{own}/token",service="lab",scope="repository:x:pull"')
+        given[-1] -= 1
+        del request.headers["Authorization"]
+        return is_big(request, toy) and half(request, content, begins(request))
+
+    with Line(host, guarded).open() as here:
+        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+    assert len(given) >= 4
 
 
 @pytest.mark.needs("skopeo")

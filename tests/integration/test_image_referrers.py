@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from provision.cli import cli
 from provision.errors import IntegrityError
 from provision.model import Image
 from provision.pipeline import image, passport
 from provision.pipeline.image import oci
 from provision.workflows import registries
-from tests.integration.registries import Line, made, serving
+from tests.integration.registries import Line, answer, made, refuse, serving
 from tests.integration.test_image import Watching
+from tests.unit.test_image_materials import folder
+
+__all__ = ["folder"]
 
 pytestmark = pytest.mark.needs("docker-registry")
 
 KIND = "application/vnd.lab.note.v1+json"
+BILLS = ["application/vnd.cyclonedx+json", "application/spdx+json"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +52,7 @@ class Api:
             return self._note(request, body)
         if "/referrers/" in request.path:
             rows = self.noted.get(request.path.rpartition("/")[2], [])
-            return answer(request, 200, json.dumps({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}).encode())
+            return answer(request, json.dumps({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}).encode())
         return False
 
     def _note(self, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -59,12 +65,50 @@ class Api:
         return False
 
 
-def answer(request: BaseHTTPRequestHandler, status: int, content: bytes) -> bool:
-    request.send_response(status)
-    request.send_header("Content-Length", str(len(content)))
-    request.end_headers()
-    request.wfile.write(content)
-    return True
+@pytest.mark.parametrize("method", ["none", "zstd"])
+def test_push_attaches_verdicts_and_bills(host: str, folder: Path, method: image.Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """folder: an environment with an image and a passport, in the working folder."""
+    for name in ("DATA", "CACHE"):
+        monkeypatch.setenv(f"PROVISION_{name}", str(folder / name))
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+    known = json.loads((folder / passport.FILE).read_text())
+    known["lock"]["sha256"] = known["image"]["lock_sha256"]
+    found = {"measured_on": {"host": "node1"}, "report": {"schema": 2, "started_at": "2026-11-21T19:44:37Z"}}
+    known["smoke"] = {"prefix": {"verdict": "warn", **found}, "image": {"verdict": "pass", "image_id": known["image"]["image_id"], **found}}
+    (folder / passport.FILE).write_text(json.dumps(known))
+    place = f"{host}/lab/pushed-{method}:1"
+    for sent in (True, False):
+        done = CliRunner().invoke(cli, ["image", "push", "lab", place, "--compression", method, "--json"])
+        assert done.exit_code == 0, done.output
+        pushed = json.loads(done.stdout)
+        assert (pushed["sent"] > 0) == sent
+        assert pushed["attached"] == [
+            "smoke (prefix): warn",
+            "smoke (image): pass",
+            "application/vnd.cyclonedx+json",
+            "application/spdx+json",
+        ]
+    at = image.target(place)
+    digest = pushed["reference"].partition("@")[2]
+    (bill,) = image.referrers(at, digest, BILLS[0])
+    said = json.loads(image.content(at, digest, bill, BILLS[0]))
+    assert said["metadata"]["component"]["version"] == digest
+    shown = json.loads(CliRunner().invoke(cli, ["image", "show", place, "--json"]).stdout)
+    assert (shown["reference"], [one["verdict"] for one in shown["verdicts"]]) == (pushed["reference"], ["pass", "warn"])
+    assert shown["layers"][0]["mediaType"] == oci.LAYER + ("" if method == "none" else f"+{method}")
+
+
+def test_a_registry_that_takes_no_referrers_has_the_image(host: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROVISION_DATA", str(folder / "data"))
+
+    def strict(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        return request.command == "PUT" and "/manifests/" in request.path and b'"subject"' in body and refuse(request, 400)
+
+    with Line(host, strict).open() as here:
+        done = CliRunner().invoke(cli, ["image", "push", "lab", f"{here}/lab/strict:1", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["attached"] == []
+    assert "not everything that is known of the image was attached" in done.stderr
 
 
 @pytest.mark.parametrize("api", [False, True])

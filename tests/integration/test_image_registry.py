@@ -20,7 +20,7 @@ from provision.inside.smoke.launcher import free_port
 from provision.pipeline import image
 from provision.pipeline.image import oci
 from provision.pipeline.image.registry import pushing, talking
-from tests.integration.registries import BIG, Line, htpasswd, log_in, made, refuse, serving
+from tests.integration.registries import BIG, Line, answer, htpasswd, log_in, made, refuse, serving
 from tests.integration.test_image import Watching
 
 pytestmark = pytest.mark.needs("docker-registry")
@@ -136,12 +136,7 @@ def test_a_token_is_fetched_where_the_registry_says(host: str, tmp_path: Path) -
         own = f"127.0.0.1:{request.server.server_port}"  # type: ignore[attr-defined]
         if request.path.startswith("/token"):
             asked.append(f"{request.path} {request.headers.get('Authorization', '')}")
-            content = json.dumps({"token": "opensesame"}).encode()
-            request.send_response(200)
-            request.send_header("Content-Length", str(len(content)))
-            request.end_headers()
-            request.wfile.write(content)
-            return True
+            return answer(request, json.dumps({"token": "opensesame"}).encode())
         if request.headers.get("Authorization") == "Bearer opensesame":
             del request.headers["Authorization"]
             return False

@@ -10,13 +10,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from provision.folders import Folders
 from provision.model import Image, Lock, Prefix
 from provision.pipeline import image
+from provision.pipeline import lock as locks
 from provision.pipeline.image import contents, exporting, oci
+from provision.workflows.build import make_image
+from provision.workflows.plan import Context, Plan
+from tests.integration.registries import serving
 from tests.integration.test_image import Made, Watching, build, resolution
 from tests.unit.test_image_stored import layout
 
@@ -131,6 +137,33 @@ def test_umoci_unpacks_it(built: Image, tmp_path: Path, method: image.Method) ->
     assert (environment / "bin" / "python").exists()
     run = json.loads((tmp_path / "bundle" / "config.json").read_text())["process"]
     assert (run["user"]["uid"], run["cwd"]) == (1000, "/workspace")
+
+
+@pytest.mark.needs("docker-registry", "skopeo")
+def test_a_base_in_a_registry_makes_the_same_layers(
+    made: Made, lock: Lock, prefix: Prefix, base: Path, built: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    where = Folders(data=tmp_path / "data", cache=made.folder / "cache-of-all", envs=tmp_path / "envs")
+    context = Context(where=where, progress=Watching())
+    with serving(tmp_path / "registry") as host:
+        copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
+        subprocess.run([*copy, f"oci:{base}", f"docker://{host}/lab/base:12"], check=True)
+        nothing = locks.Inputs(
+            environment="", virtual_packages="", conda=(), pip=(), channels=(), machines={}, sha256="", former_sha256=""
+        )  # fmt: skip
+        asked = replace(resolution(), spec=replace(resolution().spec, base=f"{host}/lab/base:12"))
+        wanted = Plan(
+            folder=where.envs, resolution=asked, asked={}, templates=context.templates, texts={}, edited=(), inputs=nothing, lock=lock,
+            lock_is_current=True, python_from="host", prefix_path=prefix.path,
+        )  # fmt: skip
+        found, anew = make_image(context, wanted, lock, prefix, None)
+    assert anew
+    assert found.base == f"{host}/lab/base:12"
+    own = {layer.group for layer in found.layers} - {"provision"}  # the smoke test is a toy in `built`
+    assert [one for one in found.layers if one.group in own] == [one for one in built.layers if one.group in own]
+    again, anew = make_image(context, wanted, lock, prefix, None)  # the registry is gone
+    assert (again, anew) == (found, False)
 
 
 def test_a_layout_that_was_written_is_whole(built: Image, tmp_path: Path) -> None:
