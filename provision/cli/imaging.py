@@ -39,6 +39,9 @@ def image() -> None:
     help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE; several times.  [default: docker]",
 )
 @compression
+@click.option(
+    "--tag", "tags", multiple=True, metavar="NAME[:TAG]", help="A name for it in the engine, and in what is written; several times."
+)
 @dry
 @no_wait
 @common
@@ -55,13 +58,14 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
     context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
     outputs = tuple(images.output(text) for text in options["outputs"])
     _check_compression(options["compression"], outputs)
+    tags = tuple(images.name_of(text) for text in options["tags"])
     wish = wish_of(name, options, image="demand")
     if dry_run:
         from provision.workflows.preview import build_preview
 
         steps = [step for step in build_preview(context, wish) if step["stage"] == "image"]
         return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
-    wanted, made, anew = workflow.build_image(context, wish, outputs, options["compression"])
+    wanted, made, anew = workflow.build_image(context, wish, outputs, options["compression"], tags)
     import shlex
 
     from provision.pipeline.image import run_command
@@ -71,6 +75,7 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
         *(f"wrote {to}" for to in outputs if to.path is not None),
     ]
     if not outputs or any(to.path is None for to in outputs):
+        lines += [f"tagged {tag}" for tag in tags]
         lines.append(shlex.join(run_command(wanted.resolution, made.reference)))
     return console.result(made, lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,12 +133,16 @@ def _remove_image(name: str, layout: Path) -> list[str]:
 
 
 def build_image(
-    context: Context, wish: Wish, outputs: Sequence[images.Output] = (), compression: images.Method = "none"
+    context: Context,
+    wish: Wish,
+    outputs: Sequence[images.Output] = (),
+    compression: images.Method = "none",
+    tags: Sequence[str] = (),
 ) -> tuple[Plan, Image, bool]:
     """`provision image build`: the image of an environment whose lock is current; its prefix is made if it is not there.
 
     outputs: where it goes beside our own folder; none: into the engine. No engine is needed for paths, if the base lies on disk too.
-    compression: of the layers in OCI layouts and archives.
+    compression: of the layers in OCI layouts and archives. tags: more names in the engine, and the names in outputs.
     """
     to_engine = not outputs or any(to.path is None for to in outputs)
     client = images.demand_engine("name a place on disk with --output") if to_engine else images.engine()[0]
@@ -151,10 +155,13 @@ def build_image(
         check_place(wanted)
         prefix, _ = keep_prefix(context, wanted, lock)
         image, made = make_image(context, wanted, lock, prefix, client, to_engine)
+        if client is not None and to_engine:
+            for name in tags:
+                images.tag(client, replace(image, reference=name))
         for to in outputs:
             if to.path is not None:
                 method: images.Method = compression if to.kind in images.COMPRESSED else "none"
-                images.export(images.pack(image, method, context.where.packed, context.progress), to, context.progress)
+                images.export(images.pack(image, method, context.where.packed, context.progress), to, context.progress, tags)
         result = BuildResult(
             name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
             image=image, kernel=None, smoke=(),

@@ -395,6 +395,16 @@ def test_loading_again_sends_nothing(loaded: Image, docker_client: Any) -> None:
     assert sorted(tags) == sorted([f"provision/toy:{loaded.lock_sha256[:12]}", "provision/toy:latest"])
 
 
+def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
+    image.tag(docker_client, replace(loaded, reference="provision-test-lab/toy:2"))
+    try:
+        image.remove("toy", docker_client)
+        assert docker_client.images.get(loaded.image_id).tags == ["provision-test-lab/toy:2"]
+        assert not image.load(loaded, docker_client, Watching())  # it is there
+    finally:
+        docker_client.images.remove("provision-test-lab/toy:2")
+
+
 def test_a_small_change_sends_small_layers(
     made: Made, base: image.BaseImage, inside: Path, loaded: Image, docker_client: Any, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from provision.errors import IntegrityError, InvalidSpec, ProvisionError, Taken, ToolMissing
 from provision.model import Image, Layer
-from provision.pipeline.image import exporting, layers, oci, stored
+from provision.pipeline.image import bases, exporting, layers, oci, stored
 from tests.unit.test_image_layers import archive, digest, ignore
 
 ENVIRONMENT = ["PATH=/bin", "LANG=C"]
@@ -174,6 +174,35 @@ def test_what_is_written_is_the_image_and_can_be_a_base_again(image: Image, tmp_
     assert base.reference == ("provision/toy:1" if kind == "docker-archive" else "lab:12")
     assert layers_of(base, tmp_path / "blobs") == LAYERS
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy"]
+
+
+@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
+def test_what_is_written_has_the_names_that_were_asked_for(image: Image, tmp_path: Path, kind: str) -> None:
+    to = exporting.output(f"{kind}:{tmp_path / 'toy'}")
+    exporting.export(image, to, Silent(), ["lab.org:5000/ml/toy:2"])
+    base = stored.find_base(str(to))
+    assert (base.reference, base.digest) == ("lab.org:5000/ml/toy:2", image.image_id)
+    exporting.export(image, to, Silent(), ["lab/toy:2", "lab/toy:latest"])
+    if kind == "oci":
+        rows = json.loads((tmp_path / "toy" / "index.json").read_bytes())["manifests"]
+        assert [row["annotations"][oci.NAME] for row in rows] == ["lab/toy:2", "lab/toy:latest"]
+        assert {row["digest"] for row in rows} == {image.manifest_digest}
+    assert stored.find_base(str(to)).digest == image.image_id  # one image, whatever it is called
+
+
+@pytest.mark.parametrize(
+    "text,name", [("toy", "toy:latest"), ("ml/toy:2.3-cuda_12", "ml/toy:2.3-cuda_12"), ("Host.lab:5000/toy", "Host.lab:5000/toy:latest")]
+)
+def test_names_of_images(text: str, name: str) -> None:
+    assert bases.name_of(text) == name
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Toy", "toy:", "toy:-x", "a//b", f"toy@sha256:{'0' * 64}", f"sha256:{'0' * 64}", "toy tag", "-toy", "toy:x:y"]
+)
+def test_what_is_no_name_of_an_image(text: str) -> None:
+    with pytest.raises(InvalidSpec, match="is no name for an image"):
+        bases.name_of(text)
 
 
 def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) -> None:

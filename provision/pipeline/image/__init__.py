@@ -7,7 +7,7 @@ compressing, exporting and registry (other forms and places for it) and dockerfi
 """
 
 from provision.pipeline.image.assemble import build, find
-from provision.pipeline.image.bases import BaseImage, chosen_base, is_stored
+from provision.pipeline.image.bases import BaseImage, chosen_base, is_stored, name_of
 from provision.pipeline.image.compressing import METHODS, Method, pack
 from provision.pipeline.image.config import reference, repository, source_date_epoch
 from provision.pipeline.image.contents import PREFIX
@@ -82,6 +82,7 @@ __all__ = [
     "load",
     "look",
     "mount",
+    "name_of",
     "needs",
     "notebook",
     "output",

@@ -85,6 +85,17 @@ def chosen_base(reference: str | None) -> str:
     return reference
 
 
+def name_of(text: str) -> str:
+    """A name for an image as NAME:TAG, with `latest` where a user gave none; InvalidSpec for what engines would not take."""
+    last = text.rpartition("/")[2]
+    if not _REFERENCE.fullmatch(text) or "@" in text or text.startswith("sha256:"):
+        raise InvalidSpec(
+            f"{text!r} is no name for an image.",
+            advice="Write name or name:tag, in lower-case letters and digits; a registry's host may stand before it.",
+        )
+    return text if ":" in last else f"{text}:latest"
+
+
 def is_stored(reference: str | None) -> bool:
     """Whether a reference names an image on disk, for which no engine is needed."""
     return reference is not None and STORED.fullmatch(reference) is not None

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,8 +41,8 @@ def output(text: str) -> Output:
     return Output(kind="docker") if match[1] else Output(kind=match[2], path=Path(match[3]).absolute())  # type: ignore[arg-type]
 
 
-def export(image: Image, to: Output, progress: Progress) -> None:
-    """Write the image to a path; what was there is replaced when the new one is whole.
+def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = ()) -> None:
+    """Write the image to a path; what was there is replaced when the new one is whole. names: in place of its own.
 
     Taken where something else is there: only a layout or a file is replaced. NoSpace where the disk is full.
     """
@@ -51,9 +51,10 @@ def export(image: Image, to: Output, progress: Progress) -> None:
     try:
         to.path.parent.mkdir(parents=True, exist_ok=True)
         if to.kind == "oci":
-            _copy_layout(image.layout, to.path)
+            _copy_layout(image.layout, to.path, names)
         else:
-            pieces = _oci_archive(image) if to.kind == "oci-archive" else loading.archive(image, tags=[image.reference], read=kept.pieces)
+            tags = names or [image.reference]
+            pieces = _oci_archive(image, names) if to.kind == "oci-archive" else loading.archive(image, tags=tags, read=kept.pieces)
             _write(pieces, to.path, sum(layer.size for layer in image.layers), progress)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -72,15 +73,15 @@ def _refuse_other(to: Output) -> None:
         raise Taken(f"{path} is there and is no {'image layout' if to.kind == 'oci' else 'file'}.", advice="Name another place.")
 
 
-def _copy_layout(layout: Path, to: Path) -> None:
+def _copy_layout(layout: Path, to: Path, names: Sequence[str]) -> None:
     """Blobs never change, so where both lie on one file system a second name will do. Damaged ones are never passed on."""
     if bad := kept.damaged(layout, [f"sha256:{blob.name}" for blob in oci.blobs(layout).iterdir()]):
         raise kept.broken(oci.blob(layout, bad[0]))
     with oci.building(to) as new:
         for blob in oci.blobs(layout).iterdir():
             link_or_copy(blob, oci.blobs(new) / blob.name)
-        for name in ("index.json", "oci-layout"):
-            shutil.copyfile(layout / name, new / name)
+        (new / "index.json").write_bytes(oci.index(layout, names))
+        shutil.copyfile(layout / "oci-layout", new / "oci-layout")
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -91,10 +92,12 @@ def link_or_copy(source: Path, target: Path) -> None:
             file.writelines(kept.pieces(source))
 
 
-def _oci_archive(image: Image) -> Iterator[bytes]:
+def _oci_archive(image: Image, names: Sequence[str]) -> Iterator[bytes]:
     """The layout as one tar, small documents first."""
-    for name in ("oci-layout", "index.json"):
-        yield from loading.member(name, image.layout / name)
+    yield from loading.member("oci-layout", image.layout / "oci-layout")
+    index = oci.index(image.layout, names)
+    yield tar.header("index.json", kind="file", mode=0o644, mtime=0, size=len(index))
+    yield index + tar.padding(len(index))
     blobs = sorted(oci.blobs(image.layout).iterdir(), key=lambda path: (path.stat().st_size, path.name))
     for blob in blobs:
         yield from loading.member(blob.relative_to(image.layout).as_posix(), blob, kept.pieces(blob))

@@ -21,6 +21,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 GROUP = "org.provision.group"
+NAME = "org.opencontainers.image.ref.name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,7 @@ def write(layout: Path, config: Mapping[str, Any], layers: Sequence[Layer], anno
     }
     digest, size = _put(layout, manifest)
     entry = {
-        "annotations": {"org.opencontainers.image.ref.name": name},
+        "annotations": {NAME: name},
         "digest": digest,
         "mediaType": MANIFEST,
         "platform": {"architecture": "amd64", "os": "linux"},
@@ -109,6 +110,16 @@ def write(layout: Path, config: Mapping[str, Any], layers: Sequence[Layer], anno
     (layout / "index.json").write_bytes(canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2}))
     (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
     return Written(manifest_digest=digest, config_digest=config_digest, layers=tuple(layers), annotations=dict(annotations))
+
+
+def index(layout: Path, names: Sequence[str]) -> bytes:
+    """The index.json of a layout of ours with the image under these names; as it is if there are none."""
+    content = (layout / "index.json").read_bytes()
+    if not names:
+        return content
+    document = json.loads(content)
+    (entry,) = document["manifests"]
+    return canonical({**document, "manifests": [{**entry, "annotations": {NAME: name}} for name in names]})
 
 
 def read(layout: Path) -> Written | None:

@@ -119,7 +119,8 @@ def _find(source: Source) -> Found:
 def _linux(source: Source, index: dict[str, Any]) -> dict[str, Any]:
     """The entry for linux/amd64 (or the only one), also where indexes are nested."""
     rows = [row for row in index["manifests"] if row.get("mediaType") in (*MANIFESTS, *LISTS)]
-    fitting = [row for row in rows if _platform(row) in (None, ("linux", "amd64"))]
+    named = {row["digest"]: row for row in reversed(rows)}  # an image that has several names is one
+    fitting = [row for row in named.values() if _platform(row) in (None, ("linux", "amd64"))]
     if len(fitting) != 1:
         there = ", ".join("/".join(_platform(row) or ("any",)) for row in rows) or "none"
         raise InvalidSpec(
