@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import NoSpace
+from provision.errors import IntegrityError, NoSpace
+from provision.pipeline import image
 from provision.pipeline.image import exporting, oci
-from tests.unit.test_image_making import CHANGED, FIRST, Lab, Listening
+from tests.unit.test_image_making import CHANGED, FIRST, Lab, Listening, flip
 
 MIB = 1 << 20
 
@@ -110,3 +111,20 @@ def test_what_a_killed_build_had_finished_is_not_made_again(tmp_path: Path) -> N
     assert lab.build("toy", CHANGED).layers[:5] == whole.layers[:5]
     assert lab.said.written < 10_000
     assert [path.name for path in whole.layout.parent.iterdir()] == ["toy"]
+
+
+@pytest.mark.docker
+def test_an_engine_refuses_a_damaged_layer_and_the_layer_is_named(tmp_path: Path) -> None:
+    client, lab = image.demand_engine(), Lab(tmp_path)
+    made = lab.build("damaged", FIRST)
+    torch = next(layer for layer in made.layers if layer.group == "torch")
+    flip(oci.blob(made.layout, torch.digest), unseen=True)
+    try:
+        with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} was damaged on this disk"):
+            image.load(made, client, Listening())
+        assert not client.api.images("provision/damaged")
+        again = lab.build("damaged", FIRST)
+        assert image.load(again, client, Listening())
+        assert client.images.get(made.image_id).tags
+    finally:
+        image.remove("damaged", client)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from provision.mirrors import without_credentials
 from provision.model import Lock, LockedPackage, Resolution
 from provision.pipeline.image import config, contents, oci
 from provision.pipeline.image.bases import BaseImage
@@ -65,5 +66,5 @@ def _told(package: LockedPackage) -> list[str]:
     known = [package.manager, package.name, package.version, package.sha256]
     if package.manager == "pip":
         return known
-    url = contents.without_folder(package.url, keep=2) if package.url.startswith("file:") else package.url
+    url = contents.without_folder(package.url, keep=2) if package.url.startswith("file:") else without_credentials(package.url)
     return [*known, package.build, package.md5 or "", url, *package.depends]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import IO
 from urllib.parse import urljoin
 
-from provision.errors import IntegrityError, Unreachable
+from provision.errors import IntegrityError, ToolFailed, Unreachable
 from provision.model import Image, Progress
-from provision.pipeline.image import oci
+from provision.pipeline.image import kept, oci
 from provision.pipeline.image.registry.places import Target
 from provision.pipeline.image.registry.talking import BUSY, TRIES, Answer, Broken, Registry, refused, rest
 
@@ -48,8 +48,14 @@ def push(image: Image, to: Target, progress: Progress) -> Pushed:
     with Registry(to) as registry, progress.meter(f"pushing to {to.registry}", sum(sizes.values())) as meter:
         for digest, size in sizes.items():
             path = oci.blob(image.layout, digest)
-            if not put_blob(registry, digest, size, lambda: path.open("rb"), meter.advance):  # noqa: B023 - runs at once
-                sent += size
+            try:
+                there = put_blob(registry, digest, size, lambda: path.open("rb"), meter.advance)  # noqa: B023 - runs at once
+            except ToolFailed as error:
+                # A registry refuses what is not its digest. Whether it was damaged here is looked at only now.
+                if error.status == 400 and kept.damaged(image.layout, [digest], thorough=True):
+                    raise kept.broken(path) from None
+                raise
+            sent += 0 if there else size
         put_manifest(registry, to.tag, image.manifest_digest, oci.blob(image.layout, image.manifest_digest).read_bytes())
     return Pushed(reference=to.at(image.manifest_digest), tag=str(to), sent=sent, present=sum(sizes.values()) - sent)
 
