@@ -124,6 +124,7 @@ def _removable(context: Context, name: str) -> tuple[list[str], list[Prefix], Ke
 
 
 def _remove_image(name: str, layout: Path) -> list[str]:
+    images.clear(layout)  # what a killed build left beside it
     if not layout.exists():
         return []
     client = images.engine()[0]

@@ -1,9 +1,10 @@
 """image: an environment as a reproducible OCI image, in a layout on disk and in the Docker engine.
 
-What a workflow needs is named here. How it is done lies in contents (which files), layers and tar (their bytes), oci (the layout),
-config (what the image says of itself), contract and jupyter (how it is run), bases, stored and inspecting (what it lies on),
-materials, packages and within (what it is made of), sdk (the edge to Docker), loading and smoke (what the engine does for us),
-compressing, exporting and registry (other forms and places for it) and dockerfile (the template's values).
+What a workflow needs is named here. How it is done lies in groups (the rule of layers), contents and records (which files), recipe
+(what decides the bytes), making, layers and tar (their bytes), kept (what is there already), assemble and oci (the layout), config (what
+the image says of itself), contract and jupyter (how it is run), bases, stored and inspecting (what it lies on), materials, packages and
+within (what it is made of), sdk (the edge to Docker), loading and smoke (what the engine does for us), compressing, exporting and
+registry (other forms and places for it) and dockerfile (the template's values).
 """
 
 from provision.pipeline.image.assemble import build, find
@@ -18,6 +19,7 @@ from provision.pipeline.image.exporting import COMPRESSED, Output, export, outpu
 from provision.pipeline.image.jupyter import LOOPBACK, TOKEN, Notebook, notebook
 from provision.pipeline.image.loading import bring, has, load, remove, tag
 from provision.pipeline.image.materials import Looked, bill, documents, look
+from provision.pipeline.image.oci import clear
 from provision.pipeline.image.registry import (
     Pushed,
     Referrer,
@@ -64,6 +66,7 @@ __all__ = [
     "bring",
     "build",
     "chosen_base",
+    "clear",
     "content",
     "contract_context",
     "demand_engine",
