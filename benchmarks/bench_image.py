@@ -188,7 +188,9 @@ def registry() -> Iterator[str]:
         port = free.getsockname()[1]
     settings = ["version: 0.1", "log: {level: error}", f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}"]
     (folder / "config.yml").write_text("\n".join([*settings, f"http: {{addr: 127.0.0.1:{port}}}"]))
-    with subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stderr=subprocess.DEVNULL) as server:
+    with subprocess.Popen(
+        ["docker-registry", "serve", str(folder / "config.yml")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
         try:
             while socket.socket().connect_ex(("127.0.0.1", port)):
                 time.sleep(0.05)
