@@ -260,8 +260,37 @@ def test_the_user_of_docker_login_may_pull(context: Context, tmp_path: Path) -> 
             pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'other'}")
 
 
-def test_a_token_that_runs_out_is_fetched_anew(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
-    """Each is good for two requests; the big layer also breaks off."""
+def test_layers_may_lie_elsewhere(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    """As hosted registries have it: a bucket, which must not learn who we are. There the big layer breaks off."""
+    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+    told: list[str | None] = []
+
+    def bucket(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        told.append(request.headers.get("Authorization"))
+        return is_big(request, toy) and half(request, content, begins(request))
+
+    with Line(host, bucket).open() as there:
+
+        def moved(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+            known = request.headers.get("Authorization")
+            if known is None:
+                return refuse(request, 401, WWW_Authenticate='Basic realm="lab"')
+            return "/blobs/" in request.path and refuse(request, 307, Location=f"http://{there}{request.path}")
+
+        with Line(host, moved).open() as here:
+            log_in(here, "lab", "secret")
+            pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+    assert len(told) == BIG // (1 << 20) + 3
+    assert set(told) == {None}
+
+
+def test_a_token_that_runs_out_is_fetched_anew(
+    host: str, toy: Image, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is good for two requests; the big layer also breaks off. What is in ~/.netrc is not taken in its place."""
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login other password other\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
     given: list[int] = []
 

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -102,9 +102,9 @@ class Registry:
             raise Broken(str(error)) from error
 
     def _request(self, method: str, url: str, headers: Mapping[str, str] | None, data: bytes | None) -> Any:
-        own = {"Authorization": self._authorization} if self._authorization and self._is_ours(url) else {}
-        sent = {"Accept-Encoding": "identity", **(headers or {}), **own}  # digests are of the bytes as they lie there
-        return self._session.request(method, url, headers=sent, data=data, timeout=TIMEOUT_S, stream=True)
+        own = self._authorization if self._is_ours(url) else None
+        sent = {"Accept-Encoding": "identity", **(headers or {})}  # digests are of the bytes as they lie there
+        return self._session.request(method, url, headers=sent, data=data, auth=_as(own), timeout=TIMEOUT_S, stream=True)
 
     def read(self, response: Any, limit: int = LIMIT) -> Answer:
         content = b""
@@ -138,7 +138,9 @@ class Registry:
         scope = asked.get("scope") or f"repository:{self.to.repository}:pull,push"
         parameters = {key: value for key, value in {"service": asked.get("service"), "scope": scope}.items() if value}
         try:
-            with self._session.get(asked.get("realm", ""), params=parameters, auth=known, timeout=TIMEOUT_S, stream=True) as response:
+            with self._session.get(
+                asked.get("realm", ""), params=parameters, auth=known or _as(None), timeout=TIMEOUT_S, stream=True
+            ) as response:
                 told = self.read(response)
         except requests.RequestException as error:
             raise unreachable(self.to, error) from error
@@ -152,6 +154,17 @@ class Registry:
             return str(document.get("token") or document["access_token"])
         except (ValueError, LookupError, AttributeError) as error:
             raise ToolFailed([self.to.registry, "log in"], told.status, f"no token comes from {told.url.partition('?')[0]}") from error
+
+
+def _as(authorization: str | None) -> Callable[[Any], Any]:
+    """What requests calls to say who asks. With a header alone it would put what it finds in ~/.netrc in its place."""
+
+    def tell(request: Any) -> Any:
+        if authorization is not None:
+            request.headers["Authorization"] = authorization
+        return request
+
+    return tell
 
 
 def rest(attempt: int, answer: Answer | None) -> None:
