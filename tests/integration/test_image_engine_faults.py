@@ -1,0 +1,153 @@
+"""An engine of the test's own that fails: its disk is too small, or it is killed while it takes an image."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.errors import NoSpace, Unreachable
+from provision.model import Image, Layer
+from provision.pipeline import image
+from provision.pipeline.image import oci
+from provision.pipeline.image.config import LOCK_LABEL, TITLE_LABEL
+from tests.integration.test_image import Watching
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.needs("dockerd", "mkfs.ext4"),
+    pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/loop-control").exists(), reason="needs root and loop devices"),
+]
+DISK = 160 << 20
+
+
+class Engine:
+    """A dockerd whose state lies in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.host = f"unix://{folder}/socket"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Any:
+        """Start it, and a client once it answers."""
+        places = [f"--data-root={self.folder / 'disk' / 'data'}", f"--exec-root={self.folder / 'exec'}", f"--pidfile={self.folder / 'pid'}"]
+        command = ["dockerd", f"--host={self.host}", *places, "--bridge=none", "--iptables=false"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        end = time.monotonic() + 60
+        while (client := image.engine()[0]) is None:
+            assert self._process.poll() is None and time.monotonic() < end, (self.folder / "log").read_text()[-2000:]
+            time.sleep(0.1)
+        return client
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._end_containerd()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+        self._end_containerd()
+
+    def _end_containerd(self) -> None:
+        """dockerd's own. Its number goes too: where nobody reaps what dockerd left, the next dockerd takes it for alive."""
+        number = self.folder / "exec" / "containerd" / "containerd.pid"
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int(number.read_text()), signal.SIGKILL)
+        number.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """On a disk of its own, and where DOCKER_HOST points meanwhile. The folder's path is short, as a socket's must be."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with (folder / "ext4").open("wb") as file:
+            file.truncate(DISK)
+        subprocess.run(["mkfs.ext4", "-q", folder / "ext4"], check=True)
+        (folder / "disk").mkdir()
+        subprocess.run(["mount", "-o", "loop", folder / "ext4", folder / "disk"], check=True)
+        made = Engine(folder)
+        monkeypatch.setenv("DOCKER_HOST", made.host)
+        try:
+            yield made
+        finally:
+            made.stop()
+            subprocess.run(["umount", "--recursive", "--lazy", folder / "disk"], check=True)
+
+
+def image_of(layout: Path, size: int) -> Image:
+    """An image with one layer of this many bytes, which nothing can make smaller."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("content")
+        member.size = size
+        archive.addfile(member, io.BytesIO(os.urandom(size)))
+    content = packed.getvalue()
+    layer = Layer(group="rest", digest=f"sha256:{hashlib.sha256(content).hexdigest()}", size=len(content))
+    config = {
+        "architecture": "amd64",
+        "config": {"Labels": {LOCK_LABEL: "0" * 64, TITLE_LABEL: "toy"}},
+        "os": "linux",
+        "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
+    }
+    with oci.building(layout) as new:
+        oci.blob(new, layer.digest).write_bytes(content)
+        written = oci.write(new, config, [layer], {}, "provision/toy:1")
+    return Image(
+        reference="provision/toy:1", layout=layout, manifest_digest=written.manifest_digest, image_id=written.config_digest, base="none",
+        base_digest="sha256:" + "0" * 64, lock_sha256="0" * 64, layers=(layer,),
+    )  # fmt: skip
+
+
+def test_an_image_that_is_larger_than_the_engines_disk(own: Engine, tmp_path: Path) -> None:
+    client = own.start()
+    with pytest.raises(NoSpace, match=r"The Docker engine's disk is full: could not load provision/toy:1.*docker system df"):
+        image.load(image_of(tmp_path / "large", DISK), client, Watching())
+    assert client.images.list(all=True) == []
+    small = image_of(tmp_path / "small", 1 << 20)
+    assert image.load(small, client, Watching())  # what was sent before is gone from its disk
+    assert client.images.get(small.reference).id == small.image_id
+    client.close()
+
+
+def test_an_engine_that_is_killed_while_it_takes_an_image(own: Engine, tmp_path: Path) -> None:
+    client = own.start()
+    made = image_of(tmp_path / "toy", 30 << 20)
+    with pytest.raises(Unreachable, match=r"went away: could not load provision/toy:1.*docker info"):
+        image.load(made, client, Striking(own.kill, after=10 << 20))
+    client.close()
+    client = own.start()
+    assert client.images.list(all=True) == []
+    assert image.load(made, client, Watching())
+    assert sorted(client.images.get(made.image_id).tags) == ["provision/toy:1", "provision/toy:latest"]
+    client.close()
+
+
+class Striking(Watching):
+    """Does something once this many bytes were sent."""
+
+    def __init__(self, strike: Callable[[], None], *, after: int) -> None:
+        super().__init__()
+        self._strike, self._after = strike, after
+
+    def advance(self, amount: int) -> None:
+        super().advance(amount)
+        if self.advanced >= self._after:
+            self._after = 1 << 60
+            self._strike()
