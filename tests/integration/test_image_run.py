@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -137,11 +136,12 @@ def toy(made: Made, client: Any, docker_base: str, tmp_path_factory: pytest.Temp
     lock = dataclasses.replace(lock, packages=(*lock.packages, *(package for package in more if package.name not in there)))
     base = image.find_base(client, docker_base, Watching())
     built = build(made, lock, prefix, base, validate.INSIDE, tmp_path_factory.mktemp("layouts") / "toy")
-    built = dataclasses.replace(built, reference="provision-test/run:toy")
+    name = f"provision-test/run-{os.getpid()}"  # another run of these tests may use the engine too
+    built = dataclasses.replace(built, reference=f"{name}:toy")
     image.load(built, client, Watching())
     yield built
     for tag in ("toy", "latest"):
-        client.images.remove(f"provision-test/run:{tag}")
+        client.images.remove(f"{name}:{tag}")
 
 
 def installed(info: Path) -> LockedPackage:
@@ -174,8 +174,8 @@ def left(client: Any, made: Image) -> list[Any]:
 
 
 def test_the_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> None:
-    code, out, _ = run(work, "--as", toy.reference, "--", "python", "-c", "import sys; print(sys.prefix); sys.exit(37)")
-    assert (code, out) == (37, "/opt/env\n")
+    code, out, err = run(work, "--as", toy.reference, "--", "python", "-c", "import sys; print(sys.prefix); sys.exit(37)")
+    assert (code, out) == (37, "/opt/env\n"), err
     assert left(client, toy) == []
 
 
@@ -222,7 +222,8 @@ def test_it_needs_neither_its_own_home_nor_a_root_that_can_be_written(toy: Image
     assert told.decode().strip() == "/home/me 31337"
 
 
-@pytest.mark.skipif(not all(map(shutil.which, ("umoci", "unshare", "setpriv"))) or os.geteuid() != 0, reason="needs umoci, and root")
+@pytest.mark.needs("umoci", "unshare", "setpriv")
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
 def test_an_ordinary_user_unpacks_and_starts_it_without_an_engine(toy: Image) -> None:
     """As enroot and Apptainer do, with a user namespace alone."""
     with tempfile.TemporaryDirectory() as name:
@@ -238,7 +239,7 @@ def test_an_ordinary_user_unpacks_and_starts_it_without_an_engine(toy: Image) ->
         assert told.stdout == "hello\n"
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+@pytest.mark.needs("cc")
 def test_a_library_without_a_search_path_finds_libibverbs_in_the_environment(work: Path, toy: Image) -> None:
     """As libnccl.so of NVIDIA's wheels, which has none, opens it by name: no LD_LIBRARY_PATH, and ldconfig does not know /opt/env."""
     compile = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o"]
@@ -274,9 +275,10 @@ def test_the_engine_asks_for_its_health(toy: Image, client: Any, eventually: Eve
         container.remove(force=True)
 
 
+@pytest.mark.index
 def test_jupyter_wants_its_token_and_is_on_the_loopback_only(work: Path, toy: Image, client: Any, eventually: Eventually) -> None:
     if run(work, "--as", toy.reference, "--", "python", "-c", "import jupyter_server, ipykernel")[0] != 0:
-        absence("jupyter", "jupyter-server cannot be had from the package index of this machine")
+        absence("index", "jupyter-server cannot be had from the package index of this machine")
     content = sound()
     content["package"].append(wheel_entry("jupyter-server", "2.0"))
     (work / "envs" / "toy" / locks.FILE).write_text(yaml.safe_dump(content))

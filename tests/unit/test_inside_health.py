@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,7 +17,7 @@ int nvmlShutdown(void) {{ return 0; }}
 """
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+@pytest.mark.needs("cc")
 @pytest.mark.parametrize(
     ("answers", "found"),
     [
