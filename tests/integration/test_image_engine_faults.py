@@ -26,14 +26,14 @@ from tests.integration.test_image import Watching
 
 pytestmark = [
     pytest.mark.docker,
-    pytest.mark.needs("dockerd", "mkfs.ext4"),
+    pytest.mark.needs("dockerd", "mkfs.ext4", "unshare"),
     pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/loop-control").exists(), reason="needs root and loop devices"),
 ]
 DISK = 160 << 20
 
 
 class Engine:
-    """A dockerd whose state lies in `folder`."""
+    """A dockerd whose state lies in `folder`. In a network of its own: without a bridge, it removes another dockerd's."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class Engine:
     def start(self) -> Any:
         """Start it, and a client once it answers."""
         places = [f"--data-root={self.folder / 'disk' / 'data'}", f"--exec-root={self.folder / 'exec'}", f"--pidfile={self.folder / 'pid'}"]
-        command = ["dockerd", f"--host={self.host}", *places, "--bridge=none", "--iptables=false"]
+        command = ["unshare", "--net", "dockerd", f"--host={self.host}", *places, "--bridge=none", "--iptables=false"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         end = time.monotonic() + 60
