@@ -8,7 +8,8 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterable
+import tarfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from provision.errors import IntegrityError
 from provision.model import Image, LockedPackage, Prefix
 from provision.pipeline import image
-from provision.pipeline.image import exporting, kept, oci
+from provision.pipeline.image import exporting, kept, making, oci
 from provision.pipeline.image.groups import LARGE
 from provision.pipeline.image.recipe import Recipe
 from tests.unit.test_image_assemble import BASE, LOCK, PYTHON, RESOLUTION, Quiet
@@ -231,3 +232,46 @@ def test_what_is_known_of_layers_is_no_part_of_the_image(lab: Lab) -> None:
     assert json.loads((made.layout / kept.FILE).read_text())
     exporting.export(made, exporting.output(f"oci:{lab.root / 'out'}"), lab.said)
     assert sorted(path.name for path in (lab.root / "out").iterdir()) == ["blobs", "index.json", "oci-layout"]
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_the_number_of_cores_does_not_show(lab: Lab, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(making, "cores", lambda: cores)
+    digest = lab.build("toy", FIRST).manifest_digest
+    assert digest == Lab(lab.root / "elsewhere").build("toy", FIRST).manifest_digest
+
+
+def test_conda_packages_of_cuda_have_a_layer_of_their_own(tmp_path: Path) -> None:
+    """With its records; and a Python that changes leaves it alone."""
+    linked: list[str] = []
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    cudnn = replace(PYTHON, name="cudnn", version="9.1", url="https://example.org/c/linux-64/cudnn-9.1-0.conda")
+
+    def link(version: str) -> Callable[[Path], None]:
+        def linking(staging: Path) -> None:
+            linked.append(version)
+            (staging / "conda-meta").mkdir()
+            for name, path, text in (("python", "bin/python", version), ("cudnn", "lib/libcudnn.so", "cudnn")):
+                (staging / path).parent.mkdir()
+                (staging / path).write_text(text)
+                row = {"_path": path, "path_type": "hardlink", "sha256": hashlib.sha256(text.encode()).hexdigest()}
+                record = {"name": name, "paths_data": {"paths": [row]}}
+                (staging / "conda-meta" / f"{name}.json").write_text(json.dumps(record))
+
+        return linking
+
+    def build(version: str) -> Image:
+        lock = replace(LOCK, packages=(replace(PYTHON, version=version), cudnn), sha256=version)
+        prefix = Prefix(name="toy", path=tmp_path / "prefix", lock_sha256=version)
+        return image.build(
+            RESOLUTION, lock, prefix, BASE, layout=tmp_path / "images" / "toy", inside=inside, link=link(version), progress=Quiet()
+        )
+
+    first, second = build("3.11.7"), build("3.11.8")
+    assert linked == ["3.11.7", "3.11.8"]
+    assert [layer.group for layer in second.layers] == ["base", "cuda", "python", "provision"]
+    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [True, True, False, True]
+    with tarfile.open(oci.blob(second.layout, second.layers[1].digest)) as layer:
+        files = [member.name for member in layer if member.isreg()]
+    assert files == ["opt/env/conda-meta/cudnn.json", "opt/env/lib/libcudnn.so"]
