@@ -142,7 +142,7 @@ def build_image(
 ) -> tuple[Plan, Image, bool]:
     """`provision image build`: the image of an environment whose lock is current; its prefix is made if it is not there.
 
-    outputs: where it goes beside our own folder; none: into the engine. No engine is needed for paths, if the base lies on disk too.
+    outputs: where it goes beside our own folder; none: into the engine. No engine is needed for paths.
     compression: of the layers in OCI layouts and archives. tags: more names in the engine, and the names in outputs.
     """
     to_engine = not outputs or any(to.path is None for to in outputs)
@@ -162,7 +162,10 @@ def build_image(
         for to in outputs:
             if to.path is not None:
                 method: images.Method = compression if to.kind in images.COMPRESSED else "none"
-                images.export(images.pack(image, method, context.where.packed, context.progress), to, context.progress, tags)
+                packed = images.pack(image, method, context.where.packed, context.progress)
+                images.export(packed, to, context.progress, tags)
+                if packed.manifest_digest != image.manifest_digest:
+                    context.progress.say(f"{to}: {packed.manifest_digest}, compressed with {method}")
         result = BuildResult(
             name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
             image=image, kernel=None, smoke=(),

@@ -7,6 +7,8 @@ import json
 import os
 import socket
 import subprocess
+import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -24,6 +26,7 @@ from provision.pipeline.image import kept, layers, oci, stored
 from provision.pipeline.image.registry import talking
 from provision.workflows import registries
 from provision.workflows.plan import Context
+from tests.integration.conftest import Eventually
 from tests.integration.registries import BIG, Line, answer, htpasswd, log_in, made, refuse, serving
 from tests.integration.test_image import Watching
 from tests.unit.test_image_stored import layout
@@ -159,6 +162,41 @@ def test_a_pull_that_failed_is_gone_on_with_by_the_next(host: str, toy: Image, c
     with Line(host, listening).open() as here:
         pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert asked == [1 << 20]
+    assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+def test_a_pull_that_was_killed_is_gone_on_with(host: str, toy: Image, context: Context, tmp_path: Path, eventually: Eventually) -> None:
+    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+    killed = threading.Event()
+    asked: list[int] = []
+
+    def stalling(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        if not is_big(request, toy):
+            return False
+        asked.append(begins(request))
+        if asked[-1]:
+            return False
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        request.wfile.write(content[: 2 << 20])
+        return killed.wait(30)
+
+    where = context.where
+    env = {**os.environ, "PROVISION_DATA": str(where.data), "PROVISION_CACHE": str(where.cache), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with Line(host, stalling).open() as here:
+        command = ["image", "pull", f"{here}/lab/toy:1", "--output", f"oci:{tmp_path / 'out'}"]
+        with subprocess.Popen([sys.executable, "-c", "from provision.cli import main; main()", *command], env=env) as child:
+            try:
+                part = where.pulled / toy.manifest_digest.removeprefix("sha256:") / "parts" / toy.layers[0].digest.removeprefix("sha256:")
+                eventually(lambda: part.exists() and part.stat().st_size > 1 << 20, 30)
+            finally:
+                child.kill()
+        killed.set()
+        assert not (tmp_path / "out").exists()
+        size = part.stat().st_size
+        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert asked == [0, size]
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
