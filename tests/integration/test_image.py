@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -13,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 import zipfile
@@ -67,12 +70,21 @@ def docker_client() -> Any:
     return image.demand_engine()
 
 
+@functools.cache
+def packaged() -> Path:
+    """A channel with this machine's Python, made once per process: that takes seconds, and many modules want one to add to."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return channel.bootstrap(Path(folder), Watching()).path
+
+
 class Made:
     """Parts of an environment: a channel, wheels, a lock of both, and prefixes realized from them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.channel = channel.bootstrap(folder / "channel", Watching()).path
+        self.channel = folder / "channel" / packaged().name
+        shutil.copytree(packaged(), self.channel, symlinks=True)
         self._assemble_tool()
         conda.index(self.channel)
         names = ("python", "pip", "tool")

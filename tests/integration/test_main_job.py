@@ -134,7 +134,7 @@ def test_kernel_starts_and_sees_exactly_this_prefix(home: Home, built: object, m
     [("wrong-value:1", "collectives"), ("die:1:ddp", "ddp"), ("flip-bit", "checkpoint")],
 )
 def test_the_smoke_test_can_fail_in_the_prefix(home: Home, built: object, fault: str, phase: str) -> None:
-    done = home.run("smoke", MAIN, "--quick", "--inject", fault, "--json")
+    done = home.run("smoke", MAIN, "--quick", "--only", phase, "--inject", fault, "--json")
     assert done.returncode == 1, done.stdout + done.stderr
     (result,) = json.loads(done.stdout)
     assert result["verdict"] == "fail"
