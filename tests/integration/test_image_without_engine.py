@@ -77,6 +77,12 @@ def built(made: Made, lock: Lock, prefix: Prefix, base: Path, inside: Path, tmp_
     return build(made, lock, prefix, image.find_stored_base(f"oci:{base}"), inside, tmp_path_factory.mktemp("layouts") / "toy")
 
 
+@pytest.fixture(scope="module")
+def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where compressed layers are kept, so that gzip works once."""
+    return tmp_path_factory.mktemp("packed")
+
+
 @pytest.mark.needs("unshare", "setpriv")
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
 def test_an_ordinary_user_without_a_network_makes_the_same_image(
@@ -114,8 +120,8 @@ def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
 @pytest.mark.needs("skopeo")
-def test_skopeo_undoes_the_compression(built: Image, tmp_path: Path, method: image.Method) -> None:
-    packed = image.pack(built, method, tmp_path / "packed", Watching())
+def test_skopeo_undoes_the_compression(built: Image, packed_folder: Path, tmp_path: Path, method: image.Method) -> None:
+    packed = image.pack(built, method, packed_folder, Watching())
     exporting.export(packed, exporting.output(f"oci-archive:{tmp_path / 'out'}"), Watching())
     copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-decompress"]
     subprocess.run([*copy, f"oci-archive:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True)
@@ -126,8 +132,8 @@ def test_skopeo_undoes_the_compression(built: Image, tmp_path: Path, method: ima
 @pytest.mark.parametrize("method", ["none", "gzip"])  # umoci 0.4.7 knows no zstd
 @pytest.mark.needs("umoci")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
-def test_umoci_unpacks_it(built: Image, tmp_path: Path, method: image.Method) -> None:
-    packed = image.pack(built, method, tmp_path / "packed", Watching())
+def test_umoci_unpacks_it(built: Image, packed_folder: Path, tmp_path: Path, method: image.Method) -> None:
+    packed = image.pack(built, method, packed_folder, Watching())
     exporting.export(packed, exporting.output(f"oci:{tmp_path / 'out'}"), Watching())
     subprocess.run(["umoci", "unpack", "--image", f"{tmp_path / 'out'}:{built.reference}", tmp_path / "bundle"], check=True)
     root = tmp_path / "bundle" / "rootfs"
