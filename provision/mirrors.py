@@ -178,7 +178,7 @@ def path_of(url: str) -> Path:
 
 def without_login(text: str) -> str:
     """Addresses without user names and passwords: what may be shown, or stand in a file."""
-    return re.sub(r"://[^/@\s]*@", "://", text)
+    return re.sub(r"://[^/\s]*@", "://", text)  # a user's name may be an address with @, too
 
 
 def without_credentials(text: str) -> str:

@@ -154,6 +154,7 @@ def image_pull(console: Console, place: str, outputs: tuple[str, ...], envs: Pat
 @verb
 def image_show(console: Console, place: str, envs: Path | None, **options: Any) -> None:
     """Show an image in a registry: its labels, its layers, and the verdicts of smoke tests that are attached to it."""
+    from provision.console import one_line
     from provision.workflows import registries as workflow
 
     seen = workflow.see_image(place)
@@ -161,7 +162,8 @@ def image_show(console: Console, place: str, envs: Path | None, **options: Any) 
     lines += [f"layer     {layer['size'] / 1e6:.1f} MB, {layer['mediaType']}" for layer in seen.layers]
     lines += [f"label     {key}={value}" for key, value in sorted(seen.labels.items())]
     lines += [f"smoke     {one['place']}: {one['verdict']} at {one['report'].get('started_at', '?')}" for one in seen.verdicts]
-    console.result(seen, lines if seen.verdicts else [*lines, "smoke     no verdict is attached"])
+    lines += [] if seen.verdicts else ["smoke     no verdict is attached"]
+    console.result(seen, map(one_line, lines))  # whoever may push there wrote them
 
 
 @image.command("sbom")

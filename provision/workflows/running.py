@@ -14,7 +14,7 @@ def image_contract(context: Context, wish: Wish, format: str, asked: images.Aske
     """`provision image contract`: how an environment's image is run, for one kind of engine. The lock decides its name."""
     wanted = plan(context, wish)
     values = images.contract_context(wanted.resolution, _image_reference(wanted, asked), command, asked)
-    return render.render_contract(format, values, remake=remake)
+    return render.render_contract(format, values, remake=remake, templates=wanted.templates)
 
 
 def notebook(context: Context, wish: Wish, port: int, address: str) -> images.Notebook:

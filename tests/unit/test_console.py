@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision import console
+from provision.errors import ProvisionError
 from provision.inside import table
 from provision.model import SmokeResult
 from tests import evidence
@@ -27,6 +28,19 @@ def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
         f"  skipped  checkpoint            {table.NOT_RUN}",
         "  evidence: /data/smoke/lab/prefix",
     ]
+
+
+def test_what_others_wrote_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = console.Console(verbose=True)
+    evil = "a\x1b]0;title\x07\x9b2J\u202eb\rc"
+    shown.result({}, f"{evil}\n\tthe next line")
+    shown.say(evil)
+    shown.warn(evil)
+    shown.error(ProvisionError(evil, details=f"{evil}\r\nmore"))
+    out, err = capsys.readouterr()
+    assert out == "a\\x1b]0;title\\x07\\x9b2J\\u202eb\\rc\n\tthe next line\n"
+    assert not [character for character in out + err if not character.isprintable() and character not in "\n\t"]
+    assert console.one_line("label\nsmoke  pass") == "label\\nsmoke  pass"
 
 
 def test_on_a_terminal_nothing_is_wider_than_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,16 @@ def test_an_export_of_nothing_says_so(tmp_path: Path, kind: lock.Format, manager
 
 
 @pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
+@pytest.mark.parametrize("channel", ["https://me@lab.invalid:SECRET@host.invalid/t/TOKEN/lab", "https://host.invalid/t/TOKEN"])
+def test_a_bill_of_materials_opens_no_channel(tmp_path: Path, kind: lock.Format, channel: str) -> None:
+    content = ugly()
+    entry(content, "_libgcc_mutex")["url"] = f"{channel}/linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2#{'a' * 32}"
+    entry(content, "mine")["url"] = "https://me:SECRET@host.invalid/mine-1.0-py3-none-any.whl?signature=TOKEN"
+    text = lock.export(written(tmp_path, content), "lab", kind, "linux-64")
+    assert "SECRET" not in text and "TOKEN" not in text and "https://host.invalid/mine-1.0-py3-none-any.whl" in text
+
+
+@pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
 def test_a_bill_of_materials_leaves_only_other_categories_out(contents: lock.Contents, kind: lock.Format) -> None:
     assert [one.name for one in lock.left_out(contents, kind, "linux-64")[0]] == ["pytest"]
 

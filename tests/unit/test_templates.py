@@ -126,6 +126,9 @@ def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
     template(lab, "contract-docker.sh", "# {{ made_by }}\nexec podman run {{ reference }}\n")
     asked = image.contract_context(resolution(), "lab/toy:1", (), image.Asked())
     assert render.render_contract("docker", asked, remake=["provision"], templates=templates).endswith("\nexec podman run lab/toy:1\n")
+    shown = run("image", "contract", "lab", "--as", "lab/toy:1")
+    assert shown.stdout.endswith("\nexec podman run lab/toy:1\n"), shown.output
+    assert "templates/contract-docker.sh.j2" in shown.stdout and "is rendered from" in shown.stderr
 
 
 def test_a_workflow_by_a_labs_template(lab: Path) -> None:

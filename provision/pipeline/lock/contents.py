@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def filename(self) -> str:
-        return self.url.partition("#")[0].rsplit("/", 1)[-1]
+        return self.url.partition("#")[0].partition("?")[0].rsplit("/", 1)[-1]
 
     @property
     def build_string(self) -> str:

@@ -95,5 +95,7 @@ def render_workflow(
 
 def render_contract(format: str, values: Mapping[str, Any], *, remake: Sequence[str], templates: Templates = STANDARD) -> str:
     """An image's run contract, as one kind of engine or scheduler reads it."""
-    made_by = f"Made by provision; remake with: {as_comment(shlex.join(remake))}"
-    return templates.render(CONTRACTS[format], {**values, "made_by": made_by})
+    file = CONTRACTS[format]
+    origin = templates.origin(file).replace(" and ", " from ", 1)
+    made_by = f"Made by provision{origin}; remake with: {as_comment(shlex.join(remake))}"
+    return templates.render(file, {**values, "made_by": made_by})

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from provision.bills import Bill, Part
+from provision.mirrors import without_credentials
 from provision.pipeline.lock.contents import Entry
 from provision.wheels import normal
 
@@ -53,7 +54,7 @@ def purl(entry: Entry) -> str:
 
     if entry.manager == "pip":
         return PackageURL("pypi", None, entry.name, entry.version).to_string()
-    place = entry.url.rsplit("/", 2)
+    place = without_credentials(entry.url).rsplit("/", 2)
     channel, subdir = (place[0].rsplit("/", 1)[-1], place[1]) if len(place) == 3 else ("", "")
     kind = "conda" if entry.filename.endswith(".conda") else "tar.bz2"
     qualifiers = {"build": entry.build_string, "channel": channel, "subdir": subdir, "type": kind}
@@ -72,5 +73,5 @@ def edges(entries: Sequence[Entry]) -> dict[str, list[str]]:
 
 
 def _public(url: str) -> str:
-    """Where others can have it: not from this machine's disk."""
-    return "" if url.startswith("file:") else url.partition("#")[0]
+    """Where others can have it: not from this machine's disk. Without logins, tokens of channels and queries, which may be signatures."""
+    return "" if url.startswith("file:") else without_credentials(url.partition("#")[0].partition("?")[0])
