@@ -12,13 +12,14 @@ import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from provision.errors import IntegrityError
+from provision.errors import IntegrityError, InvalidSpec
 from provision.model import Image, LockedPackage, Prefix
 from provision.pipeline import image
-from provision.pipeline.image import exporting, kept, making, oci
+from provision.pipeline.image import config, exporting, kept, making, oci
 from provision.pipeline.image.groups import LARGE
 from provision.pipeline.image.recipe import Recipe
 from tests.unit.test_image_assemble import BASE, LOCK, PYTHON, RESOLUTION, Quiet
@@ -157,10 +158,44 @@ def test_what_a_layer_is_made_of_is_all_that_decides_its_bytes() -> None:
         one.made_of("large", [package]),
         one.made_of("rest", [package, PYTHON]),
         one.made_of("rest", [_locked("greet", "1.1")]),
+        one.made_of("rest", [package], [PYTHON]),
         replace(one, epoch=2).made_of("rest", [package]),
         replace(one, resolution=replace(RESOLUTION, python="3.12")).made_of("rest", [package]),
     }
-    assert len(keys) == 6
+    assert len(keys) == 7
+
+
+def test_the_recipe_is_all_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    before = one.digest
+    monkeypatch.setattr(config, "USER", "0:0")
+    assert one.digest != before
+
+
+@pytest.mark.parametrize(
+    ("changed", "glibc"),
+    [
+        ({}, "2.17"),
+        ({"depends": ("__glibc >=2.36", "zlib >=1.2,<2")}, "2.36"),
+        ({"depends": ("__glibc >=2.9,<3.0.a0",)}, "2.17"),
+        ({"manager": "pip", "url": "https://x.org/a-1-cp311-cp311-manylinux_2_34_x86_64.whl#sha256=0"}, "2.34"),
+        ({"manager": "pip", "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux_2_34_x86_64.whl"}, "2.28"),
+        ({"manager": "pip", "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux2014_x86_64.whl"}, "2.17"),
+    ],
+)
+def test_the_glibc_that_a_base_must_have_is_what_the_packages_need(changed: dict[str, Any], glibc: str) -> None:
+    lock = replace(LOCK, packages=(replace(PYTHON, **changed),))
+    assert Recipe(resolution=RESOLUTION, lock=lock, base=BASE, own=(), epoch=1).glibc == glibc
+
+
+def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) -> None:
+    python = replace(PYTHON, depends=("__glibc >=2.99",))
+    lock = replace(LOCK, packages=(python,))
+    prefix = Prefix(name="toy", path=lab.root / "prefix", lock_sha256=lock.sha256)
+    inside = lab.root
+    with pytest.raises(InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"):
+        image.build(RESOLUTION, lock, prefix, BASE, layout=lab.root / "images" / "toy", inside=inside, link=lab.link, progress=lab.said)
+    assert lab.linked == 0
 
 
 def test_a_flipped_bit_is_named_and_made_again(lab: Lab) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from provision.errors import IntegrityError
 from provision.model import Prefix
-from provision.pipeline.image import contents, records
+from provision.pipeline.image import records
 from provision.pipeline.image.contents import Entry
 from tests.unit.test_image_contents import by_path
 from tests.unit.test_image_groups import package
@@ -131,7 +131,7 @@ def test_what_the_lock_does_not_name_stays_out(prefix: Prefix) -> None:
     install(prefix, "stray", {"stray.py": b"x"})
     found = records.installed(prefix, [package("greet")], PYTHON)
     assert [wheel.package.name for wheel in found] == ["greet"]
-    assert not any("stray" in path for path in records.entries(found, found, prefix))
+    assert not any("stray" in path for path in records.entries(found, {}, prefix))
 
 
 def test_the_size_of_a_wheel_is_the_same_on_every_host(prefix: Prefix) -> None:
@@ -141,14 +141,37 @@ def test_the_size_of_a_wheel_is_the_same_on_every_host(prefix: Prefix) -> None:
 
 
 @pytest.mark.parametrize("asked", [("nvidia-a", "nvidia-b"), ("nvidia-a",)])
-def test_a_file_of_two_wheels_is_there_once_and_may_be_what_either_says(prefix: Prefix, asked: tuple[str, ...]) -> None:
-    """Also where the other wheel belongs to another layer."""
-    install(prefix, "nvidia-a", {"nvidia/__init__.py": b"first", "nvidia/a.py": b"a"})
-    install(prefix, "nvidia-b", {"nvidia/__init__.py": b"second one", "nvidia/b.py": b"b"})
+@pytest.mark.parametrize("order", [("nvidia-a", "nvidia-b"), ("nvidia-b", "nvidia-a")])
+def test_a_file_of_two_wheels_is_what_the_last_by_name_says(prefix: Prefix, order: tuple[str, ...], asked: tuple[str, ...]) -> None:
+    """Whichever was installed last, and also where the other wheel belongs to another layer."""
+    for name in order:
+        install(prefix, name, {"nvidia/__init__.py": name.encode(), f"nvidia/{name}.py": b"a"})
     wheels = records.installed(prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON)
-    entries = records.entries([wheel for wheel in wheels if wheel.package.name in asked], wheels, prefix)
-    (shared,) = [entry for path, entry in entries.items() if path.endswith("nvidia/__init__.py")]
-    for content in (b"first", b"second one"):
-        contents.verify(shared, hashlib.sha256(content).hexdigest())
-    with pytest.raises(IntegrityError):
-        contents.verify(shared, hashlib.sha256(b"third").hexdigest())
+    mine = [wheel for wheel in wheels if wheel.package.name in asked]
+    clashing = records.clashes(wheels)
+    if order[-1] == "nvidia-a":
+        with pytest.raises(IntegrityError, match="nvidia-a and nvidia-b have other bytes in the same file, nvidia/__init__"):
+            records.entries(mine, clashing, prefix)
+        (prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / "nvidia" / "__init__.py").write_bytes(b"nvidia-b")
+    (shared,) = [entry for path, entry in records.entries(mine, clashing, prefix).items() if path.endswith("nvidia/__init__.py")]
+    assert shared.hashes == {hashlib.sha256(b"nvidia-b").hexdigest()}
+    assert [package.name for package in records.sharers(mine, clashing)] == (["nvidia-b"] if len(asked) == 1 else [])
+
+
+def test_a_file_that_is_the_same_in_two_wheels_is_nobody_s_matter(prefix: Prefix) -> None:
+    for name in ("nvidia-b", "nvidia-a"):
+        install(prefix, name, {"nvidia/__init__.py": b"", "__pycache__/x.pyc": name.encode()})
+    wheels = records.installed(prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON)
+    clashing = records.clashes(wheels)
+    assert records.sharers(wheels[:1], clashing) == []
+    assert [path for path in records.entries(wheels, clashing, prefix) if path.endswith("nvidia/__init__.py")]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff,,\n", b"greet.py,sha256=!!!x,1\n", b"x" * 200_000 + b",,\n", b"greet.py,,\xc2\xb2\n", b"a\0b,,\n"]
+)
+def test_a_record_that_is_none_is_refused(prefix: Prefix, content: bytes) -> None:
+    info = install(prefix, "greet", {"greet.py": b"x"})
+    (info / "RECORD").write_bytes(content)
+    with pytest.raises(IntegrityError, match="RECORD"):
+        records.read_record(info / "RECORD", prefix)

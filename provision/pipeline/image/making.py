@@ -38,14 +38,13 @@ class Making:
     def layers(self) -> list[Layer]:
         """All layers, from the bottom up, in the new layout's blobs."""
         there = kept.around(self.layout)
-        absent = self._take_base(there)
-        wanted = {name: self.recipe.made_of(name, packages) for name, packages in self._packages.items()}
+        base = self._base(there)
+        wanted = {name: self.recipe.made_of(name, packages, self._sharers(name)) for name, packages in self._packages.items()}
         found = {name: layer for name, key in wanted.items() if (layer := self._take(name, key, there))}
         entries = self._entries([name for name in wanted if name not in found])
-        size = (self.recipe.base.size if absent else 0) + sum(map(layers.size_of, entries.values()))
+        size = sum(map(layers.size_of, entries.values()))
         self._check_space(size)
         with self.progress.meter("writing image layers", size) as meter:
-            base = self._base(absent, meter.advance)
             made = self._write(entries, wanted, meter.advance)
         done = found | made
         return [*base, *(done[group.name] for group in groups.GROUPS if group.name in done)]
@@ -58,6 +57,16 @@ class Making:
     def _packages(self) -> Mapping[str, Sequence[LockedPackage]]:
         return groups.sort(self.recipe.lock.packages, {wheel.package.name: wheel.size for wheel in self._wheels})
 
+    @cached_property
+    def _clashes(self) -> Mapping[str, Sequence[records.Claim]]:
+        return records.clashes(self._wheels)
+
+    def _wheels_of(self, group: str) -> list[records.Wheel]:
+        return [wheel for wheel in self._wheels if wheel.package in self._packages[group]]
+
+    def _sharers(self, group: str) -> list[LockedPackage]:
+        return records.sharers(self._wheels_of(group), self._clashes)
+
     def _take_base(self, there: Sequence[Kept]) -> list[str]:
         """The base's layers that some layout has, by their digests; those that none has."""
         wanted = dict.fromkeys(self.recipe.base.diff_ids)
@@ -65,13 +74,17 @@ class Making:
         self._note({digest: "" for digest in taken if digest})
         return [digest for digest in wanted if digest not in taken]
 
-    def _base(self, absent: Sequence[str], advance: Callable[[int], None]) -> list[Layer]:
+    def _base(self, there: Sequence[Kept]) -> list[Layer]:
+        """The base's layers, looked through before anything is built on them."""
         base = self.recipe.base
+        absent = self._take_base(there)
         if absent:
-            layers.write_base(base.archive(), absent, oci.blobs(self.new), advance)
+            self._check_space(base.size)
+            with self.progress.meter("reading the base", base.size) as meter:
+                layers.write_base(base.archive(), absent, oci.blobs(self.new), meter.advance)
             self._note(dict.fromkeys(absent, ""))
         found = [Layer(group="base", digest=digest, size=oci.blob(self.new, digest).stat().st_size) for digest in base.diff_ids]
-        inspecting.check(base.reference, [oci.blob(self.new, layer.digest) for layer in found], self.recipe.resolution.glibc)
+        inspecting.check(base.reference, [oci.blob(self.new, layer.digest) for layer in found], self.recipe.glibc)
         return found
 
     def _take(self, group: str, key: str, there: Sequence[Kept]) -> Layer | None:
@@ -92,8 +105,7 @@ class Making:
         if any(package.manager == "conda" for name in names for package in self._packages[name]):
             self._add_conda(found)
         for name in names:
-            wheels = [wheel for wheel in self._wheels if wheel.package in self._packages[name]]
-            found[name].update(records.entries(wheels, self._wheels, self.prefix))
+            found[name].update(records.entries(self._wheels_of(name), self._clashes, self.prefix))
         found[OWN] = {entry.path: entry for entry in self.recipe.own}
         return {name: [entries[path] for path in sorted(entries)] for name, entries in found.items()}
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from provision.compat import version_key
 from provision.mirrors import without_credentials
 from provision.model import Lock, LockedPackage, Resolution
-from provision.pipeline.image import config, contents, oci
+from provision.pipeline.image import config, contents, groups, oci
 from provision.pipeline.image.bases import BaseImage
 from provision.pipeline.image.contents import Entry
 
 # Of the way from packages to a layer's bytes: raise it whenever the same packages give other bytes, or old layers would be used on.
-LAYER_VERSION = 1
+LAYER_VERSION = 2
+
+_GLIBC = re.compile(r"__glibc >=\s*(\d+(?:\.\d+)*)(?:,.*|\s.*)?")
+_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
+_OLD_MANYLINUX = re.compile(r"manylinux(?:1|2010|2014)_")  # 2.5, 2.12 and 2.17: older than any base that is of use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,20 +41,29 @@ class Recipe:
         return config.labels(self.resolution, self.lock, self.base.reference, self.base.digest, self.epoch)
 
     @property
+    def glibc(self) -> str:
+        """The oldest glibc that the locked packages run with. This machine's Python, where it was packaged, may need a newer one than
+        was asked for, and then wheels were chosen for that."""
+        needed = [version for package in self.lock.packages for version in _glibc_of(package)]
+        return max([self.resolution.glibc, *needed], key=version_key)
+
+    @property
     def digest(self) -> str:
         own = [(entry.path, entry.mode, hashlib.sha256(entry.content or b"").hexdigest()) for entry in self.own]
         known = {
             "base": self.base.diff_ids,
-            "epoch": self.epoch,
-            "labels": self.labels,
+            "config": config.image_config(self.variables, self.labels, (), self.epoch),
+            "groups": [asdict(group) for group in groups.GROUPS],
             "layers": LAYER_VERSION,
             "own": own,
-            "variables": self.variables,
         }
         return hashlib.sha256(oci.canonical(known)).hexdigest()
 
-    def made_of(self, group: str, packages: Iterable[LockedPackage]) -> str:
-        """By what a layer of these packages can be known before it is made: equal for equal bytes, whichever environment it is of."""
+    def made_of(self, group: str, packages: Iterable[LockedPackage], sharers: Iterable[LockedPackage] = ()) -> str:
+        """By what a layer of these packages can be known before it is made: equal for equal bytes, whichever environment it is of.
+
+        sharers: packages of other layers that decide what some of its files are.
+        """
         rows = sorted(_told(package) for package in packages)
         known = {
             "epoch": self.epoch,
@@ -56,9 +71,18 @@ class Recipe:
             "packages": rows,
             "prefix": contents.PREFIX,
             "python": self.resolution.python,
+            "sharers": sorted(_told(package) for package in sharers),
             "version": LAYER_VERSION,
         }
         return hashlib.sha256(oci.canonical(known)).hexdigest()
+
+
+def _glibc_of(package: LockedPackage) -> list[str]:
+    """By the needs of a conda package, or the name of a wheel."""
+    if package.manager == "conda":
+        return [match[1] for need in package.depends if (match := _GLIBC.fullmatch(need))]
+    tags = [] if _OLD_MANYLINUX.search(package.filename) else _MANYLINUX.findall(package.filename)
+    return [min((f"{major}.{minor}" for major, minor in tags), key=version_key)] if tags else []
 
 
 def _told(package: LockedPackage) -> list[str]:

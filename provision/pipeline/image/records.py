@@ -9,17 +9,27 @@ import io
 import os
 import posixpath
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.errors import IntegrityError
+from provision.fetch import sha256_of
 from provision.model import LockedPackage, Prefix
 from provision.pipeline.image.contents import LEFT_OUT, PREFIX, PYTHON, Entry, from_file, verify
 from provision.pipeline.image.groups import canonical
 
 Row = tuple[str, str, str]  # path from site-packages, hash, size
+_HASH = re.compile(r"sha256=[A-Za-z0-9_-]{43}=?|(?!sha256=)[^=]+=.*|")
+_SIZE = re.compile(r"[0-9]{0,18}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a wheel says of one of its files."""
+
+    package: LockedPackage
+    row: Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +43,7 @@ class Wheel:
     @property
     def size(self) -> int:
         """Bytes of its files. Scripts, whose first line is longer or shorter from host to host, do not count."""
-        return sum(int(size) for name, _, size in self.rows if size.isdigit() and not name.startswith("../") and not is_left_out(name))
+        return sum(int(size) for name, _, size in self.rows if size and not name.startswith("../") and not is_left_out(name))
 
 
 def installed(prefix: Prefix, packages: Iterable[LockedPackage], python: str) -> list[Wheel]:
@@ -49,51 +59,83 @@ def installed(prefix: Prefix, packages: Iterable[LockedPackage], python: str) ->
     return found
 
 
-def entries(wheels: Sequence[Wheel], all_wheels: Sequence[Wheel], prefix: Prefix) -> dict[str, Entry]:
-    """The files of some of the prefix's wheels, by path. One that several list, of whichever layer, must be what any of them says."""
-    often = Counter(row[0] for wheel in all_wheels for row in wheel.rows)
-    shared = [row for wheel in all_wheels for row in wheel.rows if often[row[0]] > 1]
-    found: dict[str, Entry] = {}
-    for wheel in wheels:
-        for entry in wheel_entries(wheel, prefix, shared):
-            found[entry.path] = entry
-    for entry in found.values():
-        if entry.sizes and entry.size not in entry.sizes:
-            raise _drifted(prefix, f"has a changed {entry.path}: {entry.size} bytes instead of {max(entry.sizes)}")
-    return found
+def clashes(wheels: Iterable[Wheel]) -> dict[str, list[Claim]]:
+    """The files that several wheels list, by path, with what each says. The last claim, by the package's name, is the one that counts:
+    uv installs wheels in no fixed order, and what it wrote last would be another file on each machine."""
+    claims: dict[str, list[Claim]] = {}
+    for wheel in sorted(wheels, key=lambda wheel: canonical(wheel.package.name)):
+        for row in wheel.rows:
+            claims.setdefault(posixpath.normpath(row[0]), []).append(Claim(package=wheel.package, row=row))
+    return {path: found for path, found in claims.items() if len(found) > 1 and not is_left_out(path)}
 
 
-def wheel_entries(wheel: Wheel, prefix: Prefix, shared: Iterable[Row] = ()) -> list[Entry]:
-    """The files of one installed wheel, by its RECORD; scripts name the image's interpreter, and RECORD says so.
+def sharers(wheels: Sequence[Wheel], clashing: Mapping[str, Sequence[Claim]]) -> list[LockedPackage]:
+    """The packages that decide files of these wheels beside themselves: those that list the same path with other bytes."""
+    own = [wheel.package for wheel in wheels]
+    paths = {posixpath.normpath(row[0]) for wheel in wheels for row in wheel.rows}
+    claims = [claim for path in paths & clashing.keys() if _differ(clashing[path]) for claim in clashing[path]]
+    return list({claim.package.name: claim.package for claim in claims if claim.package not in own}.values())
 
-    shared: rows of all RECORDs about files that are in several of them.
-    """
+
+def entries(wheels: Sequence[Wheel], clashing: Mapping[str, Sequence[Claim]], prefix: Prefix) -> dict[str, Entry]:
+    """The files of some of the prefix's wheels, by path. One that several list, of whichever layer, must be what the last of them says."""
+    return {entry.path: entry for wheel in wheels for entry in wheel_entries(wheel, prefix, clashing)}
+
+
+def wheel_entries(wheel: Wheel, prefix: Prefix, clashing: Mapping[str, Sequence[Claim]] | None = None) -> list[Entry]:
+    """The files of one installed wheel, by its RECORD; scripts name the image's interpreter, and RECORD says so."""
     site, own_record = wheel.folder.parent, f"{wheel.folder.name}/RECORD"
-    others: dict[str, list[Row]] = {}
-    for row in shared:
-        others.setdefault(row[0], []).append(row)
     rows: list[Row] = []
     found: list[Entry] = []
     for row in wheel.rows:
         name = row[0]
         if name == own_record or is_left_out(name):
             continue
-        entry = _wheel_file(site / name, [row, *others.get(name, ())], prefix)
+        told = [row]
+        if claims := (clashing or {}).get(posixpath.normpath(name)):
+            told = [claim.row for claim in claims]
+            if _differ(claims):
+                _check_clash(site / name, claims, prefix)
+                told = told[-1:]
+        entry = _wheel_file(site / name, told, prefix)
         found.append(entry)
         rows.append((name, *_rewritten(entry)) if entry.content is not None else row)
     rows.append((own_record, "", ""))
     return [*found, Entry.of(_in_image(wheel.folder / "RECORD", prefix), _write_record(rows))]
 
 
+def _differ(claims: Sequence[Claim]) -> bool:
+    """Whether wheels disagree about a file. Scripts do not count: their RECORDs say what is on this host, whoever wrote it there."""
+    return len({claim.row[1:] for claim in claims}) > 1 and not claims[0].row[0].startswith("../")
+
+
+def _check_clash(path: Path, claims: Sequence[Claim], prefix: Prefix) -> None:
+    """Raise unless a file that wheels disagree about is the one that counts."""
+    last = claims[-1]
+    known, names = _hex(last.row[1]), " and ".join(claim.package.name for claim in claims)
+    if not known or (path.is_file() and not path.is_symlink() and sha256_of(path) not in known):
+        raise IntegrityError(
+            f"{names} have other bytes in the same file, {last.row[0]}; in an image it is that of {last.package.name}, the last by name, "
+            f"and in the prefix {prefix.path} it is not.",
+            advice="`provision env remove` it and build it again, which puts that file there; or leave one of the packages out.",
+        )
+
+
 def read_record(path: Path, prefix: Prefix) -> tuple[Row, ...]:
     """The rows of a RECORD, or IntegrityError."""
+    shown = path.relative_to(prefix.path)
     try:
-        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+        rows = [row for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8"))) if row]
     except FileNotFoundError as error:
-        raise _drifted(prefix, f"lacks {path.relative_to(prefix.path)}") from error
-    if any(len(row) != 3 for row in rows if row):
-        raise _drifted(prefix, f"has a {path.relative_to(prefix.path)} with rows that are not path, hash, size")
-    return tuple((row[0], row[1], row[2]) for row in rows if row)
+        raise _drifted(prefix, f"lacks {shown}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _drifted(prefix, f"has a {shown} that cannot be read ({error})") from error
+    if any(len(row) != 3 for row in rows):
+        raise _drifted(prefix, f"has a {shown} with rows that are not path, hash, size")
+    wrong = next((row for row in rows if "\0" in row[0] or not _HASH.fullmatch(row[1]) or not _SIZE.fullmatch(row[2])), None)
+    if wrong:
+        raise _drifted(prefix, f"has a {shown} that says no hash or size of {wrong[0][:200]!r}: {wrong[1][:80]!r}, {wrong[2][:20]!r}")
+    return tuple((row[0], row[1], row[2]) for row in rows)
 
 
 def _write_record(rows: list[Row]) -> bytes:
@@ -116,7 +158,10 @@ def _wheel_file(path: Path, rows: Sequence[Row], prefix: Prefix) -> Entry:
     hashes = frozenset(value for row in rows for value in _hex(row[1]))
     if not hashes and path.is_symlink():
         raise _drifted(prefix, f"has a link where a wheel says that a file is, {rows[0][0]}, and no hash to know it by")
-    entry = replace(entry, hashes=hashes, sizes=frozenset(int(row[2]) for row in rows if row[2].isdigit()))
+    sizes = frozenset(int(row[2]) for row in rows if row[2])
+    if sizes and entry.size not in sizes:
+        raise _drifted(prefix, f"has a changed {inside}: {entry.size} bytes instead of {max(sizes)}")
+    entry = replace(entry, hashes=hashes, sizes=sizes)
     return _with_image_interpreter(entry, prefix) if inside.startswith(f"{PREFIX.lstrip('/')}/bin/") else entry
 
 
