@@ -10,24 +10,35 @@ from provision.errors import ProvisionError, Unreachable, Unsolvable
 from provision.mirrors import DIRECT, Mirrors
 from provision.model import LockedPackage
 from provision.scratch import scratch
+from provision.wheels.clashing import decisive
 from provision.wheels.command import call, is_unanswered, uv
-from provision.wheels.settings import indexes
+from provision.wheels.settings import Indexes, indexes
 
 
 def install(packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirrors = DIRECT, *, warn: Callable[[str], None]) -> None:
+    """Install these wheels (see `_install`); of files that several bring, the one of the last wheel by name stays, on every machine."""
+    build = next((package.version.partition("+")[2] for package in packages if package.name == "torch"), None)
+    where = indexes(build, mirrors)
+    _install(packages, interpreter, mirrors, where, warn=warn)
+    for site in interpreter.parent.parent.glob("lib/python3*/site-packages"):
+        for package in decisive(packages, site):
+            _install([package], interpreter, mirrors, where, "--reinstall", warn=warn)
+
+
+def _install(
+    packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirrors, where: Indexes, *options: str, warn: Callable[[str], None]
+) -> None:
     """Install exactly these wheels, every one checked against its hash, into the environment of `interpreter`. On a terminal
     uv's own progress bars are shown. Where no index answers, uv's cache may hold them all; then that is said through `warn`.
 
     Packages of an index are asked for by name, version and hash, so that uv finds what it has unpacked before, and a mirror can
     serve them; what uv 0.13 installs from a pylock file it fetches and unpacks each time (tried).
     """
-    builds = {package.version.partition("+")[2] for package in packages if package.name == "torch"}
     with scratch("uv") as folder:
         wanted = folder / "requirements.txt"
         wanted.write_text(requirements(packages, mirrors))
-        where = indexes(next(iter(builds), None), mirrors)
         command: list[str | Path] = [uv(), "pip", "install", "--python", interpreter, "--no-deps", "--require-hashes"]
-        command += ["--no-python-downloads", *where.remote, "-r", wanted]
+        command += ["--no-python-downloads", *options, *where.remote, "-r", wanted]
         try:
             call(command, show=True, alone=where.alone)
         except Unreachable as error:

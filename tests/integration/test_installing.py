@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import http.server
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from provision import wheels
 from provision.errors import Unreachable
 from provision.model import LockedPackage
+from provision.wheels.clashing import decisive
 from tests.small import WHEELS, write_index
 
 
@@ -78,3 +81,33 @@ def test_without_an_index_the_cache_is_enough_if_it_holds_all(index: http.server
         with pytest.raises(Unreachable, match="did not answer"):
             wheels.install([*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=said.append)
     assert len(said) == 1
+
+
+def clashing(folder: Path, name: str) -> LockedPackage:
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    files = {"tests/__init__.py": f"# of {name}", f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
+    files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    rows = [f"{each},sha256={record_hash(text)},{len(text)}\n" for each, text in files.items()]
+    with zipfile.ZipFile(path, "w") as wheel:
+        for each, text in {**files, f"{info}/RECORD": "".join(rows) + f"{info}/RECORD,,\n"}.items():
+            wheel.writestr(each, text)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return LockedPackage(manager="pip", name=name, version="1.0", url=path.as_uri(), sha256=sha256)
+
+
+def record_hash(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+
+
+def test_of_a_file_that_wheels_disagree_about_the_last_by_name_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    wanted = [clashing(tmp_path, name) for name in ("one", "two", "zen", "large")]
+    python = environment(tmp_path / "env")
+    wheels.install(wanted[:3], python, warn=pytest.fail)
+    (site,) = python.parent.parent.glob("lib/python3*/site-packages")
+    wheels.install(wanted[3:], python, warn=pytest.fail)  # what was there before stays below
+    assert (site / "tests/__init__.py").read_text() == "# of large"
+    assert [package.name for package in decisive(wanted, site)] == ["zen"]
+    wheels.install(wanted, python, warn=pytest.fail)
+    assert (site / "tests/__init__.py").read_text() == "# of zen"
