@@ -11,7 +11,7 @@ from provision.cli.options import common, context_of, dry, name_argument, no_wai
 
 if TYPE_CHECKING:
     from provision.console import Console
-    from provision.pipeline.image import Asked, Method, Notebook, Output
+    from provision.pipeline.image import Asked, Format, Method, Notebook, Output
 
 
 compression = click.option(
@@ -98,7 +98,7 @@ def _asked(options: dict[str, Any]) -> Asked:
         host_network=options["host_network"],
         mounts=tuple(images.mount(text) for text in options["mounts"]),
         user=images.user(given) if given else None,
-        reference=images.chosen_base(options["reference"]) if options["reference"] else None,
+        reference=images.engine_reference(options["reference"]) if options["reference"] else None,
     )
 
 
@@ -204,7 +204,7 @@ def image_sbom(console: Console, name: str, envs: Path | None, kind: Any, output
 @running
 @common
 @verb
-def image_contract(console: Console, name: str, envs: Path | None, format: str, command: tuple[str, ...], **options: Any) -> None:
+def image_contract(console: Console, name: str, envs: Path | None, format: Format, command: tuple[str, ...], **options: Any) -> None:
     """Print how an environment's image is run: GPUs, shared memory, limits, devices, network, each with its reason.
 
     COMMAND, after --, is what runs in it.

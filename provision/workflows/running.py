@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from provision.errors import InvalidSpec
@@ -10,8 +11,11 @@ from provision.pipeline import render
 from provision.workflows.plan import Context, Plan, Wish, plan
 
 
-def image_contract(context: Context, wish: Wish, format: str, asked: images.Asked, command: Sequence[str], remake: Sequence[str]) -> str:
+def image_contract(
+    context: Context, wish: Wish, format: images.Format, asked: images.Asked, command: Sequence[str], remake: Sequence[str]
+) -> str:
     """`provision image contract`: how an environment's image is run, for one kind of engine. The lock decides its name."""
+    images.check_contract(format, asked)
     wanted = plan(context, wish)
     values = images.contract_context(wanted.resolution, _image_reference(wanted, asked), command, asked)
     return render.render_contract(format, values, remake=remake, templates=wanted.templates)
@@ -48,7 +52,9 @@ def run_argv(
     if serving is not None:
         on_host = any(need.what == "network" for need in images.needs(wanted.resolution, asked))
         flags, command = [*flags, *serving.flags(host_network=on_host)], serving.command(host_network=on_host)
-    return ["docker", "run", "--rm", "--interactive", *(["--tty"] if terminal else []), *flags, reference, *command]
+    if terminal:
+        flags = ["--tty", *flags]
+    return ["docker", *images.cli_flags(os.environ), "run", "--rm", "--interactive", *flags, reference, *command]
 
 
 def _image_reference(wanted: Plan, asked: images.Asked) -> str:

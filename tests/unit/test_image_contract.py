@@ -102,10 +102,11 @@ def test_kubernetes() -> None:
 
 def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
     script = tmp_path / "job"
-    script.write_text(text("slurm-pyxis", ASKED, command=("torchrun", "my train.py")))
+    asked = dataclasses.replace(ASKED, mounts=(MOUNTS[0], image.mount("/cache:/cache")))
+    script.write_text(text("slurm-pyxis", asked, command=("torchrun", "my train.py")))
     subprocess.run(["bash", "-n", script], check=True)
     shown = script.read_text()
-    assert "--container-mounts=/scratch/a_b:/data:ro,cache:/cache" in shown
+    assert "--container-mounts=/scratch/a_b:/data:ro,/cache:/cache" in shown
     assert shown.endswith("""\n    torchrun 'my train.py' "$@"\n""")
     assert "#SBATCH --gpus-per-node=1" in shown
 
@@ -116,6 +117,46 @@ def test_devcontainer() -> None:
     assert (document["image"], document["workspaceFolder"]) == (REFERENCE, "/workspace")
     assert document["runArgs"] == image.docker_arguments(infiniband(), ASKED)
     assert document["hostRequirements"] == {"gpu": True}
+
+
+def test_dollars_are_the_programs_own() -> None:
+    """Compose and Kubernetes would put variables there; two dollars are one to both."""
+    command = ("sh", "-c", "echo $HOME ${HOME} $(HOME) $$")
+    asked = image.Asked(mounts=(image.mount("/a$b:/c$d"),))
+    (service,) = yaml.safe_load(text("compose", asked, command=command))["services"].values()
+    twice = "echo $$HOME $${HOME} $$(HOME) $$$$"
+    assert (service["command"][2], service["volumes"]) == (twice, ["/a$$b:/c$$d"])
+    pod = yaml.safe_load(text("kubernetes", asked, command=command))["spec"]["template"]["spec"]
+    assert (pod["containers"][0]["command"][2], pod["volumes"][1]["hostPath"]["path"]) == (twice, "/a$b")
+    assert "'echo $HOME ${HOME} $(HOME) $$'" in text("docker", asked, command=command)
+
+
+@pytest.mark.parametrize(
+    ("format", "mount", "reason"),
+    [
+        ("slurm-pyxis", "cache:/cache", "no volumes by name"),
+        ("kubernetes", "My_cache:/cache", "a claim's name"),
+        ("kubernetes", f"{'a' * 254}:/cache", "a claim's name"),
+        ("devcontainer", "/${localWorkspaceFolder}:/x", "a variable"),
+    ],
+)
+def test_mounts_that_a_format_cannot_say(format: image.Format, mount: str, reason: str) -> None:
+    asked = image.Asked(mounts=(image.mount(mount),))
+    with pytest.raises(InvalidSpec, match=reason):
+        image.check_contract(format, asked)
+    image.check_contract("docker", asked)
+
+
+@pytest.mark.parametrize("written", ["oci:/x y", "oci:/x", "A B", "", "-v"])
+def test_names_of_images_that_are_none(written: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not an image reference"):
+        image.engine_reference(written)
+
+
+def test_the_docker_command_speaks_to_our_engine() -> None:
+    """It goes by DOCKER_HOST first, as we do, and then by its contexts, of which we know nothing."""
+    assert image.cli_flags({"DOCKER_HOST": "tcp://lab:2375"}) == []
+    assert image.cli_flags({}) == image.cli_flags({"DOCKER_HOST": ""}) == ["--host", "unix:///var/run/docker.sock"]
 
 
 @pytest.mark.parametrize("written", ["/a", "a:b", "/a:b", "/a:/b:rx", "/a:/b,/c:/d", " /a:/b", "/a b:/c"])

@@ -8,11 +8,12 @@ registry (other forms and places for it) and dockerfile (the template's values).
 """
 
 from provision.pipeline.image.assemble import build, find
-from provision.pipeline.image.bases import BaseImage, chosen_base, is_stored, name_of
+from provision.pipeline.image.bases import BaseImage, chosen_base, engine_reference, is_stored, name_of
 from provision.pipeline.image.compressing import METHODS, Method, pack
 from provision.pipeline.image.config import reference, repository, source_date_epoch
 from provision.pipeline.image.contents import PREFIX
-from provision.pipeline.image.contract import FORMATS, Asked, docker_arguments, mount, needs, run_command, user
+from provision.pipeline.image.contract import FORMATS, Asked, Format, docker_arguments, mount, needs, run_command, user
+from provision.pipeline.image.contract import check as check_contract
 from provision.pipeline.image.contract import context as contract_context
 from provision.pipeline.image.dockerfile import dockerfile_context
 from provision.pipeline.image.exporting import COMPRESSED, Output, export, output
@@ -37,7 +38,7 @@ from provision.pipeline.image.registry import (
     target,
 )
 from provision.pipeline.image.registry import look as find_remote
-from provision.pipeline.image.sdk import demand_engine, engine, find_base, unmet
+from provision.pipeline.image.sdk import cli_flags, demand_engine, engine, find_base, unmet
 from provision.pipeline.image.smoke import Files, run_smoke
 from provision.pipeline.image.stored import find_base as find_stored_base
 
@@ -51,6 +52,7 @@ __all__ = [
     "Asked",
     "BaseImage",
     "Files",
+    "Format",
     "Looked",
     "Method",
     "Notebook",
@@ -65,8 +67,10 @@ __all__ = [
     "bill",
     "bring",
     "build",
+    "check_contract",
     "chosen_base",
     "clear",
+    "cli_flags",
     "content",
     "contract_context",
     "demand_engine",
@@ -74,6 +78,7 @@ __all__ = [
     "dockerfile_context",
     "documents",
     "engine",
+    "engine_reference",
     "export",
     "find",
     "find_base",

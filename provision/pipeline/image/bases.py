@@ -75,14 +75,15 @@ def chosen_base(reference: str | None) -> str:
     """The base a user named, or ours."""
     if reference is None:
         return pinned("base")
-    if is_stored(reference):
-        return reference
-    if not _REFERENCE.fullmatch(reference):
-        raise InvalidSpec(
-            f"{reference!r} is not an image reference.",
-            advice="Write name:tag or name@sha256:..., as `docker images` shows it, or oci:DIR, oci-archive:FILE, docker-archive:FILE.",
-        )
-    return reference
+    return reference if is_stored(reference) else engine_reference(reference, ", or oci:DIR, oci-archive:FILE, docker-archive:FILE")
+
+
+def engine_reference(text: str, otherwise: str = "") -> str:
+    """What an engine knows an image by, or InvalidSpec. otherwise: what else could have been given."""
+    if not _REFERENCE.fullmatch(text):
+        advice = f"Write name:tag or name@sha256:..., as `docker images` shows it{otherwise}."
+        raise InvalidSpec(f"{text!r} is not an image reference.", advice=advice)
+    return text
 
 
 def name_of(text: str) -> str:

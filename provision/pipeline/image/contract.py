@@ -18,6 +18,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 _MOUNT = re.compile(r"(/[^:,\s]*|[A-Za-z0-9][A-Za-z0-9_.-]*):(/[^:,\s]*)(?::(ro|rw))?")
 _USER = re.compile(r"\d+:\d+")
+_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")  # RFC 1123, as Kubernetes wants for most names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,24 @@ def user(text: str) -> str:
     if not _USER.fullmatch(text):
         raise InvalidSpec(f"{text!r} is not a user.", advice="Write uid:gid in numbers, for example $(id -u):$(id -g).")
     return text
+
+
+def check(format: Format, asked: Asked) -> None:
+    """InvalidSpec for what was asked for and cannot be had in that format, with the reason."""
+    for mounted in asked.mounts:
+        if reason := _unfit(format, mounted):
+            raise InvalidSpec(f"The mount {_volume(mounted)} cannot be written for {format}: {reason}.", advice="Name another source.")
+
+
+def _unfit(format: Format, mounted: Mount) -> str:
+    is_volume = not mounted.source.startswith("/")
+    if format == "slurm-pyxis" and is_volume:
+        return "Pyxis mounts folders of the host, and knows no volumes by name"
+    if format == "kubernetes" and is_volume and (not _CLAIM.fullmatch(mounted.source) or len(mounted.source) > 253):
+        return "a claim's name has lower-case letters, digits, - and . alone"
+    if format == "devcontainer" and "${" in _volume(mounted):
+        return "development containers put a variable there, and know no way to write it"
+    return ""
 
 
 def needs(resolution: Resolution, asked: Asked = Asked()) -> tuple[Need, ...]:

@@ -7,7 +7,7 @@ The SDK carries no types of its own, so Any stays here and in what the client is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -43,6 +43,13 @@ def demand_engine(otherwise: str = "build with --no-image") -> Client:
     if client is None:
         raise ToolMissing(f"No Docker engine answers: {reason}.", advice=f"Start it (or set DOCKER_HOST), or {otherwise}.")
     return client
+
+
+def cli_flags(environment: Mapping[str, str]) -> list[str]:
+    """What makes the docker command speak to the engine that `engine` speaks to: it knows contexts, which the SDK does not read."""
+    from docker.constants import DEFAULT_UNIX_SOCKET
+
+    return [] if environment.get("DOCKER_HOST") else ["--host", DEFAULT_UNIX_SOCKET.removeprefix("http+")]
 
 
 def _last_cause(error: BaseException) -> str:
