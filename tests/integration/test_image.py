@@ -455,6 +455,18 @@ def test_a_build_that_takes_the_tags_leaves_no_image_behind(
     assert image.load(loaded, docker_client, Watching())
 
 
+def test_an_image_that_a_user_built_on_ours_stays(loaded: Image, docker_client: Any) -> None:
+    """It has our labels, since it inherits them, and no tag."""
+    container = docker_client.containers.create(loaded.image_id, ["true"])
+    theirs = container.commit(conf={"Labels": {"lab": "theirs"}})
+    container.remove()
+    try:
+        image.load(loaded, docker_client, Watching())
+        assert docker_client.images.get(theirs.id).labels["org.opencontainers.image.title"] == "toy"
+    finally:
+        docker_client.images.remove(theirs.id)
+
+
 class Leaky:
     """The engine on the socket `path`, behind a connection that breaks once `limit` bytes were sent to it."""
 

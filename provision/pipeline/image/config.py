@@ -21,6 +21,7 @@ LOCK_LABEL = "org.provision.lock"
 TITLE_LABEL = "org.opencontainers.image.title"
 STACK = 64 << 20
 
+_STEP = "provision: "  # how each step of an image's history begins
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 # Not in OCI's specification, which has readers ignore what they do not know; Docker's config has it, and engines read it from either.
@@ -152,7 +153,7 @@ def image_config(variables: Mapping[str, str], label: Mapping[str, str], layers:
             "WorkingDir": WORKSPACE,
         },
         "created": created,
-        "history": [{"created": created, "created_by": f"provision: {_layer_title(layer.group)}"} for layer in layers],
+        "history": [{"created": created, "created_by": f"{_STEP}{_layer_title(layer.group)}"} for layer in layers],
         "os": "linux",
         "rootfs": {"diff_ids": [layer.digest for layer in layers], "type": "layers"},
     }
@@ -163,6 +164,11 @@ def healthcheck() -> dict[str, Any]:
     second = 10**9
     times = {"Interval": HEALTH_INTERVAL_S * second, "Timeout": HEALTH_TIMEOUT_S * second, "Retries": HEALTH_RETRIES}
     return {"Test": ["CMD", *HEALTH], **times}
+
+
+def is_ours(steps: Sequence[str]) -> bool:
+    """Whether an image is as we made it, by its history. Whoever builds on one of ours inherits its labels, and adds a step."""
+    return bool(steps) and all(step.startswith(_STEP) for step in steps)
 
 
 def _layer_title(group: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from provision.errors import Taken, ToolFailed
 from provision.model import Image, Progress
 from provision.pipeline.image import kept, oci, tar
-from provision.pipeline.image.config import LOCK_LABEL, TITLE_LABEL, repository
+from provision.pipeline.image.config import LOCK_LABEL, TITLE_LABEL, is_ours, repository
 from provision.pipeline.image.layers import PIECE
 from provision.pipeline.image.sdk import Client, found, get, speaking
 
@@ -146,4 +146,6 @@ def _drop_untagged(repo: str, client: Client) -> None:
         lost = client.api.images(filters={"dangling": True, "label": labels}, quiet=True)
     for identity in lost:
         with contextlib.suppress(Taken), speaking(f"remove {identity}"):
-            found(functools.partial(client.images.remove, identity))
+            steps = found(functools.partial(client.api.history, identity))
+            if is_ours([step["CreatedBy"] for step in steps or ()]):
+                found(functools.partial(client.images.remove, identity))
