@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: dc41c70c8a36eb4c833adad247f3f73b187ed1331510801d7b7f297fceaeca20
+# sha256 of what follows: d740698e0cc1da547e1272232f797d1e27004832c023c52a0fa777fa9c199224
 #
 # The build context is this folder (conda-lock.yml) and provision's own inside/. Both reach the engine as one stream:
 #   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision; print(*provision.__path__)')" inside \
@@ -17,14 +17,21 @@ RUN /opt/conda-lock/bin/conda-lock install --micromamba --conda /bin/micromamba 
     && chmod -R u=rwX,go=rX /opt/env
 
 FROM docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716
+# The base's own user may not be one who can write here; the image's is named below.
+USER 0
 COPY --from=environment /opt/env /opt/env
 COPY inside /opt/provision/inside
 RUN printf '%s\n' '#!/bin/sh' '# The smoke test of this environment: provision-smoke --out DIR' 'exec /opt/env/bin/python /opt/provision/inside smoke "$@"' > /usr/local/bin/provision-smoke \
     && chmod 0755 /usr/local/bin/provision-smoke \
     && mkdir -p /workspace \
     && chmod 1777 /workspace
+# Variables of the base that would lead out of the environment cannot be taken away here, but be empty; its PATH comes after ours.
 ENV \
-    PATH=/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    LD_LIBRARY_PATH= \
+    LD_PRELOAD= \
+    PYTHONPATH= \
+    PYTHONHOME= \
+    PATH="/opt/env/bin:${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}" \
     CONDA_PREFIX=/opt/env \
     PYTHONNOUSERSITE=1 \
     HOME=/tmp \
@@ -50,4 +57,5 @@ LABEL \
 HEALTHCHECK --interval=60s --timeout=30s --retries=3 CMD ["/opt/env/bin/python", "-I", "/opt/provision/inside/health.py"]
 USER 1000:1000
 WORKDIR /workspace
+ENTRYPOINT []
 CMD ["/opt/env/bin/python"]

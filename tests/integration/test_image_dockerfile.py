@@ -27,7 +27,7 @@ import pytest
 import provision
 from provision.model import Image, Lock, Prefix
 from provision.pipeline import image, render
-from provision.pipeline.image import contents, oci
+from provision.pipeline.image import config, contents, oci
 from tests.integration.test_image import Made, Watching, build, resolution
 
 pytestmark = pytest.mark.docker
@@ -148,6 +148,50 @@ def test_docker_builds_the_same_environment(context: Path, ours: Files, said: di
             forget_steps(client, done.stdout.decode())
 
 
+FOREIGN = [
+    "ENV LD_LIBRARY_PATH=/foreign/lib PYTHONPATH=/foreign LAB=lab",
+    "ENV PATH=/foreign/bin:/usr/bin:/bin",
+    'ENTRYPOINT ["/bin/false"]',
+    "USER 1234",
+]
+
+
+@pytest.mark.parametrize("builder", ["classic", "buildkit"])
+def test_what_a_base_sets_leads_nobody_out_of_the_environment(
+    lock: Lock, docker_base: str, said: dict[str, Any], tmp_path: Path, builder: str
+) -> None:
+    """CUDA's bases have variables for the loader and an entry point. Here its first stage makes an empty folder, for speed."""
+    docker = shutil.which("docker") if builder == "classic" else with_buildkit()
+    if docker is None:
+        pytest.skip("no docker command with BuildKit on this machine")
+    base, name = f"{NAME}-base:{builder}", f"{NAME}-on-foreign:{builder}"
+    _, _, second = rendered(lock, base).partition(f"\nFROM {base}\n")
+    first = f"FROM {base} AS environment\nUSER 0\nRUN mkdir -p {contents.PREFIX}/bin\n"
+    (tmp_path / "Dockerfile").write_text(f"{first}\nFROM {base}\n{second}")
+    shutil.copytree(INSIDE, tmp_path / "inside", ignore=shutil.ignore_patterns("__pycache__"))
+    with contextlib.closing(image.demand_engine()) as client:
+        container = client.containers.create(docker_base, ["true"])
+        container.commit(*base.split(":"), changes=FOREIGN)
+        container.remove()
+        done = None
+        try:
+            inherited = client.images.get(base).attrs["Config"]["Env"]
+            env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
+            done = subprocess.run([docker, "build", "--tag", name, "-"], env=env, input=packed(tmp_path), capture_output=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            made = settings(client.images.get(name).attrs["Config"])
+            wanted = config.environment(resolution(), lock, inherited)
+            assert made["Env"] == sorted(f"{key}={value}" for key, value in wanted.items())
+            assert wanted["PATH"] == f"{contents.PREFIX}/bin:/foreign/bin:/usr/bin:/bin"
+            assert [made[key] for key in ("Entrypoint", "Cmd", "User")] == [said[key] for key in ("Entrypoint", "Cmd", "User")]
+            assert client.containers.run(name, ["sh", "-c", "echo [$LD_LIBRARY_PATH$PYTHONPATH]"], remove=True).strip() == b"[]"
+        finally:
+            if done is not None and done.returncode == 0:
+                client.images.remove(name)
+                forget_steps(client, done.stdout.decode())
+            client.images.remove(base)
+
+
 def forget_steps(client: Any, told: str) -> None:
     """The classic builder keeps an image of each step, and of the first stage."""
     kept = {identity for found in client.images.list() if found.tags for identity in [found.id.removeprefix("sha256:")[:12]]}
@@ -211,7 +255,7 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
     unknown = ("org.provision.base.id", "org.opencontainers.image.created", "io.buildah.version")
     kept = {key: config.get(key) or None for key in ("Cmd", "User", "WorkingDir", "Healthcheck", "Entrypoint")}
     labels = {key: value for key, value in config["Labels"].items() if key not in unknown}
-    return {**kept, "Labels": labels, "Env": sorted(config["Env"])}
+    return {**kept, "Labels": labels, "Env": sorted(pair for pair in config["Env"] if not pair.endswith("="))}
 
 
 @pytest.mark.needs("podman")

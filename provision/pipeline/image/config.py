@@ -32,7 +32,7 @@ HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_RETRIES = 60, 30, 3
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 
 # Variables of a base that would lead the loader or Python out of the environment (CUDA bases set LD_LIBRARY_PATH).
-_FOREIGN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
+FOREIGN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
 
 
 def source_date_epoch(environment: Mapping[str, str]) -> int:
@@ -62,7 +62,7 @@ def reference(name: str, lock: Lock) -> str:
 def environment(resolution: Resolution, lock: Lock, inherited: Sequence[str] = ()) -> dict[str, str]:
     """The variables of the image, laid over those of its base."""
     pairs = (pair.partition("=") for pair in inherited)
-    base = {key: value for key, _, value in pairs if key not in _FOREIGN}
+    base = {key: value for key, _, value in pairs if key not in FOREIGN}
     return {**base, **_own_variables(resolution, lock, base.get("PATH") or PATH)}
 
 
