@@ -134,3 +134,14 @@ def test_a_base_archive_that_breaks_off_is_refused(tmp_path: Path) -> None:
     with pytest.raises((ToolFailed, IntegrityError)):
         layers.write_base(pieces(archive(("x", b"layer" * 1000))[:2000]), [digest(b"layer" * 1000)], tmp_path, ignore)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+def test_a_layer_that_becomes_far_larger_than_layers_do_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(layers, "INFLATED_LEAST", layers.PIECE)
+    whole = bytes(8 * layers.PIECE)
+    with pytest.raises(ToolFailed, match="are no layer"):
+        layers.write_base(pieces(archive(("x", pack(whole)))), [digest(whole)], tmp_path, ignore)
+    assert list(tmp_path.iterdir()) == []

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provision.errors import IntegrityError, InvalidSpec, ProvisionError, Taken, ToolMissing
+from provision.errors import IntegrityError, InvalidSpec, ProvisionError, Taken, ToolFailed, ToolMissing
 from provision.model import Image, Layer
-from provision.pipeline.image import bases, exporting, layers, oci, stored
+from provision.pipeline.image import bases, exporting, inspecting, layers, oci, stored
 from tests.unit.test_image_layers import archive, digest, ignore
 
 ENVIRONMENT = ["PATH=/bin", "LANG=C"]
@@ -116,6 +119,8 @@ def broken(folder: Path, what: str) -> str:
     if what == "manifest":
         row = json.loads((made / "index.json").read_text())["manifests"][0]
         oci.blob(made, row["digest"]).write_text("{}")
+    if what == "config":
+        oci.blob(made, digest(config())).write_bytes(config().replace(b"LANG=C", b"LANG=D"))
     if what == "archive":
         (folder / "file").write_bytes(b"no archive")
         return f"docker-archive:{folder / 'file'}"
@@ -135,12 +140,104 @@ def broken(folder: Path, what: str) -> str:
         ("index", IntegrityError, "is not JSON"),
         ("manifest", IntegrityError, "not what its name says"),
         ("archive", IntegrityError, "cannot be read as an archive"),
-        ("escape", IntegrityError, "not a whole image"),
+        ("escape", IntegrityError, "is no digest"),
+        ("config", IntegrityError, "not what its name says"),
     ],
 )
 def test_what_is_no_whole_base_is_refused(tmp_path: Path, what: str, error: type[ProvisionError], words: str) -> None:
     with pytest.raises(error, match=words):
         stored.find_base(broken(tmp_path, what))
+
+
+GOOD = {"os": "linux", "architecture": "amd64", "rootfs": {"diff_ids": [digest(LAYERS[0])]}}
+ENTRY = {"Config": "c.json", "Layers": ["l.tar"], "RepoTags": ["a:b"]}
+
+
+@pytest.mark.parametrize(
+    ("document", "manifest"),
+    [
+        ({"os": "linux", "architecture": "amd64"}, [ENTRY]),
+        ({**GOOD, "rootfs": {"diff_ids": [5]}}, [ENTRY]),
+        ({**GOOD, "rootfs": {"diff_ids": []}}, [ENTRY]),
+        ({**GOOD, "config": {"Env": "PATH=/bin"}}, [ENTRY]),
+        ({**GOOD, "config": []}, [{**ENTRY, "Layers": ["l.tar", "l.tar"]}]),
+        ([], [ENTRY]),
+        (GOOD, [{"Config": "c.json"}]),
+        (GOOD, [{**ENTRY, "Layers": None}]),
+        (GOOD, [None]),
+        (GOOD, 5),
+        (GOOD, None),
+    ],
+)
+def test_documents_of_an_archive_that_say_nothing(tmp_path: Path, document: object, manifest: object) -> None:
+    members = ("l.tar", LAYERS[0]), ("c.json", json.dumps(document).encode()), ("manifest.json", json.dumps(manifest).encode())
+    (tmp_path / "x.tar").write_bytes(archive(*members))
+    with pytest.raises(IntegrityError, match=r"is not a whole image|is no JSON object"):
+        stored.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
+
+
+ZEROS = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [],
+        {},
+        {"manifests": None},
+        {"manifests": [5]},
+        {"manifests": [{"mediaType": oci.MANIFEST}]},
+        {"manifests": [{"mediaType": oci.MANIFEST, "digest": 5}]},
+        {"manifests": [{"mediaType": oci.MANIFEST, "digest": ZEROS, "platform": {"os": "linux"}}]},
+        {"manifests": [{"mediaType": oci.MANIFEST, "digest": ZEROS, "platform": 5}]},
+    ],
+)
+def test_an_index_that_says_nothing(tmp_path: Path, index: object) -> None:
+    (layout(tmp_path / "x") / "index.json").write_text(json.dumps(index))
+    with pytest.raises((IntegrityError, InvalidSpec), match=r"not a whole image|linux/None"):
+        stored.find_base(f"oci:{tmp_path / 'x'}")
+
+
+def test_a_document_without_an_end_is_not_read(tmp_path: Path) -> None:
+    """400 MB of zeros, which are nowhere."""
+    with tarfile.open(tmp_path / "x.tar", "w") as whole:
+        member = tarfile.TarInfo("manifest.json")
+        member.size = 400 << 20
+        whole.addfile(member)
+    with (tmp_path / "x.tar").open("r+b") as file:
+        file.truncate((400 << 20) + 2048)
+    tracemalloc.start()
+    try:
+        with pytest.raises(IntegrityError, match=r"manifest\.json is larger than any such document"):
+            stored.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def long_names(kind: bytes, size: int, count: int) -> bytes:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, size
+    return (member.tobuf(tarfile.USTAR_FORMAT) + bytes(-(-size // 512) * 512)) * count + tarfile.TarInfo("a").tobuf() + bytes(1024)
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
+@pytest.mark.parametrize(("size", "count"), [(2 << 20, 1), (10, 3000)])
+def test_names_that_cost_memory_are_no_archive(tmp_path: Path, kind: bytes, size: int, count: int) -> None:
+    content = long_names(kind, size, count)
+    (tmp_path / "x.tar").write_bytes(content)
+    with pytest.raises(IntegrityError, match="cannot be read as an archive"):
+        stored.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
+    with pytest.raises(IntegrityError, match="is no archive"):
+        inspecting.check("evil", [tmp_path / "x.tar"], "2.28")
+    with pytest.raises(ToolFailed, match="cannot be read"):
+        layers.write_base([content], [ZEROS], tmp_path, ignore)
+
+
+def test_an_archive_that_breaks_off_in_its_compression(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(gzip.compress(archive(("manifest.json", os.urandom(9000))))[:-4000])
+    with pytest.raises(IntegrityError, match="cannot be read as an archive"):
+        stored.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
 
 
 def test_a_flipped_bit_in_a_layer_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.errors import IntegrityError, InvalidSpec
+from provision.pipeline.image.archives import UNREADABLE, Bounded
 
 SHELL = ("bin/sh", "usr/bin/sh")
 LIBC = re.compile(r"(?:usr/)?lib(?:64)?(?:/[^/]+-linux-gnu)?/libc(?:\.so\.6|-2\.\d+\.so)")
@@ -59,10 +60,10 @@ def check(reference: str, layers: Sequence[Path], glibc: str) -> None:
 
 def _add(root: Root, layer: Path) -> None:
     try:
-        with tarfile.open(layer, "r:") as archive:
+        with tarfile.open(layer, "r:", tarinfo=Bounded) as archive:
             for member in archive:
                 _take(root, archive, member)
-    except (tarfile.TarError, ValueError, OverflowError) as error:
+    except UNREADABLE as error:
         raise IntegrityError(f"A layer of the base is no archive: {error}.", advice="Load or save the base again.") from error
 
 

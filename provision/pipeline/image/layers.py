@@ -19,10 +19,13 @@ from typing import IO, cast
 from provision.errors import IntegrityError, ToolFailed
 from provision.model import Layer
 from provision.pipeline.image import tar
+from provision.pipeline.image.archives import UNREADABLE, Bounded
 from provision.pipeline.image.contents import Entry, verify
 
 PIECE = 1 << 20
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+# A layer may become this many times larger; small ones, with a file of zeros perhaps, up to 1 GiB.
+INFLATED_TIMES, INFLATED_LEAST = 100, 1 << 30
 ZSTD_WINDOW = 128 << 20  # of memory to read a layer with; what the zstd command reads without being asked for more
 
 
@@ -124,10 +127,10 @@ def write_base(archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, a
         with reading(archive) as members:
             for member in members:
                 if member.isreg() and (file := members.extractfile(member)):
-                    digest, size = _write_blob(file, wanted, blobs)
+                    digest, size = _write_blob(file, member.size, wanted, blobs)
                     sizes[digest] = size
                     advance(size if digest in wanted else 0)
-    except (tarfile.TarError, zlib.error) as error:
+    except UNREADABLE as error:
         raise ToolFailed(["docker", "save"], 1, f"the archive of the base cannot be read: {error}") from error
     missing = [digest for digest in diff_ids if digest not in sizes]
     if missing:
@@ -138,11 +141,14 @@ def write_base(archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, a
     return [Layer(group="base", digest=digest, size=sizes[digest]) for digest in diff_ids]
 
 
-def _write_blob(file: IO[bytes], wanted: set[str], blobs: Path) -> tuple[str, int]:
+def _write_blob(file: IO[bytes], size: int, wanted: set[str], blobs: Path) -> tuple[str, int]:
     """One member of an archive as a blob, kept if it is a layer that is wanted; compression is undone, as diff ids ask."""
+    limit = max(INFLATED_LEAST, INFLATED_TIMES * size)
     with _Sink(blobs / ".base") as sink:
         for piece in _plain(file):
             sink.write(piece)
+            if sink.size > limit:
+                raise tarfile.ReadError(f"{size} bytes that become more than {limit} are no layer")
         digest = f"sha256:{sink.digest}"
         if digest in wanted:
             sink.keep(blobs)
@@ -188,7 +194,7 @@ def _unzstd(first: bytes, file: IO[bytes]) -> Iterator[bytes]:
 
 def reading(archive: Iterable[bytes]) -> tarfile.TarFile:
     """A tar archive to iterate over while it streams in."""
-    return tarfile.open(fileobj=cast(IO[bytes], _Reader(archive)), mode="r|", bufsize=PIECE)
+    return tarfile.open(fileobj=cast(IO[bytes], _Reader(archive)), mode="r|", bufsize=PIECE, tarinfo=Bounded)
 
 
 class _Reader:

@@ -6,8 +6,10 @@ With one of these an image is made without any engine. Digests are checked by wh
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import posixpath
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +19,16 @@ from typing import IO, Any
 
 from provision.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.pipeline.image import tar
+from provision.pipeline.image.archives import UNREADABLE, Bounded
 from provision.pipeline.image.bases import STORED, BaseImage
 from provision.pipeline.image.layers import PIECE
 from provision.pipeline.image.oci import INDEX, MANIFEST
+
+DOCUMENT_LIMIT = 8 << 20  # manifests and configs have kilobytes
+MEMBERS_LIMIT = 10_000  # of an archive, which has one or two for each layer
+NESTED_LIMIT = 4
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+ADVICE = "Copy or save the image again."
 
 NAME = "org.opencontainers.image.ref.name"
 LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
@@ -50,8 +59,9 @@ def find_base(reference: str) -> BaseImage:
     """
     with _source(reference) as source:
         found = _find(source)
-        config = _json(found.config, source, "the config")
+        config = _object(_json(found.config, source, "the config"), source, "the config")
         _check_platform(reference, config)
+        diff_ids, environment = _checked(config, len(found.layers), source)
         size = sum(_size(source, name) for name in found.layers)
     digest = f"sha256:{hashlib.sha256(found.config).hexdigest()}"
     return BaseImage(
@@ -59,8 +69,8 @@ def find_base(reference: str) -> BaseImage:
         reference=found.name or digest,
         digest=digest,
         size=size,
-        diff_ids=tuple(config["rootfs"]["diff_ids"]),
-        environment=tuple(config.get("config", {}).get("Env") or ()),
+        diff_ids=diff_ids,
+        environment=environment,
         archive=lambda: _layers(reference, found.layers),
     )
 
@@ -77,10 +87,12 @@ def _source(reference: str) -> Iterator[Source]:
         yield Source(str(path), lambda name: _open_below(path, name))
         return
     try:
-        with tarfile.open(path) as archive:
-            members = {posixpath.normpath(member.name): member for member in archive}  # `tar -C layout .` writes ./index.json
+        with tarfile.open(path, tarinfo=Bounded) as archive:
+            members = {}
+            for member in itertools.islice(archive, MEMBERS_LIMIT):
+                members[posixpath.normpath(member.name)] = member  # `tar -C layout .` writes ./index.json
             yield Source(str(path), lambda name: _member(archive, members[name]))
-    except tarfile.TarError as error:
+    except UNREADABLE as error:
         raise IntegrityError(f"{path} cannot be read as an archive: {error}.", advice="Save the image again.") from error
 
 
@@ -103,23 +115,33 @@ def _find(source: Source) -> Found:
     """docker save's manifest.json if there is one (newer archives have both), else the layout's index."""
     docker = _read(source, "manifest.json")
     if docker is not None:
-        entries = _json(docker, source, "manifest.json")
-        if len(entries) != 1:
-            names = ", ".join(tag for entry in entries for tag in entry.get("RepoTags") or ["<untitled>"])
-            raise InvalidSpec(f"{source.shown} holds several images ({names}).", advice="Save the one that you mean alone.")
-        config = _demand(source, entries[0]["Config"])
-        return Found(config, tuple(entries[0]["Layers"]), next(iter(entries[0].get("RepoTags") or []), None))
-    index = _json(_demand(source, "index.json"), source, "index.json")
+        return _find_docker(source, docker)
+    index = _object(_json(_demand(source, "index.json"), source, "index.json"), source, "index.json")
     entry = _linux(source, index)
     manifest = _blob(source, entry["digest"])
-    layers = tuple(_path(row["digest"]) for row in manifest["layers"])
-    return Found(_demand(source, _path(manifest["config"]["digest"])), layers, entry.get("annotations", {}).get(NAME))
+    layers = tuple(_path(_digest(row, source)) for row in _rows(manifest, "layers", source))
+    digest = _digest(manifest.get("config"), source)
+    config = _demand(source, _path(digest))
+    _check_digest(config, digest, source)
+    return Found(config, layers, _name(entry))
 
 
-def _linux(source: Source, index: dict[str, Any]) -> dict[str, Any]:
+def _find_docker(source: Source, content: bytes) -> Found:
+    entries = _rows({"images": _json(content, source, "manifest.json")}, "images", source)
+    tags = [[tag for tag in entry.get("RepoTags") or () if isinstance(tag, str)] for entry in entries]
+    if len(entries) != 1:
+        names = ", ".join(tag for each in tags for tag in each or ["<untitled>"])
+        raise InvalidSpec(f"{source.shown} holds several images ({names}).", advice="Save the one that you mean alone.")
+    config, layers = entries[0].get("Config"), entries[0].get("Layers")
+    if not isinstance(config, str) or not isinstance(layers, list) or not all(isinstance(name, str) for name in layers):
+        raise _none(source, "manifest.json names no config or no layers")
+    return Found(_demand(source, config), tuple(layers), next(iter(tags[0]), None))
+
+
+def _linux(source: Source, index: dict[str, Any], depth: int = 0) -> dict[str, Any]:
     """The entry for linux/amd64 (or the only one), also where indexes are nested."""
-    rows = [row for row in index["manifests"] if row.get("mediaType") in (*MANIFESTS, *LISTS)]
-    named = {row["digest"]: row for row in reversed(rows)}  # an image that has several names is one
+    rows = [row for row in _rows(index, "manifests", source) if row.get("mediaType") in (*MANIFESTS, *LISTS)]
+    named = {_digest(row, source): row for row in reversed(rows)}  # an image that has several names is one
     fitting = [row for row in named.values() if _platform(row) in (None, ("linux", "amd64"))]
     if len(fitting) != 1:
         there = ", ".join("/".join(_platform(row) or ("any",)) for row in rows) or "none"
@@ -128,23 +150,72 @@ def _linux(source: Source, index: dict[str, Any]) -> dict[str, Any]:
             advice="Copy the one that you mean into a layout of its own.",
         )
     row: dict[str, Any] = fitting[0]
-    if row["mediaType"] in LISTS:
-        inner = _linux(source, _blob(source, row["digest"]))
-        return {**inner, "annotations": {**row.get("annotations", {}), **inner.get("annotations", {})}}
-    return row
+    if row["mediaType"] not in LISTS:
+        return row
+    if depth == NESTED_LIMIT:
+        raise _none(source, "its indexes are nested too deep")
+    inner = _linux(source, _blob(source, row["digest"]), depth + 1)
+    return {**inner, "annotations": {NAME: _name(inner) or _name(row)}}
 
 
 def _platform(row: dict[str, Any]) -> tuple[str, str] | None:
     platform = row.get("platform")
-    return (platform["os"], platform["architecture"]) if platform else None
+    return (str(platform.get("os")), str(platform.get("architecture"))) if isinstance(platform, dict) and platform else None
+
+
+def _name(entry: dict[str, Any]) -> str | None:
+    annotations = entry.get("annotations")
+    name = annotations.get(NAME) if isinstance(annotations, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _checked(config: dict[str, Any], layers: int, source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The diff ids and the environment of a config that fits this many layers."""
+    rootfs, run = config.get("rootfs"), config.get("config") or {}
+    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    environment = (run.get("Env") or []) if isinstance(run, dict) else None
+    if not isinstance(diff_ids, list) or not all(isinstance(one, str) and DIGEST.fullmatch(one) for one in diff_ids):
+        raise _none(source, "its config names no layers")
+    if len(diff_ids) != layers:
+        raise _none(source, f"its config names {len(diff_ids)} layers, its manifest {layers}")
+    if not isinstance(environment, list) or not all(isinstance(pair, str) for pair in environment):
+        raise _none(source, "its environment is no list of variables")
+    return tuple(diff_ids), tuple(environment)
 
 
 def _blob(source: Source, digest: str) -> dict[str, Any]:
     content = _demand(source, _path(digest))
+    _check_digest(content, digest, source)
+    return _object(_json(content, source, digest), source, digest)
+
+
+def _check_digest(content: bytes, digest: str, source: Source) -> None:
     if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
-        raise IntegrityError(f"{source.shown}: {digest} is not what its name says.", advice="Copy or save the image again.")
-    document: dict[str, Any] = _json(content, source, digest)
+        raise IntegrityError(f"{source.shown}: {digest} is not what its name says.", advice=ADVICE)
+
+
+def _digest(row: Any, source: Source) -> str:
+    digest = row.get("digest") if isinstance(row, dict) else None
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise _none(source, f"{str(digest)[:80]!r} is no digest")
+    return digest
+
+
+def _rows(document: dict[str, Any], key: str, source: Source) -> list[dict[str, Any]]:
+    rows = document.get(key)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise _none(source, f"its {key} are no list of entries")
+    return rows
+
+
+def _object(document: Any, source: Source, what: str) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise _none(source, f"{what} is no JSON object")
     return document
+
+
+def _none(source: Source, why: str) -> IntegrityError:
+    return IntegrityError(f"{source.shown} is not a whole image: {why}.", advice=ADVICE)
 
 
 def _path(digest: str) -> str:
@@ -155,16 +226,19 @@ def _path(digest: str) -> str:
 def _demand(source: Source, name: str) -> bytes:
     content = _read(source, name)
     if content is None:
-        raise IntegrityError(f"{source.shown} has no {name}: it is not a whole image.", advice="Copy or save the image again.")
+        raise IntegrityError(f"{source.shown} has no {name}: it is not a whole image.", advice=ADVICE)
     return content
 
 
 def _read(source: Source, name: str) -> bytes | None:
     try:
         with source.open(name) as file:
-            return file.read()
+            content = file.read(DOCUMENT_LIMIT + 1)
     except KeyError:
         return None
+    if len(content) > DOCUMENT_LIMIT:
+        raise _none(source, f"{name} is larger than any such document")
+    return content
 
 
 def _size(source: Source, name: str) -> int:
@@ -172,14 +246,14 @@ def _size(source: Source, name: str) -> int:
         with source.open(name) as file:
             return file.seek(0, 2)
     except KeyError as error:
-        raise IntegrityError(f"{source.shown} lacks its layer {name}.", advice="Copy or save the image again.") from error
+        raise IntegrityError(f"{source.shown} lacks its layer {name}.", advice=ADVICE) from error
 
 
 def _json(content: bytes, source: Source, what: str) -> Any:
     try:
         return json.loads(content)
-    except ValueError as error:
-        raise IntegrityError(f"{source.shown}: {what} is not JSON.", advice="Copy or save the image again.") from error
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{source.shown}: {what} is not JSON.", advice=ADVICE) from error
 
 
 def _check_platform(reference: str, config: dict[str, Any]) -> None:

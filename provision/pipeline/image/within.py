@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.errors import IntegrityError
+from provision.pipeline.image.archives import UNREADABLE, Bounded
 from provision.pipeline.image.inspecting import OPAQUE, WHITEOUT
 
 LINKS = 8  # followed, and no further: links may lead in a circle
@@ -57,10 +58,10 @@ def within(layers: Sequence[Path], wanted: re.Pattern[str], noticed: re.Pattern[
     found = Within()
     for layer in layers:
         try:
-            with tarfile.open(layer, "r:") as archive:
+            with tarfile.open(layer, "r:", tarinfo=Bounded) as archive:
                 for member in archive:
                     _take(found, archive, member, wanted, noticed, limit)
-        except (tarfile.TarError, ValueError, OverflowError) as error:
+        except UNREADABLE as error:
             raise IntegrityError(f"A layer of the image is no archive: {error}.", advice="Build the image again.") from error
     return found
 
