@@ -107,6 +107,7 @@ def test_what_a_killed_build_had_finished_is_not_made_again(tmp_path: Path) -> N
     whole.layout.rename(half)
     for name in ("index.json", "oci-layout", *(f"blobs/sha256/{digest[7:]}" for digest in (whole.image_id, whole.manifest_digest))):
         (half / name).unlink()
+    (half / oci.MARK).touch()
     (half / "blobs" / "sha256" / ".large").write_bytes(b"half a layer")
     assert lab.build("toy", CHANGED).layers[:5] == whole.layers[:5]
     assert lab.said.written < 10_000

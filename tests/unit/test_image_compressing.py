@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import random
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,3 +122,25 @@ def test_a_compressed_image_is_exported_as_any_other(tmp_path: Path) -> None:
     found = oci.read(tmp_path / "out")
     assert found is not None
     assert (found.manifest_digest, found.layers) == (image.manifest_digest, image.layers)
+
+
+def test_reads_that_bring_less_do_not_change_the_bytes(tmp_path: Path) -> None:
+    """A pipe brings 64 KiB at a time at most, and here far less."""
+    image = made(tmp_path / "toy", big=CONTENT)
+    whole = compressing.pack(image, "gzip", tmp_path / "whole", Silent(), 1)
+    blob = oci.blob(image.layout, image.layers[0].digest)
+    content = blob.read_bytes()
+    blob.unlink()
+    os.mkfifo(blob)
+
+    def write() -> None:
+        with blob.open("wb", buffering=0) as pipe:
+            for start in range(0, len(content), 1000):
+                pipe.write(content[start : start + 1000])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    (tmp_path / "new" / "blobs" / "sha256").mkdir(parents=True)
+    layer = compressing._pack(image.layout, image.layers[0], compressing.codec("gzip"), tmp_path / "new", lambda _: None, 1)
+    thread.join()
+    assert layer.digest == whole.layers[0].digest

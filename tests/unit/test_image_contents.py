@@ -100,6 +100,8 @@ def test_own_part(tmp_path: Path) -> None:
     (tmp_path / "inside" / "smoke").mkdir(parents=True)
     (tmp_path / "inside" / "__main__.py").write_text("x")
     (tmp_path / "inside" / "smoke" / "worker.py").write_text("y")
+    for stray in ("smoke/worker.py~", "smoke/.#worker.py", "notes.txt"):
+        (tmp_path / "inside" / stray).write_text("an editor's")
     entries = by_path(contents.own_entries(tmp_path / "inside"))
     assert sorted(entries) == [
         "opt/env/conda-meta/history",

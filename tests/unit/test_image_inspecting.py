@@ -66,6 +66,7 @@ def test_bases_that_will_do(tmp_path: Path, layers: list[bytes]) -> None:
         ([archive(SHELL, DEBIAN), archive(("usr/bin/.wh.sh", b""))], "has no /bin/sh"),
         ([archive(SHELL, DEBIAN), archive(("usr/.wh.bin", b""))], "has no /bin/sh"),
         ([archive(SHELL, DEBIAN), archive(("usr/lib/.wh..wh..opq", b""))], "has no glibc"),
+        ([archive(SHELL, DEBIAN), archive((".wh..wh..opq", b""))], "has no glibc"),
         ([archive(SHELL, DEBIAN), archive((DEBIAN[0], libc("2.24")))], "has glibc 2.24"),
     ],
 )

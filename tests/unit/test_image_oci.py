@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from provision.errors import Taken
 from provision.model import Layer
 from provision.pipeline.image import layers, oci
 from provision.pipeline.image.contents import Entry
@@ -51,6 +53,7 @@ def test_a_failed_build_leaves_what_was_there(tmp_path: Path, error: type[BaseEx
 
 def test_left_overs_of_a_killed_build_go(tmp_path: Path) -> None:
     (tmp_path / ".x.new" / "blobs").mkdir(parents=True)
+    (tmp_path / ".x.new" / oci.MARK).touch()
     (tmp_path / ".x.old").mkdir()
     make(tmp_path / "x")
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
@@ -58,9 +61,40 @@ def test_left_overs_of_a_killed_build_go(tmp_path: Path) -> None:
 
 def test_killed_between_its_two_renames_the_old_layout_comes_back(tmp_path: Path) -> None:
     before = make(tmp_path / "x")
+    (tmp_path / "x" / oci.MARK).touch()
     (tmp_path / "x").rename(tmp_path / ".x.old")
     oci.clear(tmp_path / "x")
     assert oci.read(tmp_path / "x") == before
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["blobs", "index.json", "oci-layout"]
+
+
+@pytest.mark.parametrize("name", [".x.new", ".x.old", ".x.left"])
+def test_folders_of_others_beside_a_layout_stay(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.tex").write_text("years")
+    with pytest.raises(Taken, match="is in the way"):
+        make(tmp_path / "x")
+    oci.clear(tmp_path / "x")
+    assert (tmp_path / name / "thesis.tex").read_text() == "years"
+
+
+def test_two_runs_to_one_place_do_not_share_a_folder(tmp_path: Path) -> None:
+    with oci.building(tmp_path / "x") as new:
+        (new / "mine").touch()
+        with pytest.raises(Taken, match="Another run is writing"):
+            make(tmp_path / "x")
+        oci.clear(tmp_path / "x")
+        assert (new / "mine").exists()
+
+
+def test_a_folder_that_is_half_removed_is_still_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "x")
+    monkeypatch.setattr(shutil, "rmtree", lambda *a, **k: None)  # as if killed before anything that takes long was gone
+    make(tmp_path / "x", b"other")
+    assert (tmp_path / ".x.old" / oci.MARK).exists()
+    monkeypatch.undo()
+    make(tmp_path / "x", b"third")
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
 def test_nothing_there(tmp_path: Path) -> None:

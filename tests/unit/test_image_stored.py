@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import subprocess
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -319,6 +320,23 @@ def test_what_is_no_image_is_never_replaced(image: Image, tmp_path: Path) -> Non
         with pytest.raises(Taken, match="is there and is no"):
             exporting.export(image, exporting.output(place), Silent())
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
+
+
+def test_a_layout_of_several_images_is_never_replaced(image: Image, tmp_path: Path) -> None:
+    several = layout(tmp_path / "several", platforms=("amd64", "arm64"))
+    with pytest.raises(Taken, match="a layout of several images"):
+        exporting.export(image, exporting.output(f"oci:{several}"), Silent())
+    assert len(json.loads((several / "index.json").read_bytes())["manifests"]) == 2
+
+
+def test_what_killed_runs_had_written_of_an_archive_goes(image: Image, tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    names = [f".toy.tar.{pid}.new" for pid in (gone.pid, os.getpid(), os.getppid())] + [".toy.tar.new", f".other.{gone.pid}.new"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"half")
+    exporting.export(image, exporting.output(f"oci-archive:{tmp_path / 'toy.tar'}"), Silent())
+    assert {path.name for path in tmp_path.iterdir()} == {"image", "toy.tar", *names[2:]}
 
 
 @pytest.mark.parametrize("text", ["", "oci", "oci:", "registry:x", "docker:x"])

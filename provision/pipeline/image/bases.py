@@ -13,7 +13,7 @@ from provision.errors import InvalidSpec
 
 Use = Literal["base", "builder"]
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # host[:port]/path:tag@digest as the distribution specification has it; an image id may stand alone.
 _REFERENCE = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*"
@@ -60,7 +60,7 @@ def rows() -> tuple[Row, ...]:
 
 def _row(entry: dict[str, Any]) -> Row:
     row = Row(**entry)
-    pinned = _DIGEST.fullmatch(row.digest) and "@" not in row.reference
+    pinned = DIGEST.fullmatch(row.digest) and "@" not in row.reference
     if row.use not in ("base", "builder") or not pinned or not row.source:
         raise ValueError(f"data/base_images.yml: {row.reference} needs a use, a name and tag, a digest and a source")
     return row

@@ -132,7 +132,9 @@ def _pack(layout: Path, layer: Layer, by: Codec, new: Path, advance: Callable[[i
 
     def pieces() -> Iterator[bytes]:
         nonlocal crc
-        with oci.blob(layout, layer.digest).open("rb", buffering=0) as file:
+        with oci.blob(layout, layer.digest).open(
+            "rb"
+        ) as file:  # unbuffered, a read may bring less, and blocks of other sizes are another digest
             while piece := file.read(BLOCK):
                 plain.update(piece)
                 crc = zlib.crc32(piece, crc) if by.is_gzip else 0

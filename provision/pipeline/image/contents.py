@@ -30,6 +30,7 @@ ENTRY_SCRIPT = f'#!/bin/sh\n# The smoke test of this environment: provision-smok
 # What installers leave for themselves and what differs between hosts: a cache marker, where a wheel came from. Byte code is
 # left out too: its header holds its source's time.
 LEFT_OUT = frozenset({"CACHEDIR.TAG", "direct_url.json", "uv_cache.json", "uv_build.json"})
+_OWN_KINDS = (".py", ".json")  # of our code and its tables; what an editor leaves beside them is neither
 _HOST_KEYS = ("extracted_package_dir", "package_tarball_full_path", "link")
 # By this file conda knows an environment. rattler leaves it empty, and so do we: conda would write times into it.
 _HISTORY = "conda-meta/history"
@@ -107,7 +108,8 @@ def _told(staging: Path) -> _Told:
 
 def own_entries(inside: Path) -> list[Entry]:
     """What provision itself adds: the code of the smoke test, its command, and a folder that any user may write to."""
-    entries = [Entry.of(f"{INSIDE}/{path.relative_to(inside).as_posix()}", path.read_bytes()) for path in _walk(inside) if path.is_file()]
+    own = [path for path in _walk(inside) if path.suffix in _OWN_KINDS and not path.name.startswith(".") and path.is_file()]
+    entries = [Entry.of(f"{INSIDE}/{path.relative_to(inside).as_posix()}", path.read_bytes()) for path in own]
     entries.append(Entry.of(ENTRY, ENTRY_SCRIPT.encode(), executable=True))
     entries.append(Entry.of(f"{PREFIX}/{_HISTORY}", b""))
     entries.append(Entry(path=WORKSPACE.lstrip("/"), kind="folder", mode=0o1777))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import json
 import os
 import re
 import shutil
@@ -71,6 +74,17 @@ def _refuse_other(to: Output) -> None:
         in_the_way = path.exists() and not path.is_file()
     if in_the_way:
         raise Taken(f"{path} is there and is no {'image layout' if to.kind == 'oci' else 'file'}.", advice="Name another place.")
+    if to.kind == "oci" and _images_in(path) > 1:
+        raise Taken(f"{path} is a layout of several images; it would be replaced whole.", advice="Name another place.")
+
+
+def _images_in(layout: Path) -> int:
+    """How many a layout holds; one that has several names is one. None where its index cannot be read."""
+    try:
+        rows = json.loads((layout / "index.json").read_bytes())["manifests"]
+        return len({str(row["digest"]) for row in rows})
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return 0
 
 
 def _copy_layout(layout: Path, to: Path, names: Sequence[str]) -> None:
@@ -105,12 +119,35 @@ def _oci_archive(image: Image, names: Sequence[str]) -> Iterator[bytes]:
 
 
 def _write(pieces: Iterable[bytes], to: Path, size: int, progress: Progress) -> None:
+    _sweep(to)
     beside = to.with_name(f".{to.name}.{os.getpid()}.new")
     try:
         with beside.open("wb") as file, progress.meter(f"writing {to.name}", size) as meter:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for piece in pieces:
                 file.write(piece)
                 meter.advance(len(piece))
         beside.replace(to)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _sweep(to: Path) -> None:
+    """Remove what runs that were killed had written of this file. A run elsewhere on a shared disk holds the lock of its own."""
+    for path in to.parent.iterdir():
+        match = re.fullmatch(rf"\.{re.escape(to.name)}\.([0-9]{{1,9}})\.new", path.name)
+        if match and path.is_file() and not path.is_symlink() and not _is_running(int(match[1])):
+            with contextlib.suppress(OSError), path.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return pid != os.getpid()

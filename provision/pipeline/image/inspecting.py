@@ -8,19 +8,18 @@ from __future__ import annotations
 import posixpath
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.errors import IntegrityError, InvalidSpec
-from provision.pipeline.image.archives import UNREADABLE, Bounded
+from provision.pipeline.image.archives import UNREADABLE, Bounded, hidden_by
 
 SHELL = ("bin/sh", "usr/bin/sh")
 LIBC = re.compile(r"(?:usr/)?lib(?:64)?(?:/[^/]+-linux-gnu)?/libc(?:\.so\.6|-2\.\d+\.so)")
 # glibc's banner, which `libc.so.6` prints when it is run.
 BANNER = re.compile(rb"GNU C Library [^\n]*version (\d+\.\d+)")
 LIBC_LIMIT = 64 << 20  # glibc is 2 MB; what calls itself so and is larger is not read
-WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 
 
 @dataclass
@@ -30,14 +29,9 @@ class Root:
     shells: set[str] = field(default_factory=set)
     libc: dict[str, str] = field(default_factory=dict)
 
-    def forget(self, path: str, *, below: bool = False) -> None:
-        """As a whiteout asks: the path, or all that lies below it."""
-
-        def is_hidden(name: str) -> bool:
-            return name.startswith(f"{path}/") or (not below and name == path)
-
-        self.shells = {name for name in self.shells if not is_hidden(name)}
-        self.libc = {name: version for name, version in self.libc.items() if not is_hidden(name)}
+    def forget(self, hidden: Callable[[str], bool]) -> None:
+        self.shells = {name for name in self.shells if not hidden(name)}
+        self.libc = {name: version for name, version in self.libc.items() if not hidden(name)}
 
 
 def check(reference: str, layers: Sequence[Path], glibc: str) -> None:
@@ -69,11 +63,8 @@ def _add(root: Root, layer: Path) -> None:
 
 def _take(root: Root, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     path = posixpath.normpath(member.name).lstrip("/")
-    folder, name = posixpath.split(path)
-    if name == OPAQUE:
-        root.forget(folder, below=True)
-    elif name.startswith(WHITEOUT):
-        root.forget(posixpath.join(folder, name[len(WHITEOUT) :]))
+    if hidden := hidden_by(path):
+        root.forget(hidden)
     elif path in SHELL:
         root.shells.add(path)
     elif LIBC.fullmatch(path) and (member.isreg() or member.islnk()):

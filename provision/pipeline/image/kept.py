@@ -18,9 +18,9 @@ from pathlib import Path
 from provision.errors import IntegrityError
 from provision.fetch import sha256_of
 from provision.pipeline.image import oci
+from provision.pipeline.image.layers import PIECE
 
 FILE = "layers.json"
-PIECE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)

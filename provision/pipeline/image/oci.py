@@ -5,8 +5,11 @@ A layout is oci-layout, index.json and blobs/sha256/*, as image-layout.md of the
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provision.errors import Taken
 from provision.model import Layer
 
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -22,6 +26,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 GROUP = "org.provision.group"
 NAME = "org.opencontainers.image.ref.name"
+MARK = ".provision-unfinished"  # in folders beside a layout that are ours to remove
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,28 +51,40 @@ def blob(layout: Path, digest: str) -> Path:
 def building(layout: Path) -> Iterator[Path]:
     """A folder beside `layout` to write into; it takes the name when the block ends well, and is gone when it does not.
 
-    The caller holds the environment's lock. What an earlier run that was killed left is in `left(layout)` meanwhile, then gone.
+    What an earlier run that was killed left is in `left(layout)` meanwhile, then gone. Taken where another run writes there now, or
+    where a folder that is not ours has one of the names that are needed.
     """
     new, old = _beside(layout)
+    _check_free(layout)
     _restore(layout, old)
-    shutil.rmtree(left(layout), ignore_errors=True)
+    _remove(left(layout))
+    if new.exists():
+        new.rename(left(layout))
+    held = _begin(new)
     try:
-        if new.exists():
-            new.rename(left(layout))
         blobs(new).mkdir(parents=True)
         yield new
         if layout.exists():
+            (layout / MARK).touch()
             layout.rename(old)
         new.rename(layout)
-    finally:
+        (layout / MARK).unlink()
+        _remove(old)  # and not `new`, which may be another run's from now on
+        _remove(left(layout))
+    except BaseException:
+        os.close(held)
         clear(layout)
+        raise
+    os.close(held)
 
 
 def clear(layout: Path) -> None:
-    """Remove what a killed build left beside a layout; killed between its two renames, the old layout comes back."""
+    """Remove what a killed build left beside a layout; killed between its two renames, the old layout comes back. What another run
+    is writing stays, and so does what is not ours."""
     new, old = _beside(layout)
-    shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(left(layout), ignore_errors=True)
+    if not _is_busy(new):
+        _remove(new)
+    _remove(left(layout))
     _restore(layout, old)
 
 
@@ -76,10 +93,70 @@ def left(layout: Path) -> Path:
     return layout.with_name(f".{layout.name}.left")
 
 
+def _check_free(layout: Path) -> None:
+    new, old = _beside(layout)
+    for path in (new, old, left(layout)):
+        if path.exists() and not _is_ours(path):
+            raise Taken(f"{path} is in the way, and is not of our making.", advice="Rename it, or name another place.")
+    if _is_busy(new):
+        raise _busy(layout)
+
+
+def _begin(new: Path) -> int:
+    """Make the folder, marked as ours; an open file by which others see that somebody writes there, for as long as this process lives."""
+    new.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        new.mkdir()
+    except FileExistsError as error:
+        raise _busy(new) from error
+    (new / MARK).touch()
+    held = os.open(new, os.O_RDONLY)
+    with contextlib.suppress(OSError):  # a file system without locks: then two runs at once are not told apart
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return held
+
+
+def _is_busy(new: Path) -> bool:
+    try:
+        held = os.open(new, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return False
+
+
+def _busy(layout: Path) -> Taken:
+    return Taken(f"Another run is writing {layout} now.", advice="Wait until it is done, or name another place.")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it was made or put aside here: marked, or empty as one is that was killed before it was."""
+    return path.is_dir() and not path.is_symlink() and ((path / MARK).exists() or not any(path.iterdir()))
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder if it is ours. The mark goes last: one that is half gone when we are killed is still known."""
+    if _is_ours(path):
+        for child in path.iterdir():
+            if child.is_dir() and not child.is_symlink():
+                shutil.rmtree(child, ignore_errors=True)
+            elif child.name != MARK:
+                child.unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def _restore(layout: Path, old: Path) -> None:
-    if old.exists() and not layout.exists():
+    if (old / MARK).exists() and not layout.exists():
         old.rename(layout)
-    shutil.rmtree(old, ignore_errors=True)
+        (layout / MARK).unlink()
+    _remove(old)
 
 
 def _beside(layout: Path) -> tuple[Path, Path]:

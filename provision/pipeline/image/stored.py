@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import json
 import posixpath
-import re
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,14 +19,13 @@ from typing import IO, Any
 from provision.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.pipeline.image import tar
 from provision.pipeline.image.archives import UNREADABLE, Bounded
-from provision.pipeline.image.bases import STORED, BaseImage
+from provision.pipeline.image.bases import DIGEST, STORED, BaseImage
 from provision.pipeline.image.layers import PIECE
 from provision.pipeline.image.oci import INDEX, MANIFEST
 
 DOCUMENT_LIMIT = 8 << 20  # manifests and configs have kilobytes
 MEMBERS_LIMIT = 10_000  # of an archive, which has one or two for each layer
 NESTED_LIMIT = 4
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 ADVICE = "Copy or save the image again."
 
 NAME = "org.opencontainers.image.ref.name"

@@ -6,13 +6,12 @@ import contextlib
 import posixpath
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.errors import IntegrityError
-from provision.pipeline.image.archives import UNREADABLE, Bounded
-from provision.pipeline.image.inspecting import OPAQUE, WHITEOUT
+from provision.pipeline.image.archives import UNREADABLE, Bounded, hidden_by
 
 LINKS = 8  # followed, and no further: links may lead in a circle
 
@@ -39,15 +38,10 @@ class Within:
     def _target(self, link: str) -> str:
         return posixpath.normpath(posixpath.join("/", posixpath.dirname(link), self.links[link])).lstrip("/")
 
-    def forget(self, path: str, *, below: bool = False) -> None:
-        """As a whiteout asks: the path, or all that lies below it."""
-
-        def is_hidden(name: str) -> bool:
-            return name.startswith(f"{path}/") or (not below and name == path)
-
-        self.files = {name: content for name, content in self.files.items() if not is_hidden(name)}
-        self.links = {name: target for name, target in self.links.items() if not is_hidden(name)}
-        self.seen = {name for name in self.seen if not is_hidden(name)}
+    def forget(self, hidden: Callable[[str], bool]) -> None:
+        self.files = {name: content for name, content in self.files.items() if not hidden(name)}
+        self.links = {name: target for name, target in self.links.items() if not hidden(name)}
+        self.seen = {name for name in self.seen if not hidden(name)}
 
 
 def within(layers: Sequence[Path], wanted: re.Pattern[str], noticed: re.Pattern[str], limit: int) -> Within:
@@ -70,11 +64,8 @@ def _take(
     found: Within, archive: tarfile.TarFile, member: tarfile.TarInfo, wanted: re.Pattern[str], noticed: re.Pattern[str], limit: int
 ) -> None:
     path = posixpath.normpath(member.name).lstrip("/")
-    folder, name = posixpath.split(path)
-    if name == OPAQUE:
-        found.forget(folder, below=True)
-    elif name.startswith(WHITEOUT):
-        found.forget(posixpath.join(folder, name[len(WHITEOUT) :]))
+    if hidden := hidden_by(path):
+        found.forget(hidden)
     elif noticed.fullmatch(path):
         found.seen.add(path)
     elif wanted.fullmatch(path):
