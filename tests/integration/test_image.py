@@ -30,7 +30,7 @@ from provision import channel, conda
 from provision.errors import IntegrityError, InvalidSpec, StaleLock, Taken, TimedOut, ToolMissing, Unreachable
 from provision.model import PLATFORM, Image, Lock, LockedPackage, Prefix, Resolution, Spec
 from provision.pipeline import image
-from provision.pipeline.image import contents, oci
+from provision.pipeline.image import contents, loading, oci, sdk
 from provision.wheels import uv
 
 pytestmark = pytest.mark.docker
@@ -407,6 +407,18 @@ def test_loading_again_sends_nothing(loaded: Image, docker_client: Any) -> None:
     assert sorted(tags) == sorted([f"provision/toy:{loaded.lock_sha256[:12]}", "provision/toy:latest"])
 
 
+def test_an_engine_says_which_image_it_is_and_of_what_config(loaded: Image, docker_client: Any) -> None:
+    """By what an engine with containerd's image store is asked, which knows no image id: here both answers are there to compare."""
+    there = docker_client.images.get(loaded.image_id)
+    assert loading.is_same(there.attrs, loaded)
+    for key, other in (("Env", ["A=b"]), ("Labels", {}), ("Entrypoint", ["sh"])):
+        assert not loading.is_same({**there.attrs, "Config": {**there.attrs["Config"], key: other}}, loaded)
+    assert not loading.is_same({**there.attrs, "RootFS": {"Layers": there.attrs["RootFS"]["Layers"][1:]}}, loaded)
+    assert sdk.config_of(there.save()) == loaded.image_id
+    assert not sdk.keeps_manifests(docker_client.info())
+    assert sdk.keeps_manifests({"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]})
+
+
 def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
     image.tag(docker_client, replace(loaded, reference="provision-test-lab/toy:2"))
     try:
@@ -433,8 +445,6 @@ def test_a_small_change_sends_small_layers(
 
 def test_an_engine_that_wants_all_layers_gets_them(loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
-    from provision.pipeline.image import loading
-
     image.remove("toy", docker_client)
     monkeypatch.setattr(loading, "_known_layers", lambda image, client: len(image.layers))
     watching = Watching()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from provision.errors import Taken, ToolFailed
 from provision.model import Image, Progress
 from provision.pipeline.image import kept, oci, tar
 from provision.pipeline.image.config import LOCK_LABEL, TITLE_LABEL, is_ours, repository
 from provision.pipeline.image.layers import PIECE
-from provision.pipeline.image.sdk import Client, found, get, speaking
+from provision.pipeline.image.sdk import Client, found, get, keeps_manifests, speaking
 
 
 def load(image: Image, client: Client, progress: Progress) -> bool:
@@ -21,13 +23,15 @@ def load(image: Image, client: Client, progress: Progress) -> bool:
     Layers that the engine has, with all below them, are not sent: it takes a docker archive without them (seen with 20.10).
     An engine that does not (an error, or no image afterwards) is sent all of it.
     """
-    send = get(client, image.image_id) is None
+    identity = called(image, client)
+    send = identity is None
     if send:
         bring(image, client, progress)
+        identity = called(image, client)
     name, _, tag = image.reference.rpartition(":")
     with speaking(f"tag {image.reference}"):
         for each in (tag, "latest"):
-            client.api.tag(image.image_id, name, each)
+            client.api.tag(identity, name, each)
     _drop_untagged(name, client)
     return send
 
@@ -39,6 +43,31 @@ def bring(image: Image, client: Client, progress: Progress) -> None:
         _send(image, client, progress, 0)
 
 
+def called(image: Image, client: Client) -> str | None:
+    """What the engine calls an image of ours, or None where it has none such.
+
+    By the image id; engines with containerd's image store call it by the digest of a manifest of their own, and are asked by name.
+    """
+    if get(client, image.image_id) is not None:
+        return image.image_id
+    with speaking("ask for its image store"):
+        if not keeps_manifests(client.info()):
+            return None
+    there = get(client, image.reference)
+    return str(there.id) if there is not None and is_same(there.attrs, image) else None
+
+
+def is_same(attributes: Mapping[str, Any], image: Image) -> bool:
+    """Whether what an engine says of an image is what ours is: the same layers, and in its config the same settings."""
+    path = oci.blob(image.layout, image.image_id)
+    config = json.loads(path.read_bytes()) if path.is_file() else None
+    if config is None or attributes["RootFS"].get("Layers") != config["rootfs"]["diff_ids"]:
+        return False
+    ours, theirs = config.get("config", {}), attributes["Config"]
+    keys = ("Cmd", "Entrypoint", "Env", "Healthcheck", "Labels", "User", "WorkingDir")
+    return all((ours.get(key) or None) == (theirs.get(key) or None) for key in keys)
+
+
 def has(client: Client, image_id: str) -> bool:
     return get(client, image_id) is not None
 
@@ -47,7 +76,7 @@ def tag(client: Client, image: Image) -> None:
     """Give an image that the engine has its own name, and no other."""
     name, _, last = image.reference.rpartition(":")
     with speaking(f"tag {image.reference}"):
-        client.api.tag(image.image_id, name, last)
+        client.api.tag(called(image, client) or image.image_id, name, last)
 
 
 def _known_layers(image: Image, client: Client) -> int:
@@ -79,14 +108,20 @@ def _send(image: Image, client: Client, progress: Progress, known: int) -> None:
     size = sum(layer.size for layer in image.layers[known:])
     try:
         with speaking(f"load {image.reference}"), progress.meter("loading the image into Docker", size) as meter:
-            client.images.load(_counted(archive(image, known), meter.advance))
+            taken = client.images.load(_counted(archive(image, known), meter.advance))
     except ToolFailed:
         # An engine compares each layer with its digest and refuses one that was damaged here: that is looked for only now.
         if bad := kept.damaged(image.layout, [layer.digest for layer in image.layers[known:]], thorough=True):
             raise kept.broken(oci.blob(image.layout, bad[0])) from None
         raise
-    if get(client, image.image_id) is None:
+    if get(client, image.image_id) is not None:
+        return
+    others = [one for one in taken if is_same(one.attrs, image)]
+    if not others:
         raise ToolFailed(["docker", "load"], 0, f"the engine took the archive but has no image {image.image_id}")
+    name, _, last = image.reference.rpartition(":")  # by which it is found from now on
+    with speaking(f"tag {image.reference}"):
+        client.api.tag(others[0].id, name, last)
 
 
 def _counted(pieces: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:

@@ -6,20 +6,23 @@ The SDK carries no types of its own, so Any stays here and in what the client is
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from provision.errors import InvalidSpec, NoSpace, ProvisionError, Taken, ToolFailed, ToolMissing, Unreachable
 from provision.model import Progress
 from provision.pipeline.image.bases import BaseImage, chosen_base
-from provision.pipeline.image.layers import PIECE
+from provision.pipeline.image.layers import PIECE, reading
 
 T = TypeVar("T")
 Client = Any  # docker.DockerClient
 
 ANSWER_TIMEOUT_S = 1  # to find out that no engine answers
+_DOCUMENT = 4 << 20  # no config or manifest is larger: registries take no more
 CALL_TIMEOUT_S = 900.0  # between two signs of life; an engine that unpacks gigabytes on a slow disk is silent for minutes
 
 
@@ -145,12 +148,39 @@ def find_base(client: Client, wanted: str | None, progress: Progress) -> BaseIma
     identity: str = image.id
     return BaseImage(
         reference=reference,
-        digest=identity,
+        digest=_config_digest(client, identity),
         size=int(image.attrs["Size"]),
         diff_ids=tuple(image.attrs["RootFS"]["Layers"]),
         environment=tuple(image.attrs["Config"].get("Env") or ()),
         archive=lambda: _save(client, identity),
     )
+
+
+def _config_digest(client: Client, identity: str) -> str:
+    """The image id, as OCI has it: the same of a base that was pulled by us. With containerd's image store the engine calls
+    an image by its manifest's digest, and only what it saves names the config."""
+    with speaking("ask for its image store"):
+        if not keeps_manifests(client.info()):
+            return identity
+    return config_of(_save(client, identity)) or identity
+
+
+def keeps_manifests(info: Mapping[str, Any]) -> bool:
+    """Whether an engine has containerd's image store, as Docker's manual has one find out (`docker info`, DriverStatus)."""
+    return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in info.get("DriverStatus") or ()]
+
+
+def config_of(archive: Iterable[bytes]) -> str | None:
+    """The digest of the config of the image in an archive by `docker save`; None where it holds several, or does not say."""
+    hashes, named = {}, None
+    with reading(archive) as members:
+        for member in members:
+            file = members.extractfile(member) if member.isreg() and member.size <= _DOCUMENT else None
+            if file is not None:
+                content = file.read()
+                hashes[member.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
+                named = json.loads(content) if member.name == "manifest.json" else named
+    return hashes.get(named[0]["Config"]) if named is not None and len(named) == 1 else None
 
 
 def _pull(client: Client, reference: str, progress: Progress) -> Any:

@@ -16,7 +16,8 @@ from provision.inside.smoke import processes
 from provision.model import Image
 from provision.pipeline.image.config import STACK
 from provision.pipeline.image.layers import PIECE, reading
-from provision.pipeline.image.sdk import Client, found, get, speaking, wait
+from provision.pipeline.image.loading import called
+from provision.pipeline.image.sdk import Client, found, speaking, wait
 
 FOLDER = "/tmp/provision-smoke"
 CHECKPOINTS = "/tmp/provision-checkpoints"  # not in FOLDER: they are not part of the report
@@ -92,12 +93,13 @@ def run_smoke(
     """
     given = files or Files()
     command = ["provision-smoke", "--out", FOLDER, "--checkpoint-dir", CHECKPOINTS, *argv, *given.options]
-    if get(client, image.image_id) is None:
+    identity = called(image, client)
+    if identity is None:
         advice = "Build it again: `provision image build`."
         raise ToolMissing(f"The image {image.reference} is not in the Docker engine (any more).", advice=advice)
     _remove_leftovers(client, image)
     with speaking(f"run {image.reference}"):
-        container = client.containers.create(image.image_id, command, **_options(client, image, shm_size, gpus, network), **given.mounts)
+        container = client.containers.create(identity, command, **_options(client, image, shm_size, gpus, network), **given.mounts)
         try:
             given.copy_in(container)
             container.start()
