@@ -46,10 +46,8 @@ class Registry:
     """One repository. The session keeps connections, and what was learned of who we are."""
 
     def __init__(self, to: Target) -> None:
-        import requests
-
         self.to = to
-        self._session = requests.Session()
+        self._session = _session()
         self._authorization: str | None = None
 
     def __enter__(self) -> Registry:
@@ -91,7 +89,7 @@ class Registry:
         url = urljoin(self.to.base, place)
         try:
             response = self._request(method, url, headers, data)
-            if response.status_code == 401:
+            if response.status_code == 401 and self._is_ours(response.url):  # to another host, it would be our password that is asked for
                 with response:
                     told = self.read(response)
                 self._authorization = self._introduce(told)
@@ -135,6 +133,8 @@ class Registry:
         if kind.lower() != "bearer":
             raise refused(self.to, "log in", answer)
         asked: dict[str, str] = parse_dict_header(rest)  # type: ignore[no-untyped-call]
+        if self.to.base.startswith("https:") and not asked.get("realm", "").startswith("https:"):
+            raise ToolFailed([self.to.registry, "log in"], answer.status, f"it asks for our password in the clear, at {asked.get('realm')}")
         scope = asked.get("scope") or f"repository:{self.to.repository}:pull,push"
         parameters = {key: value for key, value in {"service": asked.get("service"), "scope": scope}.items() if value}
         try:
@@ -154,6 +154,18 @@ class Registry:
             return str(document.get("token") or document["access_token"])
         except (ValueError, LookupError, AttributeError) as error:
             raise ToolFailed([self.to.registry, "log in"], told.status, f"no token comes from {told.url.partition('?')[0]}") from error
+
+
+def _session() -> Any:
+    """A session that takes credentials along to no other host, and none from ~/.netrc either."""
+    import requests
+
+    class Session(requests.Session):
+        def rebuild_auth(self, prepared_request: Any, response: Any) -> None:
+            if self.should_strip_auth(response.request.url, prepared_request.url):  # type: ignore[no-untyped-call]
+                prepared_request.headers.pop("Authorization", None)
+
+    return Session()
 
 
 def _as(authorization: str | None) -> Callable[[Any], Any]:

@@ -1,0 +1,65 @@
+"""Who learns our password: our registry, and the token server that it names, and nobody else. Servers of this test, on loopback."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from provision.errors import ToolFailed
+from provision.pipeline.image.registry.places import target
+from provision.pipeline.image.registry.talking import Registry
+
+Reply = tuple[int, dict[str, str]]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]]]:
+    """Starts a server; its address, and the Authorization of each request that it got."""
+    servers = []
+
+    def start(reply: Callable[[str], Reply]) -> tuple[str, list[str | None]]:
+        heard: list[str | None] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                heard.append(self.headers.get("Authorization"))
+                status, headers = reply(self.path)
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": "0"}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"127.0.0.1:{server.server_port}", heard
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_host_that_we_are_sent_to_learns_no_password(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, heard = serve(lambda path: (401, {"WWW-Authenticate": f'Bearer realm="http://{bucket}/token"'}))
+    registry, _ = serve(lambda path: (307, {"Location": f"http://{bucket}/blob"}))
+    login = base64.b64encode(b"alice:secret").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {registry: {"auth": login}}}))
+    (tmp_path / ".netrc").write_text("default login other password other\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Registry(target(f"{registry}/a/b:1")) as asked, pytest.raises(ToolFailed, match="401"):
+        asked.ask("GET", f"blobs/sha256:{'0' * 64}", fine=(200,))
+    assert heard == [None]
