@@ -99,11 +99,17 @@ def _copy_layout(layout: Path, to: Path, names: Sequence[str]) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
+    """A second name, or a copy that has its name only when it is whole and what the name says."""
     try:
         os.link(source, target)
     except OSError:
-        with target.open("wb") as file:
-            file.writelines(kept.pieces(source))
+        beside = target.with_name(f".{target.name}.copying")
+        try:
+            with beside.open("wb") as file:
+                file.writelines(kept.pieces(source))
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def _oci_archive(image: Image, names: Sequence[str]) -> Iterator[bytes]:

@@ -288,6 +288,7 @@ def plain(image: Image, diff_ids: Sequence[str], folder: Path, progress: Progres
     if all(layer.digest == diff_id for layer, diff_id in zip(image.layers, diff_ids, strict=True)):
         return image
     base = stored.find_base(f"oci:{image.layout}")
+    shutil.rmtree(folder, ignore_errors=True)  # of a pull that was killed
     oci.blobs(folder).mkdir(parents=True)
     with progress.meter("unpacking layers", base.size) as meter:
         made = layers.write_base(base.archive(), diff_ids, oci.blobs(folder), meter.advance)
