@@ -157,7 +157,7 @@ def image_show(console: Console, place: str, envs: Path | None, **options: Any) 
     from provision.console import one_line
     from provision.workflows import registries as workflow
 
-    seen = workflow.see_image(place)
+    seen = workflow.see_image(context_of(console, envs), place)
     lines = [seen.reference, f"image id  {seen.image_id}"]
     lines += [f"layer     {layer['size'] / 1e6:.1f} MB, {layer['mediaType']}" for layer in seen.layers]
     lines += [f"label     {key}={value}" for key, value in sorted(seen.labels.items())]

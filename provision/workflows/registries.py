@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from provision.errors import ProvisionError, StaleLock, ToolFailed, ToolMissing, Unreachable
+from provision.errors import IntegrityError, ProvisionError, StaleLock, TimedOut, ToolFailed, ToolMissing, Unreachable
 from provision.folders import Folders, held, write_whole
 from provision.model import Image
 from provision.pipeline import image as images
@@ -114,11 +114,16 @@ def _deliver(context: Context, remote: images.Remote, layout: Path, to: images.O
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def see_image(place: str) -> Seen:
+def see_image(context: Context, place: str) -> Seen:
     """`provision image show`: what a registry says of an image, and the verdicts attached to it."""
     remote = images.find_remote(images.target(place))
     found = images.referrers(remote.at, remote.digest, passport.SMOKE)
-    said = [passport.read_evidence(images.content(remote.at, remote.digest, one, passport.SMOKE)) for one in found]
+    said = []
+    for one in found:
+        try:
+            said.append(passport.read_evidence(images.content(remote.at, remote.digest, one, passport.SMOKE)))
+        except (IntegrityError, ToolFailed) as error:  # anybody who may push there may attach what is none
+            context.progress.warn(f"what is attached as {one.digest} is left out: {error.message}")
     return Seen(
         reference=remote.at.at(remote.digest),
         image_id=remote.config_digest,
@@ -142,9 +147,11 @@ def registry_base(context: Context, wanted: str | None) -> images.BaseImage:
 def _pull_base(context: Context, at: images.Target, kept: Path | None) -> Path:
     try:
         remote = images.find_remote(at, tries=1) if kept else images.find_remote(at)
-    except Unreachable as error:
-        if kept is None:
+    except (Unreachable, TimedOut, ToolFailed) as error:  # ToolFailed: it answers with an error of its own, or refuses us
+        if kept is None and isinstance(error, Unreachable):
             raise _no_base(at, error) from error
+        if kept is None:
+            raise
         context.progress.warn(f"{error.message} The base {at} is the one that was pulled before.")
         return kept
     layout = context.where.pulled / remote.digest.removeprefix("sha256:")

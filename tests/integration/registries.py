@@ -124,9 +124,10 @@ def refuse(request: BaseHTTPRequestHandler, status: int, **headers: str) -> bool
     return True
 
 
-def answer(request: BaseHTTPRequestHandler, content: bytes) -> bool:
+def answer(request: BaseHTTPRequestHandler, content: bytes, **headers: str) -> bool:
     request.send_response(200)
-    request.send_header("Content-Length", str(len(content)))
+    for key, value in {"Content-Length": str(len(content)), **headers}.items():
+        request.send_header(key, value)
     request.end_headers()
     request.wfile.write(content)
     return True

@@ -23,7 +23,7 @@ from provision.folders import Folders
 from provision.model import Image
 from provision.pipeline import image
 from provision.pipeline.image import kept, layers, oci, stored
-from provision.pipeline.image.registry import talking
+from provision.pipeline.image.registry import answers
 from provision.workflows import registries
 from provision.workflows.plan import Context
 from tests.integration.conftest import Eventually
@@ -44,7 +44,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(talking, "PAUSE_S", 0.01)
+    monkeypatch.setattr(answers, "PAUSE_S", 0.01)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
@@ -99,6 +99,31 @@ def test_what_is_here_is_not_fetched(host: str, toy: Image, context: Context, tm
         blob.write_bytes(b"x" * toy.layers[1].size)  # damaged: it is there by name only
         pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+def test_documents_that_were_damaged_are_written_anew(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    """Of an output, and of a base that is kept: as long as they were, with another byte in them."""
+    pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    for digest in (toy.image_id, toy.manifest_digest):
+        blob = oci.blob(tmp_path / "out", digest)
+        blob.write_bytes(blob.read_bytes()[:-1] + b" ")
+        assert not image.is_whole(tmp_path / "out")
+        pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+        assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+def test_a_layer_without_its_bytes_is_fetched(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    """Near by, there is a file of that name and size with other bytes, and before it a folder."""
+    near = [tmp_path / "folder", tmp_path / "other"]
+    oci.blob(near[0], toy.layers[0].digest).mkdir(parents=True)
+    oci.blobs(near[1]).mkdir(parents=True)
+    oci.blob(near[1], toy.layers[0].digest).write_bytes(bytes(toy.layers[0].size))
+    layout, remote = tmp_path / "layout", image.find_remote(image.target(f"{host}/lab/toy:1"))
+    oci.blobs(layout).mkdir(parents=True)
+    oci.blob(layout, toy.layers[1].digest).write_bytes(b"short")
+    image.pull(remote, layout, context.progress, near)
+    assert digest_in(layout) == toy.manifest_digest
+    assert oci.blob(near[1], toy.layers[0].digest).stat().st_nlink == 1
 
 
 def half(request: BaseHTTPRequestHandler, content: bytes, begin: int) -> bool:
@@ -392,6 +417,11 @@ def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> N
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
         registries.registry_base(context, f"{here}/lab/base:12")
         assert not [path for path in line.paths if path.endswith(base.diff_ids[0])]
+        for status in (429, 500, 403):
+            line.trouble = lambda line, request, body: refuse(request, status, Retry_After="0")  # noqa: B023 - called in this round
+            assert registries.registry_base(context, f"{here}/lab/base:12").digest == base.digest
+            with pytest.raises((TimedOut, ToolFailed)):
+                registries.registry_base(context, f"{here}/lab/base:13")
     assert registries.registry_base(context, f"{here}/lab/base:12").digest == base.digest  # the registry is gone
     progress = context.progress
     assert isinstance(progress, Watching)

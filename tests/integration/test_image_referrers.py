@@ -13,10 +13,12 @@ from click.testing import CliRunner
 
 from provision.cli import cli
 from provision.errors import IntegrityError
+from provision.folders import Folders
 from provision.model import Image
 from provision.pipeline import image, passport
 from provision.pipeline.image import oci
 from provision.workflows import registries
+from provision.workflows.plan import Context
 from tests.integration.registries import Line, answer, made, refuse, serving
 from tests.integration.test_image import Watching
 from tests.unit.test_image_materials import folder
@@ -44,15 +46,19 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
 class Api:
     """The referrers API in front of a registry without one: manifests with a subject are noted, and listed when they are asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: int = 100) -> None:
+        self.page = page
         self.noted: dict[str, list[dict[str, Any]]] = {}
 
     def __call__(self, line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         if request.command == "PUT" and "/manifests/" in request.path:
             return self._note(request, body)
         if "/referrers/" in request.path:
-            rows = self.noted.get(request.path.rpartition("/")[2], [])
-            return answer(request, json.dumps({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}).encode())
+            place, _, begin = request.path.partition("?begin=")
+            rows, end = self.noted.get(place.rpartition("/")[2], []), int(begin or 0) + self.page
+            page = {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows[end - self.page : end]}
+            more = {"Link": f'<{place}?begin={end}>; rel="next"'} if end < len(rows) else {}
+            return answer(request, json.dumps(page).encode(), **more)
         return False
 
     def _note(self, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -111,11 +117,11 @@ def test_a_registry_that_takes_no_referrers_has_the_image(host: str, folder: Pat
     assert "not everything that is known of the image was attached" in done.stderr
 
 
-@pytest.mark.parametrize("api", [False, True])
-def test_what_was_attached_is_read_back(host: str, toy: Image, api: bool) -> None:
-    line = Line(host, Api() if api else lambda line, request, body: False)
+@pytest.mark.parametrize("api", ["none", "whole", "pages"])
+def test_what_was_attached_is_read_back(host: str, toy: Image, api: str) -> None:
+    line = Line(host, lambda line, request, body: False) if api == "none" else Line(host, Api(1 if api == "pages" else 100))
     with line.open() as here:
-        at = image.target(f"{here}/lab/{'new' if api else 'old'}:1")
+        at = image.target(f"{here}/lab/{api}:1")
         image.push(toy, at, Watching())
         for text in (b'"one"', b'"two"', b'"one"'):
             image.attach(at, toy, KIND, "application/json", text, {"said": text.decode()})
@@ -126,7 +132,7 @@ def test_what_was_attached_is_read_back(host: str, toy: Image, api: bool) -> Non
             '"two"': b'"two"',
         }
         tagged = any(path.endswith(f"/manifests/{toy.manifest_digest.replace(':', '-')}") for path in line.paths)
-        assert tagged != api  # the fallback is for those who need it
+        assert tagged == (api == "none")  # the fallback is for those who need it
         assert image.referrers(at, f"sha256:{'0' * 64}", KIND) == []
 
 
@@ -138,7 +144,7 @@ def test_what_is_said_of_another_image_is_refused(host: str, toy: Image) -> None
         image.content(at, f"sha256:{'0' * 64}", one, "application/json")
 
 
-def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image) -> None:
+def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_path: Path) -> None:
     report = {"schema": 2, "started_at": "2026-11-21T19:44:37Z"}
     measured = {"measured_on": {"host": "node1"}, "report": report}
     known = {
@@ -152,7 +158,11 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image) -> No
     image.push(toy, at, Watching())
     for evidence in passport.evidence_of(known, toy):
         image.attach(at, toy, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations)
-    seen = registries.see_image(str(at))
+    other = image.attach(at, toy, passport.SMOKE, passport.SMOKE, b"[]")  # anybody who may push there may attach what is no verdict
+    progress = Watching()
+    context = Context(where=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress)
+    seen = registries.see_image(context, str(at))
+    assert [line.partition(" is left out")[0] for line in progress.said] == [f"what is attached as {other.digest}"]
     assert [(one["place"], one["verdict"], one["report"]) for one in seen.verdicts] == [
         ("image", "pass", report),
         ("prefix", "warn", report),

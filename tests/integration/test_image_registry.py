@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
 
 import pytest
@@ -19,7 +23,7 @@ from provision.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachabl
 from provision.inside.smoke.launcher import free_port
 from provision.pipeline import image
 from provision.pipeline.image import oci
-from provision.pipeline.image.registry import pushing, talking
+from provision.pipeline.image.registry import answers, pushing
 from tests.integration.registries import BIG, Line, answer, htpasswd, log_in, made, refuse, serving
 from tests.integration.test_image import Watching
 
@@ -38,7 +42,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Small pieces and short pauses; and nobody's real credentials."""
     monkeypatch.setattr(pushing, "CHUNK", 1 << 20)
-    monkeypatch.setattr(talking, "PAUSE_S", 0.01)
+    monkeypatch.setattr(answers, "PAUSE_S", 0.01)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
@@ -88,7 +92,21 @@ def forgotten(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
     return line.seen.count("PATCH") == 2 and request.command in ("PATCH", "GET") and refuse(request, 404)
 
 
-@pytest.mark.parametrize("trouble", [hang_up, busy, forgotten])
+def unanswered(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+    """What ends the first upload arrives, and its answer does not."""
+    if request.command == "PUT" and line.seen.count("PUT") == 1:
+        with urlopen(Request(f"http://{line.behind}{request.path}", data=b"", method="PUT")) as done:
+            assert done.status == 201
+        request.connection.shutdown(socket.SHUT_RDWR)
+        return True
+    return False
+
+
+def forgotten_at_last(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+    return request.command == "PUT" and line.seen.count("PUT") == 1 and refuse(request, 404)
+
+
+@pytest.mark.parametrize("trouble", [hang_up, busy, forgotten, unanswered, forgotten_at_last])
 def test_what_broke_off_goes_on(host: str, tmp_path: Path, trouble: Callable[..., bool]) -> None:
     toy = made(tmp_path / "toy")
     line = Line(host, trouble)
@@ -98,6 +116,8 @@ def test_what_broke_off_goes_on(host: str, tmp_path: Path, trouble: Callable[...
         pushed = image.push(toy, image.target(f"{here}/{name}:1"), progress)
     assert f"sha256:{hashlib.sha256(manifest(host, name, '1')).hexdigest()}" == toy.manifest_digest
     assert pushed.sent == progress.advanced == sum(progress.meters.values())
+    if trouble is unanswered:
+        assert line.seen.count("PATCH") == 6
     if trouble is hang_up:  # what had come was not sent again: 4 + 1 pieces of two layers, the config, and the two that were lost
         assert line.seen.count("PATCH") == 8
 
@@ -128,15 +148,18 @@ def test_the_user_of_docker_login_is_asked_for_and_another_is_refused(tmp_path: 
 
 
 def test_a_token_is_fetched_where_the_registry_says(host: str, tmp_path: Path) -> None:
-    """As hosted registries have it: 401 names a place that gives a token to who is known."""
+    """As hosted registries have it: 401 names a place that gives a token to who is known; it may be busy."""
     toy = made(tmp_path / "toy")
     asked: list[str] = []
+    late = formatdate(time.time() + 1, usegmt=True)
 
     def guarded(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         own = f"127.0.0.1:{request.server.server_port}"  # type: ignore[attr-defined]
         if request.path.startswith("/token"):
             asked.append(f"{request.path} {request.headers.get('Authorization', '')}")
-            return answer(request, json.dumps({"token": "opensesame"}).encode())
+            return (
+                refuse(request, 503, Retry_After=late) if len(asked) == 1 else answer(request, json.dumps({"token": "opensesame"}).encode())
+            )
         if request.headers.get("Authorization") == "Bearer opensesame":
             del request.headers["Authorization"]
             return False
@@ -147,7 +170,39 @@ def test_a_token_is_fetched_where_the_registry_says(host: str, tmp_path: Path) -
         log_in(here, "lab", "secret")
         assert image.push(toy, image.target(f"{here}/lab/token"), Watching()).sent > BIG
     secret = base64.b64encode(b"lab:secret").decode()
-    assert asked == [f"/token?service=lab&scope=repository%3Alab%2Ftoken%3Apull%2Cpush Basic {secret}"]
+    assert asked == [f"/token?service=lab&scope=repository%3Alab%2Ftoken%3Apull%2Cpush Basic {secret}"] * 2
+
+
+def test_an_identity_token_is_changed_for_one_that_the_registry_takes(host: str, tmp_path: Path) -> None:
+    """What `docker login` keeps where the token server gives it such (OAuth2): there is no password to send."""
+    toy = made(tmp_path / "toy")
+    asked: list[dict[str, list[str]]] = []
+
+    def guarded(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        if request.path == "/token" and request.command == "POST":
+            asked.append(parse_qs(body.decode()))
+            return answer(request, json.dumps({"access_token": "opensesame"}).encode())
+        if request.headers.get("Authorization") == "Bearer opensesame":
+            del request.headers["Authorization"]
+            return False
+        own = f"127.0.0.1:{request.server.server_port}"  # type: ignore[attr-defined]
+        return refuse(request, 401, WWW_Authenticate=f'Bearer realm="http://{own}/token",service="lab"')
+
+    with Line(host, guarded).open() as here:
+        folder = Path(os.environ["DOCKER_CONFIG"])
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"auths": {here: {"auth": "", "identitytoken": "kept"}}}))
+        assert image.push(toy, image.target(f"{here}/lab/identity"), Watching()).sent > BIG
+    scope = "repository:lab/identity:pull,push"
+    told = {"grant_type": "refresh_token", "refresh_token": "kept", "client_id": "provision", "service": "lab", "scope": scope}
+    assert asked == [{key: [value] for key, value in told.items()}]
+
+
+def test_a_registry_that_does_not_say_where_an_upload_goes_on_is_named(host: str, tmp_path: Path) -> None:
+    toy = made(tmp_path / "toy")
+    lost = Line(host, lambda line, request, body: request.command == "POST" and refuse(request, 202))
+    with lost.open() as here, pytest.raises(ToolFailed, match="say where an upload goes on"):
+        image.push(toy, image.target(f"{here}/lab/nowhere"), Watching())
 
 
 def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path) -> None:

@@ -208,9 +208,9 @@ def read(layout: Path) -> Written | None:
     try:
         index = json.loads((layout / "index.json").read_bytes())
         manifest_digest = str(index["manifests"][0]["digest"])
-        manifest = json.loads(_get(layout, manifest_digest))
+        manifest = json.loads(document(layout, manifest_digest))
         config_digest = str(manifest["config"]["digest"])
-        _get(layout, config_digest)
+        document(layout, config_digest)
         layers = tuple(_layer(layout, row) for row in manifest["layers"])
         return Written(
             manifest_digest=manifest_digest,
@@ -229,7 +229,8 @@ def _layer(layout: Path, row: Mapping[str, Any]) -> Layer:
     return layer
 
 
-def _get(layout: Path, digest: str) -> bytes:
+def document(layout: Path, digest: str) -> bytes:
+    """A manifest or config of a layout. ValueError where it is not what its digest says."""
     content = blob(layout, digest).read_bytes()
     if _digest(content) != digest:
         raise ValueError(f"{digest} is another file")

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from provision.errors import InvalidSpec, NoSpace, ProvisionError, Taken, ToolFailed, ToolMissing, Unreachable
@@ -108,14 +109,23 @@ def get(client: Client, reference: str) -> Any:
         return found(lambda: client.images.get(reference))
 
 
-def credentials(registry: str) -> tuple[str, str] | None:
-    """User and password for a registry, as `docker login` keeps them: in Docker's config file, or with a helper that it names."""
+@dataclass(frozen=True)
+class Login:
+    """Who we are to a registry. user: empty where secret is a refresh token of OAuth2 ("identity token") instead of a password."""
+
+    user: str
+    secret: str
+
+
+def login(registry: str) -> Login | None:
+    """As `docker login` keeps it: in Docker's config file, or with a helper that it names."""
     from docker import auth
 
     with speaking(f"read Docker's credentials for {registry}"):
-        found = auth.load_config().resolve_authconfig(registry) or {}
-    name, password = found.get("username") or found.get("Username"), found.get("password") or found.get("Password")
-    return (name, password) if name and password else None
+        kept = {key.lower(): value for key, value in (auth.load_config().resolve_authconfig(registry) or {}).items()}
+    if kept.get("identitytoken"):
+        return Login("", kept["identitytoken"])
+    return Login(kept["username"], kept["password"]) if kept.get("username") and kept.get("password") else None
 
 
 def unmet(client: Client, reference: str) -> tuple[str, ...]:

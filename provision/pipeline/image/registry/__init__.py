@@ -1,9 +1,9 @@
 """Images to registries and from them, as the OCI distribution specification 1.1 has it: what is there already is not sent, what broke off
 is resumed.
 
-places is what a user writes, talking the requests (who we are, trying again), documents what a registry's documents must be, pushing,
-pulling and referring what is done with them. Credentials are Docker's own (its config file and helpers, sdk.credentials). Names of this
-machine speak plain HTTP, as with Docker.
+places is what a user writes, talking the requests, tokens who we are, answers what comes back (and when to ask again), documents what a
+registry's documents must be, pushing, pulling and referring what is done with them. Credentials are Docker's own (its config file and
+helpers, sdk.login). Names of this machine speak plain HTTP, as with Docker.
 """
 
 from provision.pipeline.image.registry.documents import Remote

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from provision.errors import IntegrityError, InvalidSpec
 from provision.pipeline.image import oci
-from provision.pipeline.image.registry.places import Target
+from provision.pipeline.image.registry.places import DIGEST, Target
 
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -21,7 +20,6 @@ CONFIGS = (oci.CONFIG, "application/vnd.docker.container.image.v1+json")
 _DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar"
 LAYERS = (oci.LAYER, f"{oci.LAYER}+gzip", f"{oci.LAYER}+zstd", _DOCKER_LAYER, f"{_DOCKER_LAYER}.gzip", f"{_DOCKER_LAYER}.zstd")
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ADVICE = "Nothing of it was kept; see whether the registry is the right one, and tell its keeper."
 
 
@@ -110,7 +108,7 @@ def part(at: Target, row: Any, kinds: Sequence[str]) -> Part:
     """A descriptor, checked: what it says becomes a file name and an amount of space."""
     known = row if isinstance(row, dict) else {}
     digest, size, media = known.get("digest"), known.get("size"), known.get("mediaType")
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest) or type(size) is not int or size < 0:
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest) or type(size) is not int or size < 0:
         raise IntegrityError(f"{at}: {str(digest)[:80]!r} of size {str(size)[:40]} is no part of an image.", advice=_ADVICE)
     if media not in kinds:
         raise InvalidSpec(f"{at}: {str(media)[:100]!r} is not read here.", advice=f"Known are {', '.join(sorted(kinds))}.")
@@ -135,7 +133,7 @@ def check_config(at: Target, config: dict[str, Any], layers: int) -> None:
     rootfs = config.get("rootfs")
     diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     known = diff_ids if isinstance(diff_ids, list) else []
-    fits = len(known) == layers and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in known)
+    fits = len(known) == layers and all(isinstance(one, str) and DIGEST.fullmatch(one) for one in known)
     run = config.get("config") or {}
     kinds = ((run, dict), (run.get("Labels") or {}, dict), (run.get("Env") or [], list)) if isinstance(run, dict) else ((run, dict),)
     if not fits or not all(isinstance(value, kind) for value, kind in kinds):

@@ -13,7 +13,7 @@ _REFERENCE = re.compile(
     r"((?:[A-Za-z0-9-]+\.)+[A-Za-z0-9-]+(?::\d+)?|localhost(?::\d+)?|[A-Za-z0-9-]+:\d+|\[[0-9a-fA-F:]+\](?::\d+)?)"
     r"/([a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*)(?::([A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?"
 )
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 # What Docker calls docker.io answers under another name.
 DOCKER = "docker.io"
@@ -59,7 +59,7 @@ def target(text: str, image: Image | None = None) -> Target:
 
 def base_target(reference: str) -> Target:
     """Where a base lies, by Docker's rules for short names. InvalidSpec for an image id, which no registry knows."""
-    if _DIGEST.fullmatch(reference):
+    if DIGEST.fullmatch(reference):
         raise InvalidSpec(f"{reference} is an image id, which only an engine knows.", advice="Name the base by its name with --base.")
     host, slash, _ = reference.partition("/")
     named = slash and ("." in host or ":" in host or host == "localhost")

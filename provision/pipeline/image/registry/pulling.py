@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from provision.errors import IntegrityError, NoSpace, ProvisionError
+from provision.fetch import sha256_of
 from provision.model import Image, Layer, Progress
 from provision.pipeline.image import exporting, kept, layers, oci, stored
 from provision.pipeline.image.registry import documents
+from provision.pipeline.image.registry.answers import BUSY, LIMIT, PIECE, TRIES, Answer, Broken, read, refused, rest, unreachable
 from provision.pipeline.image.registry.documents import LISTS, MANIFESTS, Part, Remote
 from provision.pipeline.image.registry.places import Target
-from provision.pipeline.image.registry.talking import BUSY, LIMIT, PIECE, TRIES, Answer, Broken, Registry, refused, rest, unreachable
+from provision.pipeline.image.registry.talking import Registry
 
 ACCEPT = {"Accept": ", ".join((*MANIFESTS, *LISTS))}
 DEEPEST = 3  # indexes within indexes
@@ -101,7 +104,7 @@ def _fill(remote: Remote, layout: Path, progress: Progress, near: list[Path]) ->
     for folder in (oci.blobs(layout), layout / PARTS):
         folder.mkdir(parents=True, exist_ok=True)
     parts = list({layer.digest: layer for layer in remote.layers}.values())
-    missing = [part for part in parts if not oci.blob(layout, part.digest).exists()]
+    missing = [part for part in parts if not _is_here(oci.blob(layout, part.digest), part)]
     _check_space(layout, sum(part.size - _size(_beside(layout, part)) for part in missing))
     with Registry(remote.at) as registry, progress.meter(f"pulling from {remote.at.registry}", remote.size) as meter:
         for part in parts:
@@ -117,10 +120,18 @@ def _found_near(part: Part, near: list[Path], layout: Path) -> bool:
     """Take a file of another layout that has the name, once its bytes are seen to have it too."""
     for other in near:
         path = oci.blob(other, part.digest)
-        if _size(path) == part.size and _hashed(path) == part.digest:
+        try:
+            is_it = _is_here(path, part) and f"sha256:{sha256_of(path)}" == part.digest
+        except OSError:  # of another user, perhaps
+            continue
+        if is_it:
             exporting.link_or_copy(path, oci.blob(layout, part.digest))
             return True
     return False
+
+
+def _is_here(path: Path, part: Part) -> bool:
+    return path.is_file() and path.stat().st_size == part.size
 
 
 def _beside(layout: Path, part: Part) -> Path:
@@ -167,7 +178,7 @@ def _append(registry: Registry, part: Part, file: _Growing, advance: Callable[[i
     try:
         with registry.stream("GET", f"blobs/{part.digest}", headers={"Range": f"bytes={begin}-"} if begin else {}) as response:
             if response.status_code not in (200, 206):
-                return _refusal(registry, part, file, registry.read(response), advance)
+                return _refusal(registry, part, file, read(registry.to, response), advance)
             if begin and not response.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
                 advance(-begin)  # a registry that sends whole files only
                 file.restart()
@@ -232,11 +243,6 @@ class _Growing:
         self._file.close()
 
 
-def _hashed(path: Path) -> str:
-    with _Growing(path) as file:
-        return file.digest
-
-
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -268,10 +274,20 @@ def is_whole(layout: Path) -> bool:
     index, noted = layout / "index.json", kept.read(layout)
     if not index.is_file():
         return False
-    if all(layer.path.is_file() for layer in noted) and noted and not kept.damaged(layout, [layer.digest for layer in noted]):
+    are_there = noted and all(layer.path.is_file() for layer in noted)
+    if are_there and _documents_are_true(layout) and not kept.damaged(layout, [layer.digest for layer in noted]):
         return True
     index.unlink()
     return False
+
+
+def _documents_are_true(layout: Path) -> bool:
+    try:
+        digest = json.loads((layout / "index.json").read_bytes())["manifests"][0]["digest"]
+        oci.document(layout, json.loads(oci.document(layout, digest))["config"]["digest"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return True
 
 
 def _check_space(layout: Path, size: int) -> None:

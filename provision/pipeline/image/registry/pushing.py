@@ -10,8 +10,9 @@ from urllib.parse import urljoin
 from provision.errors import IntegrityError, ToolFailed, Unreachable
 from provision.model import Image, Progress
 from provision.pipeline.image import kept, oci
+from provision.pipeline.image.registry.answers import BUSY, TRIES, Answer, Broken, refused, rest
 from provision.pipeline.image.registry.places import Target
-from provision.pipeline.image.registry.talking import BUSY, TRIES, Answer, Broken, Registry, refused, rest
+from provision.pipeline.image.registry.talking import Registry
 
 # Pieces of an upload: what is sent again when a connection breaks. Registries behind proxies often take no more than 100 MB at a time.
 CHUNK = 32 << 20
@@ -98,6 +99,12 @@ def _upload(registry: Registry, digest: str, size: int, open_it: Open, advance: 
 
 def _begin(registry: Registry) -> str:
     answer = registry.ask("POST", "blobs/uploads/", headers=EMPTY, fine=(202,))
+    return _where_on(registry, answer)
+
+
+def _where_on(registry: Registry, answer: Answer) -> str:
+    if "Location" not in answer.headers:
+        raise refused(registry.to, "say where an upload goes on", answer)
     return urljoin(answer.url, answer.headers["Location"])
 
 
@@ -110,7 +117,7 @@ def _send_all(registry: Registry, place: str, file: IO[bytes], digest: str, size
             raise IntegrityError(f"{digest} became shorter while it was sent.", advice="`provision image build` makes it again.")
         answer = _send_piece(registry, place, done, piece)
         if answer is not None and answer.status == 202:
-            place, come, failures = urljoin(answer.url, answer.headers["Location"]), done + len(piece), 0
+            place, come, failures = _where_on(registry, answer), done + len(piece), 0
         elif answer is not None and answer.status not in (*BUSY, 404, 416):
             raise refused(registry.to, f"send {digest[:19]}", answer)
         elif failures == TRIES - 1:
@@ -122,7 +129,9 @@ def _send_all(registry: Registry, place: str, file: IO[bytes], digest: str, size
         advance(come - done)
         done = come
     parameters = "&" if "?" in place else "?"
-    registry.ask("PUT", f"{place}{parameters}digest={digest}", headers=EMPTY, fine=(201,))
+    answer = registry.ask("PUT", f"{place}{parameters}digest={digest}", headers=EMPTY, fine=(201, 404))
+    if answer.status == 404 and registry.ask("HEAD", f"blobs/{digest}", fine=(200, 404)).status == 404:
+        raise _Lost(done)  # else it had been taken, and the answer that said so was lost
 
 
 def _send_piece(registry: Registry, place: str, done: int, piece: bytes) -> Answer | None:
@@ -139,7 +148,7 @@ def _how_far(registry: Registry, place: str, done: int) -> tuple[str, int]:
     if answer.status == 404:
         raise _Lost(done)
     last = answer.headers.get("Range", "").partition("-")[2]
-    come = int(last) + 1 if last.isdigit() and last != "0" else 0  # distribution says 0-0 of nothing and of one byte alike
+    come = int(last) + 1 if last.isdecimal() and last != "0" else 0  # distribution says 0-0 of nothing and of one byte alike
     return urljoin(answer.url, answer.headers.get("Location", place)), come
 
 

@@ -8,11 +8,13 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urljoin
 
 from provision.errors import IntegrityError
 from provision.model import Image
 from provision.pipeline.image import oci
 from provision.pipeline.image.registry import documents
+from provision.pipeline.image.registry.answers import Answer
 from provision.pipeline.image.registry.documents import Part
 from provision.pipeline.image.registry.places import Target
 from provision.pipeline.image.registry.pushing import put_blob, put_manifest
@@ -21,6 +23,7 @@ from provision.pipeline.image.registry.talking import Registry
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 EMPTY = b"{}"
 CONTENT_LIMIT = 64 << 20
+PAGES = 100  # of a list of referrers: a registry that goes on for ever is not followed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +81,27 @@ def _list(registry: Registry, subject: Part, made: Referrer) -> None:
 def referrers(at: Target, digest: str, artifact_type: str) -> list[Referrer]:
     """What of that kind is attached to an image, as the registry lists it."""
     with Registry(at) as registry:
-        answer = registry.ask("GET", f"referrers/{digest}", fine=(200, 404, 405), headers={"Accept": oci.INDEX})
-        listed = documents.parsed(at, answer.content).get("manifests") if answer.status == 200 else _fallback(registry, digest)
-    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
-    return [_referrer(at, row) for row in rows if row.get("artifactType") == artifact_type]
+        rows = _listed(registry, digest)
+        found = _fallback(registry, digest) if rows is None else rows
+    return [_referrer(at, row) for row in found if row.get("artifactType") == artifact_type]
+
+
+def _listed(registry: Registry, digest: str) -> list[dict[str, Any]] | None:
+    """Page by page, which Link names (RFC 5988); None where the registry has no such API."""
+    from requests.utils import parse_header_links
+
+    rows: list[dict[str, Any]] = []
+    place = f"referrers/{digest}"
+    for _ in range(PAGES):
+        answer = registry.ask("GET", place, fine=(200, 404, 405), headers={"Accept": oci.INDEX})
+        if answer.status != 200:
+            return rows or None
+        rows += _rows(registry, answer)
+        following = [link["url"] for link in parse_header_links(answer.headers.get("Link", "")) if link.get("rel") == "next"]
+        if not following:
+            break
+        place = urljoin(answer.url, following[0])
+    return rows
 
 
 def _referrer(at: Target, row: dict[str, Any]) -> Referrer:
@@ -91,7 +111,11 @@ def _referrer(at: Target, row: dict[str, Any]) -> Referrer:
 
 def _fallback(registry: Registry, digest: str) -> list[dict[str, Any]]:
     answer = registry.ask("GET", f"manifests/{_fallback_tag(digest)}", fine=(200, 404), headers={"Accept": oci.INDEX})
-    rows = documents.parsed(registry.to, answer.content).get("manifests") if answer.status == 200 else []
+    return _rows(registry, answer) if answer.status == 200 else []
+
+
+def _rows(registry: Registry, answer: Answer) -> list[dict[str, Any]]:
+    rows = documents.parsed(registry.to, answer.content).get("manifests")
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
