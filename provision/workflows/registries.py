@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from provision.errors import IntegrityError, ProvisionError, StaleLock, TimedOut, ToolFailed, ToolMissing, Unreachable
+from provision.errors import IntegrityError, ProvisionError, StaleLock, Taken, TimedOut, ToolFailed, ToolMissing, Unreachable
 from provision.folders import Folders, held, write_whole
 from provision.model import Image
 from provision.pipeline import image as images
 from provision.pipeline import passport, spec
 from provision.workflows.bills import image_documents
 from provision.workflows.plan import Context, Wish
+
+FORGOTTEN_S = 7 * 86400.0  # after that, what a pull has left is not waited for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,7 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
             _deliver(context, remote, layout, to, client)
         if not stays:
             shutil.rmtree(layout, ignore_errors=True)
+    _sweep(context)
     return Pulled(reference=remote.at.at(remote.digest), image_id=remote.config_digest, places=tuple(map(str, wanted)))
 
 
@@ -160,7 +165,20 @@ def _pull_base(context: Context, at: images.Target, kept: Path | None) -> Path:
             context.progress.say(f"pulling the base image {at}")
             images.pull(remote, layout, context.progress, near=_near(context.where, ()))
     write_whole(_note(context.where, at), layout.name)
+    _sweep(context)
     return layout
+
+
+def _sweep(context: Context) -> None:
+    """Remove pulls that broke off and were not gone on with, and bases whose name means another one by now."""
+    pulled = context.where.pulled
+    named = {note.read_text(encoding="utf-8").strip() for note in pulled.glob("names/*")}
+    for layout in [path for path in pulled.glob("*") if path.name not in named and path.name != "names"]:
+        with contextlib.suppress(OSError, Taken):
+            last = max(path.stat().st_mtime for path in (layout, *layout.glob("*")))
+            if time.time() - last > FORGOTTEN_S:
+                with held(context.where, f"pulled-{layout.name[:12]}", context.progress, wait=False):
+                    shutil.rmtree(layout)
 
 
 def _no_base(at: images.Target, error: ProvisionError) -> Unreachable:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -19,7 +20,7 @@ from urllib.request import urlopen
 import pytest
 
 from provision.errors import IntegrityError, NoSpace, ProvisionError, TimedOut, ToolFailed, ToolMissing, Unreachable
-from provision.folders import Folders
+from provision.folders import Folders, held
 from provision.model import Image
 from provision.pipeline import image
 from provision.pipeline.image import kept, layers, oci, stored
@@ -232,6 +233,18 @@ def test_what_was_left_may_be_wrong(host: str, toy: Image, context: Context, tmp
     (parts / toy.layers[1].digest.removeprefix("sha256:")).write_bytes(b"more than it has" * 1000)
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+def test_what_nobody_goes_on_with_is_removed(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    """A pull of ten days ago; but not one that another run goes on with at last, or one of yesterday."""
+    places = {days: context.where.pulled / f"{days:02}{'0' * 62}" for days in (1, 10, 11)}
+    for days, place in places.items():
+        (place / "parts").mkdir(parents=True)
+        for path in (place / "parts", place):
+            os.utime(path, (time.time() - days * 86400,) * 2)
+    with held(context.where, f"pulled-{places[11].name[:12]}", context.progress):
+        pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert sorted(context.where.pulled.iterdir()) == [places[1], places[11]]
 
 
 def whole_only(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.errors import IntegrityError
 from provision.folders import Folders
 from provision.model import Image, Lock, Prefix
 from provision.pipeline import image
@@ -177,3 +179,34 @@ def test_a_layout_that_was_written_is_whole(built: Image, tmp_path: Path) -> Non
     found = oci.read(tmp_path / "out")
     assert found is not None
     assert (found.manifest_digest, found.config_digest) == (built.manifest_digest, built.image_id)
+
+
+def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    """From another file system, where a second name will not do: bytes that are not what their name says are not passed on."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        if Path(name).stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("/dev/shm is no file system of its own here")
+        whole, damaged = Path(name) / hashlib.sha256(b"whole").hexdigest(), Path(name) / ("0" * 64)
+        for blob in (whole, damaged):
+            blob.write_bytes(b"whole")
+        exporting.link_or_copy(whole, tmp_path / whole.name)
+        with pytest.raises(IntegrityError, match="damaged on this disk"):
+            exporting.link_or_copy(damaged, tmp_path / damaged.name)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
+
+
+def test_only_the_image_is_written_out(built: Image, tmp_path: Path) -> None:
+    """Not what else lies in its folder; and an image that has lost a file is not written at all."""
+    shutil.copytree(built.layout, tmp_path / "layout")
+    mine = replace(built, layout=tmp_path / "layout")
+    (oci.blobs(mine.layout) / ".left").write_text("by somebody")
+    for kind in ("oci", "oci-archive"):
+        exporting.export(mine, exporting.output(f"{kind}:{tmp_path / kind}"), Watching())
+        exporting.export(built, exporting.output(f"{kind}:{tmp_path / kind}-of-it"), Watching())
+    assert {path.name for path in oci.blobs(tmp_path / "oci").iterdir()} == {path.name for path in oci.blobs(built.layout).iterdir()}
+    assert (tmp_path / "oci-archive").read_bytes() == (tmp_path / "oci-archive-of-it").read_bytes()
+    oci.blob(mine.layout, built.image_id).unlink()
+    for kind in ("oci", "oci-archive"):
+        with pytest.raises(IntegrityError):
+            exporting.export(mine, exporting.output(f"{kind}:{tmp_path / kind}-broken"), Watching())
+        assert not (tmp_path / f"{kind}-broken").exists()

@@ -54,7 +54,7 @@ def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = 
     try:
         to.path.parent.mkdir(parents=True, exist_ok=True)
         if to.kind == "oci":
-            _copy_layout(image.layout, to.path, names)
+            _copy_layout(image, to.path, names)
         else:
             tags = names or [image.reference]
             pieces = _oci_archive(image, names) if to.kind == "oci-archive" else loading.archive(image, tags=tags, read=kept.pieces)
@@ -87,15 +87,25 @@ def _images_in(layout: Path) -> int:
         return 0
 
 
-def _copy_layout(layout: Path, to: Path, names: Sequence[str]) -> None:
+def _copy_layout(image: Image, to: Path, names: Sequence[str]) -> None:
     """Blobs never change, so where both lie on one file system a second name will do. Damaged ones are never passed on."""
-    if bad := kept.damaged(layout, [f"sha256:{blob.name}" for blob in oci.blobs(layout).iterdir()]):
-        raise kept.broken(oci.blob(layout, bad[0]))
+    blobs = _blobs(image)
+    if bad := kept.damaged(image.layout, [f"sha256:{blob.name}" for blob in blobs]):
+        raise kept.broken(oci.blob(image.layout, bad[0]))
     with oci.building(to) as new:
-        for blob in oci.blobs(layout).iterdir():
+        for blob in blobs:
             link_or_copy(blob, oci.blobs(new) / blob.name)
-        (new / "index.json").write_bytes(oci.index(layout, names))
-        shutil.copyfile(layout / "oci-layout", new / "oci-layout")
+        (new / "index.json").write_bytes(oci.index(image.layout, names))
+        shutil.copyfile(image.layout / "oci-layout", new / "oci-layout")
+
+
+def _blobs(image: Image) -> list[Path]:
+    """The files that the image consists of: other things may lie in a folder. IntegrityError where one is gone."""
+    digests = dict.fromkeys([image.manifest_digest, image.image_id, *(layer.digest for layer in image.layers)])
+    blobs = [oci.blob(image.layout, digest) for digest in digests]
+    if gone := [blob for blob in blobs if not blob.is_file()]:
+        raise kept.broken(gone[0])
+    return blobs
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -118,8 +128,7 @@ def _oci_archive(image: Image, names: Sequence[str]) -> Iterator[bytes]:
     index = oci.index(image.layout, names)
     yield tar.header("index.json", kind="file", mode=0o644, mtime=0, size=len(index))
     yield index + tar.padding(len(index))
-    blobs = sorted(oci.blobs(image.layout).iterdir(), key=lambda path: (path.stat().st_size, path.name))
-    for blob in blobs:
+    for blob in sorted(_blobs(image), key=lambda path: (path.stat().st_size, path.name)):
         yield from loading.member(blob.relative_to(image.layout).as_posix(), blob, kept.pieces(blob))
     yield tar.END
 
