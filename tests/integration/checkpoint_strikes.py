@@ -199,10 +199,13 @@ def _judge(stage: Stage, said: dict[str, Any] | None, number: int, what: str) ->
     stage.goes_on()
 
 
-def main(place: Path, mode: str) -> dict[str, int]:
+def main(place: Path, mode: str, *scenes: str) -> dict[str, int]:
+    """scenes: those to play, else all."""
     torch.set_num_threads(1)  # OpenMP's threads do not come along into a fork
     stages = {}
     for name, scene in SCENES.items():
+        if scenes and name not in scenes:
+            continue
         (place / name).mkdir()
         stages[name] = Stage(place / name, scene)
     if mode == "kills":
@@ -210,10 +213,10 @@ def main(place: Path, mode: str) -> dict[str, int]:
     every = mode == "all-failures"
     saves = {name: stage for name, stage in stages.items() if name != "prune" and (every or name != "back")}
     one = {name: failures(stage, lambda at: iter(ERRORS if every else [ERRORS[at % len(ERRORS)]])) for name, stage in saves.items()}
-    some = saves if every else {"overwrite": saves["overwrite"]}
+    some = saves if every else {name: stage for name, stage in saves.items() if name == "overwrite"}
     lasting = {f"lasting {name}": lasting_failures(stage, ERRORS if every else ERRORS[:1]) for name, stage in some.items()}
     return {**one, **lasting, **{f"short {name}": short_writes(stage) for name, stage in some.items()}}
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(main(Path(sys.argv[1]), *sys.argv[2:])))

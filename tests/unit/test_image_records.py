@@ -140,20 +140,23 @@ def test_the_size_of_a_wheel_is_the_same_on_every_host(prefix: Prefix) -> None:
     assert wheel.size == 100
 
 
+@pytest.mark.parametrize("path", ["nvidia/__init__.py", "../../../bin/nvidia"])
 @pytest.mark.parametrize("asked", [("nvidia-a", "nvidia-b"), ("nvidia-a",)])
 @pytest.mark.parametrize("order", [("nvidia-a", "nvidia-b"), ("nvidia-b", "nvidia-a")])
-def test_a_file_of_two_wheels_is_what_the_last_by_name_says(prefix: Prefix, order: tuple[str, ...], asked: tuple[str, ...]) -> None:
+def test_a_file_of_two_wheels_is_what_the_last_by_name_says(
+    prefix: Prefix, order: tuple[str, ...], asked: tuple[str, ...], path: str
+) -> None:
     """Whichever was installed last, and also where the other wheel belongs to another layer."""
     for name in order:
-        install(prefix, name, {"nvidia/__init__.py": name.encode(), f"nvidia/{name}.py": b"a"})
+        install(prefix, name, {path: name.encode(), f"nvidia/{name}.py": b"a"})
     wheels = records.installed(prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON)
     mine = [wheel for wheel in wheels if wheel.package.name in asked]
     clashing = records.clashes(wheels)
     if order[-1] == "nvidia-a":
-        with pytest.raises(IntegrityError, match="nvidia-a and nvidia-b have other bytes in the same file, nvidia/__init__"):
+        with pytest.raises(IntegrityError, match=f"nvidia-a and nvidia-b have other bytes in the same file, {path}"):
             records.entries(mine, clashing, prefix)
-        (prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / "nvidia" / "__init__.py").write_bytes(b"nvidia-b")
-    (shared,) = [entry for path, entry in records.entries(mine, clashing, prefix).items() if path.endswith("nvidia/__init__.py")]
+        (prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / path).write_bytes(b"nvidia-b")
+    (shared,) = [entry for found, entry in records.entries(mine, clashing, prefix).items() if found.endswith(path.lstrip("./"))]
     assert shared.hashes == {hashlib.sha256(b"nvidia-b").hexdigest()}
     assert [package.name for package in records.sharers(mine, clashing)] == (["nvidia-b"] if len(asked) == 1 else [])
 

@@ -105,8 +105,8 @@ def wheel_entries(wheel: Wheel, prefix: Prefix, clashing: Mapping[str, Sequence[
 
 
 def _differ(claims: Sequence[Claim]) -> bool:
-    """Whether wheels disagree about a file. Scripts do not count: their RECORDs say what is on this host, whoever wrote it there."""
-    return len({claim.row[1:] for claim in claims}) > 1 and not claims[0].row[0].startswith("../")
+    """Whether wheels disagree about a file."""
+    return len({claim.row[1:] for claim in claims}) > 1
 
 
 def _check_clash(path: Path, claims: Sequence[Claim], prefix: Prefix) -> None:
