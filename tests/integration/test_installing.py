@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import http.server
+import posixpath
 import subprocess
 import sys
 import threading
@@ -18,7 +19,8 @@ import pytest
 
 from provision import wheels
 from provision.errors import Unreachable
-from provision.model import LockedPackage
+from provision.model import LockedPackage, Prefix
+from provision.pipeline.image import records
 from provision.wheels.clashing import decisive
 from tests.small import WHEELS, write_index
 
@@ -87,6 +89,7 @@ def clashing(folder: Path, name: str) -> LockedPackage:
     path = folder / f"{name}-1.0-py3-none-any.whl"
     info = f"{name}-1.0.dist-info"
     files = {"tests/__init__.py": f"# of {name}", f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
+    files[f"{info}/entry_points.txt"] = f"[console_scripts]\ntell = tests:{name}\n"
     files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     rows = [f"{each},sha256={record_hash(text)},{len(text)}\n" for each, text in files.items()]
     with zipfile.ZipFile(path, "w") as wheel:
@@ -111,3 +114,12 @@ def test_of_a_file_that_wheels_disagree_about_the_last_by_name_stays(tmp_path: P
     assert [package.name for package in decisive(wanted, site)] == ["zen"]
     wheels.install(wanted, python, warn=pytest.fail)
     assert (site / "tests/__init__.py").read_text() == "# of zen"
+    assert "from tests import zen" in python.with_name("tell").read_text()
+    prefix = Prefix(name="env", path=tmp_path / "env", lock_sha256="")
+    packages = [replace(package, url=f"https://index.invalid/{package.name}.whl") for package in wanted]
+    found = records.installed(prefix, packages, site.parent.name.removeprefix("python"))
+    shared = records.clashes(found)
+    assert set(shared) == {"tests/__init__.py", "../../../bin/tell"}
+    assert [package.name for package in records.sharers(found[:1], shared)] == ["large", "two", "zen"]
+    entries = {posixpath.basename(path): entry for path, entry in records.entries(found[:1], shared, prefix).items()}
+    assert b"from tests import zen" in (entries["tell"].content or b"")
