@@ -156,6 +156,32 @@ def test_the_image_runs_the_smoke_test(home: Home, built: object, docker_base: s
 
 
 @pytest.mark.docker
+def test_with_and_without_jupyter_they_share_what_is_large(home: Home, built: object, docker_base: str) -> None:
+    """To the byte, and on the disk; whichever of the two is first."""
+    for name, more in ((MAIN, ()), ("bare", ("--no-jupyter",))):
+        assert home.run("lock", name, *MAIN_REQUEST, *more).returncode == 0
+        assert home.run("env", "create", name).returncode == 0
+        done = home.run("image", "build", name, "--base", docker_base, "--output", f"oci:{home.root / name}")
+        assert done.returncode == 0, done.stderr
+    full, bare = (_layers(home.root / name) for name in (MAIN, "bare"))
+    large = {"base", "python", "torch", "cuda"}
+    assert {group for group, _ in bare} >= large
+    assert [row for row in bare if row[0] in large] == [row for row in full if row[0] in large]
+    files = {digest: (home.root / MAIN / "blobs" / "sha256" / digest.removeprefix("sha256:")).stat() for _, digest in full}
+    shared = [files[digest] for _, digest in bare if digest in files]
+    assert sum(file.st_size for file in shared) > 0.97 * sum(file.st_size for file in files.values())
+    assert {file.st_nlink for file in shared} == {4}  # of both environments, and both exports
+    assert home.run("env", "remove", "bare").returncode == 0
+
+
+def _layers(layout: Path) -> list[tuple[str, str]]:
+    """Group and digest."""
+    digest = json.loads((layout / "index.json").read_bytes())["manifests"][0]["digest"].removeprefix("sha256:")
+    rows = json.loads((layout / "blobs" / "sha256" / digest).read_bytes())["layers"]
+    return [(row["annotations"]["org.provision.group"], row["digest"]) for row in rows]
+
+
+@pytest.mark.docker
 def test_a_base_that_cannot_be_had_is_a_loud_skip_or_with_image_an_error(home: Home, built: object) -> None:
     skipped = home.run("build", MAIN, "--no-smoke", "--base", "no-such-base:1")
     assert skipped.returncode == 0, skipped.stderr
