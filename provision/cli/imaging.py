@@ -22,6 +22,14 @@ compression = click.option(
     help="Of the layers in an OCI layout or archive, or in a registry.",
 )
 
+placed = click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="PLACE",
+    help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE; several times.  [default: docker]",
+)
+
 
 @click.group()
 def image() -> None:
@@ -31,13 +39,7 @@ def image() -> None:
 @image.command("build")
 @name_argument
 @request
-@click.option(
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="PLACE",
-    help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE; several times.  [default: docker]",
-)
+@placed
 @compression
 @click.option(
     "--tag", "tags", multiple=True, metavar="NAME[:TAG]", help="A name for it in the engine, and in what is written; several times."
@@ -126,13 +128,7 @@ def image_push(
 
 @image.command("pull")
 @click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
-@click.option(
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="PLACE",
-    help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE; several times.  [default: docker]",
-)
+@placed
 @no_wait
 @common
 @verb

@@ -62,6 +62,13 @@ def serving(folder: Path, *more: str) -> Iterator[str]:
             server.terminate()
 
 
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry for the tests of a module, which name this among what they import."""
+    with serving(tmp_path_factory.mktemp("registry")) as found:
+        yield found
+
+
 @dataclass
 class Line:
     """Between us and the registry: passes requests on until `trouble` does something else with one."""

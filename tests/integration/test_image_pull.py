@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -28,19 +28,15 @@ from provision.pipeline.image.registry import answers
 from provision.workflows import registries
 from provision.workflows.plan import Context
 from tests.integration.conftest import Eventually
-from tests.integration.registries import BIG, Line, answer, htpasswd, log_in, made, refuse, serving
+from tests.integration.registries import BIG, Line, answer, host, htpasswd, log_in, made, refuse, serving
 from tests.integration.test_image import Watching
 from tests.unit.test_image_stored import layout
+
+__all__ = ["host"]
 
 pytestmark = pytest.mark.needs("docker-registry")
 
 SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("registry")) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

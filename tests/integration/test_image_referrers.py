@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,16 @@ from provision.pipeline import image, passport
 from provision.pipeline.image import oci
 from provision.workflows import registries
 from provision.workflows.plan import Context
-from tests.integration.registries import Line, answer, made, refuse, serving
+from tests.integration.registries import Line, answer, host, made, refuse
 from tests.integration.test_image import Watching
 from tests.unit.test_image_materials import folder
 
-__all__ = ["folder"]
+__all__ = ["folder", "host"]
 
 pytestmark = pytest.mark.needs("docker-registry")
 
 KIND = "application/vnd.lab.note.v1+json"
 BILLS = ["application/vnd.cyclonedx+json", "application/spdx+json"]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("registry")) as found:
-        yield found
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
@@ -24,18 +24,14 @@ from provision.inside.smoke.launcher import free_port
 from provision.pipeline import image
 from provision.pipeline.image import oci
 from provision.pipeline.image.registry import answers, pushing
-from tests.integration.registries import BIG, Line, answer, htpasswd, log_in, made, refuse, serving
+from tests.integration.registries import BIG, Line, answer, host, htpasswd, log_in, made, refuse, serving
 from tests.integration.test_image import Watching
+
+__all__ = ["host"]
 
 pytestmark = pytest.mark.needs("docker-registry")
 
 SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--preserve-digests"]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("registry")) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)
