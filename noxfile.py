@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -71,8 +72,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def hosts(session: nox.Session) -> None:
-    """Unit tests, and packaging the interpreter, on every other Python from 3.10 on that this machine has."""
-    for python in _other_pythons():
+    """Unit tests, and packaging the interpreter, on the oldest and the newest other Python from 3.10 on that this machine has.
+    `-- 3.12` names others."""
+    for python in _other_pythons(session.posargs):
         place = Path(session.create_tmp()).absolute() / f"py{python.name.removeprefix('python')}"
         session.run(str(python), "-m", "venv", "--clear", str(place / "venv"))
         ours = place / "venv" / "bin"
@@ -82,16 +84,16 @@ def hosts(session: nox.Session) -> None:
         session.run(str(ours / "provision"), "channel", "bootstrap", env={"PROVISION_DATA": str(place / "data")})
 
 
-def _other_pythons() -> list[Path]:
-    """One interpreter per minor version, from PATH or pyenv, that starts."""
+def _other_pythons(asked: Sequence[str]) -> list[Path]:
+    """One interpreter per minor version, from PATH or pyenv, that starts: those asked for, else the oldest and the newest."""
     minors = [f"python3.{minor}" for minor in (10, 11, 12, 13) if minor != sys.version_info[1]]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = []
-    for name in minors:
+    for name in [name for name in minors if not asked or name.removeprefix("python") in asked]:
         on_path = shutil.which(name)
         places = [*([Path(on_path)] if on_path else []), *sorted(pyenv.glob(f"{name.removeprefix('python')}.*/bin/{name}"))]
         found += [place for place in places if subprocess.run([place, "-c", "import venv"], capture_output=True).returncode == 0][:1]
-    return found
+    return found if asked else list(dict.fromkeys([*found[:1], *found[-1:]]))
 
 
 @nox.session
