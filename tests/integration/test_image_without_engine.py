@@ -85,11 +85,12 @@ def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("packed")
 
 
-@pytest.mark.needs("unshare", "setpriv")
+@pytest.mark.needs("unshare", "setpriv", "faketime")
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
 def test_an_ordinary_user_without_a_network_makes_the_same_image(
     made: Made, lock: Lock, prefix: Prefix, base: Path, inside: Path, built: Image, tmp_path: Path
 ) -> None:
+    """One with another umask, in another place, time zone and year, with an encoding that knows no umlauts and another hash seed."""
     theirs = made.folder / "theirs"
     theirs.mkdir()
     for source, name in ((made.folder / "cache", "cache"), (base, "base"), (inside, "inside")):
@@ -97,11 +98,12 @@ def test_an_ordinary_user_without_a_network_makes_the_same_image(
     work = made.conda, resolution(), lock, prefix
     (theirs / "work").write_bytes(pickle.dumps((*work, f"oci:{theirs / 'base'}", theirs / "inside", theirs / "cache", theirs / "out")))
     subprocess.run(["chown", "-R", str(NOBODY), theirs], check=True)
-    apart = ["unshare", "--net", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    apart = ["faketime", "2001-02-03 04:05:06", "unshare", "--net", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     environment = {"PATH": os.environ["PATH"], "HOME": str(theirs), "TMPDIR": str(theirs), "PYTHONPATH": os.pathsep.join(sys.path)}
+    odd = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "7"}
     told = subprocess.run(
         [*apart, sys.executable, "-c", BUILD, str(theirs / "work")],
-        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False,
+        env={**environment, **odd, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False, umask=0o077,
     )  # fmt: skip
     assert told.stdout.split() == [built.manifest_digest], told.stderr
 
