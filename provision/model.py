@@ -5,6 +5,7 @@ This module owns shapes only: no file is read, nothing is decided here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -147,11 +148,12 @@ class Lock:
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix:
-    """A realized environment on this host."""
+    """A realized environment on this host. wheels: what each was when it was installed (wheels.fingerprints), if that is known."""
 
     name: str
     path: Path
     lock_sha256: str
+    wheels: Mapping[str, str] | None = None
 
     @property
     def python(self) -> Path:

@@ -45,10 +45,13 @@ class Drift:
 def find(name: str, path: Path) -> Prefix | None:
     """The prefix of that name at `path`, if there is a whole one of ours."""
     known = _marker(path)
-    return Prefix(name=name, path=path, lock_sha256=known["lock_sha256"]) if known and known["name"] == name else None
+    if known is None or known["name"] != name:
+        return None
+    installed = known.get("wheels")
+    return Prefix(name=name, path=path, lock_sha256=known["lock_sha256"], wheels=installed if isinstance(installed, dict) else None)
 
 
-def _marker(path: Path) -> dict[str, str] | None:
+def _marker(path: Path) -> dict[str, Any] | None:
     try:
         known = json.loads((path / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -94,7 +97,8 @@ def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progre
     sweep(path)
     try:
         _fill(lock, building, path, where, progress, mirrors)
-        marker = {"name": name, "folder": str(folder), "lock_sha256": lock.sha256}
+        installed = wheels.fingerprints(building)
+        marker = {"name": name, "folder": str(folder), "lock_sha256": lock.sha256, "wheels": installed}
         (building / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
         _swap(building, path)
     except KeyboardInterrupt:
@@ -104,7 +108,7 @@ def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progre
         raise from_system(error) from error
     finally:
         sweep(path)
-    return Prefix(name=name, path=path, lock_sha256=lock.sha256)
+    return Prefix(name=name, path=path, lock_sha256=lock.sha256, wheels=installed)
 
 
 def _fill(lock: Lock, building: Path, final: Path, where: Folders, progress: Progress, mirrors: Mirrors) -> None:
@@ -173,7 +177,7 @@ def drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
     """How a prefix differs from its lock: packages always, and with `files` every recorded file's size and hash."""
     found = list(_package_drift(prefix, lock))
     if files:
-        found += [*_conda_file_drift(prefix), *_wheel_file_drift(prefix)]
+        found += [*_wheel_drift(prefix), *_conda_file_drift(prefix), *_wheel_file_drift(prefix)]
     return found
 
 
@@ -222,6 +226,15 @@ def _installed_wheels(prefix: Prefix) -> dict[str, str]:
 
 def _normal(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _wheel_drift(prefix: Prefix) -> Iterator[Drift]:
+    """Wheels that were put in since, over those of the same version that the lock names."""
+    known = prefix.wheels or {}
+    for folder, found in wheels.fingerprints(prefix.path).items() if known else ():
+        if known.get(folder, found) != found:
+            name, _, version = folder.removesuffix(".dist-info").rpartition("-")
+            yield Drift(kind="changed", name=name, detail=f"RECORD or executables of {version} are not as they were installed")
 
 
 def _conda_file_drift(prefix: Prefix) -> Iterator[Drift]:

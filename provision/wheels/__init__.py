@@ -7,6 +7,7 @@ that others can fetch wherever that is possible.
 
 from provision.wheels.command import explain, uv
 from provision.wheels.describing import Metadata, metadata
+from provision.wheels.fingerprints import fingerprint, fingerprints
 from provision.wheels.installing import install, requirements, unpack
 from provision.wheels.resolving import UV_GLIBC, Request, normal, resolve, versions
 from provision.wheels.settings import TORCH_INDEX, Indexes, indexes, pip_settings, torch_index
@@ -18,6 +19,8 @@ __all__ = [
     "Metadata",
     "Request",
     "explain",
+    "fingerprint",
+    "fingerprints",
     "indexes",
     "install",
     "metadata",

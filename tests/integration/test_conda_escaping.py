@@ -8,16 +8,22 @@ import json
 import os
 import stat
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 
 from provision import conda
 from provision.errors import IntegrityError, ProvisionError
 from provision.model import PLATFORM, LockedPackage
-from tests.unit.test_image_assemble import Quiet
+from provision.pipeline.image import contents
+from provision.pipeline.image.recipe import Recipe
+from tests.unit.test_image_assemble import BASE, LOCK, RESOLUTION, Quiet
 
+RECIPE = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=0)
 FILE, LINK, HARD, DEVICE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE
 Member = tuple[str, bytes, bytes]  # name, kind, content or target
 SOUND: Member = ("bin/sound", FILE, b"sound")
@@ -49,6 +55,15 @@ def _row(member: Member) -> dict[str, Any]:
 
 def _text(document: Any) -> bytes:
     return document if isinstance(document, bytes) else json.dumps(document).encode()
+
+
+def named(name: str, folder: Path, members: list[Member]) -> LockedPackage:
+    """A package of another name."""
+    about = {"name": name, "version": "1.0", "build": "h_0", "build_number": 0, "subdir": PLATFORM, "depends": []}
+    toy = package(folder / name, members, {"info/index.json": about})
+    made = Path(url2pathname(urlsplit(toy.url).path))
+    made = made.rename(made.with_name(f"{name}-1.0-h_0.tar.bz2"))
+    return replace(toy, name=name, url=made.as_uri())
 
 
 def link(folder: Path, toy: LockedPackage, name: str = "env") -> Path:
@@ -130,3 +145,21 @@ def test_a_package_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path
         file.write(b"S")
     assert (link(tmp_path, toy, "second") / "bin" / "sound").read_bytes() == b"sound"
     assert cached.read_bytes() == b"sound"
+
+
+@pytest.mark.parametrize("other", ["aaa", "zzz"])
+def test_what_a_package_lost_to_another_is_known_before_its_layer_is_taken(tmp_path: Path, other: str) -> None:
+    """rattler puts the loser's file aside: a layer of that package alone has it, beside the other it has not."""
+    cudart = named("cuda-cudart", tmp_path, [("lib/own", FILE, b"own"), ("share/same", FILE, b"of cuda")])
+    clashing = named(other, tmp_path, [("share/same", FILE, b"of the other")])
+    found = {}
+    for name, packages in (("alone", [cudart]), ("both", [cudart, clashing])):
+        prefix = tmp_path / name
+        conda.link(packages, prefix, final=prefix, cache=tmp_path / "cache", progress=Quiet())
+        lost = contents.clobbered(prefix)
+        key = RECIPE.made_of("cuda", [cudart], clobbered=lost)
+        files = {entry.path for entry in contents.conda_entries(prefix) if entry.conda == "cuda-cudart" and "conda-meta" not in entry.path}
+        found[name] = (key, files)
+        assert not [entry.path for entry in contents.conda_entries(prefix) if "__clobbers__" in entry.path]
+    assert found["alone"][1] == {"opt/env/lib/own", "opt/env/share/same"}
+    assert (found["both"] == found["alone"]) == (found["both"][1] == found["alone"][1]) == (other == "zzz")

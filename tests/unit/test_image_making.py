@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import sys
 import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -22,8 +23,9 @@ from provision.pipeline import image
 from provision.pipeline.image import config, exporting, kept, making, oci
 from provision.pipeline.image.groups import LARGE
 from provision.pipeline.image.recipe import Recipe
+from provision.wheels import fingerprints
 from tests.unit.test_image_assemble import BASE, LOCK, PYTHON, RESOLUTION, Quiet
-from tests.unit.test_image_records import install
+from tests.unit.test_image_records import install, record_hash
 
 WHEELS = {"nvidia-toy": 3_000_000, "torch": 2_000_000, "numpy": LARGE, "greet": 900, "einops": 1000}
 
@@ -252,6 +254,44 @@ def test_a_document_that_says_nothing_costs_time_only(lab: Lab, text: str) -> No
     assert lab.build("toy", FIRST) == made
     (made.layout / kept.FILE).write_text(text)
     assert lab.build("toy", CHANGED).layers[:5] == made.layers[:5]
+
+
+def test_what_is_known_of_other_layers_outlives_a_look_at_one(lab: Lab) -> None:
+    """At one that was damaged, or is said to be by an engine or a registry."""
+    made = lab.build("toy", FIRST)
+    before = {row.digest: row.made_of for row in kept.read(made.layout)}
+    one = made.layers[2].digest
+    assert kept.damaged(made.layout, [one], thorough=True) == []
+    assert {row.digest: row.made_of for row in kept.read(made.layout)} == before
+    flip(oci.blob(made.layout, one), unseen=True)
+    assert kept.damaged(made.layout, [one], thorough=True) == [one]
+    assert {row.digest: row.made_of for row in kept.read(made.layout)} == {key: of for key, of in before.items() if key != one}
+
+
+def test_a_prefix_whose_wheels_were_changed_makes_no_image(lab: Lab) -> None:
+    """By their records, and by what may be run, which no record says."""
+    prefix = lab.prefix("toy", FIRST)
+    prefix = replace(prefix, wheels=fingerprints(prefix.path))
+    assert lab.build("toy", FIRST, prefix).layers
+    site = prefix.path / "lib" / "python3.11" / "site-packages"
+    (site / "einops.bin").chmod(0o755)
+    shutil.rmtree(lab.root / "images")
+    with pytest.raises(IntegrityError, match=r"another einops-1\.0 than was installed"):
+        lab.build("toy", FIRST, prefix)
+    (site / "einops.bin").chmod(0o644)
+    (site / "einops.bin").write_bytes(b"patched")
+    (site / "einops-1.0.dist-info" / "RECORD").write_text(f"einops.bin,{record_hash(b'patched')},7\neinops-1.0.dist-info/RECORD,,\n")
+    with pytest.raises(IntegrityError, match=r"another einops-1\.0 than was installed"):
+        lab.build("toy", FIRST, prefix)
+    (site / "einops-1.0.dist-info" / "RECORD").chmod(0o755)
+    with pytest.raises(IntegrityError, match="every file may be run"):
+        lab.build("toy", FIRST, replace(prefix, wheels=None))
+
+
+def test_names_that_are_not_utf_8_here_make_no_image(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
+    with pytest.raises(InvalidSpec, match="iso8859-1, by the locale, and UTF-8 in images"):
+        lab.build("toy", FIRST)
 
 
 def test_a_layer_that_is_not_as_noted_is_not_taken_for_another_image(lab: Lab) -> None:

@@ -178,3 +178,15 @@ def test_a_record_that_is_none_is_refused(prefix: Prefix, content: bytes) -> Non
     (info / "RECORD").write_bytes(content)
     with pytest.raises(IntegrityError, match="RECORD"):
         records.read_record(info / "RECORD", prefix)
+
+
+def test_byte_code_that_is_all_there_is_of_a_module_stays(prefix: Prefix) -> None:
+    files = {
+        "greet/__init__.py": b"",
+        "greet/core.pyc": b"code",
+        "greet/__init__.pyc": b"made",
+        "greet/__pycache__/x.cpython-311.pyc": b"made",
+    }
+    info = install(prefix, "greet", files)
+    names = [path.partition("site-packages/")[2] for path in by_path(entries_of(info, prefix))]
+    assert sorted(names) == ["greet-1.0.dist-info/RECORD", "greet/__init__.py", "greet/core.pyc"]

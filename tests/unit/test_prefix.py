@@ -11,6 +11,7 @@ from provision.errors import InvalidSpec, Taken
 from provision.folders import beside
 from provision.model import Lock, LockedPackage, Prefix
 from provision.pipeline import prefix
+from provision.wheels import fingerprints
 
 
 def make(folder: Path, sha: str = "lock") -> Prefix:
@@ -67,6 +68,21 @@ def test_drift_of_packages(tmp_path: Path) -> None:
     }
     assert found == {("missing", "numpy"), ("extra", "six")}
     assert [one.kind for one in prefix.drift(made, lock(("six", "1.16.0")), files=False)] == ["version"]
+
+
+def test_a_wheel_of_the_same_version_that_was_put_in_since_is_drift(tmp_path: Path) -> None:
+    made = make(tmp_path / "lab")
+    known = json.loads((made.path / prefix.MARKER).read_text())
+    (made.path / prefix.MARKER).write_text(json.dumps({**known, "wheels": fingerprints(made.path)}))
+    found = prefix.find("lab", made.path)
+    assert found is not None
+    assert "changed" not in {one.kind for one in prefix.drift(found, lock(("six", "1.17.0")), files=True) if one.name == "six"}
+    (record,) = made.path.glob("lib/python*/site-packages/six-*/RECORD")
+    content = b"patched"
+    (record.parent.parent / "six.py").write_bytes(content)
+    record.write_text(f"six.py,{prefix._record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n")
+    drifts = [one for one in prefix.drift(found, lock(("six", "1.17.0")), files=True) if one.name == "six"]
+    assert [one.kind for one in drifts] == ["changed"]
 
 
 def test_local_versions_of_wheels_are_not_drift(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from provision.errors import NoSpace
+from provision.errors import InvalidSpec, NoSpace
 from provision.model import Image, Layer, Lock, Prefix, Progress, Resolution
 from provision.pipeline.image import config, contents, kept, oci
 from provision.pipeline.image.bases import BaseImage
@@ -45,6 +46,7 @@ def build(
     A build that fails or is killed leaves the layout that was there before, or none.
     """
     contents.check_prefix(prefix, lock.sha256)
+    _check_encoding()
     recipe = Recipe(resolution=resolution, lock=lock, base=base, own=contents.own_entries(inside), epoch=epoch)
     found = _find(recipe, layout, progress)
     if found is not None:
@@ -53,6 +55,13 @@ def build(
         making = Making(recipe=recipe, prefix=prefix, layout=layout, new=new, link=link, progress=progress)
         written = _complete(recipe, new, making.layers())
     return _image(recipe, layout, written)
+
+
+def _check_encoding() -> None:
+    """Names in images are UTF-8, and would be others where this host's are not."""
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8":
+        raise InvalidSpec(f"File names here are {encoding}, by the locale, and UTF-8 in images.", advice="Set LC_ALL=C.UTF-8.")
 
 
 def _find(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:

@@ -34,6 +34,8 @@ _OWN_KINDS = (".py", ".json")  # of our code and its tables; what an editor leav
 _HOST_KEYS = ("extracted_package_dir", "package_tarball_full_path", "link")
 # By this file conda knows an environment. rattler leaves it empty, and so do we: conda would write times into it.
 _HISTORY = "conda-meta/history"
+# Where rattler puts files that another package has too, and wins.
+_CLOBBERS = "__clobbers__/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ def conda_entries(staging: Path) -> Iterator[Entry]:
     told = _told(staging)
     for path in _walk(staging):
         relative = path.relative_to(staging).as_posix()
-        if relative != _HISTORY:
+        if relative != _HISTORY and not relative.startswith(_CLOBBERS):
             yield replace(_conda_entry(path, relative, told.hashes(relative)), conda=told.package.get(relative, ""))
 
 
@@ -104,6 +106,18 @@ def _told(staging: Path) -> _Told:
             if row.get("prefix_placeholder"):
                 told.rewritten.add(row["_path"])
     return told
+
+
+def clobbered(prefix: Path) -> dict[str, list[str]]:
+    """The files that conda packages lost to others of the same prefix, by package, as the records in conda-meta say."""
+    found = {}
+    for path in sorted((prefix / "conda-meta").glob("*.json")):
+        text = path.read_text(encoding="utf-8")
+        if '"original_path"' in text:  # most prefixes have none, and their records are long
+            record = json.loads(text)
+            rows = record.get("paths_data", {}).get("paths", ())
+            found[record["name"]] = sorted(row["original_path"] for row in rows if row.get("original_path"))
+    return found
 
 
 def own_entries(inside: Path) -> list[Entry]:
@@ -176,10 +190,13 @@ def _checked_target(target: str, path: str) -> str:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Everything below a folder but folders themselves, byte code and installers' droppings."""
+    """Everything below a folder but folders themselves, byte code of sources that are there, and installers' droppings."""
     with os.scandir(folder) as found:
-        for item in sorted(found, key=lambda item: item.name):
-            if item.name == "__pycache__" or item.name in LEFT_OUT or item.name.endswith(".pyc"):
+        items = sorted(found, key=lambda item: item.name)
+        names = {item.name for item in items}
+        for item in items:
+            is_cache = item.name == "__pycache__" or (item.name.endswith(".pyc") and item.name[:-1] in names)
+            if is_cache or item.name in LEFT_OUT:
                 continue
             if item.is_dir(follow_symlinks=False):
                 yield from _walk(Path(item.path))

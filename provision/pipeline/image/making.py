@@ -39,7 +39,8 @@ class Making:
         """All layers, from the bottom up, in the new layout's blobs."""
         there = kept.around(self.layout)
         base = self._base(there)
-        wanted = {name: self.recipe.made_of(name, packages, self._sharers(name)) for name, packages in self._packages.items()}
+        lost = contents.clobbered(self.prefix.path)
+        wanted = {name: self.recipe.made_of(name, packages, self._sharers(name), lost) for name, packages in self._packages.items()}
         found = {name: layer for name, key in wanted.items() if (layer := self._take(name, key, there))}
         entries = self._entries([name for name in wanted if name not in found])
         size = sum(map(layers.size_of, entries.values()))

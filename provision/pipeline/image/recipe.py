@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from provision.compat import version_key
@@ -15,7 +15,7 @@ from provision.pipeline.image.bases import BaseImage
 from provision.pipeline.image.contents import Entry
 
 # Of the way from packages to a layer's bytes: raise it whenever the same packages give other bytes, or old layers would be used on.
-LAYER_VERSION = 2
+LAYER_VERSION = 3
 
 _GLIBC = re.compile(r"__glibc >=\s*(\d+(?:\.\d+)*)(?:,.*|\s.*)?")
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
@@ -59,16 +59,24 @@ class Recipe:
         }
         return hashlib.sha256(oci.canonical(known)).hexdigest()
 
-    def made_of(self, group: str, packages: Iterable[LockedPackage], sharers: Iterable[LockedPackage] = ()) -> str:
+    def made_of(
+        self,
+        group: str,
+        packages: Iterable[LockedPackage],
+        sharers: Iterable[LockedPackage] = (),
+        clobbered: Mapping[str, Sequence[str]] | None = None,
+    ) -> str:
         """By what a layer of these packages can be known before it is made: equal for equal bytes, whichever environment it is of.
 
-        sharers: packages of other layers that decide what some of its files are.
+        sharers: packages of other layers that decide what some of its files are. clobbered: files that conda packages lost to others.
         """
-        rows = sorted(_told(package) for package in packages)
+        packages = list(packages)
+        conda = {package.name for package in packages if package.manager == "conda"}
         known = {
+            "clobbered": {name: paths for name, paths in (clobbered or {}).items() if name in conda},
             "epoch": self.epoch,
             "group": group,
-            "packages": rows,
+            "packages": sorted(_told(package) for package in packages),
             "prefix": contents.PREFIX,
             "python": self.resolution.python,
             "sharers": sorted(_told(package) for package in sharers),

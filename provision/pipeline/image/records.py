@@ -9,7 +9,7 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from provision.fetch import sha256_of
 from provision.model import LockedPackage, Prefix
 from provision.pipeline.image.contents import LEFT_OUT, PREFIX, PYTHON, Entry, from_file, verify
 from provision.pipeline.image.groups import canonical
+from provision.wheels.fingerprints import fingerprint
 
 Row = tuple[str, str, str]  # path from site-packages, hash, size
 _HASH = re.compile(r"sha256=[A-Za-z0-9_-]{43}=?|(?!sha256=)[^=]+=.*|")
@@ -43,7 +44,13 @@ class Wheel:
     @property
     def size(self) -> int:
         """Bytes of its files. Scripts, whose first line is longer or shorter from host to host, do not count."""
-        return sum(int(size) for name, _, size in self.rows if size and not name.startswith("../") and not is_left_out(name))
+        return sum(int(size) for name, _, size in self.shipped if size and not name.startswith("../"))
+
+    @property
+    def shipped(self) -> list[Row]:
+        """Without what is not put into images: installers' droppings, and byte code of sources that are there."""
+        sources = {name for name, _, _ in self.rows if name.endswith(".py")}
+        return [row for row in self.rows if not _is_left_out(row[0], sources)]
 
 
 def installed(prefix: Prefix, packages: Iterable[LockedPackage], python: str) -> list[Wheel]:
@@ -56,7 +63,17 @@ def installed(prefix: Prefix, packages: Iterable[LockedPackage], python: str) ->
         if folder is None:
             raise _drifted(prefix, f"does not hold {package.name} {package.version}, which its lock names")
         found.append(Wheel(package=package, folder=folder, rows=read_record(folder / "RECORD", prefix)))
+        _check_wheel(prefix, folder)
     return found
+
+
+def _check_wheel(prefix: Prefix, folder: Path) -> None:
+    """Raise for a wheel that is not the one that was installed, though its name and version are the same."""
+    if (folder / "RECORD").stat().st_mode & 0o100:
+        raise _drifted(prefix, "lies on a disk where every file may be run, so that which of them should be is not known")
+    known = (prefix.wheels or {}).get(folder.name)
+    if known is not None and known != fingerprint(folder / "RECORD"):
+        raise _drifted(prefix, f"has another {folder.name.removesuffix('.dist-info')} than was installed: its RECORD, or what may be run")
 
 
 def clashes(wheels: Iterable[Wheel]) -> dict[str, list[Claim]]:
@@ -64,9 +81,9 @@ def clashes(wheels: Iterable[Wheel]) -> dict[str, list[Claim]]:
     uv installs wheels in no fixed order, and what it wrote last would be another file on each machine."""
     claims: dict[str, list[Claim]] = {}
     for wheel in sorted(wheels, key=lambda wheel: canonical(wheel.package.name)):
-        for row in wheel.rows:
+        for row in wheel.shipped:
             claims.setdefault(posixpath.normpath(row[0]), []).append(Claim(package=wheel.package, row=row))
-    return {path: found for path, found in claims.items() if len(found) > 1 and not is_left_out(path)}
+    return {path: found for path, found in claims.items() if len(found) > 1}
 
 
 def sharers(wheels: Sequence[Wheel], clashing: Mapping[str, Sequence[Claim]]) -> list[LockedPackage]:
@@ -87,9 +104,9 @@ def wheel_entries(wheel: Wheel, prefix: Prefix, clashing: Mapping[str, Sequence[
     site, own_record = wheel.folder.parent, f"{wheel.folder.name}/RECORD"
     rows: list[Row] = []
     found: list[Entry] = []
-    for row in wheel.rows:
+    for row in wheel.shipped:
         name = row[0]
-        if name == own_record or is_left_out(name):
+        if name == own_record:
             continue
         told = [row]
         if claims := (clashing or {}).get(posixpath.normpath(name)):
@@ -144,9 +161,9 @@ def _write_record(rows: list[Row]) -> bytes:
     return text.getvalue().encode()
 
 
-def is_left_out(name: str) -> bool:
-    """Whether a file that a RECORD lists is not put into images."""
-    return name.endswith(".pyc") or "__pycache__" in name.split("/") or posixpath.basename(name) in LEFT_OUT
+def _is_left_out(name: str, sources: Collection[str]) -> bool:
+    cached = "__pycache__" in name.split("/") or (name.endswith(".pyc") and name[:-1] in sources)
+    return cached or posixpath.basename(name) in LEFT_OUT
 
 
 def _wheel_file(path: Path, rows: Sequence[Row], prefix: Prefix) -> Entry:
