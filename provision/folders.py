@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.errors import Taken
+from provision.errors import SystemRefused, Taken
 from provision.model import Progress
 
 
@@ -79,7 +79,7 @@ def held(where: Folders, name: str, progress: Progress, *, wait: bool = True) ->
     """
     folder = where.data / "held"
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_lock(folder / name)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,9 +89,21 @@ def held(where: Folders, name: str, progress: Progress, *, wait: bool = True) ->
                 raise Taken(f"{name} is being worked on by {holder}.", advice="Wait for it, or leave out --no-wait.") from None
             progress.say(f"waiting for {holder}, which works on {name}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            raise SystemRefused(
+                f"The disk of {where.data} cannot lock files: {error.strerror}.", advice="Set PROVISION_DATA to a folder on another disk."
+            ) from error
         yield
     finally:
         os.close(descriptor)
+
+
+def open_lock(path: Path) -> int:
+    """A file to be locked with flock, made if it is not there. For writing where we may: on NFS nothing else can be locked exclusively."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _holder(inode: int) -> str:
@@ -193,7 +205,7 @@ def _note(where: Folders, name: str, places: list[str]) -> None:
 
 @contextlib.contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from provision.errors import IntegrityError, ProvisionError, StaleLock, Taken, TimedOut, ToolFailed, ToolMissing, Unreachable
+from provision.errors import IntegrityError, InvalidSpec, ProvisionError, Taken, TimedOut, ToolFailed, ToolMissing, Unreachable
 from provision.folders import Folders, held, write_whole
 from provision.model import Image
 from provision.pipeline import image as images
@@ -67,7 +67,7 @@ def _attach(context: Context, name: str, known: Mapping[str, Any], made: Image, 
         for media_type, content in image_documents(context, name, sent):
             images.attach(to, sent, media_type, media_type, content)
             done.append(media_type)
-    except (ToolFailed, StaleLock) as error:
+    except ProvisionError as error:
         context.progress.warn(f"not everything that is known of the image was attached to it: {error}")
     return tuple(done)
 
@@ -122,12 +122,12 @@ def _deliver(context: Context, remote: images.Remote, layout: Path, to: images.O
 def see_image(context: Context, place: str) -> Seen:
     """`provision image show`: what a registry says of an image, and the verdicts attached to it."""
     remote = images.find_remote(images.target(place))
-    found = images.referrers(remote.at, remote.digest, passport.SMOKE)
+    found = images.referrers(remote.at, remote.digest, passport.SMOKE, context.progress.warn)
     said = []
     for one in found:
         try:
             said.append(passport.read_evidence(images.content(remote.at, remote.digest, one, passport.SMOKE)))
-        except (IntegrityError, ToolFailed) as error:  # anybody who may push there may attach what is none
+        except (IntegrityError, InvalidSpec, ToolFailed, ToolMissing) as error:  # anybody who may push there may attach what is none
             context.progress.warn(f"what is attached as {one.digest} is left out: {error.message}")
     return Seen(
         reference=remote.at.at(remote.digest),

@@ -89,7 +89,7 @@ def test_push_attaches_verdicts_and_bills(host: str, folder: Path, method: image
         ]
     at = image.target(place)
     digest = pushed["reference"].partition("@")[2]
-    (bill,) = image.referrers(at, digest, BILLS[0])
+    (bill,) = image.referrers(at, digest, BILLS[0], pytest.fail)
     said = json.loads(image.content(at, digest, bill, BILLS[0]))
     assert said["metadata"]["component"]["version"] == digest
     shown = json.loads(CliRunner().invoke(cli, ["image", "show", place, "--json"]).stdout)
@@ -119,14 +119,14 @@ def test_what_was_attached_is_read_back(host: str, toy: Image, api: str) -> None
         for text in (b'"one"', b'"two"', b'"one"'):
             image.attach(at, toy, KIND, "application/json", text, {"said": text.decode()})
         image.attach(at, toy, "application/vnd.other", "text/plain", b"other")
-        found = {one.annotations["said"]: one for one in image.referrers(at, toy.manifest_digest, KIND)}
+        found = {one.annotations["said"]: one for one in image.referrers(at, toy.manifest_digest, KIND, pytest.fail)}
         assert {said: image.content(at, toy.manifest_digest, one, "application/json") for said, one in found.items()} == {
             '"one"': b'"one"',
             '"two"': b'"two"',
         }
         tagged = any(path.endswith(f"/manifests/{toy.manifest_digest.replace(':', '-')}") for path in line.paths)
         assert tagged == (api == "none")  # the fallback is for those who need it
-        assert image.referrers(at, f"sha256:{'0' * 64}", KIND) == []
+        assert image.referrers(at, f"sha256:{'0' * 64}", KIND, pytest.fail) == []
 
 
 def test_what_is_said_of_another_image_is_refused(host: str, toy: Image) -> None:
@@ -156,6 +156,15 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
     context = Context(where=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress)
     seen = registries.see_image(context, str(at))
     assert [line.partition(" is left out")[0] for line in progress.said] == [f"what is attached as {other.digest}"]
+    gone = {"digest": f"sha256:{'0' * 64}", "size": 3, "mediaType": oci.MANIFEST, "artifactType": passport.SMOKE}
+    text = image.attach(at, toy, passport.SMOKE, "text/plain", b"no verdict")
+    rows = [gone, {**gone, "digest": text.digest}, {**gone, "size": None}]
+    listing = Line(
+        host, lambda line, request, body: "/referrers/" in request.path and answer(request, json.dumps({"manifests": rows}).encode())
+    )
+    with listing.open() as here:
+        registries.see_image(context, f"{here}/lab/verdicts:1")
+    assert len(progress.said) == 4
     assert [(one["place"], one["verdict"], one["report"]) for one in seen.verdicts] == [
         ("image", "pass", report),
         ("prefix", "warn", report),

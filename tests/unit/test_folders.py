@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -12,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from provision import folders
-from provision.errors import Taken
-from provision.folders import Folders
+from provision.errors import SystemRefused, Taken
+from provision.folders import Folders, held
 from provision.model import MeterContext
+from provision.pipeline.image import oci
 
 HOLD = """
 import sys
@@ -151,3 +154,27 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
         folders.write_whole(tmp_path / "a", "\udc80")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "old"
+
+
+def test_locks_are_taken_as_nfs_gives_them(where: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exclusively only on a file that is open for writing (flock(2), "NFS details"); and a disk without locks is named."""
+    real = fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with held(where, "lab", Listener()):
+        pass
+    layout = tmp_path / "images" / "lab"
+    with oci.building(layout), pytest.raises(Taken, match="Another run is writing"), oci.building(layout):
+        pass
+
+    def without(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    with pytest.raises(SystemRefused, match="cannot lock files"), held(where, "lab", Listener()):
+        pass

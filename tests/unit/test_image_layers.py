@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from provision.errors import IntegrityError, ToolFailed
+from provision.errors import IntegrityError
 from provision.pipeline.image import layers
 from provision.pipeline.image.contents import Entry
 
@@ -118,7 +118,7 @@ def test_a_damaged_compressed_layer_is_refused(tmp_path: Path, pack: Callable[[b
         del packed[-1000:]
     else:
         packed[150000] ^= 1
-    with pytest.raises((ToolFailed, IntegrityError)):
+    with pytest.raises(IntegrityError):
         layers.write_base(pieces(archive(("x", bytes(packed)))), [digest(whole)], tmp_path, ignore)
     assert list(tmp_path.iterdir()) == []
 
@@ -126,12 +126,12 @@ def test_a_damaged_compressed_layer_is_refused(tmp_path: Path, pack: Callable[[b
 def test_a_layer_that_asks_for_much_memory_to_be_read_is_refused(tmp_path: Path) -> None:
     far = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=30)).compressobj()
     packed = far.compress(b"x" * 100) + far.flush()  # a frame of unknown size, which looks back 1 GiB
-    with pytest.raises(ToolFailed, match="cannot be read"):
+    with pytest.raises(IntegrityError, match="cannot be read"):
         layers.write_base(pieces(archive(("x", packed))), [digest(b"x" * 100)], tmp_path, ignore)
 
 
 def test_a_base_archive_that_breaks_off_is_refused(tmp_path: Path) -> None:
-    with pytest.raises((ToolFailed, IntegrityError)):
+    with pytest.raises(IntegrityError):
         layers.write_base(pieces(archive(("x", b"layer" * 1000))[:2000]), [digest(b"layer" * 1000)], tmp_path, ignore)
     assert list(tmp_path.iterdir()) == []
 
@@ -142,6 +142,6 @@ def test_a_layer_that_becomes_far_larger_than_layers_do_is_refused(
 ) -> None:
     monkeypatch.setattr(layers, "INFLATED_LEAST", layers.PIECE)
     whole = bytes(8 * layers.PIECE)
-    with pytest.raises(ToolFailed, match="are no layer"):
+    with pytest.raises(IntegrityError, match="are no layer"):
         layers.write_base(pieces(archive(("x", pack(whole)))), [digest(whole)], tmp_path, ignore)
     assert list(tmp_path.iterdir()) == []

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from provision.cli import cli
 from provision.cli.options import context_of
 from provision.console import Console
+from provision.errors import IntegrityError
 from provision.model import Layer
 from provision.pipeline import image
 from provision.pipeline import lock as locks
@@ -73,6 +74,13 @@ def test_what_dpkg_knows(tmp_path: Path) -> None:
     ]
     assert packages.base_packages(found)[0].purl == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"
     assert packages.unread(found) == ()
+
+
+def test_records_without_an_end_are_refused(tmp_path: Path) -> None:
+    """However many files they are in: 80 files of 1 MiB each."""
+    many = archive(*((f"usr/share/doc/{number}/copyright", bytes(1 << 20)) for number in range(80)))
+    with pytest.raises(IntegrityError, match="more than 64 MiB"):
+        base_of(tmp_path, many)
 
 
 def test_what_distroless_images_and_apk_know(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from provision.errors import IntegrityError, InvalidSpec, ProvisionError, Taken, ToolFailed, ToolMissing
+from provision.errors import IntegrityError, InvalidSpec, ProvisionError, Taken, ToolMissing
 from provision.model import Image, Layer
 from provision.pipeline.image import bases, exporting, inspecting, layers, oci, stored
 from tests.unit.test_image_layers import archive, digest, ignore
@@ -230,7 +230,7 @@ def test_names_that_cost_memory_are_no_archive(tmp_path: Path, kind: bytes, size
         stored.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
     with pytest.raises(IntegrityError, match="is no archive"):
         inspecting.check("evil", [tmp_path / "x.tar"], "2.28")
-    with pytest.raises(ToolFailed, match="cannot be read"):
+    with pytest.raises(IntegrityError, match="cannot be read"):
         layers.write_base([content], [ZEROS], tmp_path, ignore)
 
 
@@ -342,3 +342,27 @@ def test_what_killed_runs_had_written_of_an_archive_goes(image: Image, tmp_path:
 def test_places_that_are_none(text: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a place for an image"):
         exporting.output(text)
+
+
+def test_a_place_that_holds_more_than_a_layout_stays(image: Image, tmp_path: Path) -> None:
+    to = tmp_path / "out"
+    exporting.export(image, exporting.output(f"oci:{to}"), Silent())
+    exporting.export(image, exporting.output(f"oci:{to}"), Silent())
+    (to / "lab.sif").write_text("Apptainer's")
+    with pytest.raises(Taken, match=r"holds more than an image layout, lab\.sif"):
+        exporting.export(image, exporting.output(f"oci:{to}"), Silent())
+    assert (to / "lab.sif").read_text() == "Apptainer's"
+
+
+@pytest.mark.parametrize("kind", ["oci", "oci-archive"])
+def test_a_place_that_is_a_link_stays_one(image: Image, tmp_path: Path, kind: str) -> None:
+    """To a disk with room, perhaps; and what is written goes there each time."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    (folder / "scratch").mkdir()
+    (folder / "link").symlink_to("scratch/out")
+    for _ in range(2):
+        exporting.export(image, exporting.output(f"{kind}:{folder / 'link'}"), Silent())
+        assert (folder / "link").is_symlink()
+    assert [path.name for path in (folder / "scratch").iterdir()] == ["out"]
+    assert not list(folder.glob(".*"))

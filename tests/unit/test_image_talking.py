@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import ToolFailed
+from provision.pipeline.image.registry import answers
 from provision.pipeline.image.registry.places import target
 from provision.pipeline.image.registry.talking import Registry
 
@@ -63,3 +65,34 @@ def test_a_host_that_we_are_sent_to_learns_no_password(
     with Registry(target(f"{registry}/a/b:1")) as asked, pytest.raises(ToolFailed, match="401"):
         asked.ask("GET", f"blobs/sha256:{'0' * 64}", fine=(200,))
     assert heard == [None]
+
+
+def test_no_proxy_is_told_what_is_said_to_this_machine(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, heard = serve(lambda path: (404, {}))
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(variable, f"http://{proxy}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    registry, asked = serve(lambda path: (200, {}))
+    with Registry(target(f"{registry}/a/b:1")) as here:
+        here.ask("GET", "manifests/1", fine=(200,))
+    assert (heard, asked) == ([], [None])
+
+
+def test_a_registry_in_capitals_is_the_same_one() -> None:
+    assert str(target("Registry.Lab:5000/ml/x:1")) == "registry.lab:5000/ml/x:1"
+
+
+@pytest.mark.parametrize("later", ["Mon, 01 Jan 99999 00:00:00 GMT", "9" * 5000, "soon", "-1"])
+def test_a_time_that_is_none_is_not_waited_for(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr(time, "sleep", paused.append)
+    answers.rest(1, answers.Answer(status=429, reason="", url="", headers={"Retry-After": later}, content=b""))
+    assert paused == [1.0]
+
+
+def test_words_without_an_end_are_shown_as_they_are() -> None:
+    deep = answers.Answer(status=403, reason="", url="", headers={}, content=b"[" * 200_000)
+    assert "[[[[" in (answers.refused(target("lab:5000/a:1"), "look", deep).details or "")

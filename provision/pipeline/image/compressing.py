@@ -31,6 +31,7 @@ Method = Literal["none", "gzip", "zstd"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 BLOCK = 4 << 20  # part of the bytes: another size is another digest
+MOST_WORKERS = 16  # each has some megabytes in its hands
 GZIP_LEVEL = 6
 ZSTD_LEVEL = 3
 # RFC 1952: deflate, no flags, no time, no hint, unknown system.
@@ -142,7 +143,8 @@ def _pack(layout: Path, layer: Layer, by: Codec, new: Path, advance: Callable[[i
                 yield piece
 
     with beside.open("wb") as file:
-        for part in _framed(_parallel(by.block, pieces(), workers), by, lambda: struct.pack("<II", crc, layer.size & 0xFFFFFFFF)):
+        blocks = _parallel(by.block, pieces(), min(workers, MOST_WORKERS))
+        for part in _framed(blocks, by, lambda: struct.pack("<II", crc, layer.size & 0xFFFFFFFF)):
             digest.update(part)
             size += len(part)
             file.write(part)

@@ -40,7 +40,7 @@ def source_date_epoch(environment: Mapping[str, str]) -> int:
     text = environment.get("SOURCE_DATE_EPOCH", "")
     if not text:
         return EPOCH
-    if not text.isdigit() or int(text) >= 8**11:
+    if not (text.isascii() and text.isdecimal()) or int(text) >= 8**11:
         raise InvalidSpec(f"SOURCE_DATE_EPOCH is {text!r}, but must be seconds since 1970.", advice="Unset it or give a whole number.")
     return int(text)
 

@@ -21,6 +21,8 @@ from provision.pipeline.image import kept, loading, oci, tar
 Kind = Literal["docker", "oci", "oci-archive", "docker-archive"]
 
 COMPRESSED: tuple[Kind, ...] = ("oci", "oci-archive")  # whose layers may be; docker's readers do not know every kind
+# What lies in a layout: of the specification, of `docker save`, and of ours.
+_OF_A_LAYOUT = {"blobs", "index.json", "oci-layout", "manifest.json", "repositories", kept.FILE, oci.MARK}
 _FORM = re.compile(r"(docker)|(oci|oci-archive|docker-archive):(.+)")
 
 
@@ -50,32 +52,33 @@ def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = 
     Taken where something else is there: only a layout or a file is replaced. NoSpace where the disk is full.
     """
     assert to.path is not None
-    _refuse_other(to)
+    path = Path(os.path.realpath(to.path))  # a link stays one: what it leads to is replaced
+    _refuse_other(to.kind, path)
     try:
-        to.path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if to.kind == "oci":
-            _copy_layout(image, to.path, names)
+            _copy_layout(image, path, names)
         else:
             tags = names or [image.reference]
             pieces = _oci_archive(image, names) if to.kind == "oci-archive" else loading.archive(image, tags=tags, read=kept.pieces)
-            _write(pieces, to.path, sum(layer.size for layer in image.layers), progress)
+            _write(pieces, path, sum(layer.size for layer in image.layers), progress)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(f"The disk of {to.path.parent} is full: {to} was not written.", advice="Free space there.") from error
+            raise NoSpace(f"The disk of {path.parent} is full: {to} was not written.", advice="Free space there.") from error
         raise
 
 
-def _refuse_other(to: Output) -> None:
-    path = to.path
-    assert path is not None
-    if to.kind == "oci":
+def _refuse_other(kind: Kind, path: Path) -> None:
+    if kind == "oci":
         in_the_way = path.exists() and not (path / "oci-layout").is_file() and not (path.is_dir() and not any(path.iterdir()))
     else:
         in_the_way = path.exists() and not path.is_file()
     if in_the_way:
-        raise Taken(f"{path} is there and is no {'image layout' if to.kind == 'oci' else 'file'}.", advice="Name another place.")
-    if to.kind == "oci" and _images_in(path) > 1:
+        raise Taken(f"{path} is there and is no {'image layout' if kind == 'oci' else 'file'}.", advice="Name another place.")
+    if kind == "oci" and _images_in(path) > 1:
         raise Taken(f"{path} is a layout of several images; it would be replaced whole.", advice="Name another place.")
+    if kind == "oci" and path.is_dir() and (other := sorted(item.name for item in path.iterdir() if item.name not in _OF_A_LAYOUT)):
+        raise Taken(f"{path} holds more than an image layout, {other[0]}; it would be replaced whole.", advice="Name another place.")
 
 
 def _images_in(layout: Path) -> int:

@@ -100,7 +100,8 @@ def damaged(layout: Path, digests: Sequence[str], *, thorough: bool = False) -> 
     for digest in bad:
         strike(oci.blob(layout, digest))
     if doubtful:
-        rows = {digest: known[digest].made_of if digest in known else "" for digest in digests if digest not in bad}
+        rows = {row.digest: row.made_of for row in known.values() if row.path.exists()}
+        rows |= {digest: rows.get(digest, "") for digest in digests if digest not in bad}
         with contextlib.suppress(OSError):  # not ours to write to: then it is hashed again next time
             note(layout, rows)
     return bad

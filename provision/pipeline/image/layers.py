@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, cast
 
-from provision.errors import IntegrityError, ToolFailed
+from provision.errors import IntegrityError
 from provision.model import Layer
 from provision.pipeline.image import tar
 from provision.pipeline.image.archives import UNREADABLE, Bounded
@@ -26,6 +26,7 @@ PIECE = 1 << 20
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # A layer may become this many times larger; small ones, with a file of zeros perhaps, up to 1 GiB.
 INFLATED_TIMES, INFLATED_LEAST = 100, 1 << 30
+_ADVICE = "Make or fetch it again (where it lies in an engine: docker pull, docker load), or choose another base with --base."
 ZSTD_WINDOW = 128 << 20  # of memory to read a layer with; what the zstd command reads without being asked for more
 
 
@@ -131,12 +132,12 @@ def write_base(archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, a
                     sizes[digest] = size
                     advance(size if digest in wanted else 0)
     except UNREADABLE as error:
-        raise ToolFailed(["docker", "save"], 1, f"the archive of the base cannot be read: {error}") from error
+        raise IntegrityError(f"An archive of image layers cannot be read: {error}.", advice=_ADVICE) from error
     missing = [digest for digest in diff_ids if digest not in sizes]
     if missing:
         raise IntegrityError(
             f"The archive of the base image does not hold its layer {missing[0]}.",
-            advice="Load the base into the engine again (docker pull, docker load), or choose another with --base.",
+            advice=_ADVICE,
         )
     return [Layer(group="base", digest=digest, size=sizes[digest]) for digest in diff_ids]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.errors import Taken
+from provision.folders import open_lock
 from provision.model import Layer
 
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -54,6 +55,7 @@ def building(layout: Path) -> Iterator[Path]:
     What an earlier run that was killed left is in `left(layout)` meanwhile, then gone. Taken where another run writes there now, or
     where a folder that is not ours has one of the names that are needed.
     """
+    layout = _real(layout)
     new, old = _beside(layout)
     _check_free(layout)
     _restore(layout, old)
@@ -81,6 +83,7 @@ def building(layout: Path) -> Iterator[Path]:
 def clear(layout: Path) -> None:
     """Remove what a killed build left beside a layout; killed between its two renames, the old layout comes back. What another run
     is writing stays, and so does what is not ours."""
+    layout = _real(layout)
     new, old = _beside(layout)
     if not _is_busy(new):
         _remove(new)
@@ -90,7 +93,13 @@ def clear(layout: Path) -> None:
 
 def left(layout: Path) -> Path:
     """Where the layers are that a killed build had made, while the next one looks whether it can use them."""
-    return layout.with_name(f".{layout.name}.left")
+    real = _real(layout)
+    return real.with_name(f".{real.name}.left")
+
+
+def _real(layout: Path) -> Path:
+    """Where a link leads: the layout there is replaced, and the link stays."""
+    return Path(os.path.realpath(layout))
 
 
 def _check_free(layout: Path) -> None:
@@ -109,8 +118,7 @@ def _begin(new: Path) -> int:
         new.mkdir()
     except FileExistsError as error:
         raise _busy(new) from error
-    (new / MARK).touch()
-    held = os.open(new, os.O_RDONLY)
+    held = open_lock(new / MARK)
     with contextlib.suppress(OSError):  # a file system without locks: then two runs at once are not told apart
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return held
@@ -118,7 +126,7 @@ def _begin(new: Path) -> int:
 
 def _is_busy(new: Path) -> bool:
     try:
-        held = os.open(new, os.O_RDONLY)
+        held = os.open(new / MARK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     try:

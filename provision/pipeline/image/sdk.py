@@ -68,6 +68,7 @@ def speaking(purpose: str) -> Iterator[None]:
     """Turn what the SDK raises while it does `purpose` into our errors."""
     import requests
     from docker.errors import APIError, DockerException
+    from urllib3.exceptions import HTTPError
 
     try:
         yield
@@ -75,7 +76,7 @@ def speaking(purpose: str) -> Iterator[None]:
         raise _refused(purpose, str(error.explanation or error), error.status_code) from error
     except DockerException as error:
         raise _refused(purpose, str(error), None) from error
-    except (requests.RequestException, ConnectionError) as error:
+    except (requests.RequestException, HTTPError, ConnectionError) as error:  # HTTPError: within an answer that comes in pieces
         raise Unreachable(
             f"The Docker engine went away: could not {purpose}.",
             advice="See whether it runs (`docker info`) and run the same command again.",

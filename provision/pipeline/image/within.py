@@ -18,11 +18,12 @@ LINKS = 8  # followed, and no further: links may lead in a circle
 
 @dataclass
 class Within:
-    """Paths are without a leading slash. seen: files that are there but were not read."""
+    """Paths are without a leading slash. seen: files that are there but were not read. size: bytes that were read."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
+    size: int = 0
 
     def get(self, path: str) -> bytes | None:
         """A file that was read, also where it or the folder that it lies in is a link."""
@@ -45,9 +46,10 @@ class Within:
 
 
 def within(layers: Sequence[Path], wanted: re.Pattern[str], noticed: re.Pattern[str], limit: int) -> Within:
-    """The files and links whose whole path matches `wanted`, up to `limit` bytes each; of what matches `noticed`, the names.
+    """The files and links whose whole path matches `wanted`; of what matches `noticed`, the names.
 
-    layers: uncompressed archives from the bottom up. Raises IntegrityError where one is no archive.
+    layers: uncompressed archives from the bottom up. Raises IntegrityError where one is no archive, or the files have more than
+    `limit` bytes together.
     """
     found = Within()
     for layer in layers:
@@ -55,6 +57,10 @@ def within(layers: Sequence[Path], wanted: re.Pattern[str], noticed: re.Pattern[
             with tarfile.open(layer, "r:", tarinfo=Bounded) as archive:
                 for member in archive:
                     _take(found, archive, member, wanted, noticed, limit)
+                    if found.size > limit:
+                        raise IntegrityError(
+                            f"The image's package records have more than {limit >> 20} MiB.", advice="Choose another base with --base."
+                        )
         except UNREADABLE as error:
             raise IntegrityError(f"A layer of the image is no archive: {error}.", advice="Build the image again.") from error
     return found
@@ -73,7 +79,8 @@ def _take(
         found.links.pop(path, None)
         if member.issym():
             found.links[path] = member.linkname
-        elif (member.isreg() or member.islnk()) and member.size <= limit:
+        elif member.isreg() or member.islnk():
             with contextlib.suppress(KeyError):  # a second name of a file that is not in this layer
                 file = archive.extractfile(member)
-                found.files[path] = file.read(limit) if file else b""
+                found.files[path] = file.read(limit + 1) if file else b""
+                found.size += len(found.files[path])

@@ -74,7 +74,7 @@ def rest(attempt: int, answer: Answer | None) -> None:
 
     pause = PAUSE_S * 2**attempt
     if answer is not None and "Retry-After" in answer.headers:
-        with contextlib.suppress(InvalidHeader):
+        with contextlib.suppress(InvalidHeader, ValueError, OverflowError):
             pause = Retry().parse_retry_after(answer.headers["Retry-After"])
     time.sleep(min(LONGEST_PAUSE_S, pause))
 
@@ -100,7 +100,7 @@ def refused(to: Target, purpose: str, answer: Answer) -> ProvisionError:
 
 def _words(answer: Answer) -> str:
     """The registry's own words."""
-    with contextlib.suppress(ValueError, TypeError, AttributeError):
+    with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
         return "; ".join(_told(json.loads(answer.content))) or str(answer.reason)
     return answer.content[:500].decode(errors="replace") or str(answer.reason)
 

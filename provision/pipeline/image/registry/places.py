@@ -20,6 +20,11 @@ DOCKER = "docker.io"
 DOCKER_HOST = "registry-1.docker.io"
 
 
+def is_loopback(registry: str) -> bool:
+    """Whether host[:port] names this machine."""
+    return _LOOPBACK.fullmatch(registry) is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """A place in a registry; where a digest is given, that is what is meant."""
@@ -34,7 +39,7 @@ class Target:
 
     @property
     def base(self) -> str:
-        scheme = "http" if _LOOPBACK.fullmatch(self.registry) else "https"
+        scheme = "http" if is_loopback(self.registry) else "https"
         return f"{scheme}://{DOCKER_HOST if self.registry == DOCKER else self.registry}/v2/{self.repository}/"
 
     @property
@@ -54,7 +59,7 @@ def target(text: str, image: Image | None = None) -> Target:
         forms = "HOST/NAME or HOST/NAME:TAG" + ("" if image else ", or HOST/NAME@sha256:...")
         raise InvalidSpec(f"{text!r} is not a place in a registry.", advice=f"Write {forms}, for example registry.lab:5000/torch:2.3.")
     own = image.reference.rpartition(":")[2] if image else "latest"
-    return Target(registry=match[1], repository=match[2], tag=match[3] or own, digest=match[4])
+    return Target(registry=match[1].lower(), repository=match[2], tag=match[3] or own, digest=match[4])
 
 
 def base_target(reference: str) -> Target:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin
 
-from provision.errors import IntegrityError
+from provision.errors import IntegrityError, InvalidSpec
 from provision.model import Image
 from provision.pipeline.image import oci
 from provision.pipeline.image.registry import documents
@@ -78,12 +78,19 @@ def _list(registry: Registry, subject: Part, made: Referrer) -> None:
     put_manifest(registry, _fallback_tag(subject.digest), _digest(content), content, oci.INDEX)
 
 
-def referrers(at: Target, digest: str, artifact_type: str) -> list[Referrer]:
-    """What of that kind is attached to an image, as the registry lists it."""
+def referrers(at: Target, digest: str, artifact_type: str, warn: Callable[[str], None]) -> list[Referrer]:
+    """What of that kind is attached to an image, as the registry lists it; what is no descriptor is said through `warn`."""
     with Registry(at) as registry:
         rows = _listed(registry, digest)
         found = _fallback(registry, digest) if rows is None else rows
-    return [_referrer(at, row) for row in found if row.get("artifactType") == artifact_type]
+    referrers = []
+    for row in found:
+        if row.get("artifactType") == artifact_type:
+            try:
+                referrers.append(_referrer(at, row))
+            except (IntegrityError, InvalidSpec) as error:
+                warn(f"something that is attached to {digest} is left out: {error.message}")
+    return referrers
 
 
 def _listed(registry: Registry, digest: str) -> list[dict[str, Any]] | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from provision.pipeline.image.registry.answers import LIMIT, TRIES, Answer, Broken, insist, read
-from provision.pipeline.image.registry.places import Target
+from provision.pipeline.image.registry.places import Target, is_loopback
 from provision.pipeline.image.registry.tokens import TIMEOUT_S, as_known, authorization
 
 
@@ -69,6 +69,11 @@ def _session() -> Any:
     import requests
 
     class Session(requests.Session):
+        def merge_environment_settings(self, url: Any, proxies: Any, *more: Any) -> Any:
+            """No proxy is told what is said to this machine, as with Go's clients."""
+            own = {"http": "", "https": ""} if is_loopback(urlsplit(url).netloc) else {}
+            return super().merge_environment_settings(url, {**own, **(proxies or {})}, *more)
+
         def rebuild_auth(self, prepared_request: Any, response: Any) -> None:
             if self.should_strip_auth(response.request.url, prepared_request.url):  # type: ignore[no-untyped-call]
                 prepared_request.headers.pop("Authorization", None)

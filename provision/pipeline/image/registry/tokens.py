@@ -58,7 +58,7 @@ def _token(to: Target, told: Answer) -> str:
     try:
         document = json.loads(told.content)
         return str(document.get("token") or document["access_token"])
-    except (ValueError, LookupError, AttributeError) as error:
+    except (ValueError, LookupError, AttributeError, RecursionError) as error:
         raise ToolFailed([to.registry, "log in"], told.status, f"no token comes from {told.url.partition('?')[0]}") from error
 
 
