@@ -81,6 +81,19 @@ def what_equals_the_copy_is_linked_unhashed_and_memory_is_used_again(root: Path)
 
 
 @case
+def objects_have_the_value_of_each_call(root: Path) -> None:
+    """Also under a name that was a tensor before, or is one again."""
+    frozen, values = tensor(), [torch.tensor(1.0), "text", torch.tensor(2.0), "other"]
+    for step, value in enumerate(values):
+        state = {"frozen": frozen, "step": step, "lr": step / 10, "some": {"list": [step, "a"]}, "turns": value}
+        save_async(state, root, step=step).result()
+        found = {"frozen": torch.zeros_like(frozen), "step": -1, "lr": -1.0, "some": {"list": []}}
+        found["turns"] = torch.zeros(()) if torch.is_tensor(value) else ""
+        load(found, root)
+        assert torch.equal(found.pop("frozen"), frozen) and found == {name: state[name] for name in found}, found
+
+
+@case
 def a_failure_reaches_the_future_and_nothing_after_it(root: Path) -> None:
     state = {"a": tensor(), "b": tensor()}
     save_async(state, root, step=1).result()

@@ -41,12 +41,12 @@ class Snapshot:
         devices = {item.data.device for item in wanted.values() if item.data.is_cuda}
         known, self._digests = self._digests, {}  # whatever ends this early, no digest of what was there is left
         fresh = self._make_room(wanted)
-        _wait_for(devices)
+        wait_for(devices)
         compared = [item for item in wanted.values() if _is_comparable(item)]
-        changed = self._bring_up_to_date(compared, fresh)
-        changed |= self._copy([item for item in wanted.values() if not _is_comparable(item)])
-        _wait_for(devices)
-        self._digests = {place: digest for place, digest in known.items() if place not in changed}
+        same = self._bring_up_to_date(compared, fresh)
+        self._copy([item for item in wanted.values() if not _is_comparable(item)])
+        wait_for(devices)
+        self._digests = {place: known[place] for place in same if place in known}
         items = [item if item.is_object else replace(item, data=self._memory[item.place]) for item in plan.items]
         return replace(plan, items=tuple(items), digests=dict(self._digests))
 
@@ -62,21 +62,20 @@ class Snapshot:
         return set(fresh)
 
     def _bring_up_to_date(self, items: Sequence[Item], fresh: set[Place]) -> set[Place]:
-        """Which pieces differed."""
+        """Which pieces were compared and did not differ: of no others is anything known, objects among them."""
         sources = [(piece, item.place in fresh) for item in items for piece in pieces(item)]
         targets = [piece for item in items for piece in pieces(replace(item, data=self._memory[item.place]))]
         with ThreadPoolExecutor(hashing_threads(), thread_name_prefix="provision-snapshot") as pool:
             same = pool.map(lambda pair: _bring_up_to_date(*pair[0], target=pair[1]), zip(sources, targets))
-            return {piece.place for (piece, _), is_same in zip(sources, same) if not is_same}
+            return {piece.place for (piece, _), is_same in zip(sources, same) if is_same}
 
-    def _copy(self, items: Sequence[Item]) -> set[Place]:
-        """Without a look at what was there. Which pieces they are."""
+    def _copy(self, items: Sequence[Item]) -> None:
+        """Without a look at what was there."""
         import torch
 
         with torch.no_grad():
             for item in items:
                 self._memory[item.place].copy_(item.data, non_blocking=True)
-        return {piece.place for item in items for piece in pieces(item)}
 
 
 def _is_comparable(item: Item) -> bool:
@@ -95,7 +94,7 @@ def _allocate(item: Item) -> torch.Tensor:
     return torch.empty(item.data.shape, dtype=item.data.dtype, pin_memory=item.data.is_cuda)
 
 
-def _wait_for(devices: Iterable[torch.device]) -> None:
+def wait_for(devices: Iterable[torch.device]) -> None:
     """Until all that was launched on any of their streams is done: what still computes the values, then the copies."""
     import torch
 
