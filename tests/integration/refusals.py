@@ -113,18 +113,18 @@ def nothing_there() -> Any:
     return [wrong, refusal(lambda: checkpoint.load(here, FOLDER / "nowhere", ranks=US)), here["a"].item()]
 
 
+def made(seed: int, has_stepped: bool) -> tuple[Any, Any]:
+    torch.manual_seed(seed)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=seed / 10)
+    if has_stepped:
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
 def stateful() -> Any:
     """A model and its optimizer as they are; an optimizer that is new is not left without what the checkpoint has of it."""
-
-    def made(seed: int, has_stepped: bool) -> tuple[Any, Any]:
-        torch.manual_seed(seed)
-        model = nn.Linear(3, 2)
-        optimizer = torch.optim.Adam(model.parameters(), lr=seed / 10)
-        if has_stepped:
-            model(torch.ones(1, 3)).sum().backward()
-            optimizer.step()
-        return model, optimizer
-
     model, optimizer = made(1, True)
     root = saved("stateful", {"model": model, "optimizer": optimizer})
     other, new = made(2, False)
@@ -134,6 +134,43 @@ def stateful() -> Any:
     checkpoint.load({"model": other, "optimizer": stepped}, root, ranks=US)
     moments = [held.state_dict()["state"][0]["exp_avg"] for held in (optimizer, stepped)]
     return [said, is_same_before, torch.equal(other.weight, model.weight), torch.equal(*moments), stepped.param_groups[0]["lr"]]
+
+
+def new_optimizers() -> Any:
+    """Given as the plain dicts that they make: refused at any depth, and as the whole state dict."""
+    _, optimizer = made(1, True)
+    _, new = made(2, False)
+    shapes: list[Callable[[Any], dict[str, Any]]] = [
+        lambda one: {"step": 7, "optim": one.state_dict()},
+        lambda one: {"runs": {"a": [{"optim": one.state_dict(), "weight": torch.ones(1)}]}},
+        lambda one: dict(one.state_dict()),
+    ]
+    told = []
+    for place, shape in enumerate(shapes):
+        root = saved(f"new optimizers {place}", shape(optimizer))
+        told.append(refusal(partial(checkpoint.load, shape(new), root, ranks=US)))
+    checkpoint.load({"step": 0}, FOLDER / "new optimizers 0", ranks=US)
+    without = saved("new optimizers of old", {"optim": new.state_dict()})  # had no state then either: nothing is lost
+    checkpoint.load({"optim": made(3, False)[1].state_dict()}, without, ranks=US)
+    return told
+
+
+def as_documented() -> Any:
+    """The first lines of docs/checkpoints.md, where torch has what they import (2.2 and later)."""
+    try:
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    except ImportError:
+        return None
+    model, optimizer = made(1, True)
+    weights, moments = get_state_dict(model, optimizer)
+    root = saved("documented", {"model": weights, "optim": moments, "step": 5})
+    other, new = made(2, False)
+    weights, moments = get_state_dict(other, new)
+    state = {"model": weights, "optim": moments, "step": 0}
+    checkpoint.load(state, root, ranks=US)
+    set_state_dict(other, new, model_state_dict=state["model"], optim_state_dict=state["optim"])
+    averages = [held.state_dict()["state"][0]["exp_avg"] for held in (optimizer, new)]
+    return [torch.equal(model.weight, other.weight), torch.equal(*averages), new.param_groups[0]["lr"], state["step"]]
 
 
 def replicas() -> Any:
@@ -157,7 +194,7 @@ def unsavable() -> Any:
 
 
 def main() -> dict[str, Any]:
-    cases = (misfits, part, pickled, damage, nothing_there, stateful, replicas, unsavable)
+    cases = (misfits, part, pickled, damage, nothing_there, stateful, new_optimizers, as_documented, replicas, unsavable)
     return {case.__name__: case() for case in cases}
 
 

@@ -62,6 +62,17 @@ def test_models_and_optimizers_as_they_are(everyones: list[dict[str, Any]]) -> N
         assert found == [False, True, True, 0.1]
 
 
+def test_an_optimizer_without_state_is_refused_wherever_it_stands(everyones: list[dict[str, Any]]) -> None:
+    for found in (found["new_optimizers"] for found in everyones):
+        assert [name for name, _ in found] == ["CheckpointError"] * 3
+        names = [text.partition(" has no state yet")[0] for _, text in found]
+        assert names == ["the optimizer optim", "the optimizer runs.a.0.optim", "the optimizer"]
+
+
+def test_what_the_documentation_shows_brings_back_the_optimizer(everyones: list[dict[str, Any]]) -> None:
+    assert [found["as_documented"] for found in everyones] in ([[True, True, 0.1, 5]] * 2, [None] * 2)
+
+
 def test_an_object_that_both_hold_is_pickled_by_the_one_that_writes_it(everyones: list[dict[str, Any]]) -> None:
     assert [found["replicas"] for found in everyones] == [{"a": 1}] * 2
 

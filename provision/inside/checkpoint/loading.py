@@ -181,7 +181,7 @@ def _prepare(state_dict: dict[str, Any], backend: Backend, folder: str, ranks: R
     content = None
     try:
         content = finding.read_manifest(backend, folder)
-        expanded = matching.expand(state_dict, content)
+        expanded = matching.expand(state_dict)
         wanted = matching.match(expanded, content)
         _refuse_damage(backend, folder, content, wanted, ranks)
         reader = Reader(backend, folder, content)

@@ -59,36 +59,25 @@ def match(state_dict: dict[str, Any], content: Manifest) -> Wanted:
     return Wanted(tuple(reads), tuple(leaf for leaf in found if leaf.name in content.objects))
 
 
-def expand(state_dict: Mapping[str, Any], content: Manifest) -> dict[str, Any]:
-    """The state dict with what its Stateful values say in their place. Raises CheckpointError where an optimizer would come back
-    without its state: it has none before its first step, so nothing would be read into it."""
-    expanded = {}
-    for key, value in state_dict.items():
-        expanded[key] = value.state_dict() if is_stateful(value) else value
-        if is_stateful(value) and _is_new_optimizer(expanded[key]) and _has_below(f"{key}.state", content):
-            raise manifest.CheckpointError(
-                f"the optimizer {key} has no state yet, and would be left without what the checkpoint has of it: "
-                "pass what torch.distributed.checkpoint.state_dict.get_optimizer_state_dict returns, or take a step first"
-            )
-    return expanded
-
-
-def _is_new_optimizer(said: Any) -> bool:
-    return isinstance(said, Mapping) and "param_groups" in said and said.get("state") == {}
-
-
-def _has_below(name: str, content: Manifest) -> bool:
-    return any(there.startswith(f"{name}.") for there in (*content.tensors, *content.objects))
+def expand(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """The state dict with what its Stateful values say in their place."""
+    return {key: value.state_dict() if is_stateful(value) else value for key, value in state_dict.items()}
 
 
 def leaves(state_dict: Mapping[str, Any], content: Manifest) -> Iterator[Leaf]:
-    """What is to be filled: tensors and whatever is no container; containers that the checkpoint holds as one object."""
+    """What is to be filled: tensors and whatever is no container; containers that the checkpoint holds as one object. Raises
+    CheckpointError where an optimizer would come back without its state: it has none before its first step, so nothing would be read."""
     inner = {there[:place] for there in (*content.tensors, *content.objects) for place, letter in enumerate(there) if letter == "."}
     return _leaves(state_dict, (), content, inner)
 
 
 def _leaves(container: Any, path: tuple[Any, ...], content: Manifest, inner: set[str]) -> Iterator[Leaf]:
     is_mapping = isinstance(container, Mapping)
+    if is_mapping and _is_new_optimizer(container) and name_of((*path, "state")) in inner:
+        raise manifest.CheckpointError(
+            f"the optimizer{' ' if path else ''}{name_of(path)} has no state yet, and would be left without what the checkpoint has of it: "
+            "pass what torch.distributed.checkpoint.state_dict.get_optimizer_state_dict (or get_state_dict) returns, or take a step first"
+        )
     for key, value in list(container.items()) if is_mapping else enumerate(container):
         here = (*path, key)
         name = name_of(here)
@@ -98,6 +87,10 @@ def _leaves(container: Any, path: tuple[Any, ...], content: Manifest, inner: set
             yield from _leaves(value, here, content, inner)
         elif isinstance(value, list) or any(True for _ in values(value)):  # dicts without values leave no trace in a checkpoint
             yield Leaf(name, container, key, value)
+
+
+def _is_new_optimizer(said: Mapping[str, Any]) -> bool:
+    return "param_groups" in said and said.get("state") == {}
 
 
 def _holds_tensors(value: Any) -> bool:
