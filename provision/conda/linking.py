@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -46,6 +47,16 @@ def link(
     for ours, theirs in zip(packages, fetched):
         if ours.url != theirs.url:
             _name_own_address(target, ours)
+    _let_others_read(target)
+
+
+def _let_others_read(target: Path) -> None:
+    """rattler makes its records for their owner alone; whoever may read the prefix shall see what is in it (its other files have the
+    permissions that the umask leaves)."""
+    folder = target / "conda-meta"
+    usual = stat.S_IMODE((folder / "history").stat().st_mode) if (folder / "history").exists() else 0o644
+    for record in folder.glob("*.json"):
+        record.chmod(usual)
 
 
 def _escape_error(guard: Guard) -> IntegrityError | None:

@@ -68,6 +68,13 @@ def test_the_record_names_the_channel(server: Server, channel: Path, tmp_path: P
     assert (tmp_path / "prefix" / "beta.txt").exists()
 
 
+def test_whoever_may_read_a_prefix_may_read_its_records(server: Server, channel: Path, tmp_path: Path) -> None:
+    link(server, channel, tmp_path)
+    assert {path.stat().st_mode & 0o444 for path in (tmp_path / "prefix" / "conda-meta").iterdir()} == {
+        (tmp_path / "prefix" / "beta.txt").stat().st_mode & 0o444
+    }
+
+
 @pytest.mark.parametrize("kind", [503, "truncate", "drop"])
 def test_what_passes_is_tried_again(server: Server, channel: Path, tmp_path: Path, kind: Fault) -> None:
     server.fault("alpha", kind, times=3)
