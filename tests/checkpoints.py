@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from provision.inside.checkpoint.backends import open_root
+from provision.inside.checkpoint.backends import Backend, open_root
 from provision.inside.checkpoint.commit import commit
 from provision.inside.checkpoint.items import OBJECT, Item, Plan
 from provision.inside.checkpoint.outcome import Committed
@@ -17,7 +17,7 @@ def plan(contents: dict[str, bytes]) -> Plan:
     return Plan(tuple(Item(name, OBJECT, content) for name, content in contents.items()), {name: (name,) for name in contents})
 
 
-def save(root: Path | str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any) -> Committed:
+def save(root: Path | str | Backend, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any) -> Committed:
     given = {"incremental": True, "progress": lambda _: None, **options}
     return commit(open_root(root), step, plan(contents), ranks or alone(), **given)
 

@@ -105,6 +105,23 @@ def damage() -> Any:
     return [said, untouched, report.step, refused, here[f"of {RANK}"][0].item(), places]
 
 
+def known_to_one() -> Any:
+    """Damage of a file that rank 0 links unread is known to rank 1 alone; then to nobody, since it was written anew."""
+    root, state = FOLDER / "known to one", {f"of {RANK}": torch.full((1 << 19,), float(RANK))}
+    folder = Path(checkpoint.save(state, root, step=1, ranks=US, unchanged="version").folder)
+    told = []
+    if RANK == 1:
+        held = json.loads((folder / "manifest.json").read_text())["tensors"]["of 0"]["records"][0][0]
+        with (folder / held).open("r+b") as file:
+            file.seek(1 << 20)
+            file.write(b"x")
+        told = [name for damage in checkpoint.verify(root) for name in damage.tensors]
+    US.exchange("damaged", None)
+    reports = [checkpoint.save(state, root, step=step, ranks=US, unchanged="version") for step in (2, 3)]
+    whole = [checkpoint.verify(root, step=step) == [] for step in (2, 3)]
+    return [told, [[report.written >> 20, report.linked >> 20] for report in reports], whole]
+
+
 def nothing_there() -> Any:
     root = saved("steps", {"a": torch.ones(1)}, 7)
     saved("steps", {"a": torch.ones(1)}, 9)
@@ -194,7 +211,7 @@ def unsavable() -> Any:
 
 
 def main() -> dict[str, Any]:
-    cases = (misfits, part, pickled, damage, nothing_there, stateful, new_optimizers, as_documented, replicas, unsavable)
+    cases = (misfits, part, pickled, damage, known_to_one, nothing_there, stateful, new_optimizers, as_documented, replicas, unsavable)
     return {case.__name__: case() for case in cases}
 
 

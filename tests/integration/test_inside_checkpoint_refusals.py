@@ -49,6 +49,11 @@ def test_damage_that_one_rank_reads_is_refused_by_all_or_passed_over_by_all(ever
     assert everyones[1]["damage"] == [said, 0.0, 1, refused, 2.0, []]
 
 
+def test_a_file_that_one_rank_knows_to_be_damaged_is_linked_by_none(everyones: list[dict[str, Any]]) -> None:
+    done = [[[2, 2], [0, 4]], [True, True]]
+    assert [found["known_to_one"] for found in everyones] == [[[], *done], [["of 0"], *done]]
+
+
 def test_what_is_there_is_listed_where_something_else_was_asked_for(everyones: list[dict[str, Any]]) -> None:
     wrong = ["NoCheckpoint", "FOLDER/steps has no checkpoint of step 8: it has steps 7, 9"]
     nothing = ["NoCheckpoint", "FOLDER/nowhere has no checkpoint: nothing was committed there"]

@@ -17,6 +17,7 @@ import pytest
 from provision.inside import fs
 from provision.inside.checkpoint import (
     CheckpointError,
+    Doing,
     NoCheckpoint,
     NotCommitted,
     comparing,
@@ -338,6 +339,53 @@ def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(tmp_path: 
         path.write_bytes(path.read_bytes()[:-1] + b"x")
     assert save(tmp_path, 2, {"a": big("a"), "small": b"s"}).done.written == BIG + 1
     assert verify(tmp_path, step=2) == []
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(tmp_path: Path, world_size: int) -> None:
+    """By another piece of the same content, on the same rank or on another: one is compared with the file, one only hashed."""
+    save(tmp_path, 1, {"a": big("a"), "small": b"s"})
+    linked = threading.Event()
+
+    class Late(FileBackend):
+        def reuse(self, source: str, name: str, folder: str) -> None:
+            super().reuse(source, name, folder)
+            linked.set()
+
+        def has(self, folder: str, name: str, offset: int, parts: Any) -> bool | None:
+            if len(parts[0]) == BIG:
+                linked.wait(10)
+            return super().has(folder, name, offset, parts)
+
+    backend = Late(tmp_path)
+    held = finding.read_manifest(backend, "step-000000000001").objects
+    if backend.has("step-000000000001", held["small"].file, 0, [memoryview(b"s")]) is None:
+        pytest.skip("this file system does not say what lies in its cache")
+    (tmp_path / "step-000000000001" / held["a"].file).write_bytes(big("a")[:-1] + b"x")
+    shards = [{"copy": big("a"), "a": big("a")}] if world_size == 1 else [{"copy": big("a")}, {"a": big("a")}]
+    made = Table(world_size).run(lambda ranks: save(backend, 2, shards[ranks.rank], ranks))
+    assert linked.is_set()
+    assert [(one.done.written, one.done.linked) for one in made] == [(BIG, BIG)] * world_size
+    assert verify(tmp_path, step=2) == []
+    assert save(tmp_path, 3, {"copy": big("a"), "a": big("a")}).done.linked == 2 * BIG
+
+
+def test_a_save_that_fails_does_not_make_damaged_files_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "NOWAIT", None)  # or the last save would see it by itself
+    save(tmp_path, 1, {"a": big("a")})
+    held = finding.read_manifest(open_root(tmp_path), "step-000000000001").objects["a"].file
+    (tmp_path / "step-000000000001" / held).write_bytes(big("a")[:-1] + b"x")
+    assert [damage.file for damage in verify(tmp_path)] == [held]
+
+    def fail_late(doing: Doing) -> None:
+        if doing.written:
+            raise ValueError("late")
+
+    with pytest.raises(NotCommitted, match="late"):
+        save(tmp_path, 2, {"a": big("a")}, progress=fail_late)
+    assert save(tmp_path, 2, {"a": big("a")}).done.written == BIG
+    assert verify(tmp_path) == []
+    assert save(tmp_path, 3, {"a": big("a")}).done.linked == BIG
 
 
 def test_what_a_file_has_in_the_cache_is_compared_to_the_last_byte(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The order of the steps of a save: all ranks write aside, one of them commits, all learn of it, or of who failed.
 
-The ranks meet through `Ranks` alone, so it serves any store, and nothing here calls a collective. While they write they meet again
-and again: one that dies is missed soon, however long the others' writing takes.
+The ranks meet through `Ranks` alone, so it serves any store, and nothing here calls a collective. What they write is filling.py's.
 """
 
 from __future__ import annotations
@@ -13,26 +12,20 @@ import time
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from .. import fs
 from ..smoke.meeting import RanksMissing, StoreLost
-from . import covering, dcp, finding, layout, manifest, space
-from .busy import FIRST_PAUSE_S, meeting_meanwhile, until_all_are_done
+from . import covering, dcp, finding, layout, manifest, suspects
+from .busy import FIRST_PAUSE_S, until_all_are_done
+from .filling import VISIBLE_S, fill, part_name
 from .items import OBJECT
-from .known import Known
 from .outcome import Committed, Doing, NotCommitted, failure_of
-from .writing import Part, Writer
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from ..ranks import Ranks
     from .backends import Backend
     from .items import Plan
-
-VISIBLE_S = 30.0
 
 
 def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental: bool, progress: Callable[[Doing], None]) -> Committed:
@@ -47,7 +40,7 @@ def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental
         _agree_on_step(step, ranks)
         try:
             opened = _decide_slowly("checkpoint/open", ranks, lambda: _open(backend, step, incremental, state.begun))
-            done, part = _fill(backend, opened, plan, ranks, progress)
+            filled = fill(backend, opened, plan, ranks, progress)
             written = time.monotonic()
             folder = _publish_together(backend, opened, step, ranks, state)
         except BaseException:
@@ -57,9 +50,9 @@ def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental
             raise
     except (fs.RankFailed, RanksMissing, StoreLost) as error:
         raise NotCommitted(step, failure_of(error), is_certain=not state.publishing) from error
+    suspects.clear(backend.root, filled.anew)
     _see(backend, folder, ranks)
-    digests = {piece.place: record.sha256 for piece, record in part.records}
-    return Committed(folder, done, digests, written - started, time.monotonic() - written)
+    return Committed(folder, filled.done, filled.digests, written - started, time.monotonic() - written)
 
 
 @dataclass
@@ -147,61 +140,12 @@ def _is_there(backend: Backend, folder: str) -> bool:
     return True
 
 
-def _fill(backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, progress: Callable[[Doing], None]) -> tuple[Doing, Part]:
-    """Every rank's files are in the temporary folder, and a list of them."""
-    folder = opened["folder"]
-    fs.each("checkpoint/enter", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
-    writer = Writer(backend, folder, _known(backend, opened), plan.digests)
-    space.require(backend, writer, plan.items, ranks)
-    done, part = _write(writer, plan, ranks, progress)
-
-    def finish() -> None:
-        progress(done)
-        backend.write(folder, _part_name(ranks.rank), [memoryview(_part_bytes(plan, part))])
-        backend.flush(folder)
-
-    fs.each("checkpoint/part", ranks, finish)
-    return done, part
-
-
-def _known(backend: Backend, opened: dict[str, Any]) -> Known:
-    """The parent, as this rank sees it; nothing where it was removed meanwhile."""
-    parent = opened["parent"] if opened["incremental"] else None
-    return Known(parent, finding.manifest_if_whole(backend, parent) if parent else None)
-
-
-def _write(writer: Writer, plan: Plan, ranks: Ranks, progress: Callable[[Doing], None]) -> tuple[Doing, Part]:
-    """The ranks meet at least every LONGEST_PAUSE_S: one that is gone is missed, and what fails on one stops all."""
-    started = time.monotonic()
-    doing = Doing(0, 0, 0, 0.0)
-
-    def meet(job: Future[Part]) -> bool:
-        nonlocal doing
-        said = fs.each("checkpoint/write", ranks, partial(_beat, writer, job, doing, progress))
-        total, written, linked = (sum(rank[place] for rank in said) for place in (1, 2, 3))
-        doing = Doing(total, written, linked, time.monotonic() - started)
-        return all(rank[0] for rank in said)
-
-    part = meeting_meanwhile(lambda: writer.run(plan.items), meet, writer.stop).result()
-    return doing, part
-
-
-def _beat(writer: Writer, job: Future[Part], doing: Doing, progress: Callable[[Doing], None]) -> list[Any]:
-    """Whether this rank is done, and its bytes; raises what its writing, or the user's callback, raised."""
-    progress(doing)
-    is_done = job.done()
-    if is_done:
-        job.result()
-    own = writer.progress
-    return [is_done, own.total, own.written, own.linked]
-
-
 def _publish(backend: Backend, opened: dict[str, Any], step: int, world_size: int) -> str:
     """Rank 0 alone, when all ranks' files are durable."""
     folder = opened["folder"]
-    parts = [json.loads(backend.read(folder, _part_name(rank))) for rank in range(world_size)]
+    parts = [json.loads(backend.read(folder, part_name(rank))) for rank in range(world_size)]
     for rank in range(world_size):
-        backend.discard(folder, _part_name(rank))
+        backend.discard(folder, part_name(rank))
     content = _with_dcp_metadata(backend, folder, _merge(parts, step, opened), parts)
     final = backend.commit(folder, step, manifest.dumps(content))
     with suppress(OSError):  # the next save of the step, or prune, tries again
@@ -224,16 +168,6 @@ def _remove_older_generations(backend: Backend, folder: str) -> None:
     older = [name for name in finding.committed(backend) if kept and name.step == kept.step and name.generation < kept.generation]
     if older:
         backend.remove(*map(str, older))
-
-
-def _part_name(rank: int) -> str:
-    return f".part-{rank:05d}.json"
-
-
-def _part_bytes(plan: Plan, part: Part) -> bytes:
-    records = [[item.name, item.dtype, list(item.shape), manifest.record_as_json(record)] for item, record in part.records]
-    files = [manifest.file_as_json(entry) for entry in part.files]
-    return json.dumps({"files": files, "records": records, "paths": plan.paths}).encode()
 
 
 def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> manifest.Manifest:

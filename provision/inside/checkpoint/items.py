@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Tuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-# A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into such. With WORKERS of writing.py it bounds
+# A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into such. With WORKERS of threads.py it bounds
 # the memory that staging from a GPU takes.
 PIECE = 32 << 20
+# Small pieces are packed into files of about this size.
+PACK = 16 << 20
 # A box's name and where in the tensor it begins.
 Place = Tuple[str, Tuple[int, ...]]
 OBJECT = "object"
@@ -67,6 +69,20 @@ def pieces(item: Item, limit: int = PIECE) -> Iterator[Item]:
     step = max(1, limit // row)
     for begin in range(0, item.sizes[axis], step):
         yield from pieces(_cut(item, axis, begin, min(step, item.sizes[axis] - begin)), limit)
+
+
+def packs(small: Sequence[Item], limit: int = PACK) -> Iterator[list[Item]]:
+    """Pieces in groups of about `limit` bytes, in order."""
+    group: list[Item] = []
+    size = 0
+    for piece in small:
+        group.append(piece)
+        size += piece.bytes
+        if size >= limit:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _cut(item: Item, axis: int, begin: int, length: int) -> Item:

@@ -16,12 +16,16 @@ class Known:
     def __init__(self, folder: str | None, parent: Manifest | None) -> None:
         self.folder = folder
         self._files = {entry.sha256: entry for entry in parent.files} if parent else {}
-        names = {entry.name: entry for entry in parent.files} if parent else {}
+        names = self._names = {entry.name: entry for entry in parent.files} if parent else {}
         self._records = {record.sha256: (record, names[record.file]) for _, record in parent.records()} if parent else {}
         self._boxes = {(name, record.offsets, record.sizes): record for name, record in parent.records()} if parent else {}
 
     def __bool__(self) -> bool:
         return bool(self._files)
+
+    def has(self, name: str) -> bool:
+        """Whether the parent has a file of this name."""
+        return name in self._names
 
     def file(self, sha256: str) -> manifest.FileEntry | None:
         return self._files.get(sha256)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .comparing import first_difference
 from .items import pieces
 from .serializing import is_plain
-from .writing import hashing_threads
+from .threads import hashing_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,47 +7,29 @@ pieces are packed; a pack stays linked as long as half of it is still used, so l
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import manifest, suspects
-from .items import pieces
+from .items import packs, pieces
 from .serializing import Staging, serialize
+from .threads import WORKERS, hashing_threads, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from .backends import Backend
     from .items import Item, Place
     from .known import Known
     from .serializing import Serialized
 
-# Hashing and writing overlap (hashlib and write() leave the interpreter to others). Each worker holds one piece of at most
-# items.PIECE: 224 MiB where all are staged from a GPU.
-WORKERS = 7
-# What goes to a store of objects is held twice: what is staged is joined into the one request's body.
-STORING = 3
 # From here on a piece is a file of its own; smaller ones are packed.
 BIG = 1 << 20
-PACK = 16 << 20
 SUFFIX = ".distcp"
 # A pack of the parent that is used less than this is not linked; what is still used of it is written again.
 LEAST_USED = 0.5
-
-
-def hashing_threads() -> int:
-    """How many of the workers hash at a time. More than the processors that this rank can count on would only take turns."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(WORKERS, max(2, processors // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)))
-
-
-def workers(backend: Backend) -> int:
-    """Of a disk, whose syncs come last, one more than hash: others would only keep them from the processors (measured: 7 were slower
-    than 3 on 2 processors)."""
-    return min(WORKERS, hashing_threads() + 1) if backend.traits.sync else STORING
 
 
 class Stopped(Exception):
@@ -89,6 +71,7 @@ class Writer:
         self._stop = threading.Event()
         self._staging = Staging()
         self._hashing = threading.Semaphore(hashing_threads())
+        self._linked: set[str] = set()
 
     def stop(self) -> None:
         """Have `run` raise Stopped soon."""
@@ -98,6 +81,26 @@ class Writer:
         """All records of the items, every file durable. Raises what the first failing thread raised; nothing is tidied up."""
         cut = [piece for item in items for piece in pieces(item)]
         self.progress.total = sum(piece.bytes for piece in cut)
+        return self._write(cut)
+
+    def suspected(self) -> list[str]:
+        """Files of the parent that this process knows to be damaged."""
+        return [name for name in suspects.of(self._backend.root) if name.endswith(SUFFIX) and self._known.has(name)]
+
+    def linked(self, names: Iterable[str]) -> list[str]:
+        """Those of the files that this process made part of the checkpoint without writing them."""
+        return sorted(self._linked.intersection(names))
+
+    def write_anew(self, part: Part, damaged: Container[str]) -> Part:
+        """The part with what lies in these files written once more: they were linked before anybody knew. The folder has none of them
+        any more, and all of them are suspects, so that none is linked again."""
+        again = [piece for piece, record in part.records if record.file in damaged]
+        self.progress.add(linked=-sum(piece.bytes for piece in again))
+        files = [entry for entry in part.files if entry.name not in damaged]
+        records = [pair for pair in part.records if pair[1].file not in damaged]
+        return _joined([Part(files, records), self._write(again)])
+
+    def _write(self, cut: Sequence[Item]) -> Part:
         big = [piece for piece in cut if piece.bytes >= BIG]
         small = [piece for piece in cut if piece.bytes < BIG]
         with ThreadPoolExecutor(workers(self._backend), thread_name_prefix="provision-checkpoint") as pool:
@@ -110,9 +113,7 @@ class Writer:
                 self._stop.set()
                 raise
         self._backend.flush(self._folder)
-        entries = sorted((entry for part in parts for entry in part.files), key=lambda entry: entry.home is None)
-        files = {entry.name: entry for entry in entries}  # what was written counts, not what was referred to
-        return Part(list(files.values()), [pair for part in parts for pair in part.records])
+        return _joined(parts)
 
     def measure(self, items: Sequence[Item]) -> int:
         """How many bytes `run` would have to write, by hashing everything; packs are taken to stay."""
@@ -238,11 +239,10 @@ class Writer:
         entry = manifest.FileEntry(sha256 + SUFFIX, size, sha256)
         try:
             self._backend.write(self._folder, entry.name, parts)
-        except FileExistsError:  # the same content once more, in this save: its own writer sees to it
+        except FileExistsError:  # the same content once more, in this save: its writer sees to it, or `write_anew` if it was linked
             self.progress.add(linked=payload)
         else:
             self.progress.add(written=payload)
-            suspects.clear(self._backend.root, entry.name)
         return entry
 
     def _reuse(self, held: manifest.FileEntry) -> manifest.FileEntry | None:
@@ -257,21 +257,14 @@ class Writer:
             home = self._backend.reuse(source, held.name, self._folder)
         except OSError:
             return None
+        self._linked.add(held.name)
         return replace(held, home=home)
 
 
-def packs(small: Sequence[Item], limit: int = PACK) -> Iterator[list[Item]]:
-    """Pieces in groups of about `limit` bytes, in order."""
-    group: list[Item] = []
-    size = 0
-    for piece in small:
-        group.append(piece)
-        size += piece.bytes
-        if size >= limit:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+def _joined(parts: Sequence[Part]) -> Part:
+    entries = sorted((entry for part in parts for entry in part.files), key=lambda entry: entry.home is None)
+    files = {entry.name: entry for entry in entries}  # what was written counts, not what was referred to
+    return Part(list(files.values()), [pair for part in parts for pair in part.records])
 
 
 def _record(file: str, at: int, piece: Item, serialized: Serialized, sha256: str) -> manifest.Record:
