@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .. import fs
 from ..smoke.meeting import RanksMissing, StoreLost
-from . import finding, layout, manifest, matching, saving, suspects, verifying
+from . import finding, layout, manifest, matching, saving, streams, suspects, verifying
 from .busy import until_all_are_done
 from .planning import is_stateful
 from .reading import Reader
@@ -208,8 +208,11 @@ def _records(wanted: Wanted, content: Manifest) -> list[manifest.Record]:
 
 def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, ready: Ready) -> None:
     saving.RECALL.forget()
+    devices = streams.of(read.target() for read in ready.wanted.tensors)
+    streams.wait_for(devices)  # what was launched before would overwrite what is read
     try:
         ready.reader.tensors(ready.wanted.tensors)
+        streams.wait_for(devices)
     except OSError as error:
         _raise_if_vanished(backend, folder, ready.content, error)
         raise

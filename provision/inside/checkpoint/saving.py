@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable
 
+from . import streams
 from .background import Background
 from .commit import commit
 from .items import Plan
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
     from ..ranks import Ranks
     from .backends import Backend
+    from .items import Place
     from .outcome import Committed, Doing
+    from .recalling import Stamp
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,12 @@ def save(
     BACKGROUND.finish()
     started = time.monotonic()
     plan = plan_save(state_dict, ranks, for_dcp)
-    stamps = RECALL.stamps(plan) if unchanged == VERSION else {}
+    stamps: dict[Place, Stamp] = {}
+    try:
+        streams.wait_for(streams.of(item.data for item in plan.items if not item.is_object))
+        stamps = RECALL.stamps(plan) if unchanged == VERSION else {}
+    except (MemoryError, RuntimeError) as error:
+        plan, progress = Plan(()), _raising(error)
     plan = replace(plan, digests=RECALL.digests(stamps))
     planned = time.monotonic()
     made = commit(backend, step, plan, ranks, incremental=incremental, progress=progress)

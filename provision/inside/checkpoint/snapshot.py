@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from . import streams
 from .comparing import first_difference
 from .items import pieces
 from .serializing import is_plain
 from .threads import hashing_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
@@ -38,14 +39,14 @@ class Snapshot:
     def take(self, plan: Plan) -> Plan:
         """The same plan, of the copy. Raises MemoryError or RuntimeError (torch's) where the host's memory does not suffice."""
         wanted = {item.place: item for item in plan.items if not item.is_object}
-        devices = {item.data.device for item in wanted.values() if item.data.is_cuda}
+        devices = streams.of(item.data for item in wanted.values())
         known, self._digests = self._digests, {}  # whatever ends this early, no digest of what was there is left
         fresh = self._make_room(wanted)
-        wait_for(devices)
+        streams.wait_for(devices)
         compared = [item for item in wanted.values() if _is_comparable(item)]
         same = self._bring_up_to_date(compared, fresh)
         self._copy([item for item in wanted.values() if not _is_comparable(item)])
-        wait_for(devices)
+        streams.wait_for(devices)
         self._digests = {place: known[place] for place in same if place in known}
         items = [item if item.is_object else replace(item, data=self._memory[item.place]) for item in plan.items]
         return replace(plan, items=tuple(items), digests=dict(self._digests))
@@ -92,14 +93,6 @@ def _allocate(item: Item) -> torch.Tensor:
     import torch
 
     return torch.empty(item.data.shape, dtype=item.data.dtype, pin_memory=item.data.is_cuda)
-
-
-def wait_for(devices: Iterable[torch.device]) -> None:
-    """Until all that was launched on any of their streams is done: what still computes the values, then the copies."""
-    import torch
-
-    for device in devices:
-        torch.cuda.synchronize(device)
 
 
 def _bring_up_to_date(source: Item, is_fresh: bool, *, target: Item) -> bool:

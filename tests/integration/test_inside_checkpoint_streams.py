@@ -1,0 +1,16 @@
+"""Checkpoints of tensors that a stream of the training's own is still at work on. Needs a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.scripts import run
+
+pytestmark = [pytest.mark.torch, pytest.mark.gpu]
+
+
+def test_what_another_stream_computes_is_waited_for(tmp_path: Path) -> None:
+    found = run("streams.py", str(tmp_path))
+    assert found == dict.fromkeys(("content", "version", "behind"), [1.0] * 5)
