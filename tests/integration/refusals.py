@@ -21,6 +21,11 @@ from torch import distributed, nn
 
 from provision.inside import checkpoint, ranks
 
+try:
+    from torch.testing._internal.two_tensor import TwoTensor
+except ImportError:  # it came with torch 2.1
+    TwoTensor = None
+
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOLDER = Path(sys.argv[1])
 STORE = distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), WORLD_SIZE, RANK == 0, timedelta(seconds=100))
@@ -55,6 +60,15 @@ def misfits() -> Any:
     }
     said = refusal(lambda: checkpoint.load(here, root, ranks=US))
     return [*said, here["a"].tolist(), here["e"], list(here["f"])]
+
+
+def wrapper() -> Any:
+    """A target that wraps two tensors has no memory that could be read into."""
+    if TwoTensor is None:
+        return None
+    here = {"a": TwoTensor(torch.zeros(2), torch.zeros(2))}
+    said = refusal(lambda: checkpoint.load(here, saved("wrapper", {"a": torch.ones(2)}), ranks=US))
+    return [said, here["a"].a.tolist()]
 
 
 def part() -> Any:
@@ -207,11 +221,26 @@ def unsavable() -> Any:
         "names": {"a": {"b": torch.ones(1)}, **({"a.b": 2} if RANK == 1 else {})},
         "shape": {"a": torch.ones(2 + RANK)},
     }
+    if TwoTensor is not None:
+        states["wrapper"] = {"a": TwoTensor(torch.ones(2), torch.ones(2)) if RANK == 1 else torch.ones(2)}
     return {name: refusal(partial(checkpoint.save, state, FOLDER / "unsavable", step=1, ranks=US)) for name, state in states.items()}
 
 
 def main() -> dict[str, Any]:
-    cases = (misfits, part, pickled, damage, known_to_one, nothing_there, stateful, new_optimizers, as_documented, replicas, unsavable)
+    cases = (
+        misfits,
+        wrapper,
+        part,
+        pickled,
+        damage,
+        known_to_one,
+        nothing_there,
+        stateful,
+        new_optimizers,
+        as_documented,
+        replicas,
+        unsavable,
+    )
     return {case.__name__: case() for case in cases}
 
 

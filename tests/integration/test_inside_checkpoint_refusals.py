@@ -27,6 +27,16 @@ def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_touched(everyones:
     assert [found["misfits"] for found in everyones] == [["CheckpointError", "; ".join(problems), [0.0] * 3, "text", ["h"]]] * 2
 
 
+def test_tensors_that_wrap_others_are_refused_by_name(everyones: list[dict[str, Any]]) -> None:
+    """They have no address: the process would end by SIGSEGV."""
+    if everyones[0]["wrapper"] is None:
+        pytest.skip("this torch has no TwoTensor")
+    problem = "a is a TwoTensor here, which has no memory of its own: load the tensors it is made of"
+    assert [found["wrapper"] for found in everyones] == [[["CheckpointError", problem], [0.0, 0.0]]] * 2
+    problem = "a is a TwoTensor, which has no memory of its own: save the tensors it is made of"
+    assert [found["unsavable"]["wrapper"][1].removeprefix("nothing was saved: rank 1: ") for found in everyones] == [problem] * 2
+
+
 def test_a_part_is_read_into_what_is_there(everyones: list[dict[str, Any]]) -> None:
     assert [found["part"] for found in everyones] == [[[1.0] * 3, ["a", "many"], 4, 1.0, [1]]] * 2
 

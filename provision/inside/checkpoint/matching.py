@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from . import covering, dcp, manifest
 from .planning import is_distributed, is_stateful, name_of, values
+from .serializing import has_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,6 +127,8 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
         return f"is not whole in the checkpoint: {gap}"
     if here.device.type == "meta":
         return "is on the meta device: it has no memory to read into"
+    if not has_memory(here.to_local() if hasattr(here, "to_local") else here) and not hasattr(here, "local_shards"):
+        return f"is a {type(here).__name__} here, which has no memory of its own: load the tensors it is made of"
     if not hasattr(torch, there.dtype.rpartition(".")[2]):
         return f"is {there.dtype} in the checkpoint, which torch {torch.__version__} does not have"
     if not torch.can_cast(dcp.dtype_of(there.dtype), here.dtype):

@@ -16,6 +16,7 @@ from ..smoke.meeting import RanksMissing, StoreLost
 from .assigning import meet, own_share
 from .items import OBJECT, Item, Plan
 from .manifest import CheckpointError
+from .serializing import has_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -192,6 +193,10 @@ def _storable(item: Item) -> Item:
         raise CheckpointError(f"{item.name} is on the meta device: it has no values to save")
     if item.data.layout != torch.strided or item.data.is_quantized or item.data.is_nested:
         raise CheckpointError(f"{item.name} is not a dense tensor ({item.data.layout}, {item.dtype}): save a dense copy of it")
+    if not has_memory(item.data):
+        raise CheckpointError(
+            f"{item.name} is a {type(item.data).__name__}, which has no memory of its own: save the tensors it is made of"
+        )
     return item
 
 

@@ -94,6 +94,21 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie in memory of its own. Not so where it wraps other tensors (quantized, nested, fake...): its address is 0
+    or none."""
+    try:
+        from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+    except ImportError:  # torch 1.13 and 2.0
+        is_wrapper = False
+    else:
+        is_wrapper = is_traceable_wrapper_subclass(tensor)
+    try:
+        return not is_wrapper and (not tensor.numel() or bool(tensor.data_ptr()))
+    except RuntimeError:
+        return False
+
+
 def memory_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor of the host, shared with it; the view keeps the tensor alive."""
     length = tensor.numel() * tensor.element_size()
