@@ -24,7 +24,7 @@ def untouched() -> dict[str, object]:
     return held
 
 
-def flips(path: Path, draw: random.Random) -> int:
+def flips(root: Path, path: Path, draw: random.Random) -> int:
     content = path.read_bytes()
     held, before = untouched(), untouched()
     for _ in range(FLIPS):
@@ -33,7 +33,7 @@ def flips(path: Path, draw: random.Random) -> int:
             file.seek(place)
             file.write(bytes([content[place] ^ 1 << bit]))
         try:
-            checkpoint.load(held, path.parent.parent)
+            checkpoint.load(held, root)
             raise AssertionError(f"bit {bit} of byte {place} of {path.name} was flipped, and nobody noticed")
         except checkpoint.DamagedFile as error:
             assert Path(error.path).name == path.name, error
@@ -53,10 +53,12 @@ def same(one: object, other: object) -> bool:
 
 
 def main(place: Path) -> dict[str, int]:
-    saved = Path(checkpoint.save(state(5), place / "root", step=1).folder)
+    root = place / "root"
+    checkpoint.save(state(4), root, step=0)
+    saved = Path(checkpoint.save(state(5), root, step=1).folder)
     draw = random.Random(0)
-    told = {path.name: flips(path, draw) for path in sorted(saved.iterdir())}
-    assert checkpoint.verify(place / "root") == []
+    told = {path.name: flips(root, path, draw) for path in [root / "latest", *sorted(saved.iterdir())]}
+    assert checkpoint.verify(root) == []
     return told
 
 

@@ -119,6 +119,30 @@ def damage() -> Any:
     return [said, untouched, report.step, refused, here[f"of {RANK}"][0].item(), places]
 
 
+def damaged_pointers() -> Any:
+    """`latest` with one flipped bit that makes it another checkpoint's name; then none, and a manifest that cannot be read."""
+    for step in (2, 3):
+        root = saved("pointers", {"a": torch.full((3,), float(step))}, step)
+    if RANK == 0:
+        (root / "latest").write_bytes((root / "latest").read_bytes().replace(b"03 ", b"02 "))
+    told = []
+    for _ in range(2):
+        US.exchange("damaged", None)
+        here = {"a": torch.zeros(3)}
+        said = refusal(partial(checkpoint.load, here, root, ranks=US))
+        untouched = here["a"].sum().item()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            report = checkpoint.load(here, root, ranks=US, on_damage="previous")
+        refused = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
+        told.append([said, untouched, refused == said[1:], report.step, here["a"][0].item(), [Path(one.filename).name for one in caught]])
+        US.exchange("loaded", None)
+        if RANK == 0:
+            (root / "latest").unlink(missing_ok=True)
+            (root / "step-000000000003" / "manifest.json").write_bytes(b"{}")
+    return told
+
+
 def known_to_one() -> Any:
     """Damage of a file that rank 0 links unread is known to rank 1 alone; then to nobody, since it was written anew."""
     root, state = FOLDER / "known to one", {f"of {RANK}": torch.full((1 << 19,), float(RANK))}
@@ -233,6 +257,7 @@ def main() -> dict[str, Any]:
         part,
         pickled,
         damage,
+        damaged_pointers,
         known_to_one,
         nothing_there,
         stateful,

@@ -59,6 +59,16 @@ def test_damage_that_one_rank_reads_is_refused_by_all_or_passed_over_by_all(ever
     assert everyones[1]["damage"] == [said, 0.0, 1, refused, 2.0, []]
 
 
+def test_a_damaged_latest_or_manifest_is_refused_by_all_or_passed_over_with_words(everyones: list[dict[str, Any]]) -> None:
+    for rank, (named, unnamed) in enumerate(found["damaged_pointers"] for found in everyones):
+        caught = ["refusals.py"] if rank == 0 else []
+        assert named[0][0] == unnamed[0][0] == "DamagedFile"
+        assert named[0][1].startswith("FOLDER/pointers/latest is damaged: it is not what a save wrote")
+        assert named[1:] == [0.0, True, 3, 3.0, caught]
+        assert unnamed[0][1].startswith("FOLDER/pointers/step-000000000003/manifest.json is damaged")
+        assert unnamed[1:] == [0.0, True, 2, 2.0, caught]
+
+
 def test_a_file_that_one_rank_knows_to_be_damaged_is_linked_by_none(everyones: list[dict[str, Any]]) -> None:
     done = [[[2, 2], [0, 4]], [True, True]]
     assert [found["known_to_one"] for found in everyones] == [[[], *done], [["of 0"], *done]]

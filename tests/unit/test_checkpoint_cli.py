@@ -161,6 +161,20 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
     assert f"{file_of(root, FIRST, 'w')}: its SHA-256 is not the committed one (it holds w)" in shown.output
 
 
+def test_a_damaged_latest_is_told_and_hides_nothing(root: Path) -> None:
+    content = (root / "latest").read_bytes()
+    (root / "latest").write_bytes(content.replace(b"300", b"200"))
+    for which in (["--all"], []):
+        found = said("verify", root, *which, code=1)
+        assert [row["folder"] for row in found["checkpoints"]] == ["latest", *([FIRST, SECOND] if which else []), THIRD]
+        assert {row["verdict"] for row in found["checkpoints"][1:]} == {"whole"}
+        assert found["checkpoints"][0]["damages"][0]["file"] == "latest"
+    assert said("verify", root, "--step", 300)["checkpoints"][0]["verdict"] == "whole"
+    refused = invoke("show", root)
+    assert refused.exit_code == 7 and f"{root}/latest is damaged" in refused.output
+    assert said("list", root)["latest"] == 300
+
+
 def files(root: Path, folder: str) -> tuple[manifest.FileEntry, ...]:
     return manifest.loads((root / folder / manifest.NAME).read_bytes(), folder).files
 
@@ -367,7 +381,9 @@ def test_a_store_of_objects_is_looked_at_by_its_url() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_what_is_replaced_while_it_is_looked_at_is_looked_for_again(root: Path, first: bool) -> None:
     def newest() -> str:
-        return (root / "latest").read_text().strip()
+        folder = layout.pointed_to((root / "latest").read_bytes())
+        assert folder is not None
+        return folder
 
     found = workflow.verified(Restless(root, first=first), 300, Quiet())
     assert [(one.folder, one.verdict, one.damages) for one in found.checkpoints] == [(newest(), "whole", ())]

@@ -25,11 +25,13 @@ from provision.inside.checkpoint import (
     latest,
     layout,
     list_steps,
+    loading,
     manifest,
     prune,
     sharing,
     verify,
 )
+from provision.inside.checkpoint import path as checkpoint_path
 from provision.inside.checkpoint.assigning import assign
 from provision.inside.checkpoint.backends import FileBackend, open_root
 from provision.inside.checkpoint.items import OBJECT
@@ -87,7 +89,7 @@ def test_a_step_that_is_saved_again_is_replaced_by_a_new_generation(tmp_path: Pa
     for content in (b"old", b"new", b"newest"):
         save(tmp_path, 1, {"a": content})
     assert names(tmp_path) == ["latest", "step-000000000001.2"]
-    assert (tmp_path / "latest").read_text() == "step-000000000001.2\n"
+    assert (tmp_path / "latest").read_bytes() == layout.pointer("step-000000000001.2")
     assert contents(tmp_path / "step-000000000001.2") == {"a": b"newest"}
     assert (list_steps(tmp_path), latest(tmp_path)) == ([1], 1)
 
@@ -98,7 +100,7 @@ def test_latest_is_what_was_committed_last_not_the_highest(tmp_path: Path) -> No
     assert (list_steps(tmp_path), latest(tmp_path)) == ([10, 20, 30], 20)
     (tmp_path / "latest").unlink()
     assert latest(tmp_path) == 20
-    (tmp_path / "latest").write_text("step-000000000099\n")
+    (tmp_path / "latest").write_bytes(layout.pointer("step-000000000099"))
     assert latest(tmp_path) == 20
 
 
@@ -125,7 +127,7 @@ def test_what_is_committed_while_prune_looks_stays(tmp_path: Path) -> None:
             return named
 
     assert prune(Late(tmp_path), keep=1).removed == ("step-000000000010", "step-000000000020")
-    (tmp_path / "latest").write_text("step-000000000030\n")
+    (tmp_path / "latest").write_bytes(layout.pointer("step-000000000030"))
     assert prune(tmp_path, keep=1).removed == ()
     assert list_steps(tmp_path) == [5, 30]
 
@@ -146,7 +148,7 @@ def test_what_could_not_be_removed_goes_with_the_next_save_of_the_same_process(t
 
 def test_a_step_that_is_replaced_while_it_is_looked_for_is_found(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": b"1"})
-    (tmp_path / "latest").write_text("step-000000000099\n")
+    (tmp_path / "latest").write_bytes(layout.pointer("step-000000000099"))
 
     class Moving(FileBackend):
         """Saved once more between its listing and its reading, three times."""
@@ -157,7 +159,7 @@ def test_a_step_that_is_replaced_while_it_is_looked_for_is_found(tmp_path: Path)
             if self.left:
                 self.left -= 1
                 save(tmp_path, 1, {"a": b"2"})
-                (tmp_path / "latest").write_text("step-000000000099\n")
+                (tmp_path / "latest").write_bytes(layout.pointer("step-000000000099"))
             return super().read(folder, name)
 
     assert finding.latest(Moving(tmp_path)) == "step-000000000001.3"
@@ -215,6 +217,50 @@ def test_every_bit_of_a_manifest_counts(whole: Path) -> None:
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(manifest.DamagedFile):
             manifest.loads(bytes(damaged), "manifest.json")
+
+
+def test_every_bit_of_latest_counts(tmp_path: Path) -> None:
+    for step in (100, 200, 300):
+        save(tmp_path, step, {"a": b"%d" % step})
+    named, backend = tmp_path / "latest", open_root(tmp_path)
+    content = named.read_bytes()
+    damaged = [content[:-1], b"", b"step-000000000200\n", b"\xff" + content]
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    for wrong in damaged:
+        named.write_bytes(wrong)
+        with pytest.raises(manifest.DamagedFile, match="/latest is damaged: it is not what a save wrote"):
+            checkpoint_path(tmp_path)
+    assert [(damage.file, damage.tensors) for damage in verify(tmp_path)] == [("latest", ())]
+    folders, damage = loading.choose(backend, "latest", loading.PREVIOUS)
+    assert damage is not None
+    assert folders == ["step-000000000300", "step-000000000200", "step-000000000100"]
+    assert verify(tmp_path, step=200) == []  # by its number it is found all the same
+    assert finding.latest(backend) == "step-000000000300"
+    assert save(tmp_path, 400, {"a": b"400"}).folder == Path(checkpoint_path(tmp_path)).name
+    assert finding.read_manifest(backend, "step-000000000400").parent == "step-000000000300"
+
+
+def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+    for step in (100, 300, 200, 400):
+        save(tmp_path, step, {"a": b"%d" % step})
+    backend, names = open_root(tmp_path), {step: f"step-{step:012d}" for step in (100, 200, 300, 400)}
+
+    def damage(*steps: int) -> None:
+        for step in steps:
+            (tmp_path / names[step] / manifest.NAME).write_bytes(b"{}")
+
+    damage(300)  # made before 200, whose parent it is
+    assert loading.choose(backend, "latest", loading.PREVIOUS)[0] == [names[step] for step in (400, 200, 300, 100)]
+    (tmp_path / "latest").unlink()
+    assert loading.chosen(backend, "latest") == names[400]
+    damage(400)
+    assert loading.chosen(backend, "latest") == names[400]
+    assert [(damage.folder, damage.file) for damage in verify(tmp_path)] == [(names[400], manifest.NAME)]
+    assert loading.choose(backend, 400, loading.PREVIOUS)[0] == [names[step] for step in (400, 200, 300, 100)]
+    assert finding.latest(backend) == names[200]  # what a save goes on from
 
 
 def test_truncated_missing_extra_and_swapped_files_are_told(whole: Path) -> None:

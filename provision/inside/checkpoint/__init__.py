@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import finding, loading, pruning, saving, verifying
+from . import finding, layout, loading, pruning, saving, verifying
 from .backends import Backend, Traits, open_root
 from .loading import LATEST, PREVIOUS, REFUSE, LoadReport, NoCheckpoint
 from .manifest import CheckpointError, DamagedFile
@@ -150,13 +150,15 @@ def load(
 
 
 def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None:
-    """The step that was committed last, which need not be the highest; None where there is none."""
+    """The step that was committed last, which need not be the highest, as far as `latest` or those that can be read tell; None where
+    there is none."""
     backend = open_root(root, **options)
     return finding.step_of(finding.latest(backend))
 
 
 def path(root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any) -> str:
-    """The folder of a checkpoint, for other readers (`dcp.load(state_dict, checkpoint_id=path(root))`). Raises NoCheckpoint."""
+    """The folder of a checkpoint, for other readers (`dcp.load(state_dict, checkpoint_id=path(root))`). Raises NoCheckpoint;
+    DamagedFile where `latest` is damaged."""
     backend = open_root(root, **options)
     return f"{backend.root}/{loading.chosen(backend, step)}"
 
@@ -170,8 +172,9 @@ def verify(root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, 
     """All that is wrong with a checkpoint, every byte hashed; empty where it is whole. Raises NoCheckpoint."""
     backend = open_root(root, **options)
     for _ in range(finding.TRIES):
-        folder = loading.chosen(backend, step)
+        folder, of_latest = loading.looked_up(backend, step)
         found = verifying.damages(backend, folder)
+        found[:0] = [verifying.Damage(".", layout.LATEST, of_latest.problem)] if of_latest else []
         if not found or folder in backend.folders():
             return found
     return found  # replaced again and again while it was read

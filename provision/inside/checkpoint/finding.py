@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -47,13 +48,41 @@ def manifest_if_whole(backend: Backend, folder: str) -> manifest.Manifest | None
 
 
 def latest(backend: Backend) -> str | None:
-    """The folder that `latest` names, or, where that is not there, the one that was committed last; None where there is none."""
+    """The folder that `latest` names, or, where it names none, the one of those that can be read that was committed last; None where
+    there is none. For those that go on from it: whoever reads its content must hear of damage (`named`, `newest_first`)."""
+    try:
+        first = named(backend)
+    except manifest.DamagedFile:
+        first = None
+    return first or next(iter(_settled(backend, lambda present: by_age(backend, present))), None)
 
-    def named(present: list[layout.Name]) -> list[str]:
+
+def named(backend: Backend) -> str | None:
+    """The folder that `latest` names; None where there is no such folder, or no `latest`. Raises DamagedFile where that is damaged."""
+
+    def look(present: list[layout.Name]) -> list[str]:
         name = backend.latest()
         return [name] if name is not None and layout.parse(name) in present else []
 
-    return next(iter(_settled(backend, named) or _settled(backend, lambda present: by_age(backend, present))), None)
+    return next(iter(_settled(backend, look)), None)
+
+
+def newest_first(backend: Backend) -> list[str]:
+    """All folders in the reverse order of their commits. Where a manifest cannot be read, that is known only from a checkpoint that was
+    made after it; without one it may be the newest, and comes before all others."""
+    return _settled(backend, lambda present: _newest_first(backend, present))
+
+
+def _newest_first(backend: Backend, present: list[layout.Name]) -> list[str]:
+    found = {str(name): manifest_if_whole(backend, str(name)) for name in present}
+    there = {str(name) for name in committed(backend)} if None in found.values() else set()
+    followers: dict[str, int] = {}
+    for known in found.values():
+        if known and known.parent:
+            followers[known.parent] = min(known.sequence, followers.get(known.parent, known.sequence))
+    ages = {folder: known.sequence if known else followers.get(folder, math.inf) - 0.5 for folder, known in found.items()}
+    kept = [folder for folder, known in found.items() if known or folder in there]
+    return sorted(kept, key=lambda folder: (ages[folder], layout.parse(folder)), reverse=True)
 
 
 def step_of(folder: str | None) -> int | None:

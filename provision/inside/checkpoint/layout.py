@@ -3,7 +3,7 @@
 step-000000000042        a committed checkpoint: whoever sees the name sees all of it
 step-000000000042.1      the same step, saved once more; the highest generation counts, the others are on their way out
 step-000000000042.1-5f…  in stores without rename: written under its own name, committed once it has a manifest
-latest                   the name of the checkpoint that was committed last
+latest                   the name of the checkpoint that was committed last, and the SHA-256 of that name
 .tmp~...                 what a writer has not finished, or not finished removing; its name says who the writer is (in stores without
                          rename an object beside the folder that it writes, whose name it has in its own)
 """
@@ -67,6 +67,17 @@ def parse(folder: str) -> Name | None:
     """None where the folder is not a committed checkpoint."""
     match = COMMITTED.fullmatch(folder)
     return Name(int(match.group(1)), int(match.group(2) or 0), match.group(3) or "") if match else None
+
+
+def pointer(folder: str) -> bytes:
+    """What `latest` holds. One flipped bit could make the name another checkpoint's, so its digest stands beside it."""
+    return f"{folder} {hashlib.sha256(folder.encode()).hexdigest()}\n".encode()
+
+
+def pointed_to(content: bytes) -> str | None:
+    """The folder; None where the content is not what `pointer` makes of one."""
+    folder = content.partition(b" ")[0].decode(errors="replace")
+    return folder if parse(folder) and content == pointer(folder) else None
 
 
 def new_token() -> str:

@@ -45,7 +45,7 @@ class Vanished(manifest.CheckpointError):
 @dataclass(frozen=True)
 class LoadReport:
     """What was loaded. bytes: what this rank read into the state dict. refused: what is wrong with the newer checkpoints that were
-    passed over (`on_damage="previous"`), in words."""
+    passed over (`on_damage="previous"`), or with `latest`, in words."""
 
     step: int
     folder: str
@@ -76,11 +76,11 @@ def load(state_dict: dict[str, Any], backend: Backend, step: int | str, ranks: R
     BACKGROUND.finish()  # its meetings are these ranks' too; and what it saves is then there
     try:
         for _ in range(TRIES):
-            chosen = fs.decide("checkpoint/choose", ranks, lambda: choose(backend, step, on_damage))
-            if not chosen:
+            folders, refused = _chosen_by_rank_0(backend, step, on_damage, ranks)
+            if not folders:
                 raise NoCheckpoint(fs.decide("checkpoint/nothing", ranks, lambda: _nothing(backend, step)))
             try:
-                return _load_first_whole(state_dict, backend, chosen, ranks, allow_pickle)
+                return _load_first_whole(state_dict, backend, folders, refused, ranks, allow_pickle)
             except Vanished:
                 continue
     except (RanksMissing, StoreLost) as error:
@@ -88,28 +88,61 @@ def load(state_dict: dict[str, Any], backend: Backend, step: int | str, ranks: R
     raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times while it was read")
 
 
-def choose(backend: Backend, step: int | str, on_damage: str) -> list[str]:
-    """The folder that is asked for, and after it, with `previous`, those committed before it, newest first."""
+def choose(backend: Backend, step: int | str, on_damage: str) -> tuple[list[str], manifest.DamagedFile | None]:
+    """The folder that is asked for, and after it, with `previous`, those committed before it, newest first; and what is wrong with
+    `latest`, where that was to say which it is."""
+    first, damage = None, None
     if step == LATEST:
-        first = finding.latest(backend)
+        try:
+            first = finding.named(backend)
+        except manifest.DamagedFile as error:
+            damage = error
+        first = first or next(iter(finding.newest_first(backend)), None)
     else:
         first = finding.of_step(backend, int(step))
     if first is None or on_damage != PREVIOUS:
-        return [first] if first else []
-    others = [folder for folder in finding.by_age(backend) if folder != first]
-    return [first, *(folder for folder in others if step == LATEST or _step(folder) < int(step))]
+        return [first] if first else [], damage
+    others = [folder for folder in finding.newest_first(backend) if folder != first]
+    return [first, *(folder for folder in others if step == LATEST or _step(folder) < int(step))], damage
 
 
 def chosen(backend: Backend, step: int | str) -> str:
-    """The folder of a step. Raises NoCheckpoint."""
-    folders = choose(backend, step, REFUSE)
+    """The folder of a step. Raises NoCheckpoint, and DamagedFile where it is the latest that is asked for, and `latest` is damaged."""
+    folder, damage = looked_up(backend, step)
+    if damage:
+        raise damage
+    return folder
+
+
+def looked_up(backend: Backend, step: int | str) -> tuple[str, manifest.DamagedFile | None]:
+    """The folder of a step; of the latest, the one that seems to be it, and what is wrong with `latest`. Raises NoCheckpoint."""
+    folders, damage = choose(backend, step, REFUSE)
     if not folders:
         raise NoCheckpoint(_nothing(backend, step))
-    return folders[0]
+    return folders[0], damage
 
 
-def _load_first_whole(state_dict: dict[str, Any], backend: Backend, folders: Sequence[str], ranks: Ranks, allow_pickle: bool) -> LoadReport:
-    refused: list[str] = []
+def _chosen_by_rank_0(backend: Backend, step: int | str, on_damage: str, ranks: Ranks) -> tuple[list[str], list[str]]:
+    """The folders, and what is wrong with `latest`, in words. Raises DamagedFile on every rank where that is not to be passed over."""
+
+    def said() -> dict[str, Any]:
+        folders, damage = choose(backend, step, on_damage)
+        return {"folders": folders, "damage": [damage.path, damage.problem] if damage else None}
+
+    found = fs.decide("checkpoint/choose", ranks, said)
+    if not found["damage"]:
+        return found["folders"], []
+    damage = manifest.DamagedFile(*found["damage"])
+    if on_damage != PREVIOUS:
+        raise damage
+    if ranks.rank == 0 and found["folders"]:
+        warnings.warn(f"{damage}; trying {found['folders'][0]}", stacklevel=4)
+    return found["folders"], [str(damage)]
+
+
+def _load_first_whole(
+    state_dict: dict[str, Any], backend: Backend, folders: Sequence[str], refused: list[str], ranks: Ranks, allow_pickle: bool
+) -> LoadReport:
     for place, folder in enumerate(folders):
         try:
             return _load_one(state_dict, backend, folder, ranks, tuple(refused), allow_pickle)

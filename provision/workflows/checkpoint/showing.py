@@ -64,7 +64,9 @@ class Shown:
 def shown(backend: Backend, step: int | str) -> Shown:
     """Raises InvalidSpec where there is no such step, and IntegrityError where its manifest cannot be read."""
     for _ in range(TRIES):
-        folder = chosen(backend, step)
+        folder, of_latest = looked_up(backend, step)
+        if of_latest:
+            raise _unreadable(of_latest)
         try:
             return _shown(backend, folder, finding.read_manifest(backend, folder))
         except manifest.CheckpointError as error:
@@ -73,9 +75,10 @@ def shown(backend: Backend, step: int | str) -> Shown:
     raise IntegrityError(f"{backend.root}: step {step} was replaced {TRIES} times while it was read.")
 
 
-def chosen(backend: Backend, step: int | str) -> str:
+def looked_up(backend: Backend, step: int | str) -> tuple[str, manifest.DamagedFile | None]:
+    """The folder, and what is wrong with `latest`, where that was to tell. Raises InvalidSpec where there is none."""
     try:
-        return loading.chosen(backend, step)
+        return loading.looked_up(backend, step)
     except NoCheckpoint as error:
         raise InvalidSpec(f"{error}.") from error
 

@@ -9,7 +9,7 @@ from typing import Literal
 from provision.inside.checkpoint import Backend, CheckpointError, Damage, finding, layout, manifest, sharing, verifying
 from provision.inside.checkpoint.manifest import FileEntry, Manifest
 from provision.model import Progress
-from provision.workflows.checkpoint.showing import TRIES, chosen
+from provision.workflows.checkpoint.showing import TRIES, looked_up
 
 ALL = "all"
 Verdict = Literal["whole", "damaged", "unknown"]
@@ -45,18 +45,20 @@ def verified(backend: Backend, step: int | str, console: Progress) -> Verified:
     """step: a number, "latest" or "all". What is replaced or pruned meanwhile is looked for again, or, of all, left out. Raises
     InvalidSpec where there is none."""
     for _ in range(TRIES):
-        folders = _folders(backend) if step == ALL else [chosen(backend, step)]
+        folders, of_latest = _folders(backend, step)
         found = _Run(backend, folders).all(console)
         present = set(backend.folders())
         kept = tuple(one for one in found.checkpoints if one.verdict == "whole" or one.folder in present)
         if kept:
             break
-    return Verified(root=found.root, bytes_read=found.bytes_read, checkpoints=kept)
+    return Verified(root=found.root, bytes_read=found.bytes_read, checkpoints=(*of_latest, *kept))
 
 
-def _folders(backend: Backend) -> list[str]:
-    chosen(backend, "latest")  # refuses where there is none
-    return [str(name) for name in finding.committed(backend)]
+def _folders(backend: Backend, step: int | str) -> tuple[list[str], list[VerifiedCheckpoint]]:
+    """And a row for `latest`, where that is damaged and matters."""
+    folder, damage = looked_up(backend, "latest" if step == ALL else step)  # refuses where there is none
+    rows = [_row(layout.LATEST, "damaged", None, [Damage(".", layout.LATEST, damage.problem)])] if damage else []
+    return [str(name) for name in finding.committed(backend)] if step == ALL else [folder], rows
 
 
 class _Run:

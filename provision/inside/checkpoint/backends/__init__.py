@@ -80,7 +80,7 @@ class Backend(Protocol):
         """
 
     def latest(self) -> str | None:
-        """What was committed last, by name; None where nothing is named."""
+        """What was committed last, by name; None where nothing is named. Raises DamagedFile where what is there was not written."""
 
     def remove(self, *folders: str) -> None:
         """Take away folders, committed or temporary: invisible first, then gone. Nothing happens where one is not there.

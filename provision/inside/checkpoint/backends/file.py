@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ... import fs
 from .. import layout, manifest
 from ..comparing import has_cached
+from .pointing import named_by
 from .traits import Stat, Traits
 
 if TYPE_CHECKING:
@@ -165,10 +166,10 @@ class FileBackend:
 
     def latest(self) -> str | None:
         try:
-            text = fs.read_bytes(self._root / layout.LATEST).decode(errors="replace").strip()
+            content = fs.read_bytes(self._root / layout.LATEST)
         except FileNotFoundError:
             return None
-        return text if layout.parse(text) else None
+        return named_by(content, self.root)
 
     def remove(self, *folders: str) -> None:
         for folder in folders:
@@ -212,7 +213,7 @@ class FileBackend:
         """A rename never replaces a folder that holds something, so of two jobs that save one step each gets a generation."""
         name = self._next_generation(step)
         while True:
-            fs.write_synced(pointer, f"{name}\n".encode())
+            fs.write_synced(pointer, layout.pointer(str(name)))
             try:
                 os.rename(self._root / folder, self._root / str(name))
             except OSError as error:

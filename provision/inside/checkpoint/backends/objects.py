@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from .. import layout, manifest
 from . import sweeping
+from .pointing import named_by
 from .stores import each
 from .traits import Stat, Traits
 
@@ -118,7 +119,7 @@ class ObjectBackend:
         self._require(manifest.loads(content, f"{self.root}/{place}/{manifest.NAME}"))
         try:
             self._store.put(f"{place}/{manifest.NAME}", content)
-            self._store.put(layout.LATEST, f"{place}\n".encode())
+            self._store.put(layout.LATEST, layout.pointer(place))
         except BaseException:
             layout.abandoned.add(place)
             self._store.delete(f"{place}/{manifest.NAME}")
@@ -130,10 +131,10 @@ class ObjectBackend:
 
     def latest(self) -> str | None:
         try:
-            text = self._store.get(layout.LATEST).decode(errors="replace").strip()
+            content = self._store.get(layout.LATEST)
         except FileNotFoundError:
             return None
-        return text if layout.parse(text) else None
+        return named_by(content, self.root)
 
     def remove(self, *folders: str) -> None:
         markers = [folder for folder in folders if layout.target(folder)]
