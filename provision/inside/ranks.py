@@ -131,14 +131,21 @@ def _second_connection(store: Any) -> Any:
 def through_group(group: Any = None) -> Ranks:
     """Ranks of a process group (the default one): two all-gathers per meeting, with the group's own time-out.
 
-    The name of the meeting is sent along: ranks that are at different ones raise, instead of mixing up what they say.
+    The name of the meeting is sent along: ranks that are at different ones raise, instead of mixing up what they say. Where a collective
+    fails, `exchange` raises GroupBroken.
     """
     from torch import distributed
+
+    from .smoke.meeting import GroupBroken
 
     rank, world_size = distributed.get_rank(group), distributed.get_world_size(group)
 
     def exchange(name: str, payload: Any) -> list[Any]:
-        said = [json.loads(text) for text in _all_gather(json.dumps([name, payload]).encode(), world_size, group)]
+        try:
+            parts = _all_gather(json.dumps([name, payload]).encode(), world_size, group)
+        except RuntimeError as error:  # torch's own are children of it
+            raise GroupBroken(f"a collective failed at {name}: {error}") from error
+        said = [json.loads(text) for text in parts]
         if any(other != name for other, _ in said):
             names = ", ".join(f"rank {place} at {other!r}" for place, (other, _) in enumerate(said))
             raise RuntimeError(f"the ranks are not at the same meeting: {names}")

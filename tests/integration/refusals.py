@@ -71,6 +71,18 @@ def wrapper() -> Any:
     return [said, here["a"].a.tolist()]
 
 
+def bad_options() -> Any:
+    """On rank 1 alone: told to both, and the saves after it are of the same step on both."""
+    root, state = FOLDER / "options", {"a": torch.ones(2)}
+    bad: list[dict[str, Any]] = [{"step": -1}, {"step": "4"}, {"step": 1, "unchanged": "mtime"}]
+    given = bad if RANK == 1 else [{"step": 1}] * 3
+    told = [refusal(partial(checkpoint.save, state, root, ranks=US, **options)) for options in given]
+    told.append(refusal(lambda: checkpoint.save_async(state, root, ranks=US, step=-2 if RANK == 1 else 1).result()))
+    for step in (3, 4):
+        checkpoint.save(state, root, step=step, ranks=US)
+    return [told, checkpoint.list_steps(root)]
+
+
 def part() -> Any:
     """Fewer names than are there, other types of the same kind, and numbers as keys: what is there stays the object that it was."""
     there = {"a": torch.ones(3), "b": torch.ones(3), "many": {0: {"step": 3, "m": torch.ones(1)}, 1: {"step": 4, "m": torch.ones(1)}}}
@@ -254,6 +266,7 @@ def main() -> dict[str, Any]:
     cases = (
         misfits,
         wrapper,
+        bad_options,
         part,
         pickled,
         damage,

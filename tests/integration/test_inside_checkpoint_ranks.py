@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from provision.inside import checkpoint
+from tests.integration.scripts import run_ranks
 from tests.integration.smoking import PYTHON, environment
 
 PROJECT = Path(__file__).parents[2]
@@ -29,3 +31,16 @@ def test_a_rank_that_dies_or_stops_in_a_save_is_named_and_nothing_is_committed(t
         "SIGKILL 0 with the store": [0],
         "eight": ["done"] * 8,
     }
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("save", ["NotCommitted", [], "step 2 was not committed: some rank"]),
+        ("load", ["CheckpointError", [], "nothing was loaded from ROOT"]),
+    ],
+)
+def test_where_ranks_meet_in_collectives_a_dead_one_is_the_same_error(tmp_path: Path, what: str, told: list[object]) -> None:
+    """Which one it was, a failed collective does not tell."""
+    assert run_ranks("groups.py", str(tmp_path / "root"), what, world_size=2) == [told, ["left"]]
+    assert checkpoint.list_steps(tmp_path / "root") == [1]

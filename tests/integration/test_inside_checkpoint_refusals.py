@@ -37,6 +37,15 @@ def test_tensors_that_wrap_others_are_refused_by_name(everyones: list[dict[str, 
     assert [found["unsavable"]["wrapper"][1].removeprefix("nothing was saved: rank 1: ") for found in everyones] == [problem] * 2
 
 
+def test_bad_options_of_one_rank_are_told_to_all(everyones: list[dict[str, Any]]) -> None:
+    """Or the ranks would be one save apart for good."""
+    others, own = (found["bad_options"][0] for found in everyones)
+    assert [name for name, _ in own] == ["ValueError", "TypeError", "ValueError", "ValueError"]
+    assert own[2][1] == "unchanged='mtime': it is 'content' or 'version'"
+    assert others == [["CheckpointError", f"nothing was saved: rank 1: {name}: {text}"] for name, text in own]
+    assert [found["bad_options"][1] for found in everyones] == [[3, 4]] * 2
+
+
 def test_a_part_is_read_into_what_is_there(everyones: list[dict[str, Any]]) -> None:
     assert [found["part"] for found in everyones] == [[[1.0] * 3, ["a", "many"], 4, 1.0, [1]]] * 2
 

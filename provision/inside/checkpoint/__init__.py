@@ -86,11 +86,9 @@ def save(
     for_dcp: write what `dcp.load` needs too; rank 0 then imports torch.distributed.checkpoint, which takes seconds on a slow disk.
 
     Raises NotCommitted, on every rank, where a rank failed or fell silent: nothing new is visible, and what was there still is.
-    CheckpointError, on every rank too, where a state dict holds what cannot be saved, or the ranks' do not fit together; ValueError
-    where the step is no number from 0 on.
+    CheckpointError, on every rank too, where a state dict holds what cannot be saved, or the ranks' do not fit together; where the
+    step is no number from 0 on, or `unchanged` is neither, ValueError or TypeError on the rank that was given it.
     """
-    if unchanged not in (saving.CONTENT, saving.VERSION):
-        raise ValueError(f"unchanged={unchanged!r}: it is {saving.CONTENT!r} or {saving.VERSION!r}")
     us, backend = _ranks(ranks, deadline_s), open_root(root, **options)
     return saving.save(state_dict, backend, step, us, incremental=incremental, unchanged=unchanged, for_dcp=for_dcp, progress=progress)
 

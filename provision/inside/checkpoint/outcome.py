@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import fs
-from ..smoke.meeting import RanksMissing
+from ..smoke.meeting import GroupBroken, RanksMissing
 from . import manifest, space
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class NotCommitted(manifest.CheckpointError):
-    """The new checkpoint is not there; `ranks` are those that failed, `errno` what the first of them was told (0: nothing).
+    """The new checkpoint is not there; `ranks` are those that failed (none where that is not known), `errno` what the first of them was
+    told (0: nothing).
 
     is_certain: False where rank 0 fell silent while it published, or the store of the ranks was lost then: the checkpoint may be there,
     and `list_steps` tells.
@@ -67,4 +68,4 @@ def failure_of(error: Exception) -> fs.RankFailed:
         return error
     if isinstance(error, RanksMissing):
         return fs.RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")
-    return fs.RankFailed((0,), errno.ECONNRESET, str(error))
+    return fs.RankFailed(() if isinstance(error, GroupBroken) else (0,), errno.ECONNRESET, str(error))

@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from ..ranks import Ranks
 
 
-def plan_save(state_dict: Mapping[str, Any], ranks: Ranks, for_dcp: bool = True) -> Plan:
+def plan_save(state_dict: Mapping[str, Any], ranks: Ranks, for_dcp: bool = True, problem: Exception | None = None) -> Plan:
     """Raises CheckpointError, on every rank, where a state dict holds what cannot be saved, or where ranks hold different boxes of
-    one tensor's place or different shapes of one tensor."""
+    one tensor's place or different shapes of one tensor. problem: why this rank cannot save at all; raised here, and told to the others."""
     items: list[Item] = []
     paths: dict[str, tuple[Any, ...]] = {}
-    problem = None
     try:
-        items, paths = local_items(state_dict)
+        items, paths = local_items(state_dict) if problem is None else ([], {})
     except Exception as error:  # whatever it is, the others wait for word of it
         problem = error
     try:

@@ -64,10 +64,10 @@ def save(
     for_dcp: bool = True,
     progress: Callable[[Doing], None],
 ) -> SaveReport:
-    step = checked_step(step)
     BACKGROUND.finish()
     started = time.monotonic()
-    plan = plan_save(state_dict, ranks, for_dcp)
+    step, problem = _checked(step, unchanged)
+    plan = plan_save(state_dict, ranks, for_dcp, problem)
     stamps: dict[Place, Stamp] = {}
     try:
         streams.wait_for(streams.of(item.data for item in plan.items if not item.is_object))
@@ -91,10 +91,10 @@ def save_async(
     incremental: bool,
     progress: Callable[[Doing], None],
 ) -> Future[SaveReport]:
-    step = checked_step(step)
     BACKGROUND.finish()
     started = time.monotonic()
-    plan = plan_save(state_dict, ranks)
+    step, problem = _checked(step)
+    plan = plan_save(state_dict, ranks, problem=problem)
     planned = time.monotonic()
     try:
         copied = SNAPSHOT.take(plan)
@@ -116,6 +116,17 @@ def checked_step(step: int) -> int:
     if number is None or number < 0:
         raise ValueError(f"step={step!r}: it must be a whole number from 0 on")
     return number
+
+
+def _checked(step: int, unchanged: str = CONTENT) -> tuple[int, Exception | None]:
+    """What is wrong with what this rank was given is told where the ranks meet first: were it raised here, the others would wait there, and
+    be one save behind from then on."""
+    try:
+        if unchanged not in (CONTENT, VERSION):
+            raise ValueError(f"unchanged={unchanged!r}: it is {CONTENT!r} or {VERSION!r}")
+        return checked_step(step), None
+    except (ValueError, TypeError) as error:
+        return 0, error
 
 
 def _raising(error: Exception) -> Callable[[Doing], None]:

@@ -31,7 +31,8 @@ class RankFailed(OSError):
 
     def __str__(self) -> str:
         place = f": {self.filename}" if self.filename else ""
-        return f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}: {self.strerror}{place}"
+        who = f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}" if self.ranks else "some rank"
+        return f"{who}: {self.strerror}{place}"
 
 
 def barrier(name: str, ranks: Ranks) -> None:

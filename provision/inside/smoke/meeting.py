@@ -49,6 +49,10 @@ class StoreLost(Exception):
     """The process that hosts the store (rank 0, or torchrun's agent) is gone."""
 
 
+class GroupBroken(StoreLost):
+    """A collective that the ranks meet in failed, as it does where a rank is gone; it does not tell which."""
+
+
 class Mailbox:
     """JSON under keys of the store, read without waiting."""
 

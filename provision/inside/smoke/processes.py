@@ -18,6 +18,8 @@ ALIVE, STOPPED, GONE, UNKNOWN = "alive", "stopped", "gone", "unknown"
 PROC = Path("/proc")
 COMMAND_LETTERS = 240
 POLL_S = 0.1
+# Where proc(5) has a process's state letter: it cannot be read here.
+HIDDEN = "?"
 
 
 def own_identity() -> list[str]:
@@ -35,6 +37,8 @@ def state(identity: list[str]) -> str:
     if space != _space():
         return UNKNOWN
     letter, found = _status(int(number))
+    if letter == HIDDEN:
+        return UNKNOWN
     if found != started or letter in "ZX":
         return GONE
     return STOPPED if letter in "Tt" else ALIVE
@@ -84,19 +88,32 @@ def _space() -> str:
 
 
 def _status(number: int) -> tuple[str, str]:
-    """State letter and start time in clock ticks (proc(5), fields 3 and 22); empty where there is no such process."""
+    """State letter and start time in clock ticks (proc(5), fields 3 and 22); empty where there is no such process, or it is hidden."""
     fields = _fields(str(number))
     return fields[0], fields[19]
 
 
 def _fields(number: str) -> list[str]:
-    """From the third field of proc(5)'s stat on: state, parent and so on."""
+    """From the third field of proc(5)'s stat on: state, parent and so on. What cannot be read is of a process that is gone only if the
+    kernel says so too: /proc may be mounted so that it hides those of others (hidepid=2)."""
     try:
         text = (PROC / number / "stat").read_text()
-    except OSError:
-        return ["X", *[""] * 19]
+    except OSError as error:
+        is_absent = isinstance(error, (FileNotFoundError, ProcessLookupError))
+        return ["X" if is_absent and not _is_there(int(number)) else HIDDEN, *[""] * 19]
     # The second field, the command in parentheses, may itself hold spaces and parentheses.
     return text.rpartition(")")[2].split()
+
+
+def _is_there(number: int) -> bool:
+    """Whether a signal could be sent, or would be refused."""
+    try:
+        os.kill(number, 0)
+    except (ProcessLookupError, OverflowError):  # the latter is a number that none has
+        return False
+    except OSError:
+        return True
+    return True
 
 
 if __name__ == "__main__":
