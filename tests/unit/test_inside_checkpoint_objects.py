@@ -100,6 +100,19 @@ def test_what_is_removed_leaves_what_others_need_until_they_are_removed_too(root
     assert {path.partition("/")[0] for path in objects(root)} == {"latest", third.folder}
 
 
+def test_what_is_seen_to_be_damaged_after_it_was_referred_to_is_written(root: str) -> None:
+    first = save(root, 1, {"a": big("a"), "b": big("b"), "small": b"s"})
+    backend = open_root(root)
+    held = finding.read_manifest(backend, first.folder).objects
+    for name in ("a", "small"):
+        memory.MemoryFileSystem().pipe_file(f"{root}/{first.folder}/{held[name].file}", b"x" * held[name].size)
+    made = save(root, 2, {"a": big("a"), "b": big("b"), "small": b"s"}, progress=lambda _: verify(root, step=1))
+    assert (made.done.written, made.done.linked) == (BIG + 1, BIG)
+    homes = {entry.name: entry.home for entry in finding.read_manifest(backend, made.folder).files}
+    assert (homes[held["a"].file], homes[held["b"].file]) == (None, first.folder)
+    assert verify(root) == []
+
+
 def test_a_step_that_is_saved_again_may_refer_to_its_older_generation(root: str) -> None:
     folders = [save(root, 1, {"a": big("a"), "b": letter * 9}).folder for letter in (b"1", b"2", b"3")]
     assert [layout.parse(folder).generation for folder in folders] == [0, 1, 2]  # type: ignore[union-attr]
