@@ -225,8 +225,9 @@ def test_buildah_builds_the_same_environment(context: Path, docker_base: str, ou
 
 @contextlib.contextmanager
 def storage() -> Iterator[tuple[str, list[str]]]:
-    """A place of its own for images of buildah and podman, as skopeo names it and as their options. podman wants a short path."""
-    with tempfile.TemporaryDirectory() as folder:
+    """A place of its own for images of buildah and podman, as skopeo names it and as their options. podman wants a short path,
+    of at most 50 letters."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         root, running = f"{folder}/storage", f"{folder}/running"
         try:
             yield f"[overlay@{root}+{running}]", ["--root", root, "--runroot", running, "--storage-driver", "overlay"]
