@@ -263,14 +263,18 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_podman_and_buildah_take_the_layout(built: Image) -> None:
     with storage() as (_, flags):
-        pull = ["podman", *flags, "pull", "--quiet", f"oci:{built.layout}"]
-        pulled = subprocess.run(pull, capture_output=True, text=True, check=True).stdout.strip()
-        assert f"sha256:{pulled}" == built.image_id
+        # Both make the path the image's name, so it must be one: not every folder above is (".nox" is not).
+        place, source = built.layout.parent, f"oci:{built.layout.name}"
+        done = subprocess.run(["podman", *flags, "pull", "--quiet", source], cwd=place, capture_output=True, text=True, check=False)
+        pulled = done.stdout.strip()
+        assert f"sha256:{pulled}" == built.image_id, done.stderr
         limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]  # podman's own may be above what this machine allows
         run = ["podman", *flags, "run", "--rm", "--network", "none", *limits, pulled]
         done = subprocess.run([*run, "sh", "-c", "greet; id -u"], capture_output=True, text=True, check=False)
         assert done.stdout.split() == ["hello", "1000"], done.stderr
         if shutil.which("buildah"):
-            subprocess.run(["buildah", *flags, "from", "--name", "taken", f"oci:{built.layout}"], check=True, capture_output=True)
+            take = ["buildah", *flags, "from", "--name", "taken", source]
+            done = subprocess.run(take, cwd=place, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
             shown = subprocess.run(["buildah", *flags, "inspect", "taken"], check=True, capture_output=True, text=True).stdout
             assert json.loads(shown)["FromImageID"] == pulled
