@@ -75,7 +75,7 @@ class Console:
     def _rich(self) -> rich.console.Console:
         from rich.console import Console as RichConsole
 
-        return RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        return RichConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         if not self.as_json or self.verbose:

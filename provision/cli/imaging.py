@@ -65,7 +65,7 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
     if dry_run:
         from provision.workflows.preview import build_preview
 
-        steps = [step for step in build_preview(context, wish) if step["stage"] == "image"]
+        steps = [step for step in build_preview(context, wish, outputs) if step["stage"] == "image"]
         return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
     wanted, made, anew = workflow.build_image(context, wish, outputs, options["compression"], tags)
     import shlex

@@ -125,7 +125,7 @@ BUILD_OPTIONS = ("torch", "cuda", "python", "gpu", "driver", "glibc", "platform"
 
 # How an image is run, beyond what its environment needs.
 running = options(
-    click.option("--shm", "shm_gib", type=click.IntRange(1), default=8, show_default=True, help="GiB of shared memory."),
+    click.option("--shm", "shm_gib", type=click.IntRange(1), help="GiB of shared memory.  [default: 8]"),
     click.option("--mount", "mounts", multiple=True, metavar="HOST:CONTAINER[:ro]", help="A folder or a named volume; several times."),
     click.option("--host-network", is_flag=True, help="The host's own network, for ranks on several hosts."),
     click.option("--user", metavar="UID:GID", help="Run as this user.  [default: the image's, 1000:1000]"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from provision.model import LockedPackage
 from provision.pipeline import image as images
@@ -14,7 +15,7 @@ from provision.workflows.keep import check_place, check_unedited, dockerfile_tex
 from provision.workflows.plan import Context, Plan, Wish, plan
 
 
-def build_preview(context: Context, wish: Wish) -> list[dict[str, str]]:
+def build_preview(context: Context, wish: Wish, outputs: Sequence[images.Output] = ()) -> list[dict[str, str]]:
     """Stage by stage, what `build` would do now. Raises what `build` would raise before its first change."""
     wanted = lockable(plan(context, wish), wish)
     check_place(wanted)
@@ -22,7 +23,7 @@ def build_preview(context: Context, wish: Wish) -> list[dict[str, str]]:
         register.check_name(wanted.name)
     steps = [{"stage": "render", "would": _render(wanted)}, {"stage": "lock", "would": _lock(wanted, wish)}]
     steps.append({"stage": "prefix", "would": _prefix(wanted, wish)})
-    steps.append({"stage": "image", "would": _image(wanted, wish)})
+    steps.append({"stage": "image", "would": _image(wanted, wish, outputs)})
     steps.append({"stage": "smoke", "would": "test the prefix, and the image if there is one" if wish.smoke else "skip (--no-smoke)"})
     steps.append({"stage": "kernel", "would": _kernel(wanted, wish)})
     return steps
@@ -49,10 +50,14 @@ def _prefix(wanted: Plan, wish: Wish) -> str:
     return f"{'replace' if found else 'make'} {wanted.prefix_path}"
 
 
-def _image(wanted: Plan, wish: Wish) -> str:
+def _image(wanted: Plan, wish: Wish, outputs: Sequence[images.Output]) -> str:
     if wish.image == "skip":
         return "skip (--no-image)"
     base = images.chosen_base(wanted.resolution.spec.base)
+    if any(to.path is not None for to in outputs):
+        for to in outputs:
+            images.check_output(to)
+        return f"make an image of it on {base}; {', '.join('load it' if to.path is None else f'write {to}' for to in outputs)}"
     if images.is_stored(base):
         return f"make an image of it on {base}, and load it if a Docker engine answers"
     if wish.image == "demand":

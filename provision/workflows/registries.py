@@ -75,16 +75,17 @@ def _attach(context: Context, name: str, known: Mapping[str, Any], made: Image, 
 def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = ()) -> Pulled:
     """`provision image pull`: an image of any maker into the engine, or to paths. What a pull that broke off left is gone on with."""
     wanted = outputs or (images.output("docker"),)
+    for to in outputs:
+        images.check_output(to)
     client = _engine(outputs) if any(to.path is None for to in wanted) else None
     remote = images.find_remote(images.target(place))
     layout = context.where.pulled / remote.digest.removeprefix("sha256:")
     with held(context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait):
-        stays = images.is_whole(layout)  # as a base that was pulled
         if client is None or len(wanted) > 1 or not images.has(client, remote.config_digest):
             images.pull(remote, layout, context.progress, near=_near(context.where, wanted))
         for to in wanted:
             _deliver(context, remote, layout, to, client)
-        if not stays:
+        if layout.name not in _named(context.where):  # as a base
             shutil.rmtree(layout, ignore_errors=True)
     _sweep(context)
     return Pulled(reference=remote.at.at(remote.digest), image_id=remote.config_digest, places=tuple(map(str, wanted)))
@@ -172,7 +173,7 @@ def _pull_base(context: Context, at: images.Target, kept: Path | None) -> Path:
 def _sweep(context: Context) -> None:
     """Remove pulls that broke off and were not gone on with, and bases whose name means another one by now."""
     pulled = context.where.pulled
-    named = {note.read_text(encoding="utf-8").strip() for note in pulled.glob("names/*")}
+    named = _named(context.where)
     for layout in [path for path in pulled.glob("*") if path.name not in named and path.name != "names"]:
         with contextlib.suppress(OSError, Taken):
             last = max(path.stat().st_mtime for path in (layout, *layout.glob("*")))
@@ -195,6 +196,11 @@ def _kept(where: Folders, at: images.Target) -> Path | None:
     except FileNotFoundError:
         return None
     return layout if images.is_whole(layout) else None
+
+
+def _named(where: Folders) -> set[str]:
+    """The layouts of all bases that were pulled."""
+    return {note.read_text(encoding="utf-8").strip() for note in where.pulled.glob("names/*")}
 
 
 def _note(where: Folders, at: images.Target) -> Path:

@@ -15,7 +15,7 @@ def image_contract(
     context: Context, wish: Wish, format: images.Format, asked: images.Asked, command: Sequence[str], remake: Sequence[str]
 ) -> str:
     """`provision image contract`: how an environment's image is run, for one kind of engine. The lock decides its name."""
-    images.check_contract(format, asked)
+    images.check_contract(format, asked, command)
     wanted = plan(context, wish)
     values = images.contract_context(wanted.resolution, _image_reference(wanted, asked), command, asked)
     return render.render_contract(format, values, remake=remake, templates=wanted.templates)

@@ -145,6 +145,8 @@ def build_image(
     outputs: where it goes beside our own folder; none: into the engine. No engine is needed for paths.
     compression: of the layers in OCI layouts and archives. tags: more names in the engine, and the names in outputs.
     """
+    for to in outputs:
+        images.check_output(to)
     to_engine = not outputs or any(to.path is None for to in outputs)
     client = images.demand_engine("name a place on disk with --output") if to_engine else images.engine()[0]
     with planned(context, wish) as wanted:
@@ -159,6 +161,11 @@ def build_image(
         if client is not None and to_engine:
             for name in tags:
                 images.tag(client, replace(image, reference=name))
+        result = BuildResult(
+            name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
+            image=image, kernel=None, smoke=(),
+        )  # fmt: skip
+        write_passport(context, result, wanted.asked)
         for to in outputs:
             if to.path is not None:
                 method: images.Method = compression if to.kind in images.COMPRESSED else "none"
@@ -166,11 +173,6 @@ def build_image(
                 images.export(packed, to, context.progress, tags)
                 if packed.manifest_digest != image.manifest_digest:
                     context.progress.say(f"{to}: {packed.manifest_digest}, compressed with {method}")
-        result = BuildResult(
-            name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
-            image=image, kernel=None, smoke=(),
-        )  # fmt: skip
-        write_passport(context, result, wanted.asked)
         return wanted, image, made
 
 

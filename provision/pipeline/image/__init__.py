@@ -17,6 +17,7 @@ from provision.pipeline.image.contract import check as check_contract
 from provision.pipeline.image.contract import context as contract_context
 from provision.pipeline.image.dockerfile import dockerfile_context
 from provision.pipeline.image.exporting import COMPRESSED, Output, export, output
+from provision.pipeline.image.exporting import check_free as check_output
 from provision.pipeline.image.jupyter import LOOPBACK, TOKEN, Notebook, notebook
 from provision.pipeline.image.loading import bring, has, load, remove, tag
 from provision.pipeline.image.materials import Looked, bill, documents, look
@@ -68,6 +69,7 @@ __all__ = [
     "bring",
     "build",
     "check_contract",
+    "check_output",
     "chosen_base",
     "clear",
     "cli_flags",

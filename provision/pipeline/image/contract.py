@@ -15,6 +15,7 @@ from provision.pipeline.image.contents import PYTHON, WORKSPACE
 
 Format = Literal["docker", "compose", "slurm-pyxis", "kubernetes", "devcontainer"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+SHM_GIB = 8
 
 _MOUNT = re.compile(r"(/[^:,\s]*|[A-Za-z0-9][A-Za-z0-9_.-]*):(/[^:,\s]*)(?::(ro|rw))?")
 _USER = re.compile(r"\d+:\d+")
@@ -39,10 +40,10 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a user may choose beyond what the environment needs. shm_gib: of shared memory. reference: what the image is called
-    where it runs. user: as uid:gid, where it is not to be the image's own."""
+    """What a user may choose beyond what the environment needs. shm_gib: of shared memory, else SHM_GIB. reference: what the image is
+    called where it runs. user: as uid:gid, where it is not to be the image's own."""
 
-    shm_gib: int = 8
+    shm_gib: int | None = None
     host_network: bool = False
     mounts: tuple[Mount, ...] = ()
     user: str | None = None
@@ -64,8 +65,14 @@ def user(text: str) -> str:
     return text
 
 
-def check(format: Format, asked: Asked) -> None:
+def check(format: Format, asked: Asked, command: Sequence[str] = ()) -> None:
     """InvalidSpec for what was asked for and cannot be had in that format, with the reason."""
+    if format == "slurm-pyxis" and asked.user:
+        raise InvalidSpec("No user can be written for slurm-pyxis: enroot runs as whoever submits.", advice="Leave --user out.")
+    if format == "slurm-pyxis" and asked.shm_gib:
+        raise InvalidSpec("No size can be written for slurm-pyxis: /dev/shm is the host's.", advice="Leave --shm out.")
+    if format == "devcontainer" and command:
+        raise InvalidSpec("No command can be written for devcontainer: an editor starts what it needs.", advice="Leave it out.")
     for mounted in asked.mounts:
         if reason := _unfit(format, mounted):
             raise InvalidSpec(f"The mount {_volume(mounted)} cannot be written for {format}: {reason}.", advice="Name another source.")
@@ -84,9 +91,10 @@ def _unfit(format: Format, mounted: Mount) -> str:
 
 def needs(resolution: Resolution, asked: Asked = Asked()) -> tuple[Need, ...]:
     """In the order in which they are shown."""
+    shm_gib = asked.shm_gib or SHM_GIB
     common = [
         Need(what="init", docker=("--init",), reason="reaps DataLoader workers and passes signals on"),
-        Need(what="shm", docker=(f"--shm-size={asked.shm_gib}g",), reason="DataLoader and NCCL share memory there; the default is 64 MB"),
+        Need(what="shm", docker=(f"--shm-size={shm_gib}g",), reason="DataLoader and NCCL share memory there; the default is 64 MB"),
         Need(what="stack", docker=("--ulimit", f"stack={STACK}"), reason="64 MiB of stack for threads of compiled code"),
     ]
     if resolution.cuda is not None:
@@ -129,7 +137,7 @@ def context(resolution: Resolution, reference: str, command: Sequence[str], aske
         "name": resolution.spec.name,
         "reason": {what: need.reason for what, need in wanted.items()},
         "reference": asked.reference or reference,
-        "shm_gib": asked.shm_gib,
+        "shm_gib": asked.shm_gib or SHM_GIB,
         "stack": STACK,
         "uid": int(uid),
         "user": asked.user,

@@ -17,12 +17,14 @@ from typing import Literal
 from provision.errors import InvalidSpec, NoSpace, Taken
 from provision.model import Image, Progress
 from provision.pipeline.image import kept, loading, oci, tar
+from provision.pipeline.image.stored import LISTS
 
 Kind = Literal["docker", "oci", "oci-archive", "docker-archive"]
 
 COMPRESSED: tuple[Kind, ...] = ("oci", "oci-archive")  # whose layers may be; docker's readers do not know every kind
 # What lies in a layout: of the specification, of `docker save`, and of ours.
 _OF_A_LAYOUT = {"blobs", "index.json", "oci-layout", "manifest.json", "repositories", kept.FILE, oci.MARK}
+_ELSEWHERE = "Name another place."
 _FORM = re.compile(r"(docker)|(oci|oci-archive|docker-archive):(.+)")
 
 
@@ -49,11 +51,10 @@ def output(text: str) -> Output:
 def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = ()) -> None:
     """Write the image to a path; what was there is replaced when the new one is whole. names: in place of its own.
 
-    Taken where something else is there: only a layout or a file is replaced. NoSpace where the disk is full.
+    Taken as by `check_free`. NoSpace where the disk is full.
     """
-    assert to.path is not None
-    path = Path(os.path.realpath(to.path))  # a link stays one: what it leads to is replaced
-    _refuse_other(to.kind, path)
+    check_free(to)
+    path = _real(to)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if to.kind == "oci":
@@ -68,26 +69,46 @@ def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = 
         raise
 
 
-def _refuse_other(kind: Kind, path: Path) -> None:
-    if kind == "oci":
-        in_the_way = path.exists() and not (path / "oci-layout").is_file() and not (path.is_dir() and not any(path.iterdir()))
-    else:
-        in_the_way = path.exists() and not path.is_file()
-    if in_the_way:
-        raise Taken(f"{path} is there and is no {'image layout' if kind == 'oci' else 'file'}.", advice="Name another place.")
-    if kind == "oci" and _images_in(path) > 1:
-        raise Taken(f"{path} is a layout of several images; it would be replaced whole.", advice="Name another place.")
-    if kind == "oci" and path.is_dir() and (other := sorted(item.name for item in path.iterdir() if item.name not in _OF_A_LAYOUT)):
-        raise Taken(f"{path} holds more than an image layout, {other[0]}; it would be replaced whole.", advice="Name another place.")
+def check_free(to: Output) -> None:
+    """Taken where something is there that is not replaced: only a file, an empty folder, and a layout of one image are."""
+    if to.path is None or not (path := _real(to)).exists():
+        return
+    problem, advice = _in_the_way(path) if to.kind == "oci" else "" if path.is_file() else "is there and is no file", _ELSEWHERE
+    if to.kind == "oci" and os.path.ismount(path):
+        problem, advice = "is where a file system is mounted, and cannot be replaced", "Name a folder in it."
+    if problem:
+        raise Taken(f"{path} {problem}.", advice=advice)
 
 
-def _images_in(layout: Path) -> int:
-    """How many a layout holds; one that has several names is one. None where its index cannot be read."""
+def _real(to: Output) -> Path:
+    """Where a link leads: it stays one, and what is there is replaced."""
+    assert to.path is not None
+    return Path(os.path.realpath(to.path))
+
+
+def _in_the_way(path: Path) -> str:
+    """What speaks against replacing a path by a layout, or nothing."""
+    if path.is_dir() and not any(path.iterdir()):
+        return ""
+    if not (path / "oci-layout").is_file():
+        return "is there and is no image layout"
     try:
-        rows = json.loads((layout / "index.json").read_bytes())["manifests"]
-        return len({str(row["digest"]) for row in rows})
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return 0
+        rows = json.loads((path / "index.json").read_bytes())["manifests"]
+        several = len({row["digest"] for row in rows}) > 1 or any(row.get("mediaType") in LISTS for row in rows)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return "has an index that cannot be read; it would be replaced whole"
+    if several:
+        return "is a layout of several images; it would be replaced whole"
+    foreign = next(_foreign(path), None)
+    return f"holds more than an image layout, {foreign}; it would be replaced whole" if foreign else ""
+
+
+def _foreign(layout: Path) -> Iterator[str]:
+    yield from sorted(item.name for item in layout.iterdir() if item.name not in _OF_A_LAYOUT)
+    for folder in (layout / "blobs", oci.blobs(layout)):
+        for item in folder.iterdir() if folder.is_dir() else ():
+            if item != oci.blobs(layout) and not (folder != layout / "blobs" and re.fullmatch("[0-9a-f]{64}", item.name)):
+                yield item.relative_to(layout).as_posix()
 
 
 def _copy_layout(image: Image, to: Path, names: Sequence[str]) -> None:

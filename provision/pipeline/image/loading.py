@@ -63,7 +63,7 @@ def is_same(attributes: Mapping[str, Any], image: Image) -> bool:
     config = json.loads(path.read_bytes()) if path.is_file() else None
     if config is None or attributes["RootFS"].get("Layers") != config["rootfs"]["diff_ids"]:
         return False
-    ours, theirs = config.get("config", {}), attributes["Config"]
+    ours, theirs = config.get("config") or {}, attributes["Config"]
     keys = ("Cmd", "Entrypoint", "Env", "Healthcheck", "Labels", "User", "WorkingDir")
     return all((ours.get(key) or None) == (theirs.get(key) or None) for key in keys)
 

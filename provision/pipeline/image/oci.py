@@ -68,7 +68,11 @@ def building(layout: Path) -> Iterator[Path]:
         yield new
         if layout.exists():
             (layout / MARK).touch()
-            layout.rename(old)
+            try:
+                layout.rename(old)
+            except OSError:
+                (layout / MARK).unlink()
+                raise
         new.rename(layout)
         (layout / MARK).unlink()
         _remove(old)  # and not `new`, which may be another run's from now on

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from provision.errors import InvalidSpec, NoSpace, ProvisionError, Taken, ToolFailed, ToolMissing, Unreachable
+from provision.errors import IntegrityError, InvalidSpec, NoSpace, ProvisionError, Taken, ToolFailed, ToolMissing, Unreachable
 from provision.model import Progress
+from provision.pipeline.image.archives import UNREADABLE
 from provision.pipeline.image.bases import BaseImage, chosen_base
 from provision.pipeline.image.layers import PIECE, reading
 
@@ -184,14 +185,17 @@ def keeps_manifests(info: Mapping[str, Any]) -> bool:
 def config_of(archive: Iterable[bytes]) -> str | None:
     """The digest of the config of the image in an archive by `docker save`; None where it holds several, or does not say."""
     hashes, named = {}, None
-    with reading(archive) as members:
-        for member in members:
-            file = members.extractfile(member) if member.isreg() and member.size <= _DOCUMENT else None
-            if file is not None:
-                content = file.read()
-                hashes[member.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
-                named = json.loads(content) if member.name == "manifest.json" else named
-    return hashes.get(named[0]["Config"]) if named is not None and len(named) == 1 else None
+    try:
+        with reading(archive) as members:
+            for member in members:
+                file = members.extractfile(member) if member.isreg() and member.size <= _DOCUMENT else None
+                if file is not None:
+                    content = file.read()
+                    hashes[member.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
+                    named = json.loads(content) if member.name == "manifest.json" else named
+        return hashes.get(named[0]["Config"]) if named is not None and len(named) == 1 else None
+    except (*UNREADABLE, LookupError, TypeError) as error:
+        raise IntegrityError(f"What the engine saves is no archive of an image: {error}.", advice="Load or pull it again.") from error
 
 
 def _pull(client: Client, reference: str, progress: Progress) -> Any:

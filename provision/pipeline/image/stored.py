@@ -126,7 +126,8 @@ def _find(source: Source) -> Found:
 
 def _find_docker(source: Source, content: bytes) -> Found:
     entries = _rows({"images": _json(content, source, "manifest.json")}, "images", source)
-    tags = [[tag for tag in entry.get("RepoTags") or () if isinstance(tag, str)] for entry in entries]
+    told = [entry.get("RepoTags") for entry in entries]
+    tags = [[tag for tag in row if isinstance(tag, str)] if isinstance(row, list) else [] for row in told]
     if len(entries) != 1:
         names = ", ".join(tag for each in tags for tag in each or ["<untitled>"])
         raise InvalidSpec(f"{source.shown} holds several images ({names}).", advice="Save the one that you mean alone.")

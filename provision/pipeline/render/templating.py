@@ -9,7 +9,7 @@ import functools
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -148,6 +148,18 @@ def as_yaml(value: object) -> str:
         return text
     plain = value[:1].isalpha() and all(character.isalnum() or character in "=.*_+-/<>" for character in value)
     return value if plain and value.lower() not in ("yes", "no", "true", "false", "null", "on", "off", "y", "n") else text
+
+
+def as_command(words: Sequence[str]) -> str:
+    """One line that bash reads as exactly these words, whatever is in them."""
+    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
+
+
+def _escaped(word: str) -> str:
+    """bash's $'...'."""
+    plain = (character.isprintable() and character not in "\\'" for character in word)
+    told = (c if keep else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c)) for c, keep in zip(word, plain, strict=True))
+    return f"$'{''.join(told)}'"
 
 
 def as_comment(text: str) -> str:

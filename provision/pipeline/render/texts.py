@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.model import Resolution
-from provision.pipeline.render.templating import Templates, as_comment, page
+from provision.pipeline.render.templating import Templates, as_command, as_comment, page
 from provision.pipeline.render.writing import MADE_BY, sealed, sealed_by
 
 REPORT_MADE_BY = "Made by provision report"
@@ -89,7 +89,7 @@ def render_workflow(
 ) -> str:
     """The text of a CI workflow. Its header names the command that remakes it."""
     file = WORKFLOWS[format]
-    made_by = f"{MADE_BY}{as_comment(made_from)}{templates.origin(file)}; remake with: {as_comment(shlex.join(remake))}"
+    made_by = f"{MADE_BY}{as_comment(made_from)}{templates.origin(file)}; remake with: {as_command(remake)}"
     return sealed_by(made_by, templates.render(file, values))
 
 
@@ -97,5 +97,5 @@ def render_contract(format: str, values: Mapping[str, Any], *, remake: Sequence[
     """An image's run contract, as one kind of engine or scheduler reads it."""
     file = CONTRACTS[format]
     origin = templates.origin(file).replace(" and ", " from ", 1)
-    made_by = f"Made by provision{origin}; remake with: {as_comment(shlex.join(remake))}"
+    made_by = f"Made by provision{origin}; remake with: {as_command(remake)}"
     return templates.render(file, {**values, "made_by": made_by})

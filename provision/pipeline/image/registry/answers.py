@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from provision.errors import IntegrityError, ProvisionError, TimedOut, ToolFailed, ToolMissing, Unreachable
 from provision.pipeline.image.registry.places import Target
@@ -34,7 +35,11 @@ class Answer:
 
 
 class Broken(Exception):
-    """The connection broke, or never came about."""
+    """The connection broke, or never came about. host: with whom, which may be another one than the registry."""
+
+    def __init__(self, words: str, host: str = "") -> None:
+        super().__init__(words)
+        self.host = host
 
 
 def read(to: Target, response: Any, limit: int = LIMIT) -> Answer:
@@ -79,9 +84,13 @@ def rest(attempt: int, answer: Answer | None) -> None:
     time.sleep(min(LONGEST_PAUSE_S, pause))
 
 
-def unreachable(to: Target, error: Exception) -> Unreachable:
-    advice = "See whether its address is right and it runs; then run the same command again: what is there is kept."
-    return Unreachable(f"The registry {to.registry} does not answer.", advice=advice, details=str(error))
+def unreachable(to: Target, broken: Broken) -> Unreachable:
+    again = "then run the same command again: what is there is kept."
+    if broken.host and broken.host != urlsplit(to.base).netloc:
+        message = f"{broken.host}, where the registry {to.registry} sends for its files, does not answer."
+        return Unreachable(message, advice=f"See whether this machine reaches it; {again}", details=str(broken))
+    advice = f"See whether its address is right and it runs; {again}"
+    return Unreachable(f"The registry {to.registry} does not answer.", advice=advice, details=str(broken))
 
 
 def refused(to: Target, purpose: str, answer: Answer) -> ProvisionError:

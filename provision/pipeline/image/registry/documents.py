@@ -51,7 +51,7 @@ class Remote:
 
     @property
     def labels(self) -> dict[str, str]:
-        return dict(json.loads(self.config).get("config", {}).get("Labels") or {})
+        return dict((json.loads(self.config).get("config") or {}).get("Labels") or {})
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ def check_config(at: Target, config: dict[str, Any], layers: int) -> None:
     diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     known = diff_ids if isinstance(diff_ids, list) else []
     fits = len(known) == layers and all(isinstance(one, str) and DIGEST.fullmatch(one) for one in known)
-    run = config.get("config") or {}
+    run = {} if config.get("config") is None else config["config"]  # OCI lets it be null
     kinds = ((run, dict), (run.get("Labels") or {}, dict), (run.get("Env") or [], list)) if isinstance(run, dict) else ((run, dict),)
     if not fits or not all(isinstance(value, kind) for value, kind in kinds):
         raise IntegrityError(f"{at}: its config does not fit its {layers} layers.", advice=_ADVICE)

@@ -109,7 +109,7 @@ def _where_on(registry: Registry, answer: Answer) -> str:
 
 
 def _send_all(registry: Registry, place: str, file: IO[bytes], digest: str, size: int, advance: Callable[[int], None]) -> None:
-    done, failures = 0, 0
+    done, furthest, failures = 0, 0, 0  # a registry may forget what it had taken: only what is new counts as going on
     while done < size:
         file.seek(done)
         piece = file.read(CHUNK)
@@ -117,7 +117,7 @@ def _send_all(registry: Registry, place: str, file: IO[bytes], digest: str, size
             raise IntegrityError(f"{digest} became shorter while it was sent.", advice="`provision image build` makes it again.")
         answer = _send_piece(registry, place, done, piece)
         if answer is not None and answer.status == 202:
-            place, come, failures = _where_on(registry, answer), done + len(piece), 0
+            place, come = _where_on(registry, answer), done + len(piece)
         elif answer is not None and answer.status not in (*BUSY, 404, 416):
             raise refused(registry.to, f"send {digest[:19]}", answer)
         elif failures == TRIES - 1:
@@ -126,6 +126,8 @@ def _send_all(registry: Registry, place: str, file: IO[bytes], digest: str, size
             rest(failures, answer)
             failures += 1
             place, come = _how_far(registry, place, done)
+        if come > furthest:
+            furthest, failures = come, 0
         advance(come - done)
         done = come
     parameters = "&" if "?" in place else "?"

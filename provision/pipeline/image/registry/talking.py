@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -52,7 +53,8 @@ class Registry:
             with response:
                 yield response
         except (requests.RequestException, HTTPError, ConnectionError) as error:
-            raise Broken(str(error)) from error
+            asked = getattr(getattr(error, "request", None), "url", None) or url
+            raise Broken(_without_queries(str(error)), urlsplit(asked).netloc) from error
 
     def _request(self, method: str, url: str, headers: Mapping[str, str] | None, data: bytes | None) -> Any:
         own = self._authorization if self._is_ours(url) else None
@@ -64,18 +66,30 @@ class Registry:
         return url.startswith(self.to.base.partition("/v2/")[0] + "/")
 
 
+def _without_queries(words: str) -> str:
+    """Signed addresses of buckets let whoever reads them in."""
+    return re.sub(r"\?[^\s)'\"]+", "?...", words)
+
+
 def _session() -> Any:
     """A session that takes credentials along to no other host, and none from ~/.netrc either."""
     import requests
 
     class Session(requests.Session):
         def merge_environment_settings(self, url: Any, proxies: Any, *more: Any) -> Any:
-            """No proxy is told what is said to this machine, as with Go's clients."""
-            own = {"http": "", "https": ""} if is_loopback(urlsplit(url).netloc) else {}
-            return super().merge_environment_settings(url, {**own, **(proxies or {})}, *more)
+            return super().merge_environment_settings(url, {**_proxies(url), **(proxies or {})}, *more)
+
+        def rebuild_proxies(self, prepared_request: Any, proxies: Any) -> Any:
+            """Each host to which a redirect leads is judged by itself, and not by what held for the one before."""
+            return super().rebuild_proxies(prepared_request, _proxies(prepared_request.url))  # type: ignore[no-untyped-call]
 
         def rebuild_auth(self, prepared_request: Any, response: Any) -> None:
             if self.should_strip_auth(response.request.url, prepared_request.url):  # type: ignore[no-untyped-call]
                 prepared_request.headers.pop("Authorization", None)
 
     return Session()
+
+
+def _proxies(url: str) -> dict[str, str]:
+    """No proxy is told what is said to this machine, as with Go's clients; else the environment decides."""
+    return {"http": "", "https": ""} if is_loopback(urlsplit(url).netloc) else {}
