@@ -6,9 +6,11 @@ Usage: python behind.py cases|exit|rank FOLDER [RANK]     (the last line printed
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -272,6 +274,54 @@ def what_was_saved_elsewhere_is_written_where_it_is_not(root: Path) -> None:
     assert save(state, root / "two", step=1, unchanged="version").written == 2 * MIB
     assert save(state, root / "one", step=2, unchanged="version").linked == 2 * MIB
     assert is_as(root / "two", state)
+
+
+def in_a_fork(root: Path) -> None:
+    """What a process does that was forked while a save was under way."""
+    state = {"forked": tensor()}
+    save_async(state, root, step=1).result(60)
+    save(state, root, step=2)
+    assert is_as(root, state)
+
+
+@case
+def a_fork_has_no_save_under_way_and_ends(root: Path) -> None:
+    """Workers of a DataLoader are forks."""
+    forked = threading.Event()
+    future = save_async({"a": tensor()}, root, step=1, progress=lambda _: assert_that(forked.wait(120)))
+    child = multiprocessing.get_context("fork").Process(target=in_a_fork, args=(root / "fork",))
+    child.start()
+    child.join(60)
+    ended = not child.is_alive()
+    child.kill()
+    forked.set()
+    assert ended and child.exitcode == 0, child.exitcode
+    assert list_steps(root / "fork") == [1, 2]
+    future.result()
+
+
+def assert_that(true: bool) -> None:
+    assert true
+
+
+@case
+def the_callers_modes_do_not_reach_the_copy(root: Path) -> None:
+    state = {"inferred": tensor(), "small and inferred": torch.ones(3)}
+    with torch.inference_mode():
+        save_async(state, root, step=1).result()
+    for value in state.values():
+        value.add_(1)
+    save_async(state, root, step=2).result()
+    assert is_as(root, state)
+    if not hasattr(torch, "set_default_device"):  # it came with torch 2.0
+        return
+    state = {"elsewhere": tensor(2), "small and elsewhere": torch.ones(3)}
+    torch.set_default_device("meta")
+    try:
+        save_async(state, root, step=3).result()
+    finally:
+        torch.set_default_device("cpu")
+    assert is_as(root, state)
 
 
 def run_cases(folder: Path) -> dict[str, Any]:

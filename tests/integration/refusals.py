@@ -20,6 +20,7 @@ import torch
 from torch import distributed, nn
 
 from provision.inside import checkpoint, ranks
+from provision.inside.checkpoint import backends
 
 try:
     from torch.testing._internal.two_tensor import TwoTensor
@@ -49,6 +50,7 @@ def saved(name: str, state: dict[str, Any], step: int = 1) -> Path:
 def misfits() -> Any:
     """All at once, and nothing is touched."""
     there = {"a": torch.ones(3), "b": torch.ones(2, 2), "c": torch.ones(2), "d": 5, "e": torch.ones(1), "f": {"g": torch.ones(1)}}
+    there["i"] = torch.ones(2, 2)
     root = saved("misfits", there)
     here = {
         "a": torch.zeros(3),
@@ -57,6 +59,7 @@ def misfits() -> Any:
         "d": torch.zeros(1),
         "e": "text",
         "f": {"h": torch.zeros(1)},
+        "i": torch.zeros(2).expand(2, 2),
     }
     said = refusal(lambda: checkpoint.load(here, root, ranks=US))
     return [*said, here["a"].tolist(), here["e"], list(here["f"])]
@@ -81,6 +84,15 @@ def bad_options() -> Any:
     for step in (3, 4):
         checkpoint.save(state, root, step=step, ranks=US)
     return [told, checkpoint.list_steps(root)]
+
+
+def bad_options_of_a_load() -> Any:
+    """On rank 1 alone: told to both, and the load after it is the same on both."""
+    root, here = saved("load options", {"a": torch.ones(2)}), {"a": torch.zeros(2)}
+    given: list[dict[str, Any]] = [{"on_damage": "zzz"}, {"root": "no-such-kind://x"}] if RANK == 1 else [{}, {}]
+    told = [refusal(partial(checkpoint.load, here, ranks=US, **{"root": root, **options})) for options in given]
+    checkpoint.save({"a": torch.full((2,), 2.0)}, root, step=2, ranks=US)
+    return [told, here["a"].tolist(), checkpoint.load(here, root, ranks=US).step, here["a"].tolist()]
 
 
 def part() -> Any:
@@ -170,6 +182,20 @@ def known_to_one() -> Any:
     reports = [checkpoint.save(state, root, step=step, ranks=US, unchanged="version") for step in (2, 3)]
     whole = [checkpoint.verify(root, step=step) == [] for step in (2, 3)]
     return [told, [[report.written >> 20, report.linked >> 20] for report in reports], whole]
+
+
+def damage_beside_equal_content() -> Any:
+    """Both ranks' files hold the same values, and one of them is damaged there: it is found by the one that compares with it."""
+    root, state = FOLDER / "equal", {f"same {RANK}": torch.ones(1000), f"own {RANK}": torch.full((3000,), 2.0 + RANK)}
+    folder = Path(checkpoint.save(state, root, step=1, ranks=US).folder)
+    for rank in range(2) if RANK == 0 else ():
+        record = checkpoint.finding.read_manifest(backends.open_root(root), folder.name).tensors[f"same {rank}"].records[0]
+        with (folder / record.file).open("r+b") as file:
+            file.seek(record.at + record.size - 1)
+            file.write(b"x")
+    US.exchange("damaged", None)
+    report = checkpoint.save(state, root, step=2, ranks=US)
+    return [report.written > 0, checkpoint.verify(root, step=2) == []]
 
 
 def nothing_there() -> Any:
@@ -267,11 +293,13 @@ def main() -> dict[str, Any]:
         misfits,
         wrapper,
         bad_options,
+        bad_options_of_a_load,
         part,
         pickled,
         damage,
         damaged_pointers,
         known_to_one,
+        damage_beside_equal_content,
         nothing_there,
         stateful,
         new_optimizers,

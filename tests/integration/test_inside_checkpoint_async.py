@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 def test_saves_behind_the_training_and_by_version_are_right(tmp_path: Path) -> None:
     found = run("behind.py", "cases", str(tmp_path))
     assert found["problems"] == {}, "\n".join(found["problems"].values())
-    assert found["cases"] == 15
+    assert found["cases"] == 17
 
 
 def test_the_process_does_not_end_before_its_save(tmp_path: Path) -> None:

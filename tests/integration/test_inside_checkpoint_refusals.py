@@ -23,6 +23,7 @@ def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_touched(everyones:
         "c is torch.int64 here, which cannot hold the torch.float32 in the checkpoint",
         "d is a tensor here, and none in the checkpoint",
         "e is no tensor here, and one in the checkpoint",
+        "i is expanded here, so that several elements are one place in memory: load into a copy of it",
     ]
     assert [found["misfits"] for found in everyones] == [["CheckpointError", "; ".join(problems), [0.0] * 3, "text", ["h"]]] * 2
 
@@ -44,6 +45,16 @@ def test_bad_options_of_one_rank_are_told_to_all(everyones: list[dict[str, Any]]
     assert own[2][1] == "unchanged='mtime': it is 'content' or 'version'"
     assert others == [["CheckpointError", f"nothing was saved: rank 1: {name}: {text}"] for name, text in own]
     assert [found["bad_options"][1] for found in everyones] == [[3, 4]] * 2
+
+
+def test_bad_options_of_a_load_are_told_to_all(everyones: list[dict[str, Any]]) -> None:
+    others, own = (found["bad_options_of_a_load"] for found in everyones)
+    assert own[0][0] == ["ValueError", "on_damage='zzz': it is 'refuse' or 'previous'"]
+    name, unknown = own[0][1]
+    assert name == "CheckpointError" and "no-such-kind" in unknown
+    told = (f"ValueError: {own[0][0][1]}", unknown)
+    assert others[0] == [["CheckpointError", f"nothing was loaded: rank 1: {text}"] for text in told]
+    assert [found[1:] for found in (others, own)] == [[[0.0, 0.0], 2, [2.0, 2.0]]] * 2
 
 
 def test_a_part_is_read_into_what_is_there(everyones: list[dict[str, Any]]) -> None:
@@ -81,6 +92,10 @@ def test_a_damaged_latest_or_manifest_is_refused_by_all_or_passed_over_with_word
 def test_a_file_that_one_rank_knows_to_be_damaged_is_linked_by_none(everyones: list[dict[str, Any]]) -> None:
     done = [[[2, 2], [0, 4]], [True, True]]
     assert [found["known_to_one"] for found in everyones] == [[[], *done], [["of 0"], *done]]
+
+
+def test_damage_beside_equal_content_is_found_and_written_anew(everyones: list[dict[str, Any]]) -> None:
+    assert [found["damage_beside_equal_content"] for found in everyones] == [[True, True]] * 2
 
 
 def test_what_is_there_is_listed_where_something_else_was_asked_for(everyones: list[dict[str, Any]]) -> None:

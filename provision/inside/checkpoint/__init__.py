@@ -12,11 +12,12 @@ Without torch work: path, latest, list_steps, verify, prune.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import finding, layout, loading, pruning, saving, verifying
 from .backends import Backend, Traits, open_root
-from .loading import LATEST, PREVIOUS, REFUSE, LoadReport, NoCheckpoint
+from .loading import LATEST, REFUSE, LoadReport, NoCheckpoint
 from .manifest import CheckpointError, DamagedFile
 from .outcome import Doing, NotCommitted
 from .pruning import Pruned
@@ -89,8 +90,8 @@ def save(
     CheckpointError, on every rank too, where a state dict holds what cannot be saved, or the ranks' do not fit together; where the
     step is no number from 0 on, or `unchanged` is neither, ValueError or TypeError on the rank that was given it.
     """
-    us, backend = _ranks(ranks, deadline_s), open_root(root, **options)
-    return saving.save(state_dict, backend, step, us, incremental=incremental, unchanged=unchanged, for_dcp=for_dcp, progress=progress)
+    us, opened = _ranks(ranks, deadline_s), partial(open_root, root, **options)
+    return saving.save(state_dict, opened, step, us, incremental=incremental, unchanged=unchanged, for_dcp=for_dcp, progress=progress)
 
 
 def save_async(
@@ -114,7 +115,7 @@ def save_async(
     us = _ranks(ranks, deadline_s)
     if us.uses_collectives:
         raise ValueError("save_async cannot use ranks that meet in collectives: those are the training's, and this runs beside it")
-    return saving.save_async(state_dict, open_root(root, **options), step, us, incremental=incremental, progress=progress)
+    return saving.save_async(state_dict, partial(open_root, root, **options), step, us, incremental=incremental, progress=progress)
 
 
 def load(
@@ -140,11 +141,10 @@ def load(
     Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint, which lists the steps that are there;
     CheckpointError, with all names that are missing or that stand for something else there, or where a rank did not come; OSError
     where the store fails. On every rank, whichever saw it, with the state dict as it was (unless the store fails while it is read).
+    Where a rank's options are no such, what is wrong with them is raised there, and CheckpointError on the others.
     """
-    if on_damage not in (REFUSE, PREVIOUS):
-        raise ValueError(f"on_damage={on_damage!r}: it is {REFUSE!r} or {PREVIOUS!r}")
     us = _ranks(ranks, deadline_s)
-    return loading.load(state_dict, open_root(root, **options), step, us, on_damage=on_damage, allow_pickle=allow_pickle)
+    return loading.load(state_dict, partial(open_root, root, **options), step, us, on_damage=on_damage, allow_pickle=allow_pickle)
 
 
 def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None:

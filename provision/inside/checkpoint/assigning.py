@@ -29,14 +29,14 @@ def own_share(items: Sequence[Item], problem: Exception | None, ranks: Ranks) ->
     return [item for item, key in zip(items, own) if writers[_place(key)] == ranks.rank]
 
 
-def meet(name: str, ranks: Ranks, word: Any, problem: Exception | None) -> list[Any]:
-    """Every rank's word; raises the problem on the rank that has one, and CheckpointError on the others."""
+def meet(name: str, ranks: Ranks, word: Any, problem: Exception | None, *, lost: str = "nothing was saved") -> list[Any]:
+    """Every rank's word; raises the problem on the rank that has one, and CheckpointError on the others, which begins with `lost`."""
     said = ranks.exchange(name, [word, None if problem is None else _in_words(problem)])
     if problem is not None:
         raise problem
     for rank, (_, theirs) in enumerate(said):
         if theirs is not None:
-            raise CheckpointError(f"nothing was saved: rank {rank}: {theirs}")
+            raise CheckpointError(f"{lost}: rank {rank}: {theirs}")
     return [theirs for theirs, _ in said]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,7 +42,13 @@ class Result(Future, Generic[T]):  # type: ignore[type-arg]
 
 
 class Background:
+    """Make one, for the whole process. A fork has none of its threads: what is under way is not its own, and it begins anew."""
+
     def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._last: Result[Any] | None = None
 

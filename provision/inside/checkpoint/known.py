@@ -36,4 +36,4 @@ class Known:
     def before(self, piece: Item) -> tuple[manifest.Record, manifest.FileEntry] | None:
         """The same box of the tensor of this name, or the object; its type may have been another."""
         record = self._boxes.get((piece.name, piece.offsets, piece.sizes))
-        return self.record(record.sha256) if record else None
+        return (record, self._names[record.file]) if record else None

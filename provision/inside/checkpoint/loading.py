@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .. import fs
 from ..smoke.meeting import RanksMissing, StoreLost
-from . import finding, layout, manifest, matching, saving, streams, suspects, verifying
+from . import assigning, finding, layout, manifest, matching, saving, streams, suspects, verifying
 from .busy import until_all_are_done
 from .planning import is_stateful
 from .reading import Reader
@@ -72,9 +72,18 @@ class Ready:
     bytes: int
 
 
-def load(state_dict: dict[str, Any], backend: Backend, step: int | str, ranks: Ranks, *, on_damage: str, allow_pickle: bool) -> LoadReport:
+def load(
+    state_dict: dict[str, Any],
+    opened: Callable[[], Backend],
+    step: int | str,
+    ranks: Ranks,
+    *,
+    on_damage: str,
+    allow_pickle: bool,
+) -> LoadReport:
     BACKGROUND.finish()  # its meetings are these ranks' too; and what it saves is then there
     try:
+        backend = _agreed(opened, on_damage, ranks)
         for _ in range(TRIES):
             folders, refused = _chosen_by_rank_0(backend, step, on_damage, ranks)
             if not folders:
@@ -84,8 +93,22 @@ def load(state_dict: dict[str, Any], backend: Backend, step: int | str, ranks: R
             except Vanished:
                 continue
     except (RanksMissing, StoreLost) as error:
-        raise manifest.CheckpointError(f"nothing was loaded from {backend.root}: {error}") from error
+        raise manifest.CheckpointError(f"nothing was loaded: {error}") from error
     raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times while it was read")
+
+
+def _agreed(opened: Callable[[], Backend], on_damage: str, ranks: Ranks) -> Backend:
+    """What is wrong with what one rank was given is told to all: were it raised there alone, it would be one load behind from then on."""
+    backend, problem = None, None
+    try:
+        if on_damage not in (REFUSE, PREVIOUS):
+            raise ValueError(f"on_damage={on_damage!r}: it is {REFUSE!r} or {PREVIOUS!r}")
+        backend = opened()
+    except Exception as error:
+        problem = error
+    assigning.meet("checkpoint/load", ranks, None, problem, lost="nothing was loaded")
+    assert backend is not None
+    return backend
 
 
 def choose(backend: Backend, step: int | str, on_damage: str) -> tuple[list[str], manifest.DamagedFile | None]:

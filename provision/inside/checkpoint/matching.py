@@ -127,8 +127,11 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
         return f"is not whole in the checkpoint: {gap}"
     if here.device.type == "meta":
         return "is on the meta device: it has no memory to read into"
-    if not has_memory(here.to_local() if hasattr(here, "to_local") else here) and not hasattr(here, "local_shards"):
+    local = here.to_local() if hasattr(here, "to_local") else here
+    if not has_memory(local) and not hasattr(here, "local_shards"):
         return f"is a {type(here).__name__} here, which has no memory of its own: load the tensors it is made of"
+    if has_memory(local) and any(step == 0 and size > 1 for step, size in zip(local.stride(), local.shape)):
+        return "is expanded here, so that several elements are one place in memory: load into a copy of it"
     if not hasattr(torch, there.dtype.rpartition(".")[2]):
         return f"is {there.dtype} in the checkpoint, which torch {torch.__version__} does not have"
     if not torch.can_cast(dcp.dtype_of(there.dtype), here.dtype):

@@ -101,7 +101,7 @@ class Reader:
         if record.data is None:
             loaded: torch.Tensor = _without_code(self._bytes(record))
             return loaded
-        box = torch.empty(record.sizes, dtype=dtype)
+        box = torch.empty(record.sizes, dtype=dtype, device="cpu")
         self._fill(memory_of(box), record, record.data)
         return box
 

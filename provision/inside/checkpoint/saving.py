@@ -55,7 +55,7 @@ CONTENT, VERSION = "content", "version"
 
 def save(
     state_dict: Mapping[str, Any],
-    backend: Backend,
+    opened: Callable[[], Backend],
     step: int,
     ranks: Ranks,
     *,
@@ -66,8 +66,9 @@ def save(
 ) -> SaveReport:
     BACKGROUND.finish()
     started = time.monotonic()
-    step, problem = _checked(step, unchanged)
+    step, backend, problem = _checked(opened, state_dict, step, unchanged)
     plan = plan_save(state_dict, ranks, for_dcp, problem)
+    assert backend is not None
     stamps: dict[Place, Stamp] = {}
     try:
         streams.wait_for(streams.of(item.data for item in plan.items if not item.is_object))
@@ -84,7 +85,7 @@ def save(
 
 def save_async(
     state_dict: Mapping[str, Any],
-    backend: Backend,
+    opened: Callable[[], Backend],
     step: int,
     ranks: Ranks,
     *,
@@ -93,8 +94,9 @@ def save_async(
 ) -> Future[SaveReport]:
     BACKGROUND.finish()
     started = time.monotonic()
-    step, problem = _checked(step)
+    step, backend, problem = _checked(opened, state_dict, step)
     plan = plan_save(state_dict, ranks, problem=problem)
+    assert backend is not None
     planned = time.monotonic()
     try:
         copied = SNAPSHOT.take(plan)
@@ -118,15 +120,19 @@ def checked_step(step: int) -> int:
     return number
 
 
-def _checked(step: int, unchanged: str = CONTENT) -> tuple[int, Exception | None]:
+def _checked(
+    opened: Callable[[], Backend], state_dict: Mapping[str, Any], step: int, unchanged: str = CONTENT
+) -> tuple[int, Backend | None, Exception | None]:
     """What is wrong with what this rank was given is told where the ranks meet first: were it raised here, the others would wait there, and
-    be one save behind from then on."""
+    be one save behind from then on. What GPUs still write is waited for, since objects are pickled before the tensors are read."""
     try:
         if unchanged not in (CONTENT, VERSION):
             raise ValueError(f"unchanged={unchanged!r}: it is {CONTENT!r} or {VERSION!r}")
-        return checked_step(step), None
-    except (ValueError, TypeError) as error:
-        return 0, error
+        number = checked_step(step)
+        streams.wait_for(streams.of(streams.tensors_in(state_dict)))
+        return number, opened(), None
+    except Exception as error:
+        return 0, None, error
 
 
 def _raising(error: Exception) -> Callable[[Doing], None]:

@@ -64,11 +64,11 @@ class Staging(threading.local):
             return data
         length = data.numel() * data.element_size()
         if self._memory is None:
-            self._memory = torch.empty(PIECE, dtype=torch.uint8)
+            self._memory = torch.empty(PIECE, dtype=torch.uint8, device="cpu")
         begin = -(-self._used // ALIGNED) * ALIGNED
         room = self._memory[begin : begin + length]
         if len(room) < length:
-            room = torch.empty(length, dtype=torch.uint8)
+            room = torch.empty(length, dtype=torch.uint8, device="cpu")
         else:
             self._used = begin + length
         return room.view(data.dtype).view(data.shape).copy_(data)
@@ -131,7 +131,7 @@ def _archive(dtype: torch.dtype, shape: tuple[int, ...], length: int) -> _Archiv
 
     if not length:
         collector = _Collector(0)
-        torch.save(torch.empty(shape, dtype=dtype), collector)
+        torch.save(torch.empty(shape, dtype=dtype, device="cpu"), collector)
         return _Archive(bytes(collector.before), b"")
     # Private memory that is only read takes none: all its pages are the kernel's one page of zeros.
     zeros = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

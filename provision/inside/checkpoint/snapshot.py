@@ -89,10 +89,12 @@ def _fits(memory: torch.Tensor, item: Item) -> bool:
 
 
 def _allocate(item: Item) -> torch.Tensor:
-    """Pinned where a GPU is to write it: only then do its copies run beside each other and at the bus's rate."""
+    """Pinned where a GPU is to write it: only then do its copies run beside each other and at the bus's rate. It is written again
+    outside of the caller's modes: it must be neither on its default device nor an inference tensor."""
     import torch
 
-    return torch.empty(item.data.shape, dtype=item.data.dtype, pin_memory=item.data.is_cuda)
+    with torch.inference_mode(False):
+        return torch.empty(item.data.shape, dtype=item.data.dtype, device="cpu", pin_memory=item.data.is_cuda)
 
 
 def _bring_up_to_date(source: Item, is_fresh: bool, *, target: Item) -> bool:

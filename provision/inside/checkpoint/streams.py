@@ -6,12 +6,24 @@ training made with torch.cuda.Stream. So before anything is read or written, all
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import torch
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Those in dicts, lists and tuples, however deep; what other objects hold cannot be seen."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(inner)
 
 
 def of(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
