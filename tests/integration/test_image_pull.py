@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from provision.errors import IntegrityError, NoSpace, ProvisionError, TimedOut, ToolFailed, ToolMissing, Unreachable
+from provision.errors import IntegrityError, NoSpace, ProvisionError, Taken, TimedOut, ToolFailed, ToolMissing, Unreachable
 from provision.folders import Folders, held
 from provision.model import Image
 from provision.pipeline import image
@@ -220,6 +220,30 @@ def test_a_pull_that_was_killed_is_gone_on_with(host: str, toy: Image, context: 
         pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert asked == [0, size]
     assert digest_in(tmp_path / "out") == toy.manifest_digest
+
+
+def test_a_place_that_is_taken_is_said_before_anything_is_asked_for(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years")
+    line = Line(host, lambda line, request, body: False)
+    with line.open() as here, pytest.raises(Taken, match="is there and is no image layout"):
+        pull(context, f"{here}/lab/toy:1", f"oci-archive:{tmp_path / 'out.tar'}", f"oci:{tmp_path / 'home'}")
+    assert (line.seen, [path.name for path in (tmp_path / "home").iterdir()]) == ([], ["thesis.tex"])
+    assert not (tmp_path / "out.tar").exists()
+
+
+def test_what_a_pull_that_could_not_be_delivered_left_goes_with_the_next(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+    """A base is not what was left, and stays."""
+    layout = context.where.pulled / toy.manifest_digest.removeprefix("sha256:")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(FileExistsError):
+        pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'file' / 'out'}")
+    assert digest_in(layout) == toy.manifest_digest
+    pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert not list(context.where.pulled.iterdir())
+    registries.registry_base(context, f"{host}/lab/toy:1")
+    pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    assert digest_in(layout) == digest_in(tmp_path / "out") == toy.manifest_digest
 
 
 def test_what_was_left_may_be_wrong(host: str, toy: Image, context: Context, tmp_path: Path) -> None:

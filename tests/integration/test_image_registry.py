@@ -217,6 +217,32 @@ def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path
         image.push(replace(toy, manifest_digest="sha256:other"), image.target(f"{host}/lab/flipped"), Watching())
 
 
+def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first piece is taken, the next is not, and then there is nothing: no sign of life of that kind counts as going on."""
+    monkeypatch.setattr(answers, "PAUSE_S", 0)
+    monkeypatch.setattr(pushing, "CHUNK", 100)
+    enough = 2 * answers.TRIES**2  # a piece that is taken and one that is not, as often as a try in vain is repeated, of each upload
+
+    def forgetful(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
+        if request.command == "HEAD":
+            return refuse(request, 404)
+        if request.command == "GET":
+            request.send_response(204)
+            request.send_header("Range", "0-0")
+            request.end_headers()
+            return True
+        if line.seen.count("PATCH") > enough:
+            return refuse(request, 403)
+        taken = request.command == "POST" or request.headers["Content-Range"].startswith("0-")
+        return refuse(request, 202 if taken else 500, Location="/v2/lab/toy/blobs/uploads/1")
+
+    line = Line("", forgetful)
+    with line.open() as here, pytest.raises(Unreachable, match=f"lost the upload of .* {answers.TRIES} times"):
+        image.push(made(tmp_path / "toy"), image.target(f"{here}/lab/toy"), Watching())
+    assert line.seen.count("PATCH") == enough
+    assert line.seen.count("POST") == answers.TRIES
+
+
 @pytest.mark.parametrize(
     "text", ["toy", "lab/toy", "registry.lab/Toy", "registry.lab/toy@sha256:1", "https://registry.lab/toy", "host/toy"]
 )

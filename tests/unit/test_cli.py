@@ -132,6 +132,27 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "e").exists()
 
 
+IMAGE = ["image", "build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host"]
+
+
+def test_an_image_for_a_file_is_previewed_without_an_engine(tmp_path: Path) -> None:
+    result = invoke(*IMAGE, "--envs", str(tmp_path / "e"), "--output", f"oci-archive:{tmp_path / 'toy.tar'}", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith(f"; write oci-archive:{tmp_path / 'toy.tar'}\n")
+    assert not re.search("load|engine", result.stdout)
+    assert not list(tmp_path.glob("toy.tar"))
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_place_for_an_image_that_is_taken_is_said_before_it_is_made(tmp_path: Path, dry: tuple[str, ...]) -> None:
+    """There is no lock yet, which would be said next."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years")
+    result = invoke(*IMAGE, "--envs", str(tmp_path / "e"), "--output", f"oci:{tmp_path / 'home'}", *dry)
+    assert (result.exit_code, "is there and is no image layout" in result.output) == (errors.Taken.exit_code, True), result.output
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["thesis.tex"]
+
+
 def test_a_hand_edit_is_reported_and_kept(tmp_path: Path) -> None:
     asked = ["render", "--torch", "2.3", "--cuda", "12.1", "--python-from", "channel", "--envs", str(tmp_path)]
     invoke(*asked)

@@ -43,6 +43,13 @@ def test_what_others_wrote_does_not_steer_the_terminal(capsys: pytest.CaptureFix
     assert console.one_line("label\nsmoke  pass") == "label\\nsmoke  pass"
 
 
+def test_names_between_colons_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = console.Console()
+    shown.error(ProvisionError("There is no lab:b:c."))
+    shown.warn("the mount /a:ok:rw")
+    assert capsys.readouterr().err == "error: There is no lab:b:c.\nwarning: the mount /a:ok:rw\n"
+
+
 def test_on_a_terminal_nothing_is_wider_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "terminal_width", lambda: 60)
     lines = console.smoke_lines(RESULT)

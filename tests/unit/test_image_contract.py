@@ -64,6 +64,16 @@ def test_every_format_gives_the_reasons_and_how_to_remake_it(format: str) -> Non
     assert text(format, ASKED) == shown
 
 
+@pytest.mark.parametrize("format", image.FORMATS)
+def test_the_line_that_remakes_a_contract_says_the_same_words_whatever_they_are(format: str) -> None:
+    words = ["provision", "image", "contract", "toy", "--", "python", "-c", "print('a')\nprint(['b  c'])", "\x1b[0m"]
+    values = image.contract_context(infiniband(), REFERENCE, (), NOTHING)
+    shown = render.render_contract(format, values, remake=words)
+    (line,) = [line for line in shown.splitlines() if "remake with: " in line]
+    script = f"printf '%s\\0' {line.partition('remake with: ')[2]}"
+    assert subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True).stdout.split("\0")[:-1] == words
+
+
 def test_docker_script() -> None:
     script = text("docker", ASKED, command=("python", "-c", "print('a b')"))
     words = shlex.split(script.replace("\\\n", " ").partition("exec ")[2])
@@ -145,6 +155,24 @@ def test_mounts_that_a_format_cannot_say(format: image.Format, mount: str, reaso
     with pytest.raises(InvalidSpec, match=reason):
         image.check_contract(format, asked)
     image.check_contract("docker", asked)
+
+
+@pytest.mark.parametrize(
+    ("format", "asked", "command", "reason"),
+    [
+        ("slurm-pyxis", image.Asked(user="1234:100"), (), "No user can be written for slurm-pyxis"),
+        ("slurm-pyxis", image.Asked(shm_gib=8), (), "No size can be written for slurm-pyxis"),
+        ("devcontainer", NOTHING, ("python",), "No command can be written for devcontainer"),
+    ],
+)
+def test_what_a_format_cannot_say_is_refused_there_only(
+    format: image.Format, asked: image.Asked, command: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=reason):
+        image.check_contract(format, asked, command)
+    for other in set(image.FORMATS) - {format}:
+        image.check_contract(other, asked, command)
+    image.check_contract(format, NOTHING)
 
 
 @pytest.mark.parametrize("written", ["oci:/x y", "oci:/x", "A B", "", "-v"])

@@ -66,6 +66,9 @@ def config(**fields: Any) -> dict[str, Any]:
         (config(rootfs={"diff_ids": [DIGEST] * 2}), IntegrityError),
         (config(rootfs={"diff_ids": ["../.."]}), IntegrityError),
         (config(config=["a list"]), IntegrityError),
+        (config(config=[]), IntegrityError),
+        (config(config=""), IntegrityError),
+        (config(config=False), IntegrityError),
         (config(config={"Labels": "text"}), IntegrityError),
         (config(config={"Env": 1}), IntegrityError),
     ],
@@ -73,7 +76,15 @@ def config(**fields: Any) -> dict[str, Any]:
 def test_configs_that_do_not_fit(content: dict[str, Any], error: type[ProvisionError]) -> None:
     with pytest.raises(error):
         documents.check_config(AT, content, 1)
-    documents.check_config(AT, config(config=None), 1)
+
+
+@pytest.mark.parametrize("content", [config(), config(config=None), config(config={}), config(config={"Labels": None})])
+def test_a_config_that_sets_nothing_fits_and_has_no_labels(content: dict[str, Any]) -> None:
+    documents.check_config(AT, content, 1)
+    remote = documents.Remote(
+        at=AT, digest=DIGEST, media_type=oci.MANIFEST, manifest=b"", config_digest=DIGEST, config=json.dumps(content).encode(), layers=()
+    )  # fmt: skip
+    assert remote.labels == {}
 
 
 def entry(os: str, architecture: str, digest: str = DIGEST, **more: Any) -> dict[str, Any]:

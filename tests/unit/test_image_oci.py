@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -48,6 +49,23 @@ def test_a_failed_build_leaves_what_was_there(tmp_path: Path, error: type[BaseEx
         (new / "half").write_text("x")
         raise error
     assert oci.read(tmp_path / "x") == before
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_an_old_layout_that_cannot_be_put_aside_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = make(tmp_path / "x")
+    rename = Path.rename
+
+    def refusing(path: Path, to: Path) -> Path:
+        if path == tmp_path / "x":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", refusing)
+    with pytest.raises(OSError, match=os.strerror(errno.EBUSY)):
+        make(tmp_path / "x", b"other")
+    assert oci.read(tmp_path / "x") == before
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["blobs", "index.json", "oci-layout"]
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 

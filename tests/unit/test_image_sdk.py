@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from provision.errors import Unreachable
+from provision.errors import IntegrityError, Unreachable
 from provision.pipeline.image import sdk
+from tests.unit.test_image_layers import archive, digest, pieces
 
 
 class Engine(BaseHTTPRequestHandler):
@@ -52,3 +54,27 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[sdk.Client]:
 def test_an_engine_that_goes_away_while_it_answers_is_named(engine: sdk.Client) -> None:
     with pytest.raises(Unreachable, match="could not load the image"), sdk.speaking("load the image"):
         engine.images.load(b"layers")
+
+
+NAMED = json.dumps([{"Config": "config.json"}]).encode()
+SAVED = archive(("config.json", b"{}"), ("manifest.json", NAMED), ("layer.tar", bytes(10_000)))
+
+
+def test_the_config_of_what_an_engine_saves_is_found() -> None:
+    assert sdk.config_of(pieces(SAVED)) == digest(b"{}")
+    assert sdk.config_of(pieces(archive(("manifest.json", b"[{}, {}]")))) is None
+
+
+@pytest.mark.parametrize("size", [1600, 5000])
+def test_what_an_engine_saves_and_breaks_off_is_no_image(size: int) -> None:
+    """In its documents; in a layer."""
+    with pytest.raises(IntegrityError, match="is no archive of an image"):
+        sdk.config_of(pieces(SAVED[:size]))
+
+
+@pytest.mark.parametrize(
+    "manifest", [b"", b"{", b"5", b"true", b'"x"', b"[5]", b"[null]", b"[{}]", b'[{"Config": []}]', b'{"a": 1}', b"[" * 100_000]
+)
+def test_a_list_of_images_of_another_shape_names_no_config(manifest: bytes) -> None:
+    with pytest.raises(IntegrityError, match="is no archive of an image"):
+        sdk.config_of(pieces(archive(("manifest.json", manifest))))

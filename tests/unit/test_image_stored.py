@@ -10,6 +10,8 @@ import os
 import subprocess
 import tarfile
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 
 from provision.errors import IntegrityError, InvalidSpec, ProvisionError, Taken, ToolMissing
 from provision.model import Image, Layer
-from provision.pipeline.image import bases, exporting, inspecting, layers, oci, stored
+from provision.pipeline.image import bases, exporting, inspecting, layers, loading, oci, stored
 from tests.unit.test_image_layers import archive, digest, ignore
 
 ENVIRONMENT = ["PATH=/bin", "LANG=C"]
@@ -73,7 +75,7 @@ def layout(folder: Path, *, nested: bool = False, platforms: tuple[str, ...] = (
     return folder
 
 
-def docker_archive(path: Path, tags: list[str] | None = None) -> Path:
+def docker_archive(path: Path, tags: object = None) -> Path:
     names = [f"layer{index}/layer.tar" for index in range(len(LAYERS))]
     manifest = json.dumps([{"Config": "config.json", "RepoTags": tags, "Layers": names}]).encode()
     members = [*zip(names, LAYERS, strict=True), ("config.json", config()), ("manifest.json", manifest)]
@@ -106,6 +108,12 @@ def test_a_base_on_disk_is_read_whole(tmp_path: Path, kind: str) -> None:
 
 def test_the_place_of_a_base_is_not_in_its_name(tmp_path: Path) -> None:
     assert stored.find_base(f"oci:{layout(tmp_path / 'a', name=None)}").reference == digest(config())
+
+
+@pytest.mark.parametrize("tags", [5, True, "lab:12", {"lab:12": 1}, [5, None], []])
+def test_an_archive_whose_tags_are_none_is_read_by_its_digest(tmp_path: Path, tags: object) -> None:
+    base = stored.find_base(f"docker-archive:{docker_archive(tmp_path / 'base.tar', tags)}")
+    assert (base.reference, layers_of(base, tmp_path / "blobs")) == (digest(config()), LAYERS)
 
 
 def broken(folder: Path, what: str) -> str:
@@ -312,6 +320,18 @@ def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) ->
         assert whole.getnames()[:2] == ["oci-layout", "index.json"]
 
 
+@pytest.mark.parametrize("said", [None, {}])
+def test_an_image_whose_config_sets_nothing_is_known_by_its_layers(image: Image, said: object) -> None:
+    """In an engine, which says every setting by its name."""
+    document = {**json.loads(config()), "config": said}
+    content = json.dumps(document).encode()
+    mine = replace(image, image_id=digest(content))
+    oci.blob(image.layout, mine.image_id).write_bytes(content)
+    there = {"RootFS": {"Layers": [layer.digest for layer in image.layers]}, "Config": {"Env": None, "Labels": {}, "User": ""}}
+    assert loading.is_same(there, mine)
+    assert not loading.is_same({**there, "Config": {"User": "root"}}, mine)
+
+
 def test_what_is_no_image_is_never_replaced(image: Image, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
@@ -326,6 +346,68 @@ def test_a_layout_of_several_images_is_never_replaced(image: Image, tmp_path: Pa
     with pytest.raises(Taken, match="a layout of several images"):
         exporting.export(image, exporting.output(f"oci:{several}"), Silent())
     assert len(json.loads((several / "index.json").read_bytes())["manifests"]) == 2
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def of_several_platforms(folder: Path) -> None:
+    """Under one index, which is the only one that the layout names."""
+    layout(folder, platforms=("amd64", "arm64"), nested=True)
+
+
+def with_index(text: str) -> Callable[[Path], None]:
+    return lambda folder: put_index(folder, text)
+
+
+def put_index(folder: Path, text: str) -> None:
+    (layout(folder) / "index.json").write_text(text)
+
+
+def without_index(folder: Path) -> None:
+    (layout(folder) / "index.json").unlink()
+
+
+def beside(name: str) -> Callable[[Path], object]:
+    return lambda folder: (layout(folder) / name).write_bytes(b"years")
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (of_several_platforms, "is a layout of several images"),
+        (without_index, "has an index that cannot be read"),
+        *((with_index(text), "has an index that cannot be read") for text in ("{", "[]", "{}", '{"manifests": 5}', '{"manifests": [5]}')),
+        (with_index('{"manifests": ' + "[" * 100_000), "has an index that cannot be read"),
+        (beside("blobs/thesis.tex"), r"holds more than an image layout, blobs/thesis\.tex"),
+        (beside("blobs/sha256/thesis.tex"), r"holds more than an image layout, blobs/sha256/thesis\.tex"),
+        (beside(f"blobs/{'0' * 64}"), "holds more than an image layout, blobs/0000"),
+    ],
+)
+def test_a_layout_that_may_hold_more_than_an_image_stays(image: Image, tmp_path: Path, there: Callable[[Path], None], words: str) -> None:
+    there(tmp_path / "there")
+    before = contents(tmp_path / "there")
+    with pytest.raises(Taken, match=words):
+        exporting.export(image, exporting.output(f"oci:{tmp_path / 'there'}"), Silent())
+    assert contents(tmp_path / "there") == before
+
+
+def test_a_place_where_a_file_system_is_mounted_stays_one(image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is empty, and a folder in it will do."""
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "disk")
+    with pytest.raises(Taken, match=r"is where a file system is mounted.*Name a folder in it"):
+        exporting.export(image, exporting.output(f"oci:{tmp_path / 'disk'}"), Silent())
+    assert not list((tmp_path / "disk").iterdir())
+    exporting.export(image, exporting.output(f"oci:{tmp_path / 'disk' / 'toy'}"), Silent())
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["toy"]
+
+
+def test_an_empty_folder_is_a_place_for_a_layout(image: Image, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    exporting.export(image, exporting.output(f"oci:{tmp_path / 'empty'}"), Silent())
+    assert stored.find_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
 
 
 def test_what_killed_runs_had_written_of_an_archive_goes(image: Image, tmp_path: Path) -> None:

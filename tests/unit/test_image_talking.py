@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import ToolFailed
+from provision.errors import ToolFailed, Unreachable
+from provision.inside.smoke.launcher import free_port
 from provision.pipeline.image.registry import answers
 from provision.pipeline.image.registry.places import target
 from provision.pipeline.image.registry.talking import Registry
@@ -79,6 +80,41 @@ def test_no_proxy_is_told_what_is_said_to_this_machine(
     with Registry(target(f"{registry}/a/b:1")) as here:
         here.ask("GET", "manifests/1", fine=(200,))
     assert (heard, asked) == ([], [None])
+
+
+@pytest.mark.parametrize("place", ["bucket.invalid", "loopback"])
+def test_each_host_that_we_are_sent_to_is_asked_through_its_own_proxy(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As the environment has it for that host, and none for this machine, whatever held for the registry."""
+    proxied: list[str] = []
+    proxy, _ = serve(lambda path: proxied.append(path) or (200, {}))  # type: ignore[func-returns-value]
+    bucket, heard = serve(lambda path: (200, {}))
+    there = f"http://{bucket if place == 'loopback' else place}/blob"
+    registry, asked = serve(lambda path: (307, {"Location": there}))
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://{proxy}")
+    with Registry(target(f"{registry}/a/b:1")) as here:
+        here.ask("GET", f"blobs/sha256:{'0' * 64}", fine=(200,), tries=1)
+    assert asked == [None]
+    assert (proxied, heard) == (([], [None]) if place == "loopback" else ([there], []))
+
+
+@pytest.mark.parametrize("signed", ["X-Amz-Signature=secret", "sv=1&sig=secret"])
+def test_a_host_that_we_are_sent_to_and_that_does_not_answer_is_named_without_what_lets_one_in(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], monkeypatch: pytest.MonkeyPatch, signed: str
+) -> None:
+    monkeypatch.setattr(answers, "PAUSE_S", 0)
+    bucket = f"127.0.0.1:{free_port()}"
+    registry, asked = serve(lambda path: (307, {"Location": f"http://{bucket}/blob?{signed}"}))
+    said = f"^{bucket}, where the registry {registry} sends for its files, does not answer"
+    with Registry(target(f"{registry}/a/b:1")) as here, pytest.raises(Unreachable, match=said) as caught:
+        here.ask("GET", f"blobs/sha256:{'0' * 64}", fine=(200,))
+    details = caught.value.details or ""
+    assert "/blob" in details
+    assert not [word for word in ("secret", "sig", "X-Amz", "name") if word in details]
+    assert len(asked) == answers.TRIES
 
 
 def test_a_registry_in_capitals_is_the_same_one() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import yaml
 
 from provision.errors import StaleLock
 from provision.pipeline import matrix, render, spec
-from provision.pipeline.render.templating import as_yaml
+from provision.pipeline.render.templating import as_command, as_yaml
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -89,6 +91,17 @@ def test_spec_file_reads_back(case: str, tmp_path: Path) -> None:
 )
 def test_yaml_scalars_survive(value: str) -> None:
     assert yaml.safe_load(f"- {as_yaml(value)}") == [value]
+
+
+def test_a_command_is_one_line_that_bash_reads_as_the_same_words() -> None:
+    words = [
+        "plain", "", "a b  c", "a\nb", "\n", "a\r\nb\tc", "it's", '"', "'\n'", "[a](b){c,d}", "\\", "\\n\n", "a\\\n", "\x1b[0mdead",
+        "\x1bd", "$HOME `id` $(id)\n", "~", "*", "# x", "!!\n", "\x7f", "\x85\u2028\u202e1f", "ü\n\N{SNOWMAN}", "\udcff",
+    ]  # fmt: skip
+    line = as_command(words)
+    assert line.isprintable()
+    told = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], check=True, capture_output=True).stdout
+    assert told.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
 
 
 def test_states(tmp_path: Path) -> None:
