@@ -101,7 +101,7 @@ def test_each_host_that_we_are_sent_to_is_asked_through_its_own_proxy(
     assert (proxied, heard) == (([], [None]) if place == "loopback" else ([there], []))
 
 
-@pytest.mark.parametrize("signed", ["X-Amz-Signature=secret", "sv=1&sig=secret"])
+@pytest.mark.parametrize("signed", ["X-Amz-Signature=secret", "sv=1&sig=secret", "name='a%20b'&to=(c)&sig=secret"])
 def test_a_host_that_we_are_sent_to_and_that_does_not_answer_is_named_without_what_lets_one_in(
     serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], monkeypatch: pytest.MonkeyPatch, signed: str
 ) -> None:

@@ -68,7 +68,7 @@ class Registry:
 
 def _without_queries(words: str) -> str:
     """Signed addresses of buckets let whoever reads them in."""
-    return re.sub(r"\?[^\s)'\"]+", "?...", words)
+    return re.sub(r"\?\S+", "?...", words)
 
 
 def _session() -> Any:
