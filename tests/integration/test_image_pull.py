@@ -100,13 +100,17 @@ def test_what_is_here_is_not_fetched(host: str, toy: Image, context: Context, tm
 
 def test_documents_that_were_damaged_are_written_anew(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
     """Of an output, and of a base that is kept: as long as they were, with another byte in them."""
+    base = context.where.pulled / toy.manifest_digest.removeprefix("sha256:")
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    registries.registry_base(context, f"{host}/lab/toy:1")
     for digest in (toy.image_id, toy.manifest_digest):
-        blob = oci.blob(tmp_path / "out", digest)
-        blob.write_bytes(blob.read_bytes()[:-1] + b" ")
-        assert not image.is_whole(tmp_path / "out")
+        assert image.is_whole(base)
+        for folder in (base, tmp_path / "out"):
+            blob = oci.blob(folder, digest)
+            blob.write_bytes(blob.read_bytes()[:-1] + b" ")
+        assert not image.is_whole(base)
         pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
-        assert digest_in(tmp_path / "out") == toy.manifest_digest
+        assert digest_in(base) == digest_in(tmp_path / "out") == toy.manifest_digest
 
 
 def test_a_layer_without_its_bytes_is_fetched(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
