@@ -82,8 +82,8 @@ def load(
     allow_pickle: bool,
 ) -> LoadReport:
     BACKGROUND.finish()  # its meetings are these ranks' too; and what it saves is then there
+    backend = _agreed(opened, on_damage, ranks)
     try:
-        backend = _agreed(opened, on_damage, ranks)
         for _ in range(TRIES):
             folders, refused = _chosen_by_rank_0(backend, step, on_damage, ranks)
             if not folders:
@@ -93,7 +93,7 @@ def load(
             except Vanished:
                 continue
     except (RanksMissing, StoreLost) as error:
-        raise manifest.CheckpointError(f"nothing was loaded: {error}") from error
+        raise manifest.CheckpointError(f"nothing was loaded from {backend.root}: {error}") from error
     raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times while it was read")
 
 
@@ -106,7 +106,11 @@ def _agreed(opened: Callable[[], Backend], on_damage: str, ranks: Ranks) -> Back
         backend = opened()
     except Exception as error:
         problem = error
-    assigning.meet("checkpoint/load", ranks, None, problem, lost="nothing was loaded")
+    place = "" if backend is None else f" from {backend.root}"
+    try:
+        assigning.meet("checkpoint/load", ranks, None, problem, lost="nothing was loaded")
+    except (RanksMissing, StoreLost) as missed:
+        raise manifest.CheckpointError(f"nothing was loaded{place}: {missed}") from missed
     assert backend is not None
     return backend
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..smoke.meeting import RanksMissing, StoreLost
+from . import streams
 from .assigning import meet, own_share
 from .items import OBJECT, Item, Plan
 from .manifest import CheckpointError
@@ -47,8 +48,9 @@ def _pickled_by_their_writers(items: Sequence[Item], ranks: Ranks) -> list[Item]
     pickled: list[Item] = []
     problem = None
     try:
+        streams.wait_for(streams.of(streams.tensors_in([item.data for item in items if item.is_object])))
         pickled = [replace(item, data=_object_bytes(item)) if item.is_object else item for item in items]
-    except CheckpointError as error:
+    except Exception as error:  # whatever it is, the others wait for word of it
         problem = error
     meet("checkpoint/pickled", ranks, None, problem)
     return pickled

@@ -66,7 +66,7 @@ def save(
 ) -> SaveReport:
     BACKGROUND.finish()
     started = time.monotonic()
-    step, backend, problem = _checked(opened, state_dict, step, unchanged)
+    step, backend, problem = _checked(opened, step, unchanged)
     plan = plan_save(state_dict, ranks, for_dcp, problem)
     assert backend is not None
     stamps: dict[Place, Stamp] = {}
@@ -94,7 +94,7 @@ def save_async(
 ) -> Future[SaveReport]:
     BACKGROUND.finish()
     started = time.monotonic()
-    step, backend, problem = _checked(opened, state_dict, step)
+    step, backend, problem = _checked(opened, step)
     plan = plan_save(state_dict, ranks, problem=problem)
     assert backend is not None
     planned = time.monotonic()
@@ -120,16 +120,13 @@ def checked_step(step: int) -> int:
     return number
 
 
-def _checked(
-    opened: Callable[[], Backend], state_dict: Mapping[str, Any], step: int, unchanged: str = CONTENT
-) -> tuple[int, Backend | None, Exception | None]:
+def _checked(opened: Callable[[], Backend], step: int, unchanged: str = CONTENT) -> tuple[int, Backend | None, Exception | None]:
     """What is wrong with what this rank was given is told where the ranks meet first: were it raised here, the others would wait there, and
-    be one save behind from then on. What GPUs still write is waited for, since objects are pickled before the tensors are read."""
+    be one save behind from then on."""
     try:
         if unchanged not in (CONTENT, VERSION):
             raise ValueError(f"unchanged={unchanged!r}: it is {CONTENT!r} or {VERSION!r}")
         number = checked_step(step)
-        streams.wait_for(streams.of(streams.tensors_in(state_dict)))
         return number, opened(), None
     except Exception as error:
         return 0, None, error

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Those in dicts, lists and tuples, however deep; what other objects hold cannot be seen."""
+    """Those in dicts, lists and tuples, however deep; what other objects hold, ShardedTensors among them, cannot be seen."""
     import torch
 
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not hasattr(value, "local_shards"):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
         for inner in value.values() if isinstance(value, Mapping) else value:
