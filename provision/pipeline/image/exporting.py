@@ -24,7 +24,6 @@ Kind = Literal["docker", "oci", "oci-archive", "docker-archive"]
 COMPRESSED: tuple[Kind, ...] = ("oci", "oci-archive")  # whose layers may be; docker's readers do not know every kind
 # What lies in a layout: of the specification, of `docker save`, and of ours.
 _OF_A_LAYOUT = {"blobs", "index.json", "oci-layout", "manifest.json", "repositories", kept.FILE, oci.MARK}
-_ELSEWHERE = "Name another place."
 _FORM = re.compile(r"(docker)|(oci|oci-archive|docker-archive):(.+)")
 
 
@@ -73,11 +72,11 @@ def check_free(to: Output) -> None:
     """Taken where something is there that is not replaced: only a file, an empty folder, and a layout of one image are."""
     if to.path is None or not (path := _real(to)).exists():
         return
-    problem, advice = _in_the_way(path) if to.kind == "oci" else "" if path.is_file() else "is there and is no file", _ELSEWHERE
     if to.kind == "oci" and os.path.ismount(path):
-        problem, advice = "is where a file system is mounted, and cannot be replaced", "Name a folder in it."
+        raise Taken(f"{path} is where a file system is mounted, and cannot be replaced.", advice="Name a folder in it.")
+    problem = _not_replaced(path) if to.kind == "oci" else "" if path.is_file() else "is there and is no file"
     if problem:
-        raise Taken(f"{path} {problem}.", advice=advice)
+        raise Taken(f"{path} {problem}.", advice="Name another place.")
 
 
 def _real(to: Output) -> Path:
@@ -86,7 +85,7 @@ def _real(to: Output) -> Path:
     return Path(os.path.realpath(to.path))
 
 
-def _in_the_way(path: Path) -> str:
+def _not_replaced(path: Path) -> str:
     """What speaks against replacing a path by a layout, or nothing."""
     if path.is_dir() and not any(path.iterdir()):
         return ""
@@ -104,11 +103,15 @@ def _in_the_way(path: Path) -> str:
 
 
 def _foreign(layout: Path) -> Iterator[str]:
+    """What a layout does not consist of, by its path in it."""
+    blobs = oci.blobs(layout)
     yield from sorted(item.name for item in layout.iterdir() if item.name not in _OF_A_LAYOUT)
-    for folder in (layout / "blobs", oci.blobs(layout)):
-        for item in folder.iterdir() if folder.is_dir() else ():
-            if item != oci.blobs(layout) and not (folder != layout / "blobs" and re.fullmatch("[0-9a-f]{64}", item.name)):
-                yield item.relative_to(layout).as_posix()
+    yield from (f"blobs/{item.name}" for item in _items(blobs.parent) if item != blobs)
+    yield from (f"blobs/sha256/{item.name}" for item in _items(blobs) if not re.fullmatch("[0-9a-f]{64}", item.name))
+
+
+def _items(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _copy_layout(image: Image, to: Path, names: Sequence[str]) -> None:
