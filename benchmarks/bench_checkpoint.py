@@ -1,7 +1,8 @@
 """Checkpoints against torch's own, against the bare disk and against bare copies of memory; what the hashes cost; memory on top.
 
-Usage: python benchmarks/bench_checkpoint.py [--gb 1] [--rounds 5]
-(needs torch: in this interpreter, or in the one that PROVISION_TEST_PYTHON names; twice the state in memory, thrice on the disk)
+Usage: python benchmarks/bench_checkpoint.py [--gb 1] [--rounds 5] [--no-xxhash]
+(needs torch: in this interpreter, or in the one that PROVISION_TEST_PYTHON names; twice the state in memory, thrice on the disk. With
+--no-xxhash as if that package were not installed)
 
 Rivals take turns, and a ratio is the median over rounds of the two that were measured one after the other: neighbors of a shared
 machine then slow both. A file of an earlier turn is gone, and the disk told to write all, before the next begins.
@@ -49,10 +50,16 @@ def measure() -> None:
     parser.add_argument("--here", action="store_true")
     parser.add_argument("--gb", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-xxhash", action="store_true")
     chosen = parser.parse_args()
+    if chosen.no_xxhash:
+        sys.modules["xxhash"] = None  # type: ignore[assignment]  # to import it is an ImportError
+    from provision.inside.checkpoint import hashes
+
     place = box() / "checkpoint"
     bench = Bench(place, chosen.gb, chosen.rounds)
-    print(f"torch {torch.__version__}, {bench.size / 1e9:.2f} GB in {TENSORS} tensors, {os.cpu_count()} processors, {chosen.rounds} rounds")
+    versions = f"torch {torch.__version__}, {'with' if hashes.XXH3_128 else 'without'} xxhash"
+    print(f"{versions}, {bench.size / 1e9:.2f} GB in {TENSORS} tensors, {os.cpu_count()} processors, {chosen.rounds} rounds")
     try:
         for part in (bench.hashes, bench.saves, bench.loads, bench.blocking, bench.incremental, bench.memory):
             part()
@@ -72,7 +79,12 @@ class Bench:
     def hashes(self) -> None:
         """Which hash pays: one that the disk does not wait for."""
         data = bytearray(os.urandom(1 << 20) * (HASHED >> 20))
-        for name, make in (("sha256", hashlib.sha256), ("blake2b", hashlib.blake2b), ("crc32", zlib.crc32)):
+        from provision.inside.checkpoint.hashes import XXH3_128
+
+        rivals = {"sha256": hashlib.sha256, "blake2b": hashlib.blake2b, "crc32": zlib.crc32}
+        if XXH3_128:
+            rivals["xxh128"] = XXH3_128
+        for name, make in rivals.items():
             taken = statistics.median(timed(lambda make=make: make(data)) for _ in range(self.rounds))
             print(f"{name}: {HASHED / 1e9 / taken:.2f} GB/s on one processor")
 

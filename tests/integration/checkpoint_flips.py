@@ -1,4 +1,5 @@
 """One bit is flipped at random places of every file of a checkpoint: the program that test_inside_checkpoint_strikes.py runs, with torch.
+By turns with the package xxhash, where it is, and as if it were not.
 
 Prints, as JSON, how many flips of which file were refused by its name, with nothing of the state dict changed.
 """
@@ -13,9 +14,11 @@ from pathlib import Path
 import torch
 
 from provision.inside import checkpoint
+from provision.inside.checkpoint import hashes
 from tests.integration.checkpoint_strikes import state
 
 FLIPS = 200
+WITH_OR_WITHOUT = (hashes.XXH3_128, None)
 
 
 def untouched() -> dict[str, object]:
@@ -27,7 +30,8 @@ def untouched() -> dict[str, object]:
 def flips(root: Path, path: Path, draw: random.Random) -> int:
     content = path.read_bytes()
     held, before = untouched(), untouched()
-    for _ in range(FLIPS):
+    for number in range(FLIPS):
+        hashes.XXH3_128 = WITH_OR_WITHOUT[number % 2]
         place, bit = draw.randrange(len(content)), draw.randrange(8)
         with path.open("r+b") as file:
             file.seek(place)

@@ -202,8 +202,8 @@ def test_show_says_what_is_in_it_and_where(root: Path) -> None:
     assert {one["name"]: (one["bytes"], one["file"]) for one in found["objects"]} == {
         name: (held[name].size, held[name].file) for name in held
     }
-    assert {one["name"]: (one["bytes"], one["sha256"]) for one in found["files"]} == {
-        name: (entry.size, entry.sha256) for name, entry in entries.items()
+    assert {one["name"]: (one["bytes"], one["sha256"], one["xxh128"]) for one in found["files"]} == {
+        name: (entry.size, entry.sha256, entry.xxh128) for name, entry in entries.items()
     }
     shown = invoke("show", root, "--step", "200").output
     assert r"layer.w\n" in shown and "bfloat16" in shown and "[10, 4]" in shown

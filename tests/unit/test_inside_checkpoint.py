@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -22,6 +23,7 @@ from provision.inside.checkpoint import (
     NotCommitted,
     comparing,
     finding,
+    hashes,
     latest,
     layout,
     list_steps,
@@ -30,6 +32,7 @@ from provision.inside.checkpoint import (
     prune,
     sharing,
     verify,
+    verifying,
 )
 from provision.inside.checkpoint import path as checkpoint_path
 from provision.inside.checkpoint.assigning import assign
@@ -40,6 +43,11 @@ from provision.inside.checkpoint.writing import BIG
 from provision.inside.ranks import Ranks
 from tests.checkpoints import big, save
 from tests.table import Table
+
+
+@pytest.fixture
+def without_xxhash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashes, "XXH3_128", None)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -372,7 +380,7 @@ def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_pa
     assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).done.linked == 2 * BIG
 
 
-def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(tmp_path: Path) -> None:
+def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(tmp_path: Path, without_xxhash: None) -> None:
     save(tmp_path, 1, {"a": big("a"), "small": b"s"})
     backend = open_root(tmp_path)
     folder = finding.latest(backend)
@@ -387,8 +395,90 @@ def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(tmp_path: 
     assert verify(tmp_path, step=2) == []
 
 
+def test_with_xxhash_a_file_has_both_hashes_and_without_it_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    xxhash = pytest.importorskip("xxhash")
+
+    def told(step: int) -> list[tuple[str, str | None]]:
+        folder = tmp_path / f"step-{step:012}"
+        held = finding.read_manifest(open_root(tmp_path), folder.name).files
+        contents = [(folder / entry.name).read_bytes() for entry in held]
+        assert [entry.sha256 for entry in held] == [hashlib.sha256(content).hexdigest() for content in contents]
+        return [(xxhash.xxh128_hexdigest(content), entry.xxh128) for entry, content in zip(held, contents)]
+
+    save(tmp_path, 1, {"a": big("a"), "small": b"s", "tiny": b"t"})
+    assert len(told(1)) == 2
+    assert all(made == stated for made, stated in told(1))
+    save(tmp_path, 2, {"a": big("a"), "small": b"s", "new": big("n")})
+    assert all(made == stated for made, stated in told(2)), "those that are linked keep theirs"
+    monkeypatch.setattr(hashes, "XXH3_128", None)
+    save(tmp_path, 3, {"a": big("b")})
+    assert [stated for _, stated in told(3)] == [None]
+
+
+def test_what_has_its_xxh128_still_is_linked_unread_and_nothing_else_is(tmp_path: Path) -> None:
+    pytest.importorskip("xxhash")
+
+    class Blind(FileBackend):
+        def has(self, folder: str, name: str, offset: int, parts: Any) -> bool | None:
+            raise AssertionError(f"{name} is read")
+
+    save(tmp_path, 1, {"a": big("a"), "b": big("b"), "c": big("c")})
+    made = save(Blind(tmp_path), 2, {"a": big("a"), "b": big("x"), "c": big("c")[:-1] + b"d"})
+    assert (made.done.linked, made.done.written) == (BIG, 2 * BIG)
+    assert verify(tmp_path) == []
+    assert contents(tmp_path / "step-000000000002") == {"a": big("a"), "b": big("x"), "c": big("c")[:-1] + b"d"}
+
+
+@pytest.mark.parametrize("first_has", [True, False])
+def test_checkpoints_go_on_where_xxhash_is_installed_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_has: bool) -> None:
+    there = pytest.importorskip("xxhash").xxh3_128
+    for step, has in ((1, first_has), (2, not first_has), (3, first_has)):
+        monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
+        made = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
+        assert made.done.written == BIG * (2 if step == 1 else 1)
+        assert [verify(tmp_path, step=earlier) for earlier in range(1, step + 1)] == [[]] * step
+        content = finding.read_manifest(open_root(tmp_path), made.folder)
+        for quickly in (False, True):
+            assert verifying.check(open_root(tmp_path), made.folder, content, content.files, quickly=quickly) == []
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_damage_is_found_by_either_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
+    there = pytest.importorskip("xxhash").xxh3_128
+    made = save(tmp_path, 1, {"a": big("a")})
+    backend = open_root(tmp_path)
+    content = finding.read_manifest(backend, made.folder)
+    file = tmp_path / made.folder / content.files[0].name
+    file.write_bytes(big("a")[:-1] + b"x")
+    monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
+    [quick] = verifying.check(backend, made.folder, content, content.files, quickly=True)
+    [thorough] = verifying.check(backend, made.folder, content, content.files)
+    assert quick.problem == f"its {'XXH128' if has else 'SHA-256'} is not the committed one"
+    assert thorough.problem == "its SHA-256 is not the committed one"
+
+
+def test_a_manifest_from_before_there_was_xxh128_is_read(tmp_path: Path, without_xxhash: None) -> None:
+    made = save(tmp_path, 1, {"a": big("a")})
+    path = tmp_path / made.folder / manifest.NAME
+    body = path.read_bytes()[len(manifest.HEAD) + manifest.DIGITS + len(manifest.AFTER) :]
+
+    def state(schema: int) -> None:
+        as_it_was = body.replace(b'"schema": %d' % manifest.SCHEMA, b'"schema": %d' % schema)
+        assert as_it_was != body
+        path.write_bytes(manifest.HEAD + hashlib.sha256(as_it_was).hexdigest().encode() + manifest.AFTER + as_it_was)
+
+    state(2)
+    assert verify(tmp_path) == []
+    assert save(tmp_path, 2, {"a": big("a")}).done.linked == BIG
+    state(4)
+    with pytest.raises(manifest.OtherSchema, match="has schema 4; this code reads 2 and 3"):
+        finding.read_manifest(open_root(tmp_path), made.folder)
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(tmp_path: Path, world_size: int) -> None:
+def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
+    tmp_path: Path, world_size: int, without_xxhash: None
+) -> None:
     """By another piece of the same content, on the same rank or on another: one is compared with the file, one only hashed."""
     save(tmp_path, 1, {"a": big("a"), "small": b"s"})
     linked = threading.Event()

@@ -19,6 +19,7 @@ from ..smoke.meeting import RanksMissing, StoreLost
 from . import covering, dcp, finding, layout, manifest, suspects
 from .busy import FIRST_PAUSE_S, until_all_are_done
 from .filling import VISIBLE_S, fill, part_name
+from .hashes import xxh128_of
 from .items import OBJECT
 from .outcome import Committed, Doing, NotCommitted, failure_of
 
@@ -159,7 +160,7 @@ def _with_dcp_metadata(backend: Backend, folder: str, content: manifest.Manifest
     if pickled is None:
         return content
     backend.write(folder, dcp.NAME, [memoryview(pickled)])
-    entry = manifest.FileEntry(dcp.NAME, len(pickled), hashlib.sha256(pickled).hexdigest())
+    entry = manifest.FileEntry(dcp.NAME, len(pickled), hashlib.sha256(pickled).hexdigest(), xxh128=xxh128_of([pickled]))
     return replace(content, files=(*content.files, entry))
 
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA = 2
+SCHEMA = 3
+# 2 had no XXH128.
+READABLE = (2, SCHEMA)
 NAME = "manifest.json"
 # The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest is noticed too.
 HEAD = b'{"sha256": "'
@@ -50,6 +52,8 @@ class FileEntry:
     sha256: str
     # The folder below the root that holds the file, where it is not the checkpoint's own: stores without links refer to it.
     home: str | None = None
+    # None where the writer had no package xxhash (hashes.py).
+    xxh128: str | None = None
 
 
 @dataclass(frozen=True)
@@ -126,8 +130,8 @@ def loads(content: bytes, path: object) -> Manifest:
     if not framed or hashlib.sha256(body).hexdigest().encode() != stated:
         raise DamagedFile(path, "its digest does not match its content")
     said = json.loads(b"{" + body)
-    if said["schema"] != SCHEMA:
-        raise OtherSchema(f"{path} has schema {said['schema']!r}; this code reads schema {SCHEMA}")
+    if said["schema"] not in READABLE:
+        raise OtherSchema(f"{path} has schema {said['schema']!r}; this code reads {' and '.join(map(str, READABLE))}")
     return _manifest(said)
 
 
@@ -141,8 +145,9 @@ def record_from_json(said: list[Any]) -> Record:
 
 
 def file_as_json(entry: FileEntry) -> dict[str, Any]:
-    home = {} if entry.home is None else {"home": entry.home}
-    return {"name": entry.name, "size": entry.size, "sha256": entry.sha256, **home}
+    others = {"xxh128": entry.xxh128, "home": entry.home}
+    known = {key: value for key, value in others.items() if value is not None}
+    return {"name": entry.name, "size": entry.size, "sha256": entry.sha256, **known}
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """Whether the files of a checkpoint are what was committed. Works without torch, and without the ranks that wrote.
 
-Nothing is taken on trust: every byte is hashed, and a file that nobody committed is damage too.
+Nothing is taken on trust: every byte is hashed, and a file that nobody committed is damage too. By SHA-256, unless the caller asks for
+the quickest hash that was committed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
 from . import finding, manifest, suspects
+from .hashes import quickest_of, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,15 +56,16 @@ def check(
     content: manifest.Manifest,
     entries: Sequence[manifest.FileEntry],
     progress: Callable[[int], None] = lambda _: None,
+    quickly: bool = False,
 ) -> list[Damage]:
     """What is wrong with some of a checkpoint's files, in their order; a few are read at a time. progress: called with the bytes of
-    each that was read, in any thread."""
+    each that was read, in any thread. quickly: not by SHA-256 where there is a faster hash (hashes.py)."""
     buffers = threading.local()
 
     def problem_of(entry: manifest.FileEntry) -> str | None:
         if not hasattr(buffers, "block"):
             buffers.block = memoryview(bytearray(backend.traits.block))
-        problem = _problem(backend, entry.home or folder, entry, buffers.block)
+        problem = _problem(backend, entry.home or folder, entry, buffers.block, quickly)
         progress(entry.size)
         return problem
 
@@ -75,20 +77,16 @@ def check(
     return made
 
 
-def _problem(backend: Backend, folder: str, entry: manifest.FileEntry, block: memoryview) -> str | None:
+def _problem(backend: Backend, folder: str, entry: manifest.FileEntry, block: memoryview, quickly: bool) -> str | None:
     try:
         size = backend.size(folder, entry.name)
         if size != entry.size:
             return f"{size} bytes instead of {entry.size}"
-        return None if _sha256(backend, folder, entry, block) == entry.sha256 else "its SHA-256 is not the committed one"
+        name, digest, committed = quickest_of(entry) if quickly else sha256_of(entry)
+        for offset in range(0, entry.size, len(block)):
+            part = block[: min(len(block), entry.size - offset)]
+            count = backend.read_into(folder, entry.name, offset, part)
+            digest.update(part[:count])
+        return None if digest.hexdigest() == committed else f"its {name} is not the committed one"
     except FileNotFoundError:
         return "it is missing"
-
-
-def _sha256(backend: Backend, folder: str, entry: manifest.FileEntry, block: memoryview) -> str:
-    digest = hashlib.sha256()
-    for offset in range(0, entry.size, len(block)):
-        part = block[: min(len(block), entry.size - offset)]
-        count = backend.read_into(folder, entry.name, offset, part)
-        digest.update(part[:count])
-    return digest.hexdigest()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import manifest, suspects
+from .hashes import Hashes, xxh128_of
 from .items import packs, pieces
 from .serializing import Staging, serialize
 from .threads import WORKERS, hashing_threads, workers
@@ -159,23 +160,27 @@ class Writer:
 
     def _digest_of(self, piece: Item) -> str:
         self._staging.clear()
-        return self._digest(piece, serialize(piece, self._staging))
+        return self._hashes(piece, serialize(piece, self._staging)).sha256
 
-    def _digest(self, piece: Item, serialized: Serialized) -> str:
-        """The record's SHA-256. Nothing is hashed where the parent's file has the same bytes."""
+    def _hashes(self, piece: Item, serialized: Serialized) -> Hashes:
+        """Of the record; of what is packed the SHA-256 alone. That is not made where the parent has the same bytes."""
         held = self._known.before(piece)
-        same = self._is_in(held, serialized) if held else None
+        xxh128 = self._xxh128(serialized.parts) if piece.bytes >= BIG else None
+        same = self._is_in(held, serialized, xxh128) if held else None
         if held and same:
-            return held[0].sha256
-        sha256 = self._hash(serialized)
+            return Hashes(held[0].sha256, xxh128)
+        sha256 = self._sha256(serialized)
         if held and same is False and sha256 == held[0].sha256:  # the content is the recorded one, and the file's is another
             suspects.add(self._backend.root, held[1].name)
-        return sha256
+        return Hashes(sha256, xxh128)
 
-    def _is_in(self, held: tuple[manifest.Record, manifest.FileEntry], serialized: Serialized) -> bool | None:
+    def _is_in(self, held: tuple[manifest.Record, manifest.FileEntry], serialized: Serialized, xxh128: str | None) -> bool | None:
+        """Whether the parent's file has these bytes; by its XXH128 where both are known, by reading it where they are not."""
         record, entry = held
         if record.size != serialized.size:
             return None
+        if xxh128 and entry.xxh128 and entry.size == record.size:
+            return xxh128 == entry.xxh128
         assert self._known.folder is not None
         with self._hashing:
             self._heed_stop()
@@ -196,9 +201,9 @@ class Writer:
     def _write_read(self, piece: Item) -> Part:
         self._staging.clear()
         serialized = serialize(piece, self._staging)
-        sha256 = self._digest(piece, serialized)
-        entry = self._place(sha256, serialized.parts, serialized.size, piece.bytes)
-        return Part([entry], [(piece, _record(entry.name, 0, piece, serialized, sha256))])
+        hashes = self._hashes(piece, serialized)
+        entry = self._place(hashes, serialized.parts, serialized.size, piece.bytes)
+        return Part([entry], [(piece, _record(entry.name, 0, piece, serialized, hashes.sha256))])
 
     def _write_pack(self, pack: list[Item]) -> Part:
         parts: list[memoryview] = []
@@ -207,14 +212,20 @@ class Writer:
         self._staging.clear()
         for piece in pack:
             serialized = serialize(piece, self._staging)
-            sha256 = self._hash(serialized, whole)
+            sha256 = self._sha256(serialized, whole)
             records.append((piece, serialized, sha256, at))
             parts += serialized.parts
             at += serialized.size
-        entry = self._place(whole.hexdigest(), parts, at, sum(piece.bytes for piece in pack))
+        hashes = Hashes(whole.hexdigest(), self._xxh128(parts))
+        entry = self._place(hashes, parts, at, sum(piece.bytes for piece in pack))
         return Part([entry], [(piece, _record(entry.name, begin, piece, said, sha256)) for piece, said, sha256, begin in records])
 
-    def _hash(self, serialized: Serialized, also: Any = None) -> str:
+    def _xxh128(self, parts: Sequence[memoryview]) -> str | None:
+        with self._hashing:
+            self._heed_stop()
+            return xxh128_of(parts)
+
+    def _sha256(self, serialized: Serialized, also: Any = None) -> str:
         digest = hashlib.sha256()
         with self._hashing:
             self._heed_stop()
@@ -228,15 +239,15 @@ class Writer:
         if self._stop.is_set():
             raise Stopped()
 
-    def _place(self, sha256: str, parts: list[memoryview], size: int, payload: int) -> manifest.FileEntry:
+    def _place(self, hashes: Hashes, parts: list[memoryview], size: int, payload: int) -> manifest.FileEntry:
         """The file of this content in the folder: the parent's, or a new one."""
-        held = self._known.file(sha256)
+        held = self._known.file(hashes.sha256)
         if held is not None:
             entry = self._reuse(held)
             if entry is not None:
                 self.progress.add(linked=payload)
                 return entry
-        entry = manifest.FileEntry(sha256 + SUFFIX, size, sha256)
+        entry = manifest.FileEntry(hashes.sha256 + SUFFIX, size, hashes.sha256, xxh128=hashes.xxh128)
         try:
             self._backend.write(self._folder, entry.name, parts)
         except FileExistsError:  # the same content once more, in this save: its writer sees to it, or `write_anew` if it was linked
