@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -36,7 +37,7 @@ from provision.inside.checkpoint import (
 )
 from provision.inside.checkpoint import path as checkpoint_path
 from provision.inside.checkpoint.assigning import assign
-from provision.inside.checkpoint.backends import FileBackend, open_root
+from provision.inside.checkpoint.backends import FileBackend, file, open_root
 from provision.inside.checkpoint.items import OBJECT
 from provision.inside.checkpoint.saving import checked_step
 from provision.inside.checkpoint.writing import BIG
@@ -393,6 +394,50 @@ def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(tmp_path: 
         path.write_bytes(path.read_bytes()[:-1] + b"x")
     assert save(tmp_path, 2, {"a": big("a"), "small": b"s"}).done.written == BIG + 1
     assert verify(tmp_path, step=2) == []
+
+
+def open_below(folder: Path) -> int:
+    """How many files of this process are open there."""
+
+    def target(descriptor: Path) -> str:
+        try:
+            return str(descriptor.readlink())
+        except FileNotFoundError:  # the listing's own
+            return ""
+
+    return sum(target(descriptor).startswith(f"{folder}/") for descriptor in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("failing", [0, 1, 5, 12])
+def test_few_files_are_open_and_every_one_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    monkeypatch.setattr(file, "OPEN", 4)
+    monkeypatch.setattr(file, "TOGETHER", 3)
+    synced: list[str] = []
+    most, lock = 0, threading.Lock()
+
+    def counted(descriptor: int, sync: Callable[[int], None] = os.fsync) -> None:
+        nonlocal most
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        if name.endswith(".distcp"):
+            with lock:
+                synced.append(name)
+                most, number = max(most, open_below(tmp_path)), len(synced)
+            if number == failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    contents = {letter: big(letter) for letter in "abcdefghijkl"}
+    if failing:
+        with pytest.raises(NotCommitted, match="Input/output error"):
+            save(tmp_path, 1, contents)
+        assert names(tmp_path) == []
+    else:
+        made = save(tmp_path, 1, contents)
+        held = finding.read_manifest(open_root(tmp_path), made.folder).files
+        assert sorted(synced) == sorted(entry.name for entry in held if entry.name.endswith(".distcp"))
+        assert 4 < most < len(contents)
+    assert open_below(tmp_path) == 0
 
 
 def test_with_xxhash_a_file_has_both_hashes_and_without_it_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

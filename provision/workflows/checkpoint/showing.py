@@ -96,7 +96,9 @@ def _shown(backend: Backend, folder: str, content: manifest.Manifest) -> Shown:
         world_size=content.world_size, torch=content.torch, bytes=content.bytes,
         tensors=tuple(_tensor(name, tensor) for name, tensor in content.tensors.items()),
         objects=tuple(ShownObject(name=name, bytes=record.size, file=record.file) for name, record in content.objects.items()),
-        files=tuple(ShownFile(name=file.name, bytes=file.size, sha256=file.sha256, xxh128=file.xxh128, home=file.home) for file in content.files),
+        files=tuple(
+            ShownFile(name=file.name, bytes=file.size, sha256=file.sha256, xxh128=file.xxh128, home=file.home) for file in content.files
+        ),
     )  # fmt: skip
 
 
