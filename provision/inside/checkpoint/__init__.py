@@ -4,9 +4,9 @@
     load(state_dict, root)                           # the latest, every file verified first; the number of ranks may differ
 
 Plain `torch.distributed.checkpoint.load` reads them too: `path(root)` is its checkpoint_id. Modules from the state dict to the disk:
-planning.py (which rank writes what), serializing.py (one piece as bytes), writing.py (hashing, writing, linking), filling.py (all
-ranks' files), commit.py (the order of the steps), backends/ (kinds of stores), manifest.py and layout.py (what lies there); back:
-finding.py, verifying.py, loading.py (the order), matching.py (what a state dict needs), reading.py (into memory).
+planning.py (which rank writes what), serializing.py (one piece as bytes), writing.py (hashing, by hashes.py, writing, linking),
+filling.py (all ranks' files), commit.py (the order of the steps), backends/ (kinds of stores), manifest.py and layout.py (what lies
+there); back: finding.py, verifying.py, loading.py (the order), matching.py (what a state dict needs), reading.py (into memory).
 Without torch work: path, latest, list_steps, verify, prune.
 """
 

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: which files it has, with size and SHA-256, and which tensors lie where in them.
+"""The manifest of a checkpoint: which files it has, with size and hashes, and which tensors lie where in them.
 
 JSON, so that a checkpoint can be listed, verified and thinned out without torch and without unpickling anything.
 """

@@ -6,7 +6,7 @@ unpickling. It depends on content alone, which is what makes unchanged pieces re
 torch.save itself makes the archive around the elements, once for each type and shape, of zeros; the elements then take the zeros'
 place. So it is the zeros' CRC that stands in the archive. torch.load never looks at it (it is compiled with
 MINIZ_DISABLE_ZIP_READER_CRC32_CHECKS; torch.serialization.set_crc32_options leaves it out as well), and it would cost as much as a
-third of the hashing, while the interpreter is locked: 3.7 to 4.4 GB/s, measured on 2.13. SHA-256 is what tells damage here.
+third of the hashing, while the interpreter is locked: 3.7 to 4.4 GB/s, measured on 2.13. The hashes of the manifest tell damage.
 """
 
 from __future__ import annotations
