@@ -41,6 +41,7 @@ def flips(root: Path, path: Path, draw: random.Random) -> int:
             raise AssertionError(f"bit {bit} of byte {place} of {path.name} was flipped, and nobody noticed")
         except checkpoint.DamagedFile as error:
             assert Path(error.path).name == path.name, error
+            assert path.suffix != ".distcp" or ("its SHA-256" if hashes.XXH3_128 is None else "its XXH128") in error.problem, error
         with path.open("r+b") as file:
             file.seek(place)
             file.write(content[place : place + 1])

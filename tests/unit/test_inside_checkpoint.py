@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import json
@@ -9,6 +10,7 @@ import os
 import pickle
 import random
 import shutil
+import string
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +34,7 @@ from provision.inside.checkpoint import (
     manifest,
     prune,
     sharing,
+    threads,
     verify,
     verifying,
 )
@@ -408,7 +411,7 @@ def open_below(folder: Path) -> int:
     return sum(target(descriptor).startswith(f"{folder}/") for descriptor in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.parametrize("failing", [0, 1, 5, 12])
+@pytest.mark.parametrize("failing", [0, 1, 5, 52])
 def test_few_files_are_open_and_every_one_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
     monkeypatch.setattr(file, "OPEN", 4)
     monkeypatch.setattr(file, "TOGETHER", 3)
@@ -427,7 +430,7 @@ def test_few_files_are_open_and_every_one_is_synced(tmp_path: Path, monkeypatch:
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", counted)
-    contents = {letter: big(letter) for letter in "abcdefghijkl"}
+    contents = {letter: big(letter) for letter in string.ascii_letters}
     if failing:
         with pytest.raises(NotCommitted, match="Input/output error"):
             save(tmp_path, 1, contents)
@@ -436,7 +439,28 @@ def test_few_files_are_open_and_every_one_is_synced(tmp_path: Path, monkeypatch:
         made = save(tmp_path, 1, contents)
         held = finding.read_manifest(open_root(tmp_path), made.folder).files
         assert sorted(synced) == sorted(entry.name for entry in held if entry.name.endswith(".distcp"))
-        assert 4 < most < len(contents)
+        assert 4 < most <= 4 + 3 + threads.WORKERS
+    assert open_below(tmp_path) == 0
+
+
+@pytest.mark.parametrize("failing_sync", [False, True])
+def test_files_are_closed_also_where_the_store_fails_only_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_sync: bool) -> None:
+    """As a network file system's client may, once a sync has failed and before."""
+    files = [os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT) for name in "abcdef"]
+
+    def refused(descriptor: int, close: Callable[[int], None] = os.close) -> None:
+        close(descriptor)
+        if descriptor in files[2:4]:
+            raise OSError(errno.EDQUOT, "closing")
+
+    def unsynced(descriptor: int) -> None:
+        raise OSError(errno.EIO, "syncing")
+
+    monkeypatch.setattr(os, "close", refused)
+    if failing_sync:
+        monkeypatch.setattr(os, "fsync", unsynced)
+    with pytest.raises(OSError, match="syncing" if failing_sync else "closing"):
+        file._sync_and_close(files)
     assert open_below(tmp_path) == 0
 
 
@@ -481,10 +505,34 @@ def test_checkpoints_go_on_where_xxhash_is_installed_or_removed(tmp_path: Path, 
         monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
         made = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
         assert made.done.written == BIG * (2 if step == 1 else 1)
+        own = finding.read_manifest(open_root(tmp_path), made.folder)
+        entries = {name: entry for name, record in own.records() for entry in own.files if entry.name == record.file}
+        assert (entries["b"].xxh128 is not None) == has
+        assert (entries["a"].xxh128 is not None) == (has or step > 1), "who reads it with xxhash says it for all"
         assert [verify(tmp_path, step=earlier) for earlier in range(1, step + 1)] == [[]] * step
         content = finding.read_manifest(open_root(tmp_path), made.folder)
         for quickly in (False, True):
             assert verifying.check(open_root(tmp_path), made.folder, content, content.files, quickly=quickly) == []
+
+
+def test_where_the_hashes_of_a_manifest_contradict_each_other_the_content_is_written_anew(tmp_path: Path) -> None:
+    pytest.importorskip("xxhash")
+    made = save(tmp_path, 1, {"a": big("a")})
+    content = finding.read_manifest(open_root(tmp_path), made.folder)
+    wrong = dataclasses.replace(content, files=(dataclasses.replace(content.files[0], xxh128="0" * 32),))
+    (tmp_path / made.folder / manifest.NAME).write_bytes(manifest.dumps(wrong))
+    second = save(tmp_path, 2, {"a": big("a")})
+    assert second.done.written == BIG
+    content = finding.read_manifest(open_root(tmp_path), second.folder)
+    assert verifying.check(open_root(tmp_path), second.folder, content, content.files, quickly=True) == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_entries_of_one_file_that_with_both_hashes_counts(order: int) -> None:
+    bare, full = manifest.FileEntry("f", 1, "0" * 64), manifest.FileEntry("f", 1, "0" * 64, xxh128="1" * 32)
+    assert manifest.by_name([bare, full][::order]) == {"f": full}
+    elsewhere = dataclasses.replace(full, home="step-000000000001")
+    assert manifest.by_name([bare, elsewhere][::order]) == {"f": bare}
 
 
 @pytest.mark.parametrize("has", [True, False])

@@ -79,7 +79,7 @@ def save(
     save. deadline_s: how long a rank may be silent.
 
     unchanged: how a tensor is known to be what the latest checkpoint has. "content": all of it is read, and told by its XXH128 where
-    the package xxhash is installed (hashes.py), else by the file's bytes or the SHA-256. "version": tensors of
+    it is large and the package xxhash is installed (hashes.py), else by the file's bytes or the SHA-256. "version": tensors of
     1 MiB or more that were saved so before by this process are not read, but for one byte in 64, while torch's count of their in-place
     changes stands still. DANGER: some changes are not counted (recalling.py lists them: fused optimizers, `.data`, custom kernels, CUDA
     graphs...). What changes a tensor as a whole shows in the sample, is warned of, and ends the shortcut for this process; an uncounted

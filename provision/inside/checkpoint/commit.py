@@ -174,8 +174,7 @@ def _remove_older_generations(backend: Backend, folder: str) -> None:
 def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> manifest.Manifest:
     """Raises CheckpointError where the boxes of a tensor do not make up the whole."""
     entries = (manifest.FileEntry(**entry) for part in parts for entry in part["files"])
-    # One that a rank wrote comes before one that another rank found elsewhere: it lies in the folder, so it is the checkpoint's.
-    files = {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.home is None)}
+    files = manifest.by_name(entries)
     objects: dict[str, manifest.Record] = {}
     tensors: dict[str, tuple[str, tuple[int, ...], list[manifest.Record]]] = {}
     for name, dtype, shape, said in (record for part in parts for record in part["records"]):

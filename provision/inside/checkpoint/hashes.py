@@ -3,7 +3,7 @@ as fast (6 to 7 GB/s on a core that makes SHA-256 at 1.0).
 
 XXH128 tells whether content is still what it was, in `save` and in `load`: two contents have the same one by accident in 1 of 2**128
 cases. It is not cryptographic, so nothing is named by it or found by it, and `verify` asks for SHA-256. Its values are
-fixed since xxHash 0.8.0, the package's 2.0 (https://github.com/Cyan4973/xxHash); each update leaves the interpreter to other threads.
+fixed since xxHash 0.8.0, the package's 2.0 (https://github.com/Cyan4973/xxHash); large updates leave the interpreter to other threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ XXH3_128 = _xxh3_128()
 
 @dataclass(frozen=True)
 class Hashes:
-    """In hexadecimal digits; xxh128: None where the package is not there."""
+    """In hexadecimal digits; xxh128: None where the package is not there, or nobody asks for it."""
 
     sha256: str
     xxh128: str | None

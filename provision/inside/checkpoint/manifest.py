@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 SCHEMA = 3
 # 2 had no XXH128.
@@ -52,7 +52,7 @@ class FileEntry:
     sha256: str
     # The folder below the root that holds the file, where it is not the checkpoint's own: stores without links refer to it.
     home: str | None = None
-    # None where the writer had no package xxhash (hashes.py).
+    # None where who wrote it had no package xxhash (hashes.py), and nobody who had it has read the content since.
     xxh128: str | None = None
 
 
@@ -133,6 +133,12 @@ def loads(content: bytes, path: object) -> Manifest:
     if said["schema"] not in READABLE:
         raise OtherSchema(f"{path} has schema {said['schema']!r}; this code reads {' and '.join(map(str, READABLE))}")
     return _manifest(said)
+
+
+def by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
+    """Of several of one name the one that was written counts, not one that was referred to: it lies in the checkpoint's folder. Of two
+    such, the one that says more."""
+    return {entry.name: entry for entry in sorted(entries, key=lambda entry: (entry.home is None, entry.xxh128 is not None))}
 
 
 def record_as_json(record: Record) -> list[Any]:

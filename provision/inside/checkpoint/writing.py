@@ -163,14 +163,15 @@ class Writer:
         return self._hashes(piece, serialize(piece, self._staging)).sha256
 
     def _hashes(self, piece: Item, serialized: Serialized) -> Hashes:
-        """Of the record; of what is packed the SHA-256 alone. That is not made where the parent has the same bytes."""
+        """Of the record; of what is packed the SHA-256 alone. Where the parent has the same bytes, SHA-256 is taken from it, not made."""
         held = self._known.before(piece)
         xxh128 = self._xxh128(serialized.parts) if piece.bytes >= BIG else None
         same = self._is_in(held, serialized, xxh128) if held else None
         if held and same:
             return Hashes(held[0].sha256, xxh128)
         sha256 = self._sha256(serialized)
-        if held and same is False and sha256 == held[0].sha256:  # the content is the recorded one, and the file's is another
+        # The content is the recorded one, and the file's is another; or its two hashes in the manifest contradict each other.
+        if held and same is False and sha256 == held[0].sha256:
             suspects.add(self._backend.root, held[1].name)
         return Hashes(sha256, xxh128)
 
@@ -246,7 +247,7 @@ class Writer:
             entry = self._reuse(held)
             if entry is not None:
                 self.progress.add(linked=payload)
-                return entry
+                return replace(entry, xxh128=entry.xxh128 or hashes.xxh128)
         entry = manifest.FileEntry(hashes.sha256 + SUFFIX, size, hashes.sha256, xxh128=hashes.xxh128)
         try:
             self._backend.write(self._folder, entry.name, parts)
@@ -273,8 +274,7 @@ class Writer:
 
 
 def _joined(parts: Sequence[Part]) -> Part:
-    entries = sorted((entry for part in parts for entry in part.files), key=lambda entry: entry.home is None)
-    files = {entry.name: entry for entry in entries}  # what was written counts, not what was referred to
+    files = manifest.by_name(entry for part in parts for entry in part.files)
     return Part(list(files.values()), [pair for part in parts for pair in part.records])
 
 

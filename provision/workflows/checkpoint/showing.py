@@ -36,7 +36,7 @@ class ShownObject:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownFile:
-    """xxh128: None where the writer had no package xxhash. home: the folder that holds it, where that is another checkpoint's."""
+    """xxh128: None where it is not known. home: the folder that holds it, where that is another checkpoint's."""
 
     name: str
     bytes: int
