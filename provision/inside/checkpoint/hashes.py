@@ -1,5 +1,5 @@
 """The two hashes of a file: SHA-256, always, which names it, and XXH128 where the package xxhash is installed, which is several times
-as fast (6 to 7 GB/s on a core that makes SHA-256 at 1.0).
+as fast.
 
 XXH128 tells whether content is still what it was, in `save` and in `load`: two contents have the same one by accident in 1 of 2**128
 cases. It is not cryptographic, so nothing is named by it or found by it, and `verify` asks for SHA-256. Its values are
