@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: d740698e0cc1da547e1272232f797d1e27004832c023c52a0fa777fa9c199224
+# sha256 of what follows: 336aa9bf085d1c65dc6fabfa94281b6976a2c22aa4a90f5391e48a37ee45a555
 #
 # The build context is this folder (conda-lock.yml) and provision's own inside/. Both reach the engine as one stream:
 #   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision; print(*provision.__path__)')" inside \
@@ -36,7 +36,7 @@ ENV \
     PYTHONNOUSERSITE=1 \
     HOME=/tmp \
     USER=provision \
-    PROVISION_LOCK_HASH=3afe2a179abfb821bd75cc352bb64816b27faeadd7da05c92b76d394eb60d88a \
+    PROVISION_LOCK_HASH=91eab0011a6afdbc9e3c1b2e0ed86f45eaf07f015b928c95fc5a2e6fff8dedd5 \
     PYTORCH_VERSION=2.3.1 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
@@ -46,10 +46,10 @@ LABEL \
     org.opencontainers.image.base.name=docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716 \
     org.opencontainers.image.description='PyTorch 2.3.1, CUDA 12.1, Python 3.11' \
     org.opencontainers.image.title=torch2.3-cuda12.1-py311-pytorch \
-    org.opencontainers.image.version=3afe2a179abf \
+    org.opencontainers.image.version=91eab0011a6a \
     org.provision.cuda=12.1 \
     org.provision.driver-floor=525.60.13 \
-    org.provision.lock=3afe2a179abfb821bd75cc352bb64816b27faeadd7da05c92b76d394eb60d88a \
+    org.provision.lock=91eab0011a6afdbc9e3c1b2e0ed86f45eaf07f015b928c95fc5a2e6fff8dedd5 \
     org.provision.nccl=2.20.5 \
     org.provision.python=3.11 \
     org.provision.tool=0.1.0 \

@@ -47,6 +47,7 @@ class Spec:
     python_from: PythonFrom = "auto"
     companions: bool = True  # torchvision and torchaudio along with torch
     jupyter: bool = True  # ipykernel along, through which Jupyter starts the environment
+    fast_checkpoints: bool = True  # xxhash along, with which inside.checkpoint loads and saves again several times as fast
 
 
 @dataclass(frozen=True, kw_only=True)

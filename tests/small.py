@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # What `--torch 2.13 --cpu --no-companions` asks of an index.
-WHEELS = {"torch": "2.13.0+cpu", "numpy": "2.4.0", "ipykernel": "7.0.0", "setuptools": "80.0.0", "pip": "26.0"}
+WHEELS = {"torch": "2.13.0+cpu", "numpy": "2.4.0", "ipykernel": "7.0.0", "xxhash": "4.1.0", "setuptools": "80.0.0", "pip": "26.0"}
 
 
 def write_wheel(folder: Path, name: str, version: str, needs: Sequence[str] = ()) -> Path:

@@ -60,6 +60,11 @@ mirrored = options(
 beside = options(
     click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]"),
     click.option("--jupyter/--no-jupyter", default=None, help="ipykernel along, by which Jupyter starts it.  [default: along]"),
+    click.option(
+        "--fast-checkpoints/--no-fast-checkpoints",
+        default=None,
+        help="xxhash along, with which checkpoints are loaded and saved again several times as fast.  [default: along]",
+    ),
 )
 
 # What an environment is asked to be; the keys of spec.yml.
@@ -105,7 +110,7 @@ request = options(
 )
 SPEC_OPTIONS = (
     "torch", "cuda", "cpu", "python", "nccl", "cudnn", "gpu", "driver", "glibc", "platforms", "infiniband", "as_of", "source", "channels",
-    "conda", "pip", "companions", "jupyter", "python_from", "base",
+    "conda", "pip", "companions", "jupyter", "fast_checkpoints", "python_from", "base",
 )  # fmt: skip
 
 # Which builds of the table are meant.

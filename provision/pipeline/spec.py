@@ -23,11 +23,11 @@ GPU = r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]*"
 
 KEYS = (
     "torch", "cuda", "cpu", "python", "nccl", "cudnn", "gpu", "driver", "glibc", "platforms", "infiniband", "as_of", "source", "channels",
-    "conda", "pip", "base", "python_from", "companions", "jupyter",
+    "conda", "pip", "base", "python_from", "companions", "jupyter", "fast_checkpoints",
 )  # fmt: skip
 # What says something about GPUs, and nothing about a build without CUDA.
 ABOUT_GPUS = ("cuda", "nccl", "cudnn", "gpu", "driver")
-FLAGS = ("cpu", "companions", "jupyter", "infiniband")
+FLAGS = ("cpu", "companions", "jupyter", "fast_checkpoints", "infiniband")
 # A text's form, and what one looks like.
 TEXTS = {
     "cuda": (r"\d+(\.\d+)?|auto", "12.1, 12 (the newest 12.x) or auto"),

@@ -94,7 +94,7 @@ def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[
     if newest:
         latest = {(minor(build.torch), build.cuda, build.source): build.torch for build in builds}
         builds = [build for build in builds if latest[minor(build.torch), build.cuda, build.source] == build.torch]
-    kept = {name: asked.get(name) for name in ("python", "nccl", "glibc", "driver", "gpu", "companions", "jupyter")}
+    kept = {name: asked.get(name) for name in ("python", "nccl", "glibc", "driver", "gpu", "companions", "jupyter", "fast_checkpoints")}
     return [
         Wish(
             options={

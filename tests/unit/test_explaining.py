@@ -33,6 +33,7 @@ LINUX_64 = [
     record("chain", "1", depends=["link 1"]),
     record("link", "1", depends=["numpy <2"]),
     record("ipykernel", "7.0", depends=["python >=3.12"]),
+    record("python-xxhash", "3.5", depends=["python >=3.12"]),
 ]
 SECOND = [record("only-second", "1")]
 PINS = [
@@ -41,6 +42,7 @@ PINS = [
     Pin(manager="conda", requirement="numpy=2.4", reason="asked for", source="spec.yml"),
     Pin(manager="conda", requirement="pytorch=2.3.1=py311_cuda121", reason="build string pinned", source="recipe"),
     Pin(manager="conda", requirement="ipykernel", reason="Jupyter starts it", source="provision kernel"),
+    Pin(manager="conda", requirement="python-xxhash>=2", reason="checkpoints", source="provision inside.checkpoint"),
     Pin(manager="conda", requirement="torchvision=0.18", reason="goes with torch", source="elsewhere"),
 ]
 
@@ -113,6 +115,8 @@ def test_what_came_along_unasked_can_be_left_out(lab: conda.Solver) -> None:
     assert "--no-companions (without torchvision and torchaudio)" in explained(lab, "python=3.11", "torchvision=0.18").advice
     asked_for = explained(lab, "python=3.11", "ipykernel>=7")
     assert "--no-jupyter" not in asked_for.advice
+    both = explained(lab, "python=3.11", "ipykernel", "python-xxhash>=2")
+    assert "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together have an answer." in both.advice
     without_either = explained(lab, "python=3.11", "ipykernel", "wants-mkl", "wants-blas")
     assert "--no-jupyter" not in without_either.advice
 

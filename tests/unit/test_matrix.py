@@ -332,6 +332,16 @@ def test_without_jupyter_there_is_no_kernel_and_the_reason_stands_among_the_choi
         assert "ipykernel" in requirements(resolve(**asked, jupyter=False, conda=["ipykernel"]))
 
 
+def test_without_fast_checkpoints_there_is_no_xxhash_and_the_reason_stands_among_the_choices() -> None:
+    """Under the name that whoever installs it knows."""
+    for source, name in (("wheels", "xxhash>=2"), ("pytorch", "python-xxhash>=2"), ("conda-forge", "python-xxhash>=2")):
+        asked = {"torch": "2.3", "cuda": "11.8" if source == "conda-forge" else "12.1", "source": source}
+        along, left_out = resolve(**asked), resolve(**asked, fast_checkpoints=False)
+        assert set(requirements(along)) - set(requirements(left_out)) == {name}
+        told = [choice.reason for choice in left_out.choices if choice.what == "fast_checkpoints"]
+        assert told == ["asked for with --no-fast-checkpoints"]
+
+
 def test_infiniband_brings_the_library_that_nccl_loads() -> None:
     assert "rdma-core" in requirements(resolve(torch="2.3", cuda="12.1", infiniband=True))
     assert "rdma-core" not in requirements(resolve(torch="2.3", cuda="12.1"))

@@ -45,11 +45,12 @@ def exact(release: compat.Release, source: str, build: compat.Build | None, **mo
 
 
 requests = st.builds(
-    lambda cell, python, companions, jupyter, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: exact(
+    lambda cell, python, companions, jupyter, fast_checkpoints, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: exact(
         *cell,
         python=python,
         companions=companions,
         jupyter=jupyter,
+        fast_checkpoints=fast_checkpoints,
         infiniband=infiniband,
         nccl=nccl if cell[2] else None,
         cudnn=cudnn if cell[2] else None,
@@ -62,6 +63,7 @@ requests = st.builds(
     python=st.none() | st.sampled_from(["3.8", "3.10", "3.12", "3.14"]),
     companions=st.booleans(),
     jupyter=st.booleans(),
+    fast_checkpoints=st.booleans(),
     infiniband=st.booleans(),
     nccl=st.none() | st.sampled_from(["2.20", "2.27", "2.28.9", "2.29.2"]),
     cudnn=st.none() | st.sampled_from(["8", "9", "9.10.2"]),
@@ -117,6 +119,8 @@ def check(found: Resolution) -> None:
     assert not any("torchaudio" in line for line in lines) or compat.version_key(found.torch) < (2, 12)
     assert ("rdma-core" in lines) == found.spec.infiniband
     assert ("ipykernel" in lines) == found.spec.jupyter
+    xxhash = "xxhash>=2" if found.source == "wheels" else "python-xxhash>=2"
+    assert [line for line in lines if "xxhash" in line] == [xxhash] * found.spec.fast_checkpoints
 
 
 def _plain(rule: compat.Rule) -> bool:

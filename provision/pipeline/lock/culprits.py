@@ -17,8 +17,15 @@ BUDGET_S = 10.0
 TORCH = ("torch", "pytorch")
 USERS, PYTHONS, TORCHS, RULES = range(4)  # whose a requirement is
 MANY = 3
-# What comes along unasked, and the option that leaves it out.
-SPARED = {"torchvision": "--no-companions", "torchaudio": "--no-companions", "ipykernel": "--no-jupyter"}
+# What comes along unasked, and the option that leaves it out; what that is in a sentence.
+SPARED = {
+    "torchvision": "--no-companions",
+    "torchaudio": "--no-companions",
+    "ipykernel": "--no-jupyter",
+    "xxhash": "--no-fast-checkpoints",
+    "python-xxhash": "--no-fast-checkpoints",
+}
+LEFT_OUT = {"--no-companions": "torchvision and torchaudio", "--no-jupyter": "ipykernel", "--no-fast-checkpoints": "xxhash"}
 
 
 class OutOfTime(Exception):
@@ -85,7 +92,7 @@ class Why:
         """The less, the more a requirement says about what was asked for: what is at fault is sought among these first."""
         if self.is_users(requirement):
             return USERS
-        return PYTHONS if re.match(r"python\b", requirement) else TORCHS if _is_torch(requirement) else RULES
+        return PYTHONS if name_of(requirement) == "python" else TORCHS if _is_torch(requirement) else RULES
 
 
 def _is_torch(requirement: str) -> bool:
@@ -97,9 +104,30 @@ def name_of(requirement: str) -> str:
     return re.split(r"[\s=<>!~;\[@]", requirement.rpartition("::")[2], maxsplit=1)[0]
 
 
+def spared(requirements: Sequence[str], core: Sequence[str], why: Why, solvable: Callable[[Sequence[str]], bool]) -> list[str]:
+    """What has an answer, in words: each option that leaves out something at fault and helps by itself; or else those that it takes
+    together. solvable: asked about what remains of the requirements."""
+
+    def helps(*options: str) -> bool:
+        return solvable([text for text in requirements if why.option(text) not in options])
+
+    at_fault, together = _options(core, why), _options(requirements, why)
+    by_itself = [option for option in at_fault if helps(option)]
+    if by_itself or not at_fault or len(together) == 1 or not helps(*together):
+        return [f"{without(option)} has an answer" for option in by_itself]
+    for option in list(together):
+        if helps(*(fewer := [one for one in together if one != option])):
+            together = fewer
+    return [f"{' and '.join(map(without, together))} together have an answer"]
+
+
+def _options(requirements: Sequence[str], why: Why) -> list[str]:
+    return list(dict.fromkeys(option for text in requirements if (option := why.option(text))))
+
+
 def without(option: str) -> str:
     """An option that leaves something out, with what that is."""
-    return f"{option} (without {' and '.join(name for name, one in SPARED.items() if one == option)})"
+    return f"{option} (without {LEFT_OUT[option]})"
 
 
 def _short(source: str) -> str:

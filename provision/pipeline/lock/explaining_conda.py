@@ -16,7 +16,7 @@ from provision.compat import version_key
 from provision.conda import Record, Records
 from provision.errors import ProvisionError, Unsolvable
 from provision.model import PLATFORMS
-from provision.pipeline.lock.culprits import TORCHS, Budget, OutOfTime, Why, minimal, without
+from provision.pipeline.lock.culprits import TORCHS, Budget, OutOfTime, Why, minimal, spared, without
 
 SHOWN = 6
 DEPTH = 3
@@ -174,16 +174,12 @@ class _Case:
             rest = [other for other in every if other is not part]
             if self.why.is_users(part[1]) and loose != part[1] and self._solvable([*rest, ("spec", loose)]):
                 ways.append(f"`{part[1]}` could be {conda.name_of(loose)} {self._version(part[1], loose)}")
-        if options := [option for part in core if (option := self.why.option(part[1])) and self._solvable(self._spared(every, option))]:
-            ways += [f"{without(option)} has an answer" for option in dict.fromkeys(options)]
+        texts, at_fault = [text for _, text in every], [text for _, text in core]
+        ways += spared(texts, at_fault, self.why, lambda rest: self._solvable([part for part in every if part[1] in rest]))
         if ways:
             return f"With all else as it is, {', or '.join(ways)}."
         spare = ", or leave one of them out" if len(core) > 1 else ""
         return f"Ask for another combination (provision matrix shows what there is){spare}."
-
-    def _spared(self, every: Sequence[Part], option: str) -> list[Part]:
-        """What is asked for with an option that leaves something out."""
-        return [part for part in every if self.why.option(part[1]) != option]
 
     def _version(self, spec: str, loose: str) -> str:
         specs = tuple(loose if text == spec else text for text in self.request.specs)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from provision import wheels
 from provision.errors import ProvisionError, Unsolvable
 from provision.mirrors import without_login
-from provision.pipeline.lock.culprits import Budget, OutOfTime, Why, minimal, without
+from provision.pipeline.lock.culprits import Budget, OutOfTime, Why, minimal, spared
 
 # One question to uv takes 0.3 to 1 s.
 BUDGET_S = 20.0
@@ -88,6 +88,14 @@ def _said(error: Unsolvable) -> str:
 
 
 def _way_out(request: wheels.Request, core: Sequence[str], why: Why, budget: Budget) -> str:
+    def solvable(rest: Sequence[str]) -> bool:
+        budget.check()
+        try:
+            wheels.versions(dataclasses.replace(request, requirements=tuple(rest), prefer={}))
+        except Unsolvable:
+            return False
+        return True
+
     ways = []
     for text in core:
         name = re.split(r"[\s=<>!~;\[@]", text, maxsplit=1)[0]
@@ -99,12 +107,5 @@ def _way_out(request: wheels.Request, core: Sequence[str], why: Why, budget: Bud
             except Unsolvable:
                 continue
             ways.append(f"`{text}` could be {name} {found[wheels.normal(name)]}")
-    for option in dict.fromkeys(option for text in core if (option := why.option(text))):
-        rest = tuple(text for text in request.requirements if why.option(text) != option)
-        budget.check()
-        try:
-            wheels.versions(dataclasses.replace(request, requirements=rest, prefer={}))
-        except Unsolvable:
-            continue
-        ways.append(f"{without(option)} has an answer")
+    ways += spared(request.requirements, core, why, solvable)
     return f"With all else as it is, {', or '.join(ways)}. " if ways else ""

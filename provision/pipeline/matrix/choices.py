@@ -42,6 +42,8 @@ def choices(asked: Spec, there: Spec, spec: Spec, cell: Cell, channels: tuple[st
         yield Choice(what="infiniband", value="rdma-core", reason=RDMA, source=RDMA_SOURCE)
     if not spec.jupyter:
         yield Choice(what="jupyter", value="left out", reason="asked for with --no-jupyter", source="spec.yml")
+    if not spec.fast_checkpoints:
+        yield Choice(what="fast_checkpoints", value="left out", reason="asked for with --no-fast-checkpoints", source="spec.yml")
 
 
 def glibc(spec: Spec, cell: Cell) -> str:

@@ -14,6 +14,8 @@ PYTHON_REASON = "one minor version per environment, and this build supports it"
 COMPANION = "the release made for this torch"
 COMPANION_LINE = "the releases made for this torch; conda-forge has not every one, and builds each for one torch"
 JUPYTER, JUPYTER_SOURCE = "Jupyter starts this environment through it", "provision kernel"
+CHECKPOINTS = "inside.checkpoint loads, and saves again, several times as fast by its XXH128, which came with 2.0"
+CHECKPOINTS_SOURCE = "provision inside.checkpoint; ifduyue/python-xxhash@v2.0.0:CHANGELOG.rst"
 PIP = Pin(manager="conda", requirement="pip", reason="conda-lock installs wheels with the prefix's own pip", source="conda-lock 4")
 RDMA = "several hosts over InfiniBand or RoCE: NCCL loads libibverbs when it starts, and without it falls back to TCP"
 RDMA_SOURCE = "NVIDIA/nccl@d97a32fac84f69cbd022ffdc57d5687c760742c7:src/misc/ibvsymbols.cc"
@@ -46,6 +48,9 @@ def pins(spec: Spec, cell: Cell, rules: tuple[Rule, ...]) -> Iterator[Pin]:
         yield Pin(manager="conda", requirement="rdma-core", reason=RDMA, source=RDMA_SOURCE)
     if spec.jupyter:
         yield Pin(manager=manager, requirement="ipykernel", reason=JUPYTER, source=JUPYTER_SOURCE)
+    if spec.fast_checkpoints:
+        package = "xxhash" if manager == "pip" else "python-xxhash"
+        yield Pin(manager=manager, requirement=f"{package}>=2", reason=CHECKPOINTS, source=CHECKPOINTS_SOURCE)
     for extra in spec.conda:
         yield Pin(manager="conda", requirement=extra, reason="asked for", source="spec.yml")
     for extra in spec.pip:
