@@ -111,7 +111,7 @@ def _interpreter_with_torch(session: nox.Session) -> dict[str, str]:
         return {}
     place = Path(session.create_tmp()).absolute()
     made = place / "torch"
-    asked = ["--torch", "2.3", "--cuda", "12.1", "--pip", "xxhash", "--envs", str(place / "envs"), "--prefix", str(made)]
+    asked = ["--torch", "2.3", "--cuda", "12.1", "--envs", str(place / "envs"), "--prefix", str(made)]
     session.run("provision", "env", "create", *asked, env={"PROVISION_DATA": str(place / "data")}, success_codes=range(20))
     python = made / "bin" / "python"
     if not python.exists():

@@ -4,8 +4,8 @@ Usage: python benchmarks/bench_checkpoint.py [--gb 1] [--rounds 5] [--no-xxhash]
 (needs torch: in this interpreter, or in the one that PROVISION_TEST_PYTHON names; twice the state in memory, thrice on the disk. With
 --no-xxhash as if that package were not installed)
 
-Rivals take turns, and a ratio is the median over rounds of the two that were measured one after the other: neighbors of a shared
-machine then slow both. A file of an earlier turn is gone, and the disk told to write all, before the next begins.
+Rivals take turns, in every other round the other way around, and a ratio is the median over rounds of the two that were measured in one:
+neighbors of a shared machine then slow both. A file of an earlier turn is gone, and the disk told to write all, before the next begins.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Bench:
         """Prints each rival's rate, and how many times the first one's is that of each other."""
         taken: dict[str, list[float]] = {name: [] for name in rivals}
         for number in range(self.rounds + warm):
-            for name, action in rivals.items():
+            for name, action in list(rivals.items())[:: -1 if number % 2 else 1]:
                 (prepare or self.clear)()
                 seconds = timed(action)
                 if number >= warm:

@@ -33,6 +33,16 @@ def test_torch_in_the_prefix_is_the_one_asked_for(main_prefix: Path, built: obje
     assert done.stdout.split() == ["2.3.1+cu121", "12.1", "(2,", "20,", "5)", str(main_prefix)]
 
 
+def test_what_comes_along_is_there(main_prefix: Path, built: object) -> None:
+    """What starts it for Jupyter, and what makes its checkpoints fast: the library of training code finds that."""
+    import provision
+
+    script = "import sys, ipykernel; sys.path.append(sys.argv[1]); from inside.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
+    command = [main_prefix / "bin" / "python", "-I", "-c", script, str(Path(provision.__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "99aa06d3014798d86001c324468d497f\n"  # of nothing (xxHash's specification)
+
+
 def test_the_lock_hashes_everything_and_conda_lock_reads_it(home: Home, built: object, tmp_path: Path) -> None:
     path = home.envs / MAIN / "conda-lock.yml"
     with warnings.catch_warnings():

@@ -189,7 +189,7 @@ def test_a_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Path) -
     assert relocked.returncode == 0, relocked.stderr
     assert (home.envs / NAME / "conda-lock.yml").read_bytes() == (locked / "conda-lock.yml").read_bytes()
     verified = run("lock", "verify", NAME, "--mirror", str(folder))
-    assert (verified.returncode, verified.stdout) == (0, f"{NAME}: 5 packages, nothing wrong\n")
+    assert (verified.returncode, verified.stdout) == (0, f"{NAME}: 6 packages, nothing wrong\n")
 
 
 def test_a_folder_can_be_served(folder: Path, locked: Path, tmp_path: Path) -> None:
