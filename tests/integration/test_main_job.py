@@ -38,7 +38,7 @@ def test_what_comes_along_is_there(main_prefix: Path, built: object) -> None:
     import provision
 
     script = "import sys, ipykernel; sys.path.append(sys.argv[1]); from inside.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
-    command = [main_prefix / "bin" / "python", "-I", "-c", script, str(Path(provision.__file__).parent)]
+    command: list[str | Path] = [main_prefix / "bin" / "python", "-I", "-c", script, Path(provision.__file__).parent]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "99aa06d3014798d86001c324468d497f\n"  # of nothing (xxHash's specification)
 
