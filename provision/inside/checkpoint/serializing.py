@@ -62,6 +62,12 @@ class Staging(threading.local):
 
         if is_plain(data):
             return data
+        with torch.no_grad():
+            return self._copied(data)
+
+    def _copied(self, data: torch.Tensor) -> torch.Tensor:
+        import torch
+
         length = data.numel() * data.element_size()
         if self._memory is None:
             self._memory = torch.empty(PIECE, dtype=torch.uint8, device="cpu")
@@ -78,10 +84,7 @@ def serialize(item: Item, staging: Staging) -> Serialized:
     """Tensors of other devices are copied to the host, those that are not contiguous are made so, in the staging memory."""
     if item.is_object:
         return Serialized([memoryview(item.data)], len(item.data), None)
-    import torch
-
-    with torch.no_grad():
-        held = staging.plain(item.data)
+    held = staging.plain(item.data)
     memory = memory_of(held)
     around = _archive(held.dtype, tuple(held.shape), len(memory))
     parts = [memoryview(around.before), memory, memoryview(around.after)]

@@ -247,7 +247,7 @@ class Writer:
             entry = self._reuse(held)
             if entry is not None:
                 self.progress.add(linked=payload)
-                return replace(entry, xxh128=entry.xxh128 or hashes.xxh128)
+                return entry if entry.xxh128 else replace(entry, xxh128=hashes.xxh128)
         entry = manifest.FileEntry(hashes.sha256 + SUFFIX, size, hashes.sha256, xxh128=hashes.xxh128)
         try:
             self._backend.write(self._folder, entry.name, parts)
@@ -270,7 +270,7 @@ class Writer:
         except OSError:
             return None
         self._linked.add(held.name)
-        return replace(held, home=home)
+        return held if held.home == home else replace(held, home=home)
 
 
 def _joined(parts: Sequence[Part]) -> Part:
