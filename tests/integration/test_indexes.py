@@ -65,3 +65,19 @@ def test_what_the_indexes_lack_is_told_with_where_to_look(index: str, monkeypatc
         found(*REQUEST.requirements)
     advice = explaining_wheels.explain(failed.value, REQUEST, WHY).advice
     assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: look there" in advice
+
+
+def test_an_index_that_lacks_what_comes_along_is_told_with_the_options_that_help(index: str) -> None:
+    """As one that a lab filled before it came along: each option where it helps alone, several where only all of them do."""
+
+    def advice(*along: str) -> str:
+        request = wheels.Request(requirements=("torch==2.13.0", "numpy", *along), python="3.11", glibc="2.28")
+        why = Why.of([Pin(manager="pip", requirement=text, reason="comes along", source="us") for text in request.requirements])
+        with pytest.raises(Unsolvable) as failed:
+            wheels.resolve(request)
+        return explaining_wheels.explain(failed.value, request, why).advice
+
+    assert advice("xxhash>=2").startswith("With all else as it is, --no-fast-checkpoints (without xxhash) has an answer.")
+    both = "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together have an answer."
+    assert advice("ipykernel", "xxhash>=2").startswith(f"With all else as it is, {both}")
+    assert "an answer" not in advice("missing", "xxhash>=2")
