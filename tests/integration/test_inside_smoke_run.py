@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -112,8 +113,7 @@ def test_a_killed_launcher_takes_its_ranks_along_and_the_report_is_no_success(tm
 
 def test_a_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
     with hanging_in_barrier(tmp_path, "--deadline", f"barrier={DEADLINE_S}") as child:
-        ranks = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-        os.kill(int(ranks[1]), signal.SIGSTOP)
+        os.kill(rank_1(child), signal.SIGSTOP)
         assert child.wait(DEADLINE_S + BEYOND_DEADLINE_S) == 1
     assert "rank 1: its process is stopped, last seen in barrier" in message_of_barrier(tmp_path)
 
@@ -128,10 +128,30 @@ def hanging_in_barrier(out: Path, *arguments: str) -> Iterator[subprocess.Popen[
         try:
             assert child.stdout is not None
             assert any(line.split()[:2] == ["pass", "rendezvous"] for line in child.stdout)
+            until_asleep(rank_1(child))
             yield child
         finally:
             child.kill()
     assert left_over(out) == []
+
+
+def rank_1(launcher: subprocess.Popen[str]) -> int:
+    return int(Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()[1])
+
+
+def until_asleep(process: int) -> None:
+    """The line that a phase passed is printed before rank 1 has entered the next: it hangs when its main thread stays in one sleep."""
+    place = Path(f"/proc/{process}/task/{process}")
+
+    def waiting() -> tuple[str, list[str]]:
+        """Where in the kernel it waits, and how often it began to wait."""
+        return (place / "wchan").read_text(), re.findall(r"^voluntary_ctxt_switches:.*", (place / "status").read_text(), re.MULTILINE)
+
+    end, before = time.monotonic() + BEYOND_DEADLINE_S, None
+    while (now := waiting()) != before or "nanosleep" not in now[0]:
+        assert time.monotonic() < end, now
+        before = now
+        time.sleep(0.3)
 
 
 def message_of_barrier(out: Path) -> str:
