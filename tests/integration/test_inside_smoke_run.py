@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import subprocess
 import time
@@ -112,46 +110,25 @@ def test_a_killed_launcher_takes_its_ranks_along_and_the_report_is_no_success(tm
 
 
 def test_a_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
-    with hanging_in_barrier(tmp_path, "--deadline", f"barrier={DEADLINE_S}") as child:
-        os.kill(rank_1(child), signal.SIGSTOP)
-        assert child.wait(DEADLINE_S + BEYOND_DEADLINE_S) == 1
-    assert "rank 1: its process is stopped, last seen in barrier" in message_of_barrier(tmp_path)
+    ran = smoke(tmp_path, "--inject", "stop:1:barrier", "--deadline", f"barrier={DEADLINE_S}")
+    assert (ran.status, ran.failed) == (1, ["barrier"])
+    assert "rank 1: its process is stopped, last seen in barrier" in ran.phases["barrier"].message
 
 
 @contextmanager
-def hanging_in_barrier(out: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def hanging_in_barrier(out: Path) -> Iterator[subprocess.Popen[str]]:
     """A run whose rank 1 hangs in barrier. Nothing of it may be left when the test is done with it."""
-    words = ["smoke", "--out", str(out), "--inject", "hang:1:barrier", *arguments]
+    words = ["smoke", "--out", str(out), "--inject", "hang:1:barrier"]
     with subprocess.Popen(
         [PYTHON, str(FOLDER), *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment()
     ) as child:
         try:
             assert child.stdout is not None
             assert any(line.split()[:2] == ["pass", "rendezvous"] for line in child.stdout)
-            until_asleep(rank_1(child))
             yield child
         finally:
             child.kill()
     assert left_over(out) == []
-
-
-def rank_1(launcher: subprocess.Popen[str]) -> int:
-    return int(Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()[1])
-
-
-def until_asleep(process: int) -> None:
-    """The line that a phase passed is printed before rank 1 has entered the next: it hangs when its main thread stays in one sleep."""
-    place = Path(f"/proc/{process}/task/{process}")
-
-    def waiting() -> tuple[str, list[str]]:
-        """Where in the kernel it waits, and how often it began to wait."""
-        return (place / "wchan").read_text(), re.findall(r"^voluntary_ctxt_switches:.*", (place / "status").read_text(), re.MULTILINE)
-
-    end, before = time.monotonic() + BEYOND_DEADLINE_S, None
-    while (now := waiting()) != before or "nanosleep" not in now[0]:
-        assert time.monotonic() < end, now
-        before = now
-        time.sleep(0.3)
 
 
 def message_of_barrier(out: Path) -> str:
