@@ -89,8 +89,9 @@ def bad_options() -> Any:
 def bad_options_of_a_load() -> Any:
     """On rank 1 alone: told to both, and the load after it is the same on both."""
     root, here = saved("load options", {"a": torch.ones(2)}), {"a": torch.zeros(2)}
-    given: list[dict[str, Any]] = [{"on_damage": "zzz"}, {"root": "no-such-kind://x"}] if RANK == 1 else [{}, {}]
-    told = [refusal(partial(checkpoint.load, here, ranks=US, **{"root": root, **options})) for options in given]
+    bad: list[dict[str, Any]] = [{"on_damage": "zzz"}, {"step": "newest"}, {"step": 1.5}, {"state_dict": [1]}, {"root": "no-such-kind://x"}]
+    given = bad if RANK == 1 else [{}] * len(bad)
+    told = [refusal(partial(checkpoint.load, ranks=US, **{"state_dict": here, "root": root, **options})) for options in given]
     checkpoint.save({"a": torch.full((2,), 2.0)}, root, step=2, ranks=US)
     return [told, here["a"].tolist(), checkpoint.load(here, root, ranks=US).step, here["a"].tolist()]
 
@@ -282,6 +283,7 @@ def unsavable() -> Any:
         "sparse": {"a": torch.ones(2).to_sparse() if RANK == 1 else torch.ones(2)},
         "names": {"a": {"b": torch.ones(1)}, **({"a.b": 2} if RANK == 1 else {})},
         "shape": {"a": torch.ones(2 + RANK)},
+        "no dict": [torch.ones(2)] if RANK == 1 else {"a": torch.ones(2)},
     }
     if TwoTensor is not None:
         states["wrapper"] = {"a": TwoTensor(torch.ones(2), torch.ones(2)) if RANK == 1 else torch.ones(2)}

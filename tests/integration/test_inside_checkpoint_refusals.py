@@ -42,7 +42,8 @@ def test_tensors_that_wrap_others_are_refused_by_name(everyones: list[dict[str, 
 def test_bad_options_of_one_rank_are_told_to_all(everyones: list[dict[str, Any]]) -> None:
     """Or the ranks would be one save apart for good."""
     others, own = (found["bad_options"][0] for found in everyones)
-    assert [name for name, _ in own] == ["ValueError", "TypeError", "ValueError", "ValueError"]
+    assert [name for name, _ in own] == ["ValueError"] * 4
+    assert own[1][1] == "step='4': it must be a whole number from 0 on"
     assert own[2][1] == "unchanged='mtime': it is 'content' or 'version'"
     assert others == [["CheckpointError", f"nothing was saved: rank 1: {name}: {text}"] for name, text in own]
     assert [found["bad_options"][1] for found in everyones] == [[3, 4]] * 2
@@ -50,11 +51,16 @@ def test_bad_options_of_one_rank_are_told_to_all(everyones: list[dict[str, Any]]
 
 def test_bad_options_of_a_load_are_told_to_all(everyones: list[dict[str, Any]]) -> None:
     others, own = (found["bad_options_of_a_load"] for found in everyones)
-    assert own[0][0] == ["ValueError", "on_damage='zzz': it is 'refuse' or 'previous'"]
-    name, unknown = own[0][1]
+    *options, no_dict, (name, unknown) = own[0]
+    assert options == [
+        ["ValueError", "on_damage='zzz': it is 'refuse' or 'previous'"],
+        ["ValueError", "step='newest': it is the number of a step, or 'latest'"],
+        ["ValueError", "step=1.5: it is the number of a step, or 'latest'"],
+    ]
+    assert no_dict == ["CheckpointError", "the state dict is of type list: give a dict of names and values"]
     assert name == "CheckpointError" and "no-such-kind" in unknown
-    told = (f"ValueError: {own[0][0][1]}", unknown)
-    assert others[0] == [["CheckpointError", f"nothing was loaded: rank 1: {text}"] for text in told]
+    told = [*(f"nothing was loaded: rank 1: ValueError: {text}" for _, text in options), f"rank 1: {no_dict[1]}"]
+    assert others[0] == [["CheckpointError", text] for text in (*told, f"nothing was loaded: rank 1: {unknown}")]
     assert [found[1:] for found in (others, own)] == [[[0.0, 0.0], 2, [2.0, 2.0]]] * 2
 
 
@@ -135,6 +141,7 @@ def test_an_object_that_both_hold_is_pickled_by_the_one_that_writes_it(everyones
         ("sparse", "a is not a dense tensor (torch.sparse_coo, torch.float32): save a dense copy of it"),
         ("names", "the state dict cannot be saved: a.b stands for two values"),
         ("shape", "a is [3] torch.float32 on rank 1, but [2] torch.float32 on rank 0: one name must be the same tensor on all ranks"),
+        ("no dict", "the state dict is of type list: give a dict of names and values"),
     ],
 )
 def test_what_one_rank_cannot_save_none_saves(everyones: list[dict[str, Any]], state: str, problem: str) -> None:

@@ -89,7 +89,7 @@ def save(
 
     Raises NotCommitted, on every rank, where a rank failed or fell silent: nothing new is visible, and what was there still is.
     CheckpointError, on every rank too, where a state dict holds what cannot be saved, or the ranks' do not fit together; where the
-    step is no number from 0 on, or `unchanged` is neither, ValueError or TypeError on the rank that was given it.
+    step is no number from 0 on, or `unchanged` is neither, ValueError on the rank that was given it.
     """
     us, opened = _ranks(ranks, deadline_s), partial(open_root, root, **options)
     return saving.save(state_dict, opened, step, us, incremental=incremental, unchanged=unchanged, for_dcp=for_dcp, progress=progress)

@@ -6,6 +6,7 @@ matching.py's, how that comes into memory reading.py's.
 
 from __future__ import annotations
 
+import operator
 import time
 import warnings
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from .. import fs
 from ..smoke.meeting import RanksMissing, StoreLost
 from . import assigning, finding, layout, manifest, matching, saving, streams, suspects, verifying
 from .busy import until_all_are_done
-from .planning import is_stateful
+from .planning import expand, is_stateful
 from .reading import Reader
 from .saving import BACKGROUND
 
@@ -82,7 +83,7 @@ def load(
     allow_pickle: bool,
 ) -> LoadReport:
     BACKGROUND.finish()  # its meetings are these ranks' too; and what it saves is then there
-    backend = _agreed(opened, on_damage, ranks)
+    backend = _agreed(opened, step, on_damage, ranks)
     try:
         for _ in range(TRIES):
             folders, refused = _chosen_by_rank_0(backend, step, on_damage, ranks)
@@ -97,12 +98,13 @@ def load(
     raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times while it was read")
 
 
-def _agreed(opened: Callable[[], Backend], on_damage: str, ranks: Ranks) -> Backend:
+def _agreed(opened: Callable[[], Backend], step: int | str, on_damage: str, ranks: Ranks) -> Backend:
     """What is wrong with what one rank was given is told to all: were it raised there alone, it would be one load behind from then on."""
     backend, problem = None, None
     try:
         if on_damage not in (REFUSE, PREVIOUS):
             raise ValueError(f"on_damage={on_damage!r}: it is {REFUSE!r} or {PREVIOUS!r}")
+        _number(step)
         backend = opened()
     except Exception as error:
         problem = error
@@ -118,19 +120,29 @@ def _agreed(opened: Callable[[], Backend], on_damage: str, ranks: Ranks) -> Back
 def choose(backend: Backend, step: int | str, on_damage: str) -> tuple[list[str], manifest.DamagedFile | None]:
     """The folder that is asked for, and after it, with `previous`, those committed before it, newest first; and what is wrong with
     `latest`, where that was to say which it is."""
-    first, damage = None, None
-    if step == LATEST:
+    first, damage, number = None, None, _number(step)
+    if number is None:
         try:
             first = finding.named(backend)
         except manifest.DamagedFile as error:
             damage = error
         first = first or next(iter(finding.newest_first(backend)), None)
     else:
-        first = finding.of_step(backend, int(step))
+        first = finding.of_step(backend, number)
     if first is None or on_damage != PREVIOUS:
         return [first] if first else [], damage
     others = [folder for folder in finding.newest_first(backend) if folder != first]
-    return [first, *(folder for folder in others if step == LATEST or _step(folder) < int(step))], damage
+    return [first, *(folder for folder in others if number is None or _step(folder) < number)], damage
+
+
+def _number(step: int | str) -> int | None:
+    """Of a step that is asked for; None of the latest. Raises ValueError where it is neither."""
+    if step == LATEST:
+        return None
+    try:
+        return int(step) if isinstance(step, str) else operator.index(step)
+    except (TypeError, ValueError):
+        raise ValueError(f"step={step!r}: it is the number of a step, or {LATEST!r}") from None
 
 
 def chosen(backend: Backend, step: int | str) -> str:
@@ -241,7 +253,7 @@ def _prepare(state_dict: dict[str, Any], backend: Backend, folder: str, ranks: R
     content = None
     try:
         content = finding.read_manifest(backend, folder)
-        expanded = matching.expand(state_dict)
+        expanded = expand(state_dict)
         wanted = matching.match(expanded, content)
         _refuse_damage(backend, folder, content, wanted, ranks)
         reader = Reader(backend, folder, content)

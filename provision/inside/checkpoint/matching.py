@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import covering, dcp, manifest
-from .planning import is_distributed, is_stateful, name_of, values
+from .planning import is_distributed, name_of, values
 from .serializing import has_memory
 
 if TYPE_CHECKING:
@@ -58,11 +58,6 @@ def match(state_dict: dict[str, Any], content: Manifest) -> Wanted:
     planned = _planned_by_torch(tensors, content) if any(map(is_distributed, tensors.values())) else None
     reads = planned if planned is not None else list(_planned_plainly(tensors, content))
     return Wanted(tuple(reads), tuple(leaf for leaf in found if leaf.name in content.objects))
-
-
-def expand(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The state dict with what its Stateful values say in their place."""
-    return {key: value.state_dict() if is_stateful(value) else value for key, value in state_dict.items()}
 
 
 def leaves(state_dict: Mapping[str, Any], content: Manifest) -> Iterator[Leaf]:

@@ -58,7 +58,7 @@ def _pickled_by_their_writers(items: Sequence[Item], ranks: Ranks) -> list[Item]
 
 def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
     """What this rank holds, by name, and each name's path; objects are not pickled yet."""
-    expanded = {key: value.state_dict() if is_stateful(value) else value for key, value in state_dict.items()}
+    expanded = expand(state_dict)
     leaves = list(values(expanded, as_before_2_4=_is_before_2_4()))
     _refuse_double_names([name_of(path) for path, _ in leaves])
     planned = _planned_by_torch(expanded) if any(is_distributed(value) for _, value in leaves) else None
@@ -199,6 +199,13 @@ def _storable(item: Item) -> Item:
             f"{item.name} is a {type(item.data).__name__}, which has no memory of its own: save the tensors it is made of"
         )
     return item
+
+
+def expand(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """The state dict with what its Stateful values say in their place. Raises CheckpointError where it is none."""
+    if not isinstance(state_dict, Mapping):
+        raise CheckpointError(f"the state dict is of type {type(state_dict).__name__}: give a dict of names and values")
+    return {key: value.state_dict() if is_stateful(value) else value for key, value in state_dict.items()}
 
 
 def is_stateful(value: Any) -> bool:

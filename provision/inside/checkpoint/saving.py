@@ -114,8 +114,11 @@ def save_async(
 
 def checked_step(step: int) -> int:
     """Raises ValueError unless it is a whole number that is not negative."""
-    number = None if isinstance(step, bool) else operator.index(step)
-    if number is None or number < 0:
+    try:
+        number = -1 if isinstance(step, bool) else operator.index(step)
+    except TypeError:
+        number = -1
+    if number < 0:
         raise ValueError(f"step={step!r}: it must be a whole number from 0 on")
     return number
 
