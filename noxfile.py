@@ -45,7 +45,7 @@ def lint(session: nox.Session) -> None:
     session.install("ruff>=0.14", "codespell")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check", "--diff")
-    session.run("codespell", "provision", "tests", "docs", "benchmarks", "tools", "README.md", "noxfile.py")
+    session.run("codespell", "provision", "provision_runtime", "templates", "tests", "docs", "benchmarks", "tools", "README.md", "noxfile.py")
 
 
 @nox.session
@@ -131,6 +131,6 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def update_data(session: nox.Session) -> None:
-    """What the package index proves that provision/data does not say, as a diff; `-- --write` changes the files."""
+    """What the package index proves that provision/catalog/data does not say, as a diff; `-- --write` changes the files."""
     session.install("-e", ".", *DATA_TOOLS)
     session.run("python", "-m", "update_data", *session.posargs, env={"PYTHONPATH": "tools"})

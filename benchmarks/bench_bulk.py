@@ -18,7 +18,7 @@ from pathlib import Path
 
 from measure import PROVISION, box, environment
 
-from provision import compat
+from provision import catalog
 
 CELLS = 100
 ALONE = 10  # so many of them are also locked each in a process of its own; their median stands for the others
@@ -53,7 +53,7 @@ def main() -> None:
 def cells() -> list[dict[str, object]]:
     """Specs of the newest releases first, from both channels."""
     found = []
-    for version, release in reversed(compat.releases().items()):
+    for version, release in reversed(catalog.releases().items()):
         for source in ("conda-forge", "pytorch"):
             for build in release.builds(source):
                 for python in build.python or build.python_seen:

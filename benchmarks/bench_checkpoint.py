@@ -53,7 +53,7 @@ def measure() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-xxhash", action="store_true")
     chosen = parser.parse_args()
-    from provision.inside.checkpoint import hashes
+    from provision_runtime.checkpoint import hashes
 
     if chosen.no_xxhash:
         hashes.XXH3_128 = None
@@ -80,7 +80,7 @@ class Bench:
     def hashes(self) -> None:
         """Which hash pays: one that the disk does not wait for."""
         data = bytearray(os.urandom(1 << 20) * (HASHED >> 20))
-        from provision.inside.checkpoint.hashes import XXH3_128
+        from provision_runtime.checkpoint.hashes import XXH3_128
 
         rivals = {"sha256": hashlib.sha256, "blake2b": hashlib.blake2b, "crc32": zlib.crc32}
         if XXH3_128:
@@ -110,11 +110,11 @@ class Bench:
 
     def blocking(self) -> None:
         """How long save_async keeps the training, into new memory and into that of the save before; everything changed between."""
-        from provision.inside.checkpoint import saving
-        from provision.inside.checkpoint.snapshot import Snapshot
+        from provision_runtime.checkpoint import saver
+        from provision_runtime.checkpoint.host_snapshot import Snapshot
 
         def fresh() -> None:
-            saving.SNAPSHOT = Snapshot()
+            saver.SNAPSHOT = Snapshot()
             copies.clear()
             give_back_memory()
 
@@ -150,10 +150,10 @@ class Bench:
         """Peak of the process over what it had before; save_async's copy is not counted. What is turned is copied piece by piece."""
         import torch
 
-        from provision.inside.checkpoint import saving
-        from provision.inside.checkpoint.snapshot import Snapshot
+        from provision_runtime.checkpoint import saver
+        from provision_runtime.checkpoint.host_snapshot import Snapshot
 
-        saving.SNAPSHOT = Snapshot()
+        saver.SNAPSHOT = Snapshot()
         self.save()  # what is imported at first is not the save's
         turned = {"turned": torch.randn(int(self.size**0.5) // 2, int(self.size**0.5) // 2).t()}
         actions = {
@@ -173,23 +173,23 @@ class Bench:
     # What is timed.
 
     def save(self, state: dict[str, Any] | None = None) -> None:
-        from provision.inside import checkpoint
+        from provision_runtime import checkpoint
 
         checkpoint.save(state or self.state, self.place / "ours", step=1, incremental=False)
 
     def save_again(self, incremental: bool = False, **options: Any) -> None:
-        from provision.inside import checkpoint
+        from provision_runtime import checkpoint
 
         checkpoint.save(self.state, self.place / "ours", step=1, incremental=incremental, **options)
 
     def start(self) -> Any:
-        from provision.inside import checkpoint
+        from provision_runtime import checkpoint
 
         self.future = checkpoint.save_async(self.state, self.place / "ours", step=1)
         return self.future
 
     def load(self) -> None:
-        from provision.inside import checkpoint
+        from provision_runtime import checkpoint
 
         checkpoint.load(self.state, self.place / "ours")
 
@@ -206,8 +206,8 @@ class Bench:
         dcp.load(self.state, checkpoint_id=str(self.place / "dcp"))
 
     def raw(self, *, early: bool = False) -> None:
-        from provision.inside import fs
-        from provision.inside.checkpoint.serializing import memory_of
+        from provision_runtime import fs
+        from provision_runtime.checkpoint.serialize import memory_of
 
         with (self.place / "raw").open("wb", buffering=0) as file:
             for value in self.state.values():

@@ -34,7 +34,7 @@ def measure() -> None:
     import torch
     from torch import nn
 
-    from provision.inside import ddp_check
+    from provision_runtime.facts import ddp_check
 
     def gpt() -> nn.Module:
         """As wide and as deep as a language model of that size: few and large tensors."""

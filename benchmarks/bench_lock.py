@@ -82,7 +82,7 @@ def conda_lock(folder: Path, place: Path, channel: str) -> dict[str, list[str]]:
         name, executable = "conda-lock lock, answer ready", str(ready(folder, place))
     command = [str(Path(sys.executable).parent / "conda-lock"), "lock", "--conda", executable, "--micromamba", "-p", "linux-64"]
     command += ["--file", str(folder / "environment.yml"), "--virtual-package-spec", str(folder / "virtual-packages.yml")]
-    from provision.compat import DATA
+    from provision.catalog import DATA
 
     names = (DATA / "pypi-conda-names.yml").as_uri()
     return {name: [*command, "--channel", channel, "--pypi_to_conda_lookup_file", names, "--lockfile", str(place / "theirs.yml")]}
@@ -90,9 +90,9 @@ def conda_lock(folder: Path, place: Path, channel: str) -> dict[str, list[str]]:
 
 def ready(folder: Path, place: Path) -> Path:
     """An executable that answers at once with what our lock holds."""
-    from provision.pipeline import lock
+    from provision import lockfile
 
-    packages = lock.read(folder / lock.FILE).by("conda")
+    packages = lockfile.read(folder / lockfile.FILE).by("conda")
     rows = [
         {"name": found.name, "version": found.version, "url": found.url, "md5": found.md5, "sha256": found.sha256, "fn": found.filename}
         | {"depends": list(found.depends)}

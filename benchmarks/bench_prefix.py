@@ -17,8 +17,8 @@ from pathlib import Path
 
 from measure import PROVISION, box, environment
 
-from provision import wheels
-from provision.pipeline import lock
+from provision import lockfile
+from provision.adapters import uv as wheels
 
 NAME = "torch2.3-cuda12.1-py311"
 
@@ -38,7 +38,7 @@ def theirs(env: dict[str, str]) -> float:
     venv, locked = box() / "venv", box() / "requirements.txt"
     shutil.rmtree(venv, ignore_errors=True)
     subprocess.run([wheels.uv(), "venv", "--quiet", "--python", sys.executable, str(venv)], check=True)
-    locked.write_text(wheels.requirements(lock.read(box() / "envs" / NAME / lock.FILE).by("pip")))
+    locked.write_text(wheels.requirements(lockfile.read(box() / "envs" / NAME / lockfile.FILE).by("pip")))
     python = str(venv / "bin" / "python")
     return timed([wheels.uv(), "pip", "sync", "--quiet", "--require-hashes", "--python", python, str(locked)], env)
 
@@ -78,7 +78,7 @@ def main() -> None:
 def host_memory_mb(env: dict[str, str]) -> float:
     """Peak resident memory of the provision process itself, without its children, over making the prefix."""
     script = (
-        "import resource, sys\nfrom provision.cli import cli\n"
+        "import resource, sys\nfrom provision.cli.main import cli\n"
         f"sys.argv = ['provision', 'env', 'create', '{NAME}']\n"
         "try: cli()\nexcept SystemExit: pass\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"

@@ -20,10 +20,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import provision.inside
+import provision_runtime
 
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
-FOLDER = str(Path(str(provision.inside.__file__)).parent)
+FOLDER = str(Path(str(provision_runtime.__file__)).parent)
 DEADLINE_S = 3
 STUCK = ("hang:1:barrier", "stop:1:barrier", "stop:0:barrier", "skip-barrier:1")
 BARE = """

@@ -47,10 +47,10 @@ def bare(source: Any, work: Any, calls: int) -> list[float]:
 
 def ours(size: int, source: Any, work: Any) -> Callable[[int], list[float]]:
     """What phase collectives does, with its own operation and record of calls."""
-    from provision.inside.smoke import options, place, session
-    from provision.inside.smoke.phases.collectives import operations, plan, sweep
+    from provision_runtime.smoke import options, rank_env, session
+    from provision_runtime.smoke.phases.collectives import operations, plan, sweep
 
-    here = place.from_environment()
+    here = rank_env.from_environment()
     assert here is not None
     chosen = options.Options(Path(), Path(), None, "quick", "gloo", 60.0, (), 1, None, None, None, False, ())
     own = session.Session(chosen, here, lambda: 60.0, backend="gloo", device="cpu")

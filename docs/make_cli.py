@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from provision.cli import cli
+from provision.cli.main import cli
 
 PATH = Path(__file__).parent / "cli.md"
 HEAD = "# Command line\n\nMade from the commands by `python docs/make_cli.py`; a test compares it.\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from provision.inside.smoke.findings import BY_PHASE
-from provision.inside.smoke.options import FAULTS
+from provision_runtime.smoke.findings import BY_PHASE
+from provision_runtime.smoke.options import FAULTS
 
 PAGE = Path(__file__).parent / "findings.md"
 HEAD = """# Findings of the smoke test

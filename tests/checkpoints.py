@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from provision.inside.checkpoint.backends import Backend, open_root
-from provision.inside.checkpoint.commit import commit
-from provision.inside.checkpoint.items import OBJECT, Item, Plan
-from provision.inside.checkpoint.outcome import Committed
-from provision.inside.checkpoint.writing import BIG
-from provision.inside.ranks import Ranks, alone
+from provision_runtime.checkpoint.backends import Backend, open_root
+from provision_runtime.checkpoint.commit import commit
+from provision_runtime.checkpoint.items import OBJECT, Item, Plan
+from provision_runtime.checkpoint.progress import Committed
+from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.comm.ranks import Ranks, alone
 
 
 def plan(contents: dict[str, bytes]) -> Plan:

@@ -50,7 +50,7 @@ def absence(part: str, reason: str) -> None:
 
 @functools.cache
 def no_docker() -> str | None:
-    from provision.pipeline.image import engine
+    from provision.image import engine
 
     client, reason = engine()
     if client is None:
@@ -61,11 +61,11 @@ def no_docker() -> str | None:
 
 @functools.cache
 def no_index() -> str | None:
-    from provision import wheels
-    from provision.errors import ProvisionError
+    from provision.adapters import uv
+    from provision.core.errors import ProvisionError
 
     try:
-        wheels.versions(wheels.Request(requirements=("six",), python="3.11", glibc="2.28"))
+        uv.versions(uv.Request(requirements=("six",), python="3.11", glibc="2.28"))
     except ProvisionError as error:
         return f"the package index does not answer: {error}"
     return None

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from provision import conda
-from provision.mirrors import Mirrors, asked
+from provision.adapters import conda
+from provision.core.mirrors import Mirrors, asked
 
 TIMESTAMP = 1_700_000_000_000  # 2023-11-14
 

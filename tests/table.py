@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from provision.inside.ranks import Ranks
+from provision_runtime.comm.ranks import Ranks
 
 
 class Table:

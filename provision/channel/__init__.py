@@ -1,5 +1,11 @@
 """Local conda channels: this machine's Python (bootstrapping), and everything that locks name, for closed networks (mirroring)."""
 
-from provision.channel.bootstrapping import Bootstrapped, HostPython, bootstrap, host_minor, host_python
+from provision.channel.host_python import (
+    Bootstrapped,
+    HostPython,
+    bootstrap,
+    host_minor,
+    read_host_python,
+)
 
-__all__ = ["Bootstrapped", "HostPython", "bootstrap", "host_minor", "host_python"]
+__all__ = ["Bootstrapped", "HostPython", "bootstrap", "host_minor", "read_host_python"]

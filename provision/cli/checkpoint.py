@@ -10,7 +10,7 @@ import click
 from provision.cli.options import dry, options, shown, verb
 
 if TYPE_CHECKING:
-    from provision.console import Console
+    from provision.cli.console import Console
 
 DIGITS = 18
 
@@ -68,8 +68,8 @@ def list_(console: Console, root: str, settings: dict[str, Any]) -> None:
 
     Files are not read: `checkpoint verify` does that.
     """
-    from provision.cli.checkpoint_lines import list_lines
-    from provision.workflows import checkpoint as workflow
+    from provision.cli.format.checkpoint import list_lines
+    from provision.commands import checkpoint as workflow
 
     with workflow.store_errors(root):
         found = workflow.listed(workflow.open_root(root, settings))
@@ -83,8 +83,8 @@ def list_(console: Console, root: str, settings: dict[str, Any]) -> None:
 @verb
 def show(console: Console, root: str, settings: dict[str, Any], step: int | str) -> None:
     """What is in a checkpoint: its tensors with type, shape, bytes and files, its objects, and its files with their hashes (--json)."""
-    from provision.cli.checkpoint_lines import show_lines
-    from provision.workflows import checkpoint as workflow
+    from provision.cli.format.checkpoint import show_lines
+    from provision.commands import checkpoint as workflow
 
     with workflow.store_errors(root):
         found = workflow.shown(workflow.open_root(root, settings), step)
@@ -102,8 +102,8 @@ def verify(console: Console, root: str, settings: dict[str, Any], step: int | st
 
     Exit code 1 unless all are whole.
     """
-    from provision.cli.checkpoint_lines import verify_lines
-    from provision.workflows import checkpoint as workflow
+    from provision.cli.format.checkpoint import verify_lines
+    from provision.commands import checkpoint as workflow
 
     if every and step != "latest":
         raise click.UsageError("--all takes every checkpoint, --step one: give one of them.")
@@ -132,8 +132,8 @@ def prune(
     \b
     provision checkpoint prune run/checkpoints --keep 3 --every 10000 --dry-run
     """
-    from provision.cli.checkpoint_lines import prune_lines
-    from provision.workflows import checkpoint as workflow
+    from provision.cli.format.checkpoint import prune_lines
+    from provision.commands import checkpoint as workflow
 
     if keep is None and (every is not None or not named):
         raise click.UsageError("Say how many to keep, e.g. --keep 3.")

@@ -10,9 +10,9 @@ import click
 from provision.cli.options import BUILD_OPTIONS, builds, common, context_of, dry, verb
 
 if TYPE_CHECKING:
-    from provision.console import Console
-    from provision.pipeline.ci import Job
-    from provision.workflows.ci import Workflow
+    from provision.ci import Job
+    from provision.cli.console import Console
+    from provision.commands.ci import Workflow
 
 
 @click.command("ci")
@@ -47,7 +47,7 @@ def ci(console: Console, envs: Path | None, output: Path | None, check: bool, dr
     Those of the envs folder, or, with options that say which, builds of the table:
     provision matrix ci --format github --torch '>=2.6' --source wheels
     """
-    from provision.workflows import ci as workflow
+    from provision.commands import ci as workflow
 
     if check and output is None:
         raise click.UsageError("--check compares with a file: name it with --output.")

@@ -25,7 +25,7 @@ from provision.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from provision.console import Console
+    from provision.cli.console import Console
 
 
 @click.group(invoke_without_command=True)
@@ -51,7 +51,7 @@ def matrix(context: click.Context, /, **chosen: Any) -> None:
 
 @verb
 def _show(console: Console, envs: Path | None, format: str, **chosen: Any) -> int:
-    from provision.workflows import matrix as workflow
+    from provision.commands import matrix as workflow
 
     console.as_json = console.as_json or format == "json"
     found = workflow.show(chosen)
@@ -69,9 +69,9 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
 
     NAME is an environment with a spec.yml in the envs folder; options override what it says.
     """
-    from provision.console import explanation_lines
-    from provision.folders import folders
-    from provision.workflows import matrix as workflow
+    from provision.cli.console import explanation_lines
+    from provision.commands import matrix as workflow
+    from provision.core.paths import folders
 
     found = workflow.explain(folders(envs).envs, name, asked(options))
     console.result(found, explanation_lines(found))
@@ -102,13 +102,13 @@ def lock(
     Everything from 2.1 on that a driver 535 runs, from conda-forge:
     provision matrix lock --torch '>=2.1' --driver 535 --source conda-forge
     """
-    from provision.workflows import bulk
+    from provision.commands import batch
 
     if not any(chosen.values()):
         raise click.UsageError("Say which builds, e.g. --torch '>=2.4' --driver 535: all of the table would be locked.")
     context = context_of(console, envs, mirrors=mirrors, alias=alias)
-    wishes = bulk.wishes_for(chosen, newest=newest, relock=relock)
-    return show_outcomes(console, bulk.lock_all(context, wishes, dry_run=dry_run))
+    wishes = batch.wishes_for(chosen, newest=newest, relock=relock)
+    return show_outcomes(console, batch.lock_all(context, wishes, dry_run=dry_run))
 
 
 matrix.add_command(ci)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from provision.console import Console
-    from provision.model import Outcome
-    from provision.workflows.plan import Context, Wish
+    from provision.cli.console import Console
+    from provision.commands.plan import Context, Wish
+    from provision.core.types import Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -185,8 +185,8 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, as_json: bool, verbose: bool, debug: bool, **options: Any) -> None:
-        from provision.console import Console
-        from provision.errors import ProvisionError, from_system
+        from provision.cli.console import Console
+        from provision.core.errors import ProvisionError, from_system
 
         console = Console(as_json=as_json, verbose=verbose or debug)
         try:
@@ -216,9 +216,10 @@ def context_of(
     console: Console, envs: Path | None, *, mirrors: Sequence[str] | None = None, alias: str | None = None, wait: bool = True
 ) -> Context:
     """mirrors: as given on the command line, over what is set elsewhere; None for a verb that fetches nothing."""
-    from provision import conda, settings
-    from provision.folders import folders
-    from provision.workflows.plan import Context, mirrors_of
+    from provision.adapters import conda
+    from provision.commands.plan import Context, mirrors_of
+    from provision.core import settings
+    from provision.core.paths import folders
 
     asked = () if mirrors is None else settings.mirrors(mirrors, alias, os.environ)
     return Context(where=folders(envs), progress=console, solver=conda.Solver(mirrors_of(asked)), wait=wait)
@@ -230,8 +231,8 @@ def asked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
-    from provision.pipeline.validate import Request
-    from provision.workflows.plan import Wish
+    from provision.commands.plan import Wish
+    from provision.commands.smoke_runner import Request
 
     test = {key: options[key] for key in TEST_OPTIONS if key in options}
     test.update({key: tuple(options[key]) for key in TEST_LISTS if key in options})
@@ -242,8 +243,8 @@ def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
 
 def wishes_of_all(context: Context, name: str | None, options: dict[str, Any], **more: Any) -> list[Wish]:
     """--all: a wish for each environment of the envs folder. Raises InvalidSpec if one was also named or described."""
-    from provision.errors import InvalidSpec
-    from provision.workflows.bulk import named
+    from provision.commands.batch import named
+    from provision.core.errors import InvalidSpec
 
     told = sorted(key for key in SPEC_OPTIONS if options.get(key) not in (None, (), [], False))
     if name or told:
@@ -255,7 +256,7 @@ def wishes_of_all(context: Context, name: str | None, options: dict[str, Any], *
 
 def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> int:
     """A summary table of many environments; 1 if any of them failed or differs."""
-    from provision.console import outcome_lines
+    from provision.cli.console import outcome_lines
 
     console.result(outcomes, outcome_lines(outcomes))
     return int(any(outcome.exit_code for outcome in outcomes))

@@ -20,11 +20,21 @@ from typing import Any
 
 import torch
 
-from provision.inside import ranks
-from provision.inside.checkpoint import Doing, NotCommitted, latest, list_steps, load, save, save_async, saving, verify
-from provision.inside.checkpoint.background import Background
-from provision.inside.checkpoint.items import PIECE
-from provision.inside.checkpoint.recalling import SPACING, Recall
+from provision_runtime.checkpoint import (
+    Doing,
+    NotCommitted,
+    latest,
+    list_steps,
+    load,
+    save,
+    save_async,
+    saver,
+    verify,
+)
+from provision_runtime.checkpoint.async_save import Background
+from provision_runtime.checkpoint.items import PIECE
+from provision_runtime.checkpoint.recalling import SPACING, Recall
+from provision_runtime.comm import ranks
 
 MIB = 1 << 20
 CASES: list[Callable[[Path], None]] = []
@@ -71,14 +81,14 @@ def the_state_at_the_call_is_what_is_saved(root: Path) -> None:
 def what_equals_the_copy_is_linked_unhashed_and_memory_is_used_again(root: Path) -> None:
     state = {"big": tensor(2 * PIECE // MIB), "frozen": tensor(), "moving": tensor()}
     assert save_async(state, root, step=1).result().linked == 0
-    places = {place: memory.data_ptr() for place, memory in saving.SNAPSHOT._memory.items()}
+    places = {place: memory.data_ptr() for place, memory in saver.SNAPSHOT._memory.items()}
     for step, end in ((2, 0), (3, -1)):
         state["big"][end] += 1
         state["moving"][end] += 1
         report = save_async(state, root, step=step).result()
         assert (report.written, report.linked) == (PIECE + MIB, PIECE + MIB), report
         assert is_as(root, state)
-    assert places == {place: memory.data_ptr() for place, memory in saving.SNAPSHOT._memory.items()}
+    assert places == {place: memory.data_ptr() for place, memory in saver.SNAPSHOT._memory.items()}
     assert verify(root) == []
 
 
@@ -171,7 +181,7 @@ def progress_counts_every_byte_once(root: Path) -> None:
 
 def version_saves(root: Path, state: dict[str, Any], change: Callable[[], object]) -> tuple[bool, int, int]:
     """Whether the second of two saves is right, what it wrote, and how often it warned that the counter lies."""
-    saving.RECALL = Recall()
+    saver.RECALL = Recall()
     save(state, root, step=1, unchanged="version")
     change()
     with warnings.catch_warnings(record=True) as said:
@@ -269,7 +279,7 @@ def tensors_without_a_count_are_read(root: Path) -> None:
 @case
 def what_was_saved_elsewhere_is_written_where_it_is_not(root: Path) -> None:
     state = {"a": tensor(), "b": tensor()}
-    saving.RECALL = Recall()
+    saver.RECALL = Recall()
     save(state, root / "one", step=1, unchanged="version")
     assert save(state, root / "two", step=1, unchanged="version").written == 2 * MIB
     assert save(state, root / "one", step=2, unchanged="version").linked == 2 * MIB
@@ -327,7 +337,7 @@ def the_callers_modes_do_not_reach_the_copy(root: Path) -> None:
 def run_cases(folder: Path) -> dict[str, Any]:
     problems = {}
     for function in CASES:
-        saving.BACKGROUND = Background()
+        saver.BACKGROUND = Background()
         root = folder / function.__name__
         root.mkdir()
         try:

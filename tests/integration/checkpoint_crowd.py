@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from provision.inside import checkpoint
-from provision.inside.checkpoint import finding, layout, verifying
-from provision.inside.checkpoint.backends import open_root
+from provision_runtime import checkpoint
+from provision_runtime.checkpoint import catalog, layout, verification
+from provision_runtime.checkpoint.backends import open_root
 from tests.integration.checkpoint_strikes import loaded, state
 
 OVERWRITES = 500
@@ -105,8 +105,8 @@ def two_jobs(root: Path, step_of: Callable[[int, int], int], *, is_pruned: bool 
 
 def _all_is_whole(root: Path) -> None:
     backend = open_root(root)
-    for name in finding.committed(backend):
-        assert verifying.damages(backend, str(name)) == [], name
+    for name in catalog.committed(backend):
+        assert verification.damages(backend, str(name)) == [], name
     last = {1000 * number + SAVES - 1 for number in (1, 2)}
     assert loaded(root, "latest") in last
     checkpoint.prune(root, keep=1)

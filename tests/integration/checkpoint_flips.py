@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from provision.inside import checkpoint
-from provision.inside.checkpoint import hashes
+from provision_runtime import checkpoint
+from provision_runtime.checkpoint import hashes
 from tests.integration.checkpoint_strikes import state
 
 FLIPS = 200

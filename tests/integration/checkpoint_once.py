@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from provision.inside import checkpoint
+from provision_runtime import checkpoint
 from tests.integration.checkpoint_strikes import state
 
 if __name__ == "__main__":

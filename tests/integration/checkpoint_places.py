@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from provision.inside import checkpoint
-from provision.inside.checkpoint import layout
-from provision.inside.ranks import Ranks, alone
+from provision_runtime import checkpoint
+from provision_runtime.checkpoint import layout
+from provision_runtime.comm.ranks import Ranks, alone
 from tests.integration.checkpoint_strikes import loaded, state
 
 OLD, NEW, NEXT = 1, 2, 3

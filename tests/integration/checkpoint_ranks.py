@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore
 
-from provision.inside import checkpoint
-from provision.inside.checkpoint import layout
-from provision.inside.ranks import Ranks, alone, through_store
-from provision.inside.smoke.launcher import free_port
+from provision_runtime import checkpoint
+from provision_runtime.checkpoint import layout
+from provision_runtime.comm.ranks import Ranks, alone, through_store
+from provision_runtime.smoke.launcher import free_port
 
 DEADLINE_S = 4.0
 OLD, NEW, NEXT = 1, 2, 3

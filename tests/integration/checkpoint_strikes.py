@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from provision.inside import checkpoint
-from provision.inside.checkpoint import finding, layout, verifying
-from provision.inside.checkpoint.backends import open_root
+from provision_runtime import checkpoint
+from provision_runtime.checkpoint import catalog, layout, verification
+from provision_runtime.checkpoint.backends import open_root
 from tests import tracing
 
 BIG = 300_000
@@ -57,8 +57,8 @@ class Seen:
 
 def seen(root: Path) -> Seen:
     backend = open_root(root)
-    for name in finding.committed(backend):
-        assert verifying.damages(backend, str(name)) == [], f"{name} is not whole"
+    for name in catalog.committed(backend):
+        assert verification.damages(backend, str(name)) == [], f"{name} is not whole"
     steps = {step: loaded(root, step) for step in checkpoint.list_steps(root)}
     return Seen(loaded(root, "latest") if steps else None, steps)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from provision.inside import checkpoint, ranks
+from provision_runtime import checkpoint
+from provision_runtime.comm import ranks
 
 RANK = int(os.environ["RANK"])
 TIMEOUT = timedelta(seconds=8)

@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from provision.pipeline.image import oci
+from provision.image import oci_layout
 from tests.unit.test_image_making import CHANGED, FIRST, WHEELS, Lab
 
 WHEELS.update(dict.fromkeys(WHEELS, 5000))
@@ -40,7 +40,7 @@ def killed_before(step: int, lab: Lab, versions: dict[str, str]) -> bool:
 
 
 def digest(layout: Path) -> str | None:
-    written = oci.read(layout)
+    written = oci_layout.read(layout)
     return written.manifest_digest if written else None
 
 

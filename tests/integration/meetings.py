@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import distributed
 
-from provision.inside import checkpoint, ranks
-from provision.inside.smoke import meeting
+from provision_runtime import checkpoint
+from provision_runtime.comm import ranks
+from provision_runtime.comm import store as meeting
 
 warnings.simplefilter("ignore")
 RANKS, MEETINGS = 3, 40
@@ -166,7 +167,7 @@ def collectives_are_refused(port: int) -> str:
 
 
 def main() -> dict[str, Any]:
-    from provision.inside.smoke.launcher import free_port
+    from provision_runtime.smoke.launcher import free_port
 
     return {
         "left": {kind: left_by_meetings(of_rank) for kind, of_rank in stores().items()},

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from provision.inside import checkpoint
-from provision.inside.checkpoint import manifest
+from provision_runtime import checkpoint
+from provision_runtime.checkpoint import manifest
 
 
 class Touch:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from provision.inside import checkpoint
-from provision.inside.checkpoint import items
+from provision_runtime import checkpoint
+from provision_runtime.checkpoint import items
 
 warnings.simplefilter("ignore")
 # Tensors of a few kilobytes are then cut as those of gigabytes are.

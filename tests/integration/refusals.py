@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from provision.inside import checkpoint, ranks
-from provision.inside.checkpoint import backends
+from provision_runtime import checkpoint
+from provision_runtime.checkpoint import backends
+from provision_runtime.comm import ranks
 
 try:
     from torch.testing._internal.two_tensor import TwoTensor
@@ -190,7 +191,7 @@ def damage_beside_equal_content() -> Any:
     root, state = FOLDER / "equal", {f"same {RANK}": torch.ones(1000), f"own {RANK}": torch.full((3000,), 2.0 + RANK)}
     folder = Path(checkpoint.save(state, root, step=1, ranks=US).folder)
     for rank in range(2) if RANK == 0 else ():
-        record = checkpoint.finding.read_manifest(backends.open_root(root), folder.name).tensors[f"same {rank}"].records[0]
+        record = checkpoint.catalog.read_manifest(backends.open_root(root), folder.name).tensors[f"same {rank}"].records[0]
         with (folder / record.file).open("r+b") as file:
             file.seek(record.at + record.size - 1)
             file.write(b"x")

@@ -19,10 +19,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from provision.inside.smoke.launcher import free_port
-from provision.model import Image
-from provision.pipeline.image import config, layers, oci
-from provision.pipeline.image.contents import Entry
+from provision.core.types import Image
+from provision.image import config, layers, oci_layout
+from provision.image.conda_files import Entry
+from provision_runtime.smoke.launcher import free_port
 from tests.integration.test_image import resolution
 from tests.unit.test_image_config import LOCK
 
@@ -31,13 +31,13 @@ BIG = 3 << 20
 
 def made(folder: Path, *, small: bytes = b"small") -> Image:
     """An image of two layers, as assemble.py writes it."""
-    blobs = oci.blobs(folder)
+    blobs = oci_layout.blobs(folder)
     blobs.mkdir(parents=True)
     contents = {"cuda": [Entry.of("opt/big", b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(BIG // 32)))]}
     contents["provision"] = [Entry.of("opt/small", small)]
     written = [layers.write(group, entries, blobs, 0, lambda _: None) for group, entries in contents.items()]
     document = config.image_config({"PATH": "/bin"}, config.labels(resolution(), LOCK, "base", None), written, 0)
-    done = oci.write(folder, document, written, {}, "provision/toy:1")
+    done = oci_layout.write(folder, document, written, {}, "provision/toy:1")
     return Image(
         reference="provision/toy:1", layout=folder, manifest_digest=done.manifest_digest, image_id=done.config_digest, base="base",
         base_digest="", lock_sha256=LOCK.sha256, layers=tuple(written),

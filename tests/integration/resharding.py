@@ -28,8 +28,8 @@ except ImportError:
 if not hasattr(dtensors, "DTensor"):
     from torch.distributed import _tensor as dtensors
 
-from provision.inside import checkpoint
-from provision.inside.checkpoint import items, planning
+from provision_runtime import checkpoint
+from provision_runtime.checkpoint import items, plan
 
 warnings.simplefilter("ignore")
 items.pieces.__defaults__ = (200,)
@@ -186,7 +186,7 @@ def fsdp_read() -> list[str]:
 
 
 def tensors_of(states: Any) -> list[tuple[str, Any]]:
-    leaves = planning.values({"model": states[0], "optimizer": states[1]})
+    leaves = plan.values({"model": states[0], "optimizer": states[1]})
     return [(".".join(path), value) for path, value in leaves if isinstance(value, dtensors.DTensor)]
 
 

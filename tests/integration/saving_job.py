@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from provision.inside import checkpoint
+from provision_runtime import checkpoint
 
 RANK = int(sys.argv[2])
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from provision.inside.smoke.launcher import free_port
+from provision_runtime.smoke.launcher import free_port
 from tests.integration.smoking import PYTHON, environment
 
 ROOT = Path(__file__).parents[2]

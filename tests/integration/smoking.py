@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-import provision.inside
-from provision.inside import report
+import provision_runtime
+from provision_runtime.report import model
 
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
-FOLDER = Path(str(provision.inside.__file__)).parent
+FOLDER = Path(str(provision_runtime.__file__)).parent
 TIMEOUT_S = 180
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Phase, finding, ranks.
@@ -27,9 +27,9 @@ class Ran:
         self.status = status
         self.lines = stdout.splitlines()
         self.stderr = stderr
-        self.report = report.loads((out / "report.json").read_text())
+        self.report = model.loads((out / "report.json").read_text())
         self.phases = {phase.name: phase for phase in self.report.phases}
-        self.failed = [phase.name for phase in self.report.phases if phase.verdict == report.FAIL]
+        self.failed = [phase.name for phase in self.report.phases if phase.verdict == model.FAIL]
 
     @property
     def findings(self) -> set[Found]:

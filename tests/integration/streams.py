@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from provision.inside import checkpoint
+from provision_runtime import checkpoint
 
 # Some tenths of a second of any GPU: far longer than a save of this state takes to come to it.
 CYCLES = 1_000_000_000

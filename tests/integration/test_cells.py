@@ -14,12 +14,19 @@ from typing import Any
 
 import pytest
 
-from provision import compat, conda
-from provision.errors import Unsolvable
-from provision.model import PLATFORMS, BuildSource, LockedPackage, Platform, Resolution, Spec
-from provision.pipeline import lock, matrix, render
-from provision.pipeline.matrix import cells as matrix_cells
-from provision.pipeline.matrix import pythons
+from provision import catalog, lockfile, render, resolver
+from provision.adapters import conda
+from provision.core.errors import Unsolvable
+from provision.core.types import (
+    PLATFORMS,
+    BuildSource,
+    LockedPackage,
+    Platform,
+    Resolution,
+    Spec,
+)
+from provision.resolver import candidate as matrix_cells
+from provision.resolver import python_versions
 from tests.conftest import SHARED_RECORDS
 from tests.integration import records
 from tests.integration.records import Channels, Impossible, Record
@@ -55,7 +62,7 @@ class Case:
 
     cell: Cell
     resolution: Resolution
-    inputs: lock.Inputs
+    inputs: lockfile.Inputs
     proofs: tuple[Impossible, ...] = ()
     packages: tuple[LockedPackage, ...] = ()
     refusal: Unsolvable | None = None
@@ -75,7 +82,7 @@ class Case:
 def cells() -> Iterator[Cell]:
     """Release x source x CUDA or CPU x platform x Python, from the table alone. Builds for CPUs are not in the table: those that the
     matrix derives from it."""
-    for release in compat.releases().values():
+    for release in catalog.releases().values():
         for source in SOURCES:
             for build in release.builds(source):
                 for platform in build.platforms:
@@ -84,7 +91,7 @@ def cells() -> Iterator[Cell]:
     for known in matrix_cells.cells():
         if known.build is None and known.source in SOURCES:
             for platform in known.platforms:
-                for python in pythons.supported(known, [platform], companions=False):
+                for python in python_versions.supported(known, [platform], companions=False):
                     yield Cell(torch=known.release.version, source=known.source, cuda=None, platform=platform, python=python)
 
 
@@ -99,14 +106,14 @@ def channels(names: tuple[str, ...], platform: Platform) -> Channels:
     return Channels(SHARED_RECORDS, names, platform)
 
 
-def request(cell: Cell) -> tuple[Resolution, lock.Inputs]:
+def request(cell: Cell) -> tuple[Resolution, lockfile.Inputs]:
     asked = Spec(
         name="lab", torch=cell.torch, cuda=cell.cuda, source=cell.source, platforms=(cell.platform,), python=cell.python,
         companions=cell.companions, jupyter=cell.jupyter, fast_checkpoints=cell.fast_checkpoints,
     )  # fmt: skip
-    resolution = matrix.resolve(asked)
+    resolution = resolver.resolve(asked)
     texts = render.render_inputs(resolution)
-    return resolution, lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+    return resolution, lockfile.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
 
 
 def considered(cell: Cell) -> Case:
@@ -118,7 +125,7 @@ def considered(cell: Cell) -> Case:
 def answered(case: Case) -> Case:
     """The tool's own answer."""
     try:
-        return replace(case, packages=lock.solve(case.inputs, case.resolution, solver=SOLVER))
+        return replace(case, packages=lockfile.solve(case.inputs, case.resolution, solver=SOLVER))
     except Unsolvable as refusal:
         return replace(case, refusal=refusal)
 
@@ -126,7 +133,7 @@ def answered(case: Case) -> Case:
 def worth_asking(cases: list[Case]) -> list[Case]:
     """All that may be possible. Of what is proved to be impossible, one case for each minor release, source and platform: the
     explanation of a refusal takes several solves."""
-    one = {(compat.minor(case.cell.torch), case.cell.source, case.cell.platform): case.cell for case in cases if case.proofs}
+    one = {(catalog.minor(case.cell.torch), case.cell.source, case.cell.platform): case.cell for case in cases if case.proofs}
     return [case for case in cases if not case.proofs or case.cell in one.values()]
 
 
@@ -217,11 +224,11 @@ def every_built() -> set[Cell]:
 
 def built_cells(source: BuildSource, platform: Platform) -> Iterator[Cell]:
     """What the names of pytorch's packages say: py3.11_cuda12.1_..., cuda126_mkl_py311_..., cuda118py39..., py3.11_cpu_0"""
-    first = next(iter(compat.releases()))
+    first = next(iter(catalog.releases()))
     for record in channels((source,), platform).candidates("pytorch"):
         python = re.search(r"py(3\.\d+)_|py3(\d+)", record.build)
         cuda = re.search(r"cuda(\d+\.\d+)|cuda(\d\d)(\d)", record.build)
-        if python and compat.version_key(record.version) >= compat.version_key(first):
+        if python and catalog.version_key(record.version) >= catalog.version_key(first):
             yield Cell(
                 torch=record.version,
                 source=source,

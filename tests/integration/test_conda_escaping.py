@@ -16,11 +16,11 @@ from urllib.request import url2pathname
 
 import pytest
 
-from provision import conda
-from provision.errors import IntegrityError, ProvisionError
-from provision.model import PLATFORM, LockedPackage
-from provision.pipeline.image import contents
-from provision.pipeline.image.recipe import Recipe
+from provision.adapters import conda
+from provision.core.errors import IntegrityError, ProvisionError
+from provision.core.types import PLATFORM, LockedPackage
+from provision.image import conda_files
+from provision.image.cache_key import Recipe
 from tests.unit.test_image_assemble import BASE, LOCK, RESOLUTION, Quiet
 
 RECIPE = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=0)
@@ -156,10 +156,10 @@ def test_what_a_package_lost_to_another_is_known_before_its_layer_is_taken(tmp_p
     for name, packages in (("alone", [cudart]), ("both", [cudart, clashing])):
         prefix = tmp_path / name
         conda.link(packages, prefix, final=prefix, cache=tmp_path / "cache", progress=Quiet())
-        lost = contents.clobbered(prefix)
+        lost = conda_files.clobbered(prefix)
         key = RECIPE.made_of("cuda", [cudart], clobbered=lost)
-        files = {entry.path for entry in contents.conda_entries(prefix) if entry.conda == "cuda-cudart" and "conda-meta" not in entry.path}
+        files = {entry.path for entry in conda_files.conda_entries(prefix) if entry.conda == "cuda-cudart" and "conda-meta" not in entry.path}
         found[name] = (key, files)
-        assert not [entry.path for entry in contents.conda_entries(prefix) if "__clobbers__" in entry.path]
+        assert not [entry.path for entry in conda_files.conda_entries(prefix) if "__clobbers__" in entry.path]
     assert found["alone"][1] == {"opt/env/lib/own", "opt/env/share/same"}
     assert (found["both"] == found["alone"]) == (found["both"][1] == found["alone"][1]) == (other == "zzz")

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from provision import compat
-from provision.compat import Build
-from provision.model import PLATFORMS, BuildSource, Platform
+from provision import catalog
+from provision.catalog import Build
+from provision.core.types import PLATFORMS, BuildSource, Platform
 from tests.conftest import SHARED_RECORDS
 
 pytestmark = pytest.mark.conda
@@ -22,7 +22,7 @@ def records(channel: str, platform: Platform) -> Iterator[dict[str, object]]:
     path = SHARED_RECORDS / channel / platform / "repodata.json"
     content = json.loads(path.read_text())
     for record in [*content.get("packages", {}).values(), *content.get("packages.conda", {}).values()]:
-        if record["name"] == "pytorch" and "cuda" in record["build"] and compat.version_key(record["version"]) >= (1, 12):
+        if record["name"] == "pytorch" and "cuda" in record["build"] and catalog.version_key(record["version"]) >= (1, 12):
             yield record
 
 
@@ -33,7 +33,7 @@ def of(record: dict[str, object], source: BuildSource) -> tuple[Build | None, st
     python = re.search(r"py3\.?(\d+)", build)
     assert numbers and python
     cuda = numbers[1] if source == "pytorch" else f"{numbers[1][:2]}.{numbers[1][2:]}"
-    release = compat.releases().get(str(record["version"]))
+    release = catalog.releases().get(str(record["version"]))
     return next((one for one in release.builds(source) if one.cuda == cuda), None) if release else None, f"3.{python[1]}"
 
 
@@ -57,8 +57,8 @@ def test_every_record_is_in_the_table(source: BuildSource, platform: Platform) -
         there = build.on(platform)
         assert python in (there.python or there.python_seen), name
         if nccl := floor(record, "nccl"):
-            assert there.nccl_floor and compat.version_key(there.nccl_floor) <= compat.version_key(nccl), name
+            assert there.nccl_floor and catalog.version_key(there.nccl_floor) <= catalog.version_key(nccl), name
         if glibc := floor(record, "__glibc"):
-            assert there.glibc and compat.version_key(there.glibc) <= compat.version_key(glibc), name
+            assert there.glibc and catalog.version_key(there.glibc) <= catalog.version_key(glibc), name
         seen += 1
     assert seen or (source, platform) == ("pytorch", "linux-aarch64")

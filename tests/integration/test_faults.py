@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.folders import beside
+from provision.core.paths import beside
 from tests.integration.conftest import Eventually, Home, make_home, on_terminal
 
 pytestmark = pytest.mark.index

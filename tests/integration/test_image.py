@@ -26,12 +26,28 @@ from typing import Any
 
 import pytest
 
-from provision import channel, conda
-from provision.errors import IntegrityError, InvalidSpec, StaleLock, Taken, TimedOut, ToolMissing, Unreachable
-from provision.model import PLATFORM, Image, Lock, LockedPackage, Prefix, Resolution, Spec
-from provision.pipeline import image
-from provision.pipeline.image import contents, loading, oci, sdk
-from provision.wheels import uv
+from provision import channel, image
+from provision.adapters import conda
+from provision.adapters.uv import uv
+from provision.core.errors import (
+    IntegrityError,
+    InvalidSpec,
+    StaleLock,
+    Taken,
+    TimedOut,
+    ToolMissing,
+    Unreachable,
+)
+from provision.core.types import (
+    PLATFORM,
+    Image,
+    Lock,
+    LockedPackage,
+    Prefix,
+    Resolution,
+    Spec,
+)
+from provision.image import conda_files, docker_load, docker_sdk, oci_layout
 
 pytestmark = pytest.mark.docker
 
@@ -248,7 +264,7 @@ def built(made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside:
 
 
 def build(made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, layout: Path, **more: Any) -> Image:
-    options: dict[str, Any] = {"link": made.link(contents.PREFIX), "progress": Watching(), **more}
+    options: dict[str, Any] = {"link": made.link(conda_files.PREFIX), "progress": Watching(), **more}
     return image.build(resolution(), lock, prefix, base, layout=layout, inside=inside, **options)
 
 
@@ -261,7 +277,7 @@ def loaded(built: Image, docker_client: Any) -> Iterator[Image]:
 
 def members(layout: Image, group: str) -> dict[str, tarfile.TarInfo]:
     layer = next(layer for layer in layout.layers if layer.group == group)
-    with tarfile.open(oci.blob(layout.layout, layer.digest)) as archive:
+    with tarfile.open(oci_layout.blob(layout.layout, layer.digest)) as archive:
         return {member.name: member for member in archive}
 
 
@@ -272,8 +288,8 @@ def run(client: Any, made: Image, *command: str, **options: Any) -> str:
 def test_layout_is_whole_and_grouped(built: Image) -> None:
     assert [layer.group for layer in built.layers] == ["base", "cuda", "python", "rest", "provision"]
     for layer in built.layers:
-        assert f"sha256:{conda.sha256_of(oci.blob(built.layout, layer.digest))}" == layer.digest
-    config = json.loads(oci.blob(built.layout, built.image_id).read_bytes())
+        assert f"sha256:{conda.sha256_of(oci_layout.blob(built.layout, layer.digest))}" == layer.digest
+    config = json.loads(oci_layout.blob(built.layout, built.image_id).read_bytes())
     assert config["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
     assert sorted(path.name for path in built.layout.iterdir()) == ["blobs", "index.json", "layers.json", "oci-layout"]
     assert len(list((built.layout / "blobs" / "sha256").iterdir())) == len(built.layers) + 2
@@ -283,7 +299,7 @@ def test_layout_is_whole_and_grouped(built: Image) -> None:
 def test_nothing_of_the_host_is_inside(built: Image, prefix: Prefix, made: Made) -> None:
     for group in ("python", "cuda", "rest", "provision"):
         layer = next(layer for layer in built.layers if layer.group == group)
-        content = oci.blob(built.layout, layer.digest).read_bytes()
+        content = oci_layout.blob(built.layout, layer.digest).read_bytes()
         for path in (prefix.path, made.channel, made.folder / "cache"):
             assert os.fsencode(path) not in content, group
         for member in members(built, group).values():
@@ -333,7 +349,7 @@ def test_a_failed_build_leaves_the_old_layout(
 
     with pytest.raises(KeyboardInterrupt):
         build(made, lock, prefix, base, inside, layout, link=link, epoch=1)
-    assert oci.read(layout) is not None
+    assert oci_layout.read(layout) is not None
     assert list(tmp_path.iterdir()) == [layout]
     second = build(made, lock, prefix, base, inside, layout, epoch=1)
     assert second.manifest_digest != first.manifest_digest
@@ -344,9 +360,9 @@ def test_a_truncated_layer_is_built_again(
 ) -> None:
     layout = tmp_path / "toy"
     shutil.copytree(built.layout, layout)
-    os.truncate(oci.blob(layout, built.layers[1].digest), 1000)
+    os.truncate(oci_layout.blob(layout, built.layers[1].digest), 1000)
     assert build(made, lock, prefix, base, inside, layout).manifest_digest == built.manifest_digest
-    assert oci.blob(layout, built.layers[1].digest).stat().st_size == built.layers[1].size
+    assert oci_layout.blob(layout, built.layers[1].digest).stat().st_size == built.layers[1].size
 
 
 def test_an_edited_prefix_is_refused(made: Made, base: image.BaseImage, inside: Path, tmp_path: Path) -> None:
@@ -410,13 +426,13 @@ def test_loading_again_sends_nothing(loaded: Image, docker_client: Any) -> None:
 def test_an_engine_says_which_image_it_is_and_of_what_config(loaded: Image, docker_client: Any) -> None:
     """By what an engine with containerd's image store is asked, which knows no image id: here both answers are there to compare."""
     there = docker_client.images.get(loaded.image_id)
-    assert loading.is_same(there.attrs, loaded)
+    assert docker_load.is_same(there.attrs, loaded)
     for key, other in (("Env", ["A=b"]), ("Labels", {}), ("Entrypoint", ["sh"])):
-        assert not loading.is_same({**there.attrs, "Config": {**there.attrs["Config"], key: other}}, loaded)
-    assert not loading.is_same({**there.attrs, "RootFS": {"Layers": there.attrs["RootFS"]["Layers"][1:]}}, loaded)
-    assert sdk.config_of(there.save()) == loaded.image_id
-    assert not sdk.keeps_manifests(docker_client.info())
-    assert sdk.keeps_manifests({"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]})
+        assert not docker_load.is_same({**there.attrs, "Config": {**there.attrs["Config"], key: other}}, loaded)
+    assert not docker_load.is_same({**there.attrs, "RootFS": {"Layers": there.attrs["RootFS"]["Layers"][1:]}}, loaded)
+    assert docker_sdk.config_of(there.save()) == loaded.image_id
+    assert not docker_sdk.keeps_manifests(docker_client.info())
+    assert docker_sdk.keeps_manifests({"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]})
 
 
 def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
@@ -446,7 +462,7 @@ def test_a_small_change_sends_small_layers(
 def test_an_engine_that_wants_all_layers_gets_them(loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
     image.remove("toy", docker_client)
-    monkeypatch.setattr(loading, "_known_layers", lambda image, client: len(image.layers))
+    monkeypatch.setattr(docker_load, "_known_layers", lambda image, client: len(image.layers))
     watching = Watching()
     assert image.load(loaded, docker_client, watching)
     assert watching.advanced > sum(layer.size for layer in loaded.layers)
@@ -557,12 +573,12 @@ def test_smoke_that_hangs_is_ended(loaded: Image, docker_client: Any, tmp_path: 
 
 
 def test_smoke_leaves_no_container_on_ctrl_c(loaded: Image, docker_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from provision.pipeline.image import smoke
+    from provision.image import container_smoke
 
     def interrupted(container: Any, timeout_s: float) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(smoke, "wait", interrupted)
+    monkeypatch.setattr(container_smoke, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         image.run_smoke(docker_client, loaded, ["sleep=60"], tmp_path, timeout_s=60)
     assert containers(docker_client) == []

@@ -25,14 +25,14 @@ from typing import Any
 import pytest
 
 import provision
-from provision.model import Image, Lock, Prefix
-from provision.pipeline import image, render
-from provision.pipeline.image import config, contents, oci
+from provision import image, render
+from provision.core.types import Image, Lock, Prefix
+from provision.image import conda_files, config, oci_layout
 from tests.integration.test_image import Made, Watching, build, resolution
 
 pytestmark = pytest.mark.docker
 
-INSIDE = Path(provision.__file__).parent / "inside"
+INSIDE = Path(provision.__file__).parent.parent / "provision_runtime"
 NAME = "provision-test-dockerfile"
 Files = dict[str, tuple[str, int, str]]  # path -> kind, permissions, and hash or target
 # What may differ, and why.
@@ -71,7 +71,7 @@ def context(made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.T
     for wheel in made.wheels:
         shutil.copy(wheel, folder / "wheels")
     (folder / "linked").mkdir()
-    made.link(contents.PREFIX)(folder / "linked")
+    made.link(conda_files.PREFIX)(folder / "linked")
     text = rendered(lock, docker_base)
     (folder / "Dockerfile").write_text(text)
     return folder
@@ -85,7 +85,7 @@ def rendered(lock: Lock, base: str) -> str:
     first, second = text.split(f"\nFROM {base}\n")
     installed = re.search(r"^RUN [^\n]*conda-lock install .*?&& (find .*)", first, flags=re.MULTILINE | re.DOTALL)
     assert installed, "the first stage ends with the removal of byte code"
-    env = contents.PREFIX
+    env = conda_files.PREFIX
     pip = f"{env}/bin/python -m pip install --no-deps --no-index --disable-pip-version-check /wheels/*.whl"
     lines = [f"FROM {base} AS environment", f"COPY linked {env}", "COPY wheels /wheels", f"RUN {pip} && {installed[1]}"]
     return "\n".join(lines) + f"\n\nFROM {base}\n{second}"
@@ -108,7 +108,7 @@ def files(archive: tarfile.TarFile) -> Files:
 def ours(built: Image) -> Files:
     found = {}
     for layer in built.layers[1:]:
-        with tarfile.open(oci.blob(built.layout, layer.digest)) as archive:
+        with tarfile.open(oci_layout.blob(built.layout, layer.digest)) as archive:
             found.update(files(archive))
     return found
 
@@ -123,7 +123,7 @@ def compare(theirs: Files, ours: Files) -> None:
 
 @pytest.fixture(scope="module")
 def said(built: Image) -> dict[str, Any]:
-    return settings(json.loads(oci.blob(built.layout, built.image_id).read_bytes())["config"])
+    return settings(json.loads(oci_layout.blob(built.layout, built.image_id).read_bytes())["config"])
 
 
 @pytest.mark.parametrize("builder", ["classic", "buildkit"])
@@ -166,7 +166,7 @@ def test_what_a_base_sets_leads_nobody_out_of_the_environment(
         pytest.skip("no docker command with BuildKit on this machine")
     base, name = f"{NAME}-base:{builder}", f"{NAME}-on-foreign:{builder}"
     _, _, second = rendered(lock, base).partition(f"\nFROM {base}\n")
-    first = f"FROM {base} AS environment\nUSER 0\nRUN mkdir -p {contents.PREFIX}/bin\n"
+    first = f"FROM {base} AS environment\nUSER 0\nRUN mkdir -p {conda_files.PREFIX}/bin\n"
     (tmp_path / "Dockerfile").write_text(f"{first}\nFROM {base}\n{second}")
     shutil.copytree(INSIDE, tmp_path / "inside", ignore=shutil.ignore_patterns("__pycache__"))
     with contextlib.closing(image.demand_engine()) as client:
@@ -182,7 +182,7 @@ def test_what_a_base_sets_leads_nobody_out_of_the_environment(
             made = settings(client.images.get(name).attrs["Config"])
             wanted = config.environment(resolution(), lock, inherited)
             assert made["Env"] == sorted(f"{key}={value}" for key, value in wanted.items())
-            assert wanted["PATH"] == f"{contents.PREFIX}/bin:/foreign/bin:/usr/bin:/bin"
+            assert wanted["PATH"] == f"{conda_files.PREFIX}/bin:/foreign/bin:/usr/bin:/bin"
             assert [made[key] for key in ("Entrypoint", "Cmd", "User")] == [said[key] for key in ("Entrypoint", "Cmd", "User")]
             assert client.containers.run(name, ["sh", "-c", "echo [$LD_LIBRARY_PATH$PYTHONPATH]"], remove=True).strip() == b"[]"
         finally:

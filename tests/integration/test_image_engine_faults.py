@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from provision.errors import NoSpace, Unreachable
-from provision.model import Image, Layer
-from provision.pipeline import image
-from provision.pipeline.image import oci
-from provision.pipeline.image.config import LOCK_LABEL, TITLE_LABEL
+from provision import image
+from provision.core.errors import NoSpace, Unreachable
+from provision.core.types import Image, Layer
+from provision.image import oci_layout
+from provision.image.config import LOCK_LABEL, TITLE_LABEL
 from tests.integration.test_image import Watching
 
 pytestmark = [
@@ -106,9 +106,9 @@ def image_of(layout: Path, size: int) -> Image:
         "os": "linux",
         "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
     }
-    with oci.building(layout) as new:
-        oci.blob(new, layer.digest).write_bytes(content)
-        written = oci.write(new, config, [layer], {}, "provision/toy:1")
+    with oci_layout.building(layout) as new:
+        oci_layout.blob(new, layer.digest).write_bytes(content)
+        written = oci_layout.write(new, config, [layer], {}, "provision/toy:1")
     return Image(
         reference="provision/toy:1", layout=layout, manifest_digest=written.manifest_digest, image_id=written.config_digest, base="none",
         base_digest="sha256:" + "0" * 64, lock_sha256="0" * 64, layers=(layer,),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import IntegrityError, NoSpace
-from provision.pipeline import image
-from provision.pipeline.image import exporting, oci
+from provision import image
+from provision.core.errors import IntegrityError, NoSpace
+from provision.image import exporter, oci_layout
 from tests.unit.test_image_making import CHANGED, FIRST, Lab, Listening, flip
 
 MIB = 1 << 20
@@ -62,7 +62,7 @@ def test_a_disk_that_fills_up_meanwhile(small_disk: Path, monkeypatch: pytest.Mo
         lab.build("toy", FIRST, prefix)
     monkeypatch.undo()
     assert [path.name for path in (small_disk / "images").iterdir()] == ["toy"]
-    found = oci.read(before.layout)
+    found = oci_layout.read(before.layout)
     assert found is not None
     assert found.manifest_digest == before.manifest_digest
     (small_disk / "other").unlink()
@@ -74,7 +74,7 @@ def test_a_disk_that_is_too_small_for_an_archive(small_disk: Path, tmp_path: Pat
     made = Lab(tmp_path).build("toy", FIRST)
     (small_disk / "other").write_bytes(bytes(25 * MIB))
     with pytest.raises(NoSpace, match="was not written"):
-        exporting.export(made, exporting.output(f"{kind}:{small_disk / 'toy.tar'}"), Listening())
+        exporter.export(made, exporter.output(f"{kind}:{small_disk / 'toy.tar'}"), Listening())
     assert [path.name for path in small_disk.iterdir()] == ["other"]
 
 
@@ -107,7 +107,7 @@ def test_what_a_killed_build_had_finished_is_not_made_again(tmp_path: Path) -> N
     whole.layout.rename(half)
     for name in ("index.json", "oci-layout", *(f"blobs/sha256/{digest[7:]}" for digest in (whole.image_id, whole.manifest_digest))):
         (half / name).unlink()
-    (half / oci.MARK).touch()
+    (half / oci_layout.MARK).touch()
     (half / "blobs" / "sha256" / ".large").write_bytes(b"half a layer")
     assert lab.build("toy", CHANGED).layers[:5] == whole.layers[:5]
     assert lab.said.written < 10_000
@@ -119,7 +119,7 @@ def test_an_engine_refuses_a_damaged_layer_and_the_layer_is_named(tmp_path: Path
     client, lab = image.demand_engine(), Lab(tmp_path)
     made = lab.build("damaged", FIRST)
     torch = next(layer for layer in made.layers if layer.group == "torch")
-    flip(oci.blob(made.layout, torch.digest), unseen=True)
+    flip(oci_layout.blob(made.layout, torch.digest), unseen=True)
     try:
         with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} was damaged on this disk"):
             image.load(made, client, Listening())

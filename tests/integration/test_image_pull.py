@@ -19,14 +19,23 @@ from urllib.request import urlopen
 
 import pytest
 
-from provision.errors import IntegrityError, NoSpace, ProvisionError, Taken, TimedOut, ToolFailed, ToolMissing, Unreachable
-from provision.folders import Folders, held
-from provision.model import Image
-from provision.pipeline import image
-from provision.pipeline.image import kept, layers, oci, stored
-from provision.pipeline.image.registry import answers
-from provision.workflows import registries
-from provision.workflows.plan import Context
+from provision import image
+from provision.commands import image_registry
+from provision.commands.plan import Context
+from provision.core.errors import (
+    IntegrityError,
+    NoSpace,
+    ProvisionError,
+    Taken,
+    TimedOut,
+    ToolFailed,
+    ToolMissing,
+    Unreachable,
+)
+from provision.core.paths import Folders, held
+from provision.core.types import Image
+from provision.image import base_archive, layer_cache, layers, oci_layout
+from provision.image.registry import responses
 from tests.integration.conftest import Eventually
 from tests.integration.registries import BIG, Line, answer, host, htpasswd, log_in, made, refuse, serving
 from tests.integration.test_image import Watching
@@ -41,7 +50,7 @@ SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=f
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(answers, "PAUSE_S", 0.01)
+    monkeypatch.setattr(responses, "PAUSE_S", 0.01)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
@@ -59,13 +68,13 @@ def toy(host: str, tmp_path_factory: pytest.TempPathFactory) -> Image:
     return toy
 
 
-def pull(context: Context, place: str, *outputs: str) -> registries.Pulled:
-    return registries.pull_image(context, place, tuple(map(image.output, outputs)))
+def pull(context: Context, place: str, *outputs: str) -> image_registry.Pulled:
+    return image_registry.pull_image(context, place, tuple(map(image.output, outputs)))
 
 
 def digest_in(folder: Path) -> str:
     """The manifest digest of a layout whose every blob is what its name says."""
-    for path in oci.blobs(folder).iterdir():
+    for path in oci_layout.blobs(folder).iterdir():
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
     return str(json.loads((folder / "index.json").read_text())["manifests"][0]["digest"])
 
@@ -78,7 +87,7 @@ def test_what_is_pulled_is_what_was_pushed(host: str, context: Context, tmp_path
     assert pulled.reference == pushed.reference
     assert digest_in(tmp_path / "out") == toy.manifest_digest
     assert not list(context.where.pulled.iterdir())
-    base = stored.find_base(f"docker-archive:{tmp_path / 'out.tar'}")
+    base = base_archive.find_base(f"docker-archive:{tmp_path / 'out.tar'}")
     assert (base.digest, base.reference) == (toy.image_id, f"{host}/lab/{method}:1")
     (tmp_path / "plain").mkdir()
     layers.write_base(base.archive(), base.diff_ids, tmp_path / "plain", lambda _: None)
@@ -91,7 +100,7 @@ def test_what_is_here_is_not_fetched(host: str, toy: Image, context: Context, tm
             pull(context, f"{here}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
             seen, line.paths[:] = [path for path in line.paths if "/blobs/" in path], []
         assert seen == [f"/v2/lab/toy/blobs/{toy.image_id}"]  # its config, which says what it is
-        blob = oci.blob(tmp_path / "out", toy.layers[1].digest)
+        blob = oci_layout.blob(tmp_path / "out", toy.layers[1].digest)
         blob.unlink()
         blob.write_bytes(b"x" * toy.layers[1].size)  # damaged: it is there by name only
         pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
@@ -102,11 +111,11 @@ def test_documents_that_were_damaged_are_written_anew(host: str, toy: Image, con
     """Of an output, and of a base that is kept: as long as they were, with another byte in them."""
     base = context.where.pulled / toy.manifest_digest.removeprefix("sha256:")
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
-    registries.registry_base(context, f"{host}/lab/toy:1")
+    image_registry.registry_base(context, f"{host}/lab/toy:1")
     for digest in (toy.image_id, toy.manifest_digest):
         assert image.is_whole(base)
         for folder in (base, tmp_path / "out"):
-            blob = oci.blob(folder, digest)
+            blob = oci_layout.blob(folder, digest)
             blob.write_bytes(blob.read_bytes()[:-1] + b" ")
         assert not image.is_whole(base)
         pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
@@ -116,15 +125,15 @@ def test_documents_that_were_damaged_are_written_anew(host: str, toy: Image, con
 def test_a_layer_without_its_bytes_is_fetched(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
     """Near by, there is a file of that name and size with other bytes, and before it a folder."""
     near = [tmp_path / "folder", tmp_path / "other"]
-    oci.blob(near[0], toy.layers[0].digest).mkdir(parents=True)
-    oci.blobs(near[1]).mkdir(parents=True)
-    oci.blob(near[1], toy.layers[0].digest).write_bytes(bytes(toy.layers[0].size))
+    oci_layout.blob(near[0], toy.layers[0].digest).mkdir(parents=True)
+    oci_layout.blobs(near[1]).mkdir(parents=True)
+    oci_layout.blob(near[1], toy.layers[0].digest).write_bytes(bytes(toy.layers[0].size))
     layout, remote = tmp_path / "layout", image.find_remote(image.target(f"{host}/lab/toy:1"))
-    oci.blobs(layout).mkdir(parents=True)
-    oci.blob(layout, toy.layers[1].digest).write_bytes(b"short")
+    oci_layout.blobs(layout).mkdir(parents=True)
+    oci_layout.blob(layout, toy.layers[1].digest).write_bytes(b"short")
     image.pull(remote, layout, context.progress, near)
     assert digest_in(layout) == toy.manifest_digest
-    assert oci.blob(near[1], toy.layers[0].digest).stat().st_nlink == 1
+    assert oci_layout.blob(near[1], toy.layers[0].digest).stat().st_nlink == 1
 
 
 def half(request: BaseHTTPRequestHandler, content: bytes, begin: int) -> bool:
@@ -151,7 +160,7 @@ def begins(request: BaseHTTPRequestHandler) -> int:
 
 def test_a_layer_that_breaks_off_is_gone_on_with(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
     """It breaks after each MiB, more often than a try in vain is repeated."""
-    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+    content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
     asked: list[int] = []
 
     def breaking(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -171,7 +180,7 @@ def test_a_layer_that_breaks_off_is_gone_on_with(host: str, toy: Image, context:
 
 
 def test_a_pull_that_failed_is_gone_on_with_by_the_next(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
-    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+    content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
 
     def once(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         return is_big(request, toy) and (half(request, content, 0) if not begins(request) else refuse(request, 500))
@@ -192,7 +201,7 @@ def test_a_pull_that_failed_is_gone_on_with_by_the_next(host: str, toy: Image, c
 
 
 def test_a_pull_that_was_killed_is_gone_on_with(host: str, toy: Image, context: Context, tmp_path: Path, eventually: Eventually) -> None:
-    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+    content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
     killed = threading.Event()
     asked: list[int] = []
 
@@ -212,7 +221,7 @@ def test_a_pull_that_was_killed_is_gone_on_with(host: str, toy: Image, context: 
     env = {**os.environ, "PROVISION_DATA": str(where.data), "PROVISION_CACHE": str(where.cache), "PYTHONPATH": os.pathsep.join(sys.path)}
     with Line(host, stalling).open() as here:
         command = ["image", "pull", f"{here}/lab/toy:1", "--output", f"oci:{tmp_path / 'out'}"]
-        with subprocess.Popen([sys.executable, "-c", "from provision.cli import main; main()", *command], env=env) as child:
+        with subprocess.Popen([sys.executable, "-c", "from provision.cli.main import main; main()", *command], env=env) as child:
             try:
                 part = where.pulled / toy.manifest_digest.removeprefix("sha256:") / "parts" / toy.layers[0].digest.removeprefix("sha256:")
                 eventually(lambda: part.exists() and part.stat().st_size > 1 << 20, 30)
@@ -245,7 +254,7 @@ def test_what_a_pull_that_could_not_be_delivered_left_goes_with_the_next(host: s
     assert digest_in(layout) == toy.manifest_digest
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert not list(context.where.pulled.iterdir())
-    registries.registry_base(context, f"{host}/lab/toy:1")
+    image_registry.registry_base(context, f"{host}/lab/toy:1")
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(layout) == digest_in(tmp_path / "out") == toy.manifest_digest
 
@@ -312,7 +321,7 @@ def test_wrong_bytes_are_refused_and_leave_nothing(host: str, toy: Image, contex
         wanted = "/manifests/" in request.path if what == "other manifest" else is_big(request, toy)
         if not wanted:
             return False
-        content = bytearray(oci.blob(toy.layout, request.path.rpartition("/")[2]).read_bytes())
+        content = bytearray(oci_layout.blob(toy.layout, request.path.rpartition("/")[2]).read_bytes())
         content[1000 if len(content) > 1000 else 100] ^= 1
         content += b"more" if what == "more" else b""
         return answer(request, bytes(content))
@@ -362,7 +371,7 @@ def test_the_user_of_docker_login_may_pull(context: Context, tmp_path: Path) -> 
 
 def test_layers_may_lie_elsewhere(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
     """As hosted registries have it: a bucket, which must not learn who we are. There the big layer breaks off."""
-    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+    content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
     told: list[str | None] = []
 
     def bucket(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -391,7 +400,7 @@ def test_a_token_that_runs_out_is_fetched_anew(
     """Each is good for two requests; the big layer also breaks off. What is in ~/.netrc is not taken in its place."""
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login other password other\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    content = oci.blob(toy.layout, toy.layers[0].digest).read_bytes()
+    content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
     given: list[int] = []
 
     def guarded(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -417,7 +426,7 @@ def test_what_others_push_is_read(host: str, toy: Image, context: Context, tmp_p
     subprocess.run([*SKOPEO, "--format", form, f"oci:{toy.layout}", f"docker://{host}/lab/{form}:x"], check=True)
     pulled = pull(context, f"{host}/lab/{form}:x", f"oci-archive:{tmp_path / 'out.tar'}")
     assert pulled.image_id == toy.image_id
-    assert stored.find_base(f"oci-archive:{tmp_path / 'out.tar'}").digest == toy.image_id
+    assert base_archive.find_base(f"oci-archive:{tmp_path / 'out.tar'}").digest == toy.image_id
 
 
 @pytest.mark.needs("skopeo")
@@ -426,7 +435,7 @@ def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: 
     index = json.loads((many / "index.json").read_text())["manifests"][0]["digest"]
     subprocess.run([*SKOPEO, "--all", "--preserve-digests", f"oci:{many}", f"docker://{host}/lab/many:x"], check=True)
     pulled = pull(context, f"{host}/lab/many@{index}", f"oci:{tmp_path / 'out'}")
-    assert pulled.image_id == stored.find_base(f"oci:{many}").digest
+    assert pulled.image_id == base_archive.find_base(f"oci:{many}").digest
     only = layout(tmp_path / "only", platforms=("arm64",))
     subprocess.run([*SKOPEO, f"oci:{only}", f"docker://{host}/lab/only:x"], check=True)
     with pytest.raises(ProvisionError, match="linux/arm64"):
@@ -434,37 +443,37 @@ def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: 
 
 
 def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> None:
-    base = stored.find_base(f"oci:{layout(tmp_path / 'base')}")
+    base = base_archive.find_base(f"oci:{layout(tmp_path / 'base')}")
     lab = image.target(f"{host}/lab/base:12")
     subprocess.run([*SKOPEO, f"oci:{tmp_path / 'base'}", f"docker://{lab}"], check=True)
     line = Line(host, lambda line, request, body: False)
     with line.open() as here:
-        found = registries.registry_base(context, f"{here}/lab/base:12")
+        found = image_registry.registry_base(context, f"{here}/lab/base:12")
         assert (found.reference, found.digest, found.diff_ids) == (f"{here}/lab/base:12", base.digest, base.diff_ids)
         (tmp_path / "plain").mkdir()
         assert len(layers.write_base(found.archive(), found.diff_ids, tmp_path / "plain", lambda _: None)) == 2
         pinned = f"{here}/lab/base@{image.find_remote(lab).digest}"
-        registries.registry_base(context, pinned)
+        image_registry.registry_base(context, pinned)
         line.paths.clear()
-        assert registries.registry_base(context, pinned).digest == base.digest
+        assert image_registry.registry_base(context, pinned).digest == base.digest
         assert line.paths == []
-        blob = kept.read(next(context.where.pulled.glob("*/index.json")).parent)[0].path
+        blob = layer_cache.read(next(context.where.pulled.glob("*/index.json")).parent)[0].path
         blob.write_bytes(b"damaged")
-        assert registries.registry_base(context, pinned).digest == base.digest
+        assert image_registry.registry_base(context, pinned).digest == base.digest
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-        registries.registry_base(context, f"{here}/lab/base:12")
+        image_registry.registry_base(context, f"{here}/lab/base:12")
         assert not [path for path in line.paths if path.endswith(base.diff_ids[0])]
         for status in (429, 500, 403):
             line.trouble = lambda line, request, body: refuse(request, status, Retry_After="0")  # noqa: B023 - called in this round
-            assert registries.registry_base(context, f"{here}/lab/base:12").digest == base.digest
+            assert image_registry.registry_base(context, f"{here}/lab/base:12").digest == base.digest
             with pytest.raises((TimedOut, ToolFailed)):
-                registries.registry_base(context, f"{here}/lab/base:13")
-    assert registries.registry_base(context, f"{here}/lab/base:12").digest == base.digest  # the registry is gone
+                image_registry.registry_base(context, f"{here}/lab/base:13")
+    assert image_registry.registry_base(context, f"{here}/lab/base:12").digest == base.digest  # the registry is gone
     progress = context.progress
     assert isinstance(progress, Watching)
     assert "is the one that was pulled before" in progress.said[-1]
     with pytest.raises(Unreachable, match="could not be pulled"):
-        registries.registry_base(context, f"{here}/lab/base:13")
+        image_registry.registry_base(context, f"{here}/lab/base:13")
 
 
 @pytest.fixture

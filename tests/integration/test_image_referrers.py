@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from provision.cli import cli
-from provision.errors import IntegrityError
-from provision.folders import Folders
-from provision.model import Image
-from provision.pipeline import image, passport
-from provision.pipeline.image import oci
-from provision.workflows import registries
-from provision.workflows.plan import Context
+from provision import image
+from provision.cli.main import cli
+from provision.commands import image_registry
+from provision.commands.plan import Context
+from provision.core.errors import IntegrityError
+from provision.core.paths import Folders
+from provision.core.types import Image
+from provision.environment import passport
+from provision.image import oci_layout
 from tests.integration.registries import Line, answer, host, made, refuse
 from tests.integration.test_image import Watching
 from tests.unit.test_image_materials import folder
@@ -49,7 +50,7 @@ class Api:
         if "/referrers/" in request.path:
             place, _, begin = request.path.partition("?begin=")
             rows, end = self.noted.get(place.rpartition("/")[2], []), int(begin or 0) + self.page
-            page = {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows[end - self.page : end]}
+            page = {"schemaVersion": 2, "mediaType": oci_layout.INDEX, "manifests": rows[end - self.page : end]}
             more = {"Link": f'<{place}?begin={end}>; rel="next"'} if end < len(rows) else {}
             return answer(request, json.dumps(page).encode(), **more)
         return False
@@ -94,7 +95,7 @@ def test_push_attaches_verdicts_and_bills(host: str, folder: Path, method: image
     assert said["metadata"]["component"]["version"] == digest
     shown = json.loads(CliRunner().invoke(cli, ["image", "show", place, "--json"]).stdout)
     assert (shown["reference"], [one["verdict"] for one in shown["verdicts"]]) == (pushed["reference"], ["pass", "warn"])
-    assert shown["layers"][0]["mediaType"] == oci.LAYER + ("" if method == "none" else f"+{method}")
+    assert shown["layers"][0]["mediaType"] == oci_layout.LAYER + ("" if method == "none" else f"+{method}")
 
 
 def test_a_registry_that_takes_no_referrers_has_the_image(host: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,16 +155,16 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
     other = image.attach(at, toy, passport.SMOKE, passport.SMOKE, b"[]")  # anybody who may push there may attach what is no verdict
     progress = Watching()
     context = Context(where=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress)
-    seen = registries.see_image(context, str(at))
+    seen = image_registry.see_image(context, str(at))
     assert [line.partition(" is left out")[0] for line in progress.said] == [f"what is attached as {other.digest}"]
-    gone = {"digest": f"sha256:{'0' * 64}", "size": 3, "mediaType": oci.MANIFEST, "artifactType": passport.SMOKE}
+    gone = {"digest": f"sha256:{'0' * 64}", "size": 3, "mediaType": oci_layout.MANIFEST, "artifactType": passport.SMOKE}
     text = image.attach(at, toy, passport.SMOKE, "text/plain", b"no verdict")
     rows = [gone, {**gone, "digest": text.digest}, {**gone, "size": None}]
     listing = Line(
         host, lambda line, request, body: "/referrers/" in request.path and answer(request, json.dumps({"manifests": rows}).encode())
     )
     with listing.open() as here:
-        registries.see_image(context, f"{here}/lab/verdicts:1")
+        image_registry.see_image(context, f"{here}/lab/verdicts:1")
     assert len(progress.said) == 4
     assert [(one["place"], one["verdict"], one["report"]) for one in seen.verdicts] == [
         ("image", "pass", report),

@@ -19,11 +19,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from provision.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
-from provision.inside.smoke.launcher import free_port
-from provision.pipeline import image
-from provision.pipeline.image import oci
-from provision.pipeline.image.registry import answers, pushing
+from provision import image
+from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
+from provision.image import oci_layout
+from provision.image.registry import responses, uploads
+from provision_runtime.smoke.launcher import free_port
 from tests.integration.registries import BIG, Line, answer, host, htpasswd, log_in, made, refuse, serving
 from tests.integration.test_image import Watching
 
@@ -37,20 +37,20 @@ SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=fa
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Small pieces and short pauses; and nobody's real credentials."""
-    monkeypatch.setattr(pushing, "CHUNK", 1 << 20)
-    monkeypatch.setattr(answers, "PAUSE_S", 0.01)
+    monkeypatch.setattr(uploads, "CHUNK", 1 << 20)
+    monkeypatch.setattr(responses, "PAUSE_S", 0.01)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
 def manifest(host: str, name: str, tag: str) -> bytes:
-    request = Request(f"http://{host}/v2/{name}/manifests/{tag}", headers={"Accept": oci.MANIFEST})
+    request = Request(f"http://{host}/v2/{name}/manifests/{tag}", headers={"Accept": oci_layout.MANIFEST})
     with urlopen(request) as answer:
         return bytes(answer.read())
 
 
 def test_what_is_there_already_is_not_sent(host: str, tmp_path: Path) -> None:
     first = made(tmp_path / "first")
-    size = sum(layer.size for layer in first.layers) + oci.blob(first.layout, first.image_id).stat().st_size
+    size = sum(layer.size for layer in first.layers) + oci_layout.blob(first.layout, first.image_id).stat().st_size
     pushed = image.push(first, image.target(f"{host}/lab/toy", first), Watching())
     assert (pushed.sent, pushed.present, pushed.tag) == (size, 0, f"{host}/lab/toy:1")
     assert pushed.reference == f"{host}/lab/toy@{first.manifest_digest}"
@@ -203,7 +203,7 @@ def test_a_registry_that_does_not_say_where_an_upload_goes_on_is_named(host: str
 
 def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
-    blob = oci.blob(toy.layout, toy.layers[0].digest)
+    blob = oci_layout.blob(toy.layout, toy.layers[0].digest)
     content = bytearray(blob.read_bytes())
     content[5000] ^= 1
     blob.write_bytes(content)
@@ -219,9 +219,9 @@ def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path
 
 def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first piece is taken, the next is not, and then there is nothing: no sign of life of that kind counts as going on."""
-    monkeypatch.setattr(answers, "PAUSE_S", 0)
-    monkeypatch.setattr(pushing, "CHUNK", 100)
-    enough = 2 * answers.TRIES**2  # a piece that is taken and one that is not, as often as a try in vain is repeated, of each upload
+    monkeypatch.setattr(responses, "PAUSE_S", 0)
+    monkeypatch.setattr(uploads, "CHUNK", 100)
+    enough = 2 * responses.TRIES**2  # a piece that is taken and one that is not, as often as a try in vain is repeated, of each upload
 
     def forgetful(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         if request.command == "HEAD":
@@ -237,10 +237,10 @@ def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(tmp_p
         return refuse(request, 202 if taken else 500, Location="/v2/lab/toy/blobs/uploads/1")
 
     line = Line("", forgetful)
-    with line.open() as here, pytest.raises(Unreachable, match=f"lost the upload of .* {answers.TRIES} times"):
+    with line.open() as here, pytest.raises(Unreachable, match=f"lost the upload of .* {responses.TRIES} times"):
         image.push(made(tmp_path / "toy"), image.target(f"{here}/lab/toy"), Watching())
     assert line.seen.count("PATCH") == enough
-    assert line.seen.count("POST") == answers.TRIES
+    assert line.seen.count("POST") == responses.TRIES
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,13 @@ from typing import Any
 import pytest
 import yaml
 
-from provision.model import Image, LockedPackage
-from provision.pipeline import image, validate
-from provision.pipeline import lock as locks
-from provision.pipeline.image import config
-from provision.pipeline.image.stored import NAME as REF_NAME
-from provision.wheels import uv
+from provision import image
+from provision import lockfile as locks
+from provision.adapters.uv import uv
+from provision.commands import smoke_runner
+from provision.core.types import Image, LockedPackage
+from provision.image import config
+from provision.image.base_archive import NAME as REF_NAME
 from tests.conftest import absence
 from tests.integration.conftest import Eventually
 from tests.integration.test_image import Made, Watching, build, wheel
@@ -135,7 +136,7 @@ def toy(made: Made, client: Any, docker_base: str, tmp_path_factory: pytest.Temp
     more = [installed(path) for path in sorted(prefix.path.glob("lib/python*/site-packages/*.dist-info"))]
     lock = dataclasses.replace(lock, packages=(*lock.packages, *(package for package in more if package.name not in there)))
     base = image.find_base(client, docker_base, Watching())
-    built = build(made, lock, prefix, base, validate.INSIDE, tmp_path_factory.mktemp("layouts") / "toy")
+    built = build(made, lock, prefix, base, smoke_runner.INSIDE, tmp_path_factory.mktemp("layouts") / "toy")
     name = f"provision-test/run-{os.getpid()}"  # another run of these tests may use the engine too
     built = dataclasses.replace(built, reference=f"{name}:toy")
     image.load(built, client, Watching())
@@ -158,7 +159,7 @@ def work(tmp_path: Path) -> Path:
 
 
 def start(work: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from provision.cli import main; main()", "image", "run", "toy", *arguments]
+    command = [sys.executable, "-c", "from provision.cli.main import main; main()", "image", "run", "toy", *arguments]
     env = {**os.environ, "PROVISION_DATA": str(work / "data"), "PROVISION_CACHE": str(work / "cache")}
     return subprocess.Popen(command, cwd=work, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

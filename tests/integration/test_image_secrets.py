@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from provision import conda
-from provision.mirrors import path_of
-from provision.model import Prefix
-from provision.pipeline import image, render
-from provision.pipeline.image import contents, oci
-from provision.wheels import uv
+from provision import image, render
+from provision.adapters import conda
+from provision.adapters.uv import uv
+from provision.core.mirrors import path_of
+from provision.core.types import Prefix
+from provision.image import conda_files, oci_layout
 from tests.integration.test_image import Made, Watching, build, resolution
 from tests.unit.test_image_stored import layout
 
@@ -63,7 +63,7 @@ def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_p
     wheels = tuple(replace(package, url=fetched(path_of(package.url))) for package in plain.by("pip"))
     lock = replace(plain, packages=(*packages, *wheels))
 
-    def link(target: Path, final: Path = Path(contents.PREFIX)) -> None:
+    def link(target: Path, final: Path = Path(conda_files.PREFIX)) -> None:
         conda.link(packages, target, final=final, cache=tmp_path / "cache", progress=Watching())
 
     place = tmp_path / "prefix"
@@ -86,6 +86,6 @@ def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_p
     assert "python" in [layer.group for layer in built.layers]
     for path in [path for path in built.layout.rglob("*") if path.is_file()]:
         assert not [secret for secret in secrets if secret in path.read_bytes()], path
-    assert oci.read(built.layout) is not None
+    assert oci_layout.read(built.layout) is not None
     text = render.render_dockerfile("toy", image.dockerfile_context(resolution(), lock))[render.DOCKERFILE]
     assert not [secret for secret in secrets if secret in text.encode()]

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import IntegrityError
-from provision.folders import Folders
-from provision.model import Image, Lock, Prefix
-from provision.pipeline import image
-from provision.pipeline import lock as locks
-from provision.pipeline.image import contents, exporting, oci
-from provision.workflows.build import make_image
-from provision.workflows.plan import Context, Plan
+from provision import image
+from provision import lockfile as locks
+from provision.commands.build import make_image
+from provision.commands.plan import Context, Plan
+from provision.core.errors import IntegrityError
+from provision.core.paths import Folders
+from provision.core.types import Image, Lock, Prefix
+from provision.image import conda_files, exporter, oci_layout
 from tests.integration.registries import serving
 from tests.integration.test_image import Made, Watching, build, resolution
 from tests.unit.test_image_stored import layout
@@ -32,12 +32,12 @@ NOBODY = 65534
 BUILD = """
 import pickle, sys
 from pathlib import Path
-from provision import conda
-from provision.pipeline import image
-from provision.pipeline.image import contents
+from provision import image
+from provision.adapters import conda
+from provision.image import conda_files
 from tests.integration.test_image import Watching
 packages, resolution, lock, prefix, base, inside, cache, to = pickle.load(open(sys.argv[1], "rb"))
-link = lambda staging: conda.link(packages, staging, final=Path(contents.PREFIX), cache=cache, progress=Watching())
+link = lambda staging: conda.link(packages, staging, final=Path(conda_files.PREFIX), cache=cache, progress=Watching())
 made = image.build(resolution, lock, prefix, image.find_stored_base(base), layout=to, inside=inside, link=link, progress=Watching())
 print(made.manifest_digest)
 """
@@ -111,7 +111,7 @@ def test_an_ordinary_user_without_a_network_makes_the_same_image(
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
 @pytest.mark.needs("skopeo")
 def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -> None:
-    exporting.export(built, exporting.output(f"{kind}:{tmp_path / 'out'}"), Watching())
+    exporter.export(built, exporter.output(f"{kind}:{tmp_path / 'out'}"), Watching())
     copied = tmp_path / "copied"
     subprocess.run(["skopeo", "copy", "--quiet", "--insecure-policy", f"{kind}:{tmp_path / 'out'}", f"oci:{copied}"], check=True)
     seen = json.loads(subprocess.run(["skopeo", "inspect", "--config", f"oci:{copied}"], check=True, capture_output=True).stdout)
@@ -126,7 +126,7 @@ def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -
 @pytest.mark.needs("skopeo")
 def test_skopeo_undoes_the_compression(built: Image, packed_folder: Path, tmp_path: Path, method: image.Method) -> None:
     packed = image.pack(built, method, packed_folder, Watching())
-    exporting.export(packed, exporting.output(f"oci-archive:{tmp_path / 'out'}"), Watching())
+    exporter.export(packed, exporter.output(f"oci-archive:{tmp_path / 'out'}"), Watching())
     copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-decompress"]
     subprocess.run([*copy, f"oci-archive:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True)
     rows = json.loads((tmp_path / "plain" / "manifest.json").read_text())["layers"]
@@ -138,11 +138,11 @@ def test_skopeo_undoes_the_compression(built: Image, packed_folder: Path, tmp_pa
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_umoci_unpacks_it(built: Image, packed_folder: Path, tmp_path: Path, method: image.Method) -> None:
     packed = image.pack(built, method, packed_folder, Watching())
-    exporting.export(packed, exporting.output(f"oci:{tmp_path / 'out'}"), Watching())
+    exporter.export(packed, exporter.output(f"oci:{tmp_path / 'out'}"), Watching())
     subprocess.run(["umoci", "unpack", "--image", f"{tmp_path / 'out'}:{built.reference}", tmp_path / "bundle"], check=True)
     root = tmp_path / "bundle" / "rootfs"
-    environment = root / contents.PREFIX.lstrip("/")
-    assert (environment / "bin" / "greet").read_text().startswith(f"#!{contents.PREFIX}/bin/python")
+    environment = root / conda_files.PREFIX.lstrip("/")
+    assert (environment / "bin" / "greet").read_text().startswith(f"#!{conda_files.PREFIX}/bin/python")
     assert (root / "etc" / "os-release").read_text() == "debian"
     assert (environment / "bin" / "python").exists()
     run = json.loads((tmp_path / "bundle" / "config.json").read_text())["process"]
@@ -177,8 +177,8 @@ def test_a_base_in_a_registry_makes_the_same_layers(
 
 
 def test_a_layout_that_was_written_is_whole(built: Image, tmp_path: Path) -> None:
-    exporting.export(built, exporting.output(f"oci:{tmp_path / 'out'}"), Watching())
-    found = oci.read(tmp_path / "out")
+    exporter.export(built, exporter.output(f"oci:{tmp_path / 'out'}"), Watching())
+    found = oci_layout.read(tmp_path / "out")
     assert found is not None
     assert (found.manifest_digest, found.config_digest) == (built.manifest_digest, built.image_id)
 
@@ -191,9 +191,9 @@ def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
         whole, damaged = Path(name) / hashlib.sha256(b"whole").hexdigest(), Path(name) / ("0" * 64)
         for blob in (whole, damaged):
             blob.write_bytes(b"whole")
-        exporting.link_or_copy(whole, tmp_path / whole.name)
+        exporter.link_or_copy(whole, tmp_path / whole.name)
         with pytest.raises(IntegrityError, match="damaged on this disk"):
-            exporting.link_or_copy(damaged, tmp_path / damaged.name)
+            exporter.link_or_copy(damaged, tmp_path / damaged.name)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
 
 
@@ -201,14 +201,14 @@ def test_only_the_image_is_written_out(built: Image, tmp_path: Path) -> None:
     """Not what else lies in its folder; and an image that has lost a file is not written at all."""
     shutil.copytree(built.layout, tmp_path / "layout")
     mine = replace(built, layout=tmp_path / "layout")
-    (oci.blobs(mine.layout) / ".left").write_text("by somebody")
+    (oci_layout.blobs(mine.layout) / ".left").write_text("by somebody")
     for kind in ("oci", "oci-archive"):
-        exporting.export(mine, exporting.output(f"{kind}:{tmp_path / kind}"), Watching())
-        exporting.export(built, exporting.output(f"{kind}:{tmp_path / kind}-of-it"), Watching())
-    assert {path.name for path in oci.blobs(tmp_path / "oci").iterdir()} == {path.name for path in oci.blobs(built.layout).iterdir()}
+        exporter.export(mine, exporter.output(f"{kind}:{tmp_path / kind}"), Watching())
+        exporter.export(built, exporter.output(f"{kind}:{tmp_path / kind}-of-it"), Watching())
+    assert {path.name for path in oci_layout.blobs(tmp_path / "oci").iterdir()} == {path.name for path in oci_layout.blobs(built.layout).iterdir()}
     assert (tmp_path / "oci-archive").read_bytes() == (tmp_path / "oci-archive-of-it").read_bytes()
-    oci.blob(mine.layout, built.image_id).unlink()
+    oci_layout.blob(mine.layout, built.image_id).unlink()
     for kind in ("oci", "oci-archive"):
         with pytest.raises(IntegrityError):
-            exporting.export(mine, exporting.output(f"{kind}:{tmp_path / kind}-broken"), Watching())
+            exporter.export(mine, exporter.output(f"{kind}:{tmp_path / kind}-broken"), Watching())
         assert not (tmp_path / f"{kind}-broken").exists()

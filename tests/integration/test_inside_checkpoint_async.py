@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.inside.checkpoint import list_steps, verify
+from provision_runtime.checkpoint import list_steps, verify
 from tests.integration.scripts import run
 
 pytestmark = pytest.mark.torch

@@ -14,14 +14,22 @@ from typing import Any
 
 import pytest
 
-from provision.inside.checkpoint import NotCommitted, finding, latest, list_steps, manifest, prune, verify
-from provision.inside.checkpoint.backends import open_root
-from provision.inside.checkpoint.commit import commit
-from provision.inside.checkpoint.items import OBJECT, Item, Plan
-from provision.inside.checkpoint.outcome import Committed
-from provision.inside.checkpoint.writing import BIG
-from provision.inside.ranks import Ranks, alone
-from provision.inside.smoke.launcher import free_port
+from provision_runtime.checkpoint import (
+    NotCommitted,
+    catalog,
+    latest,
+    list_steps,
+    manifest,
+    prune,
+    verify,
+)
+from provision_runtime.checkpoint.backends import open_root
+from provision_runtime.checkpoint.commit import commit
+from provision_runtime.checkpoint.items import OBJECT, Item, Plan
+from provision_runtime.checkpoint.progress import Committed
+from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.comm.ranks import Ranks, alone
+from provision_runtime.smoke.launcher import free_port
 from tests.integration import s3
 from tests.integration.scripts import found_by
 from tests.table import Table
@@ -58,10 +66,10 @@ def save(store: s3.S3, root: str, step: int, contents: dict[str, bytes], ranks: 
 
 def newest(store: s3.S3, root: str) -> dict[str, bytes]:
     backend = open_root(root, **store.options)
-    folder = finding.latest(backend)
+    folder = catalog.latest(backend)
     assert folder is not None
     assert verify(root, **store.options) == []
-    found = finding.read_manifest(backend, folder)
+    found = catalog.read_manifest(backend, folder)
     homes = {entry.name: entry.home or folder for entry in found.files}
     return {name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size] for name, at in found.objects.items()}
 
@@ -117,9 +125,9 @@ def test_what_others_did_meanwhile_is_seen(store: s3.S3, root: str) -> None:
     assert len(ours.folders()) == 1
     other = {**store.options, "default_block_size": 5 << 20}  # a client that shares nothing with ours
     commit(open_root(root, **other), 2, plan({"a": b"2"}), alone(), incremental=True, progress=lambda _: None)
-    assert [name.step for name in finding.steps(ours)] == [1, 2]
+    assert [name.step for name in catalog.steps(ours)] == [1, 2]
     prune(root, keep=1, **other)
-    assert [name.step for name in finding.steps(ours)] == [2]
+    assert [name.step for name in catalog.steps(ours)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -175,10 +183,10 @@ DEATHS = {
 }
 WRITER = """
 import json, sys
-from provision.inside.checkpoint.backends import open_root
-from provision.inside.checkpoint.commit import commit
-from provision.inside.checkpoint.items import OBJECT, Item, Plan
-from provision.inside.ranks import alone
+from provision_runtime.checkpoint.backends import open_root
+from provision_runtime.checkpoint.commit import commit
+from provision_runtime.checkpoint.items import OBJECT, Item, Plan
+from provision_runtime.comm.ranks import alone
 root, options, size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 plan = Plan((Item("a", OBJECT, b"a" * size), Item("b", OBJECT, b"n" * size)), {"a": ("a",), "b": ("b",)})
 commit(open_root(root, **options), 2, plan, alone(), incremental=True, progress=lambda _: None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.inside import checkpoint
+from provision_runtime import checkpoint
 from tests.integration.scripts import run_ranks
 from tests.integration.smoking import PYTHON, environment
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.inside.smoke import options
+from provision_runtime.smoke import options
 from tests.integration.smoking import Found, smoke
 
 pytestmark = pytest.mark.torch

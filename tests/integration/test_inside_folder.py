@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.inside import report
-from provision.inside.smoke.launcher import free_port
+from provision_runtime.report import model
+from provision_runtime.smoke.launcher import free_port
 from tests.integration.smoking import FOLDER, PYTHON, TIMEOUT_S, Found, environment, left_over
 
 BOTH = (0, 1)
@@ -81,7 +81,7 @@ def on_a_slow_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[P
             child.kill()
 
 
-def ended(out: Path, *children: subprocess.Popen[str]) -> tuple[report.Report, set[Found]]:
+def ended(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, set[Found]]:
     """The report, and its findings but for those about the machine that the test runs on (phase facts)."""
     try:
         said = [child.communicate(timeout=TIMEOUT_S)[0] for child in children]
@@ -91,7 +91,7 @@ def ended(out: Path, *children: subprocess.Popen[str]) -> tuple[report.Report, s
                 child.kill()
     assert left_over(out) == []
     assert (out / "report.json").exists(), said
-    found = report.loads((out / "report.json").read_text())
+    found = model.loads((out / "report.json").read_text())
     kept = {(phase.name, one.id, tuple(one.ranks)) for phase in found.phases for one in phase.findings if phase.name != "facts"}
     return found, kept
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.inside import report
-from provision.inside.smoke import options
-from provision.inside.smoke.phases.collectives import judge
+from provision_runtime.report import model
+from provision_runtime.smoke import options
+from provision_runtime.smoke.bandwidth import judge
 from tests.integration.smoking import smoke
 
 pytestmark = [pytest.mark.torch, pytest.mark.gpu]
@@ -25,7 +25,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_phase_passes_on_one_gpu(tmp_path: Path, backend: str, ranks: int, judged: set[str]) -> None:
     ran = smoke(tmp_path, "--backend", backend, "--device", "cuda", "--ranks", str(ranks))
     assert (ran.status, ran.findings) == (0, set()), ran.lines
-    assert {name: phase.verdict for name, phase in ran.phases.items()} == dict.fromkeys(options.PHASES, report.PASS)
+    assert {name: phase.verdict for name, phase in ran.phases.items()} == dict.fromkeys(options.PHASES, model.PASS)
     assert (ran.report.backend, ran.report.device, ran.report.world_size) == (backend, "cuda:0", ranks)
     assert [row["device"] for row in ran.phases["facts"].data["ranks"]] == ["cuda:0"] * ranks
     rows = ran.phases["collectives"].data["rows"]

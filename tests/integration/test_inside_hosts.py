@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.inside import report
+from provision_runtime.report import model
 from tests.integration.smoking import FOLDER, PYTHON, TIMEOUT_S, environment, left_over
 
 pytestmark = [
@@ -143,11 +143,11 @@ def finish(children: list[subprocess.Popen[str]]) -> list[str]:
             child.wait()
 
 
-def read(out: Path, host: Host) -> report.Report:
-    return report.loads((out / host.name / "report.json").read_text())
+def read(out: Path, host: Host) -> model.Report:
+    return model.loads((out / host.name / "report.json").read_text())
 
 
-def findings(found: report.Report) -> set[tuple[str, str, tuple[int, ...]]]:
+def findings(found: model.Report) -> set[tuple[str, str, tuple[int, ...]]]:
     return {(phase.name, finding.id, tuple(finding.ranks)) for phase in found.phases for finding in phase.findings}
 
 
@@ -188,7 +188,7 @@ def test_a_rank_that_lives_behind_a_lost_link_is_told_by_the_shared_folder(netwo
     wait_for(children[0], "rendezvous")
     network.hosts[1].run("ip", "link", "set", "eth0", "down")
     said = finish(children)
-    found = report.loads((tmp_path / "shared" / "report.json").read_text())
+    found = model.loads((tmp_path / "shared" / "report.json").read_text())
     assert findings(found) == {("barrier", "link-lost", (1,))}, said
 
 

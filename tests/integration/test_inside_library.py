@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import provision.inside
-from provision.inside.smoke.launcher import free_port
+import provision_runtime
+from provision_runtime.smoke.launcher import free_port
 from tests.integration.scripts import found_by
 
 pytestmark = pytest.mark.torch
 
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
-FOLDER = Path(str(provision.inside.__file__)).parent
+FOLDER = Path(str(provision_runtime.__file__)).parent
 BEGINNING = """
 import json, os, sys
 from datetime import timedelta

@@ -63,8 +63,8 @@ def test_a_second_nccl_that_torch_does_not_use_is_not_taken_for_its_own(tmp_path
     ask = f"""
 import ctypes, sys, torch
 ctypes.CDLL({str(copy)!r})
-sys.path.append({str(FOLDER.parents[1])!r})
-from provision.inside import libraries
+sys.path.append({str(FOLDER.parent)!r})
+from provision_runtime.facts import libraries
 files = libraries.loaded()
 print({str(copy)!r} in files, libraries.nccl_file(files))"""
     told = subprocess.run([PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()).stdout.split()
@@ -157,7 +157,7 @@ def test_a_quota_that_the_kernel_enforces_is_seen() -> None:
         if group.exists():
             group.rmdir()
         pytest.skip(f"no cgroup can be made here: {error}")
-    ask = f"import sys; sys.path.insert(0, {str(FOLDER.parents[1])!r}); from provision.inside import limits; print(limits.cpus()['quota'])"
+    ask = f"import sys; sys.path.insert(0, {str(FOLDER.parent)!r}); from provision_runtime.facts import limits; print(limits.cpus()['quota'])"
     join = f'echo $$ > {group}/cgroup.procs && exec {sys.executable} -c "$1"'
     try:
         told = subprocess.run(["sh", "-c", join, "sh", ask], capture_output=True, text=True, check=True)

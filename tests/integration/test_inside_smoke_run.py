@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from provision.inside import report
-from provision.inside.smoke.options import PHASES
+from provision_runtime.report import model
+from provision_runtime.smoke.options import PHASES
 from tests.integration.smoking import FOLDER, PYTHON, environment, left_over, smoke
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_a_killed_launcher_takes_its_ranks_along_and_the_report_is_no_success(tm
     with hanging_in_barrier(tmp_path) as child:
         child.kill()
         child.wait(BEYOND_DEADLINE_S)
-    assert report.loads((tmp_path / "report.json").read_text()).verdict == "unknown"
+    assert model.loads((tmp_path / "report.json").read_text()).verdict == "unknown"
 
 
 def test_a_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
@@ -132,6 +132,6 @@ def hanging_in_barrier(out: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def message_of_barrier(out: Path) -> str:
-    found = report.loads((out / "report.json").read_text())
+    found = model.loads((out / "report.json").read_text())
     assert found.verdict == "fail"
     return next(phase.message for phase in found.phases if phase.name == "barrier")

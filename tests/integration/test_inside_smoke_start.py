@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import provision.inside
-from provision.inside import report
+import provision_runtime
+from provision_runtime.report import model
 
 pytestmark = pytest.mark.torch
 
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
-FOLDER = Path(str(provision.inside.__file__)).parent
+FOLDER = Path(str(provision_runtime.__file__)).parent
 TIMEOUT_S = 180
 CPU_RUN = ("--backend", "gloo", "--profile", "quick")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d")
@@ -42,11 +42,11 @@ def start(out: Path, command: list[str], environment: dict[str, str] | None = No
     )
 
 
-def passes(out: Path, *children: subprocess.Popen[str]) -> report.Report:
+def passes(out: Path, *children: subprocess.Popen[str]) -> model.Report:
     for child in children:
         said = child.communicate(timeout=TIMEOUT_S)
         assert child.returncode == 0, said
-    found = report.loads((out / "report.json").read_text())
+    found = model.loads((out / "report.json").read_text())
     assert found.verdict == "pass"
     return found
 
@@ -64,7 +64,7 @@ def test_under_torchrun(copied: Path, tmp_path: Path) -> None:
 def test_under_torchrun_a_rank_that_dies_leaves_no_success(copied: Path, tmp_path: Path) -> None:
     command = [PYTHON, *TORCHRUN, *LOOPBACK, str(copied), "smoke", "--out", str(tmp_path / "out"), *CPU_RUN]
     ran = subprocess.run([*command, "--inject", "die:1:barrier"], capture_output=True, timeout=TIMEOUT_S, check=False)
-    found = report.loads((tmp_path / "out" / "report.json").read_text())
+    found = model.loads((tmp_path / "out" / "report.json").read_text())
     assert (ran.returncode, found.verdict) == (1, "fail")
     assert "rank 1" in next(phase.message for phase in found.phases if phase.name == "barrier")
 
@@ -89,7 +89,7 @@ def test_a_busy_port_is_left_for_another(tmp_path: Path) -> None:
     """The launcher in a process of its own, given a port first on which somebody listens."""
     script = """
 import argparse, socket, sys
-from provision.inside.smoke import launcher, options
+from provision_runtime.smoke import launcher, options
 arguments = ["smoke", *sys.argv[1:]]
 parser = argparse.ArgumentParser()
 options.add_arguments(parser)
@@ -117,6 +117,6 @@ def test_facts_of_a_real_torch(copied: Path) -> None:
 
 
 def free_port() -> int:
-    from provision.inside.smoke.launcher import free_port
+    from provision_runtime.smoke.launcher import free_port
 
     return free_port()

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from provision import wheels
-from provision.errors import Unreachable
-from provision.model import LockedPackage, Prefix
-from provision.pipeline.image import records
-from provision.wheels.clashing import decisive
+from provision.adapters import uv
+from provision.adapters.uv.file_conflicts import decisive
+from provision.core.errors import Unreachable
+from provision.core.types import LockedPackage, Prefix
+from provision.image import wheel_files
 from tests.small import WHEELS, write_index
 
 
@@ -60,7 +60,7 @@ def locked(folder: Path, name: str) -> LockedPackage:
 
 
 def environment(folder: Path) -> Path:
-    subprocess.run([wheels.uv(), "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    subprocess.run([uv.uv(), "venv", "--quiet", "--python", sys.executable, folder], check=True)
     return folder / "bin" / "python"
 
 
@@ -71,17 +71,17 @@ def installed(python: Path) -> set[str]:
 def test_without_an_index_the_cache_is_enough_if_it_holds_all(index: http.server.ThreadingHTTPServer, tmp_path: Path) -> None:
     wanted = [locked(tmp_path, name) for name in ("numpy", "ipykernel")]
     said: list[str] = []
-    wheels.install(wanted, environment(tmp_path / "first"), warn=said.append)
+    uv.install(wanted, environment(tmp_path / "first"), warn=said.append)
     assert not said
     index.shutdown()
     index.server_close()
     again = environment(tmp_path / "again")
-    wheels.install(wanted, again, warn=said.append)
+    uv.install(wanted, again, warn=said.append)
     assert installed(again) == {"numpy", "ipykernel"}
     assert len(said) == 1 and "did not answer" in said[0] and "installed from there" in said[0]
     for missing in (locked(tmp_path, "torch"), replace(wanted[0], sha256="0" * 64)):
         with pytest.raises(Unreachable, match="did not answer"):
-            wheels.install([*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=said.append)
+            uv.install([*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=said.append)
     assert len(said) == 1
 
 
@@ -107,19 +107,19 @@ def test_of_a_file_that_wheels_disagree_about_the_last_by_name_stays(tmp_path: P
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     wanted = [clashing(tmp_path, name) for name in ("one", "two", "zen", "large")]
     python = environment(tmp_path / "env")
-    wheels.install(wanted[:3], python, warn=pytest.fail)
+    uv.install(wanted[:3], python, warn=pytest.fail)
     (site,) = python.parent.parent.glob("lib/python3*/site-packages")
-    wheels.install(wanted[3:], python, warn=pytest.fail)  # what was there before stays below
+    uv.install(wanted[3:], python, warn=pytest.fail)  # what was there before stays below
     assert (site / "tests/__init__.py").read_text() == "# of large"
     assert [package.name for package in decisive(wanted, site)] == ["zen"]
-    wheels.install(wanted, python, warn=pytest.fail)
+    uv.install(wanted, python, warn=pytest.fail)
     assert (site / "tests/__init__.py").read_text() == "# of zen"
     assert "from tests import zen" in python.with_name("tell").read_text()
     prefix = Prefix(name="env", path=tmp_path / "env", lock_sha256="")
     packages = [replace(package, url=f"https://index.invalid/{package.name}.whl") for package in wanted]
-    found = records.installed(prefix, packages, site.parent.name.removeprefix("python"))
-    shared = records.clashes(found)
+    found = wheel_files.installed(prefix, packages, site.parent.name.removeprefix("python"))
+    shared = wheel_files.clashes(found)
     assert set(shared) == {"tests/__init__.py", "../../../bin/tell"}
-    assert [package.name for package in records.sharers(found[:1], shared)] == ["large", "two", "zen"]
-    entries = {posixpath.basename(path): entry for path, entry in records.entries(found[:1], shared, prefix).items()}
+    assert [package.name for package in wheel_files.sharers(found[:1], shared)] == ["large", "two", "zen"]
+    entries = {posixpath.basename(path): entry for path, entry in wheel_files.entries(found[:1], shared, prefix).items()}
     assert b"from tests import zen" in (entries["tell"].content or b"")

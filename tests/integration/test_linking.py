@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from provision import conda, fetch
-from provision.errors import IntegrityError, ProvisionError, Unreachable
-from provision.mirrors import Mirrors, asked
-from provision.model import LockedPackage
+from provision.adapters import conda, http
+from provision.core.errors import IntegrityError, ProvisionError, Unreachable
+from provision.core.mirrors import Mirrors, asked
+from provision.core.types import LockedPackage
 from tests.faulty import Fault, Server, served
 from tests.integration.test_image import Watching
 
@@ -40,7 +40,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fetch.TIMEOUT, "1")
+    monkeypatch.setenv(http.TIMEOUT, "1")
 
 
 @pytest.fixture

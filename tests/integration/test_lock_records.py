@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from provision import compat, conda, process
-from provision.errors import CheckFailed, InvalidSpec, Unsolvable
-from provision.model import LockedPackage, Platform, Resolution
-from provision.pipeline import lock, matrix, render, spec
+from provision import catalog, lockfile, render, resolver
+from provision.adapters import conda
+from provision.core import process
+from provision.core.errors import CheckFailed, InvalidSpec, Unsolvable
+from provision.core.types import LockedPackage, Platform, Resolution
+from provision.resolver import spec
 from tests.conftest import ROOT, SHARED_RECORDS
 from tests.integration.conftest import Home, make_home
 from tests.records import alias
@@ -25,24 +27,24 @@ RECORDS = conda.Solver(alias(SHARED_RECORDS))  # one for all: what one test made
 Solved = tuple[Resolution, tuple[LockedPackage, ...]]
 BOTH: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
 # PyPI builds of the table from 1.13 on; 1.12 has one for CUDA 10.2 only and Python up to 3.10.
-RELEASES = list(compat.releases().values())
+RELEASES = list(catalog.releases().values())
 
 
 def resolve(**asked: object) -> Resolution:
-    return matrix.resolve(spec.combine({}, asked, name=""))
+    return resolver.resolve(spec.combine({}, asked, name=""))
 
 
-def inputs(resolution: Resolution) -> lock.Inputs:
+def inputs(resolution: Resolution) -> lockfile.Inputs:
     texts = render.render_inputs(resolution)
-    return lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"), as_of=resolution.spec.as_of)
+    return lockfile.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"), as_of=resolution.spec.as_of)
 
 
 def solve(**asked: object) -> Solved:
     resolution = resolve(**asked)
-    return resolution, lock.solve(inputs(resolution), resolution, solver=RECORDS)
+    return resolution, lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
 
 
-def index_build(release: compat.Release) -> compat.Build:
+def index_build(release: catalog.Release) -> catalog.Build:
     return next(build for build in release.wheels if build.on_pypi)
 
 
@@ -67,13 +69,13 @@ def test_the_channels_lock_the_cuda_build(asked: dict[str, object], build: str) 
     assert next(package.build for package in packages if package.name == "pytorch").startswith(build)
 
 
-def edited(resolution: Resolution, changes: dict[str, str]) -> lock.Inputs:
+def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.Inputs:
     """The inputs of a resolution after somebody wrote other requirements into its files."""
     texts = render.render_inputs(resolution)
     for before, after in changes.items():
         assert any(before in text for text in texts.values()), before
         texts = {name: text.replace(before, after) for name, text in texts.items()}
-    return lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+    return lockfile.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
 
 
 @pytest.mark.parametrize(
@@ -101,32 +103,32 @@ def test_the_guard_catches_traps_in_real_records(asked: dict[str, object], chang
     """The records hold these traps: each of them solves, to a CPU build."""
     resolution = resolve(**asked, companions=False)
     with pytest.raises(CheckFailed, match=rf"CUDA .* was asked for, but the locked build is another one.*{words}"):
-        lock.solve(edited(resolution, changes), resolution, solver=RECORDS)
+        lockfile.solve(edited(resolution, changes), resolution, solver=RECORDS)
 
 
 def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
     resolution, packages = solve(torch="2.6", cuda="12.6", platforms=BOTH, companions=False)
-    path = tmp_path / lock.FILE
-    path.write_text(lock.text(inputs(resolution), packages, python_from="channel"))
-    seen = {platform: lock.read(path, platform) for platform in BOTH}
+    path = tmp_path / lockfile.FILE
+    path.write_text(lockfile.text(inputs(resolution), packages, python_from="channel"))
+    seen = {platform: lockfile.read(path, platform) for platform in BOTH}
     for platform, found in seen.items():
         torch = found.find("pytorch")
         assert torch and f"/conda-forge/{platform}/" in torch.url and torch.build.startswith("cuda126")
         assert conda.url_of("conda-forge") in torch.url  # not where this machine found it
-        assert found.content_hash == lock.content_hashes(inputs(resolution))[platform]
+        assert found.content_hash == lockfile.content_hashes(inputs(resolution))[platform]
     assert seen["linux-64"].content_hash != seen["linux-aarch64"].content_hash
     assert len(packages) == sum(len(found.packages) for found in seen.values())
     check_by_conda_lock(path, inputs(resolution))
 
 
-def check_by_conda_lock(path: Path, wanted: lock.Inputs) -> None:
+def check_by_conda_lock(path: Path, wanted: lockfile.Inputs) -> None:
     """The conda-lock command itself takes the file: renders a platform of it, and knows it for the lock of the two files."""
     for name, text in (("environment.yml", wanted.environment), ("virtual-packages.yml", wanted.virtual_packages)):
         (path.parent / name).write_text(text)
     conda_lock = [sys.executable, "-m", "conda_lock"]
     process.run([*conda_lock, "render", "--kind", "explicit", "--platform", "linux-aarch64", path], cwd=path.parent)
     assert "/linux-aarch64/pytorch-2.6.0-cuda126" in (path.parent / "conda-linux-aarch64.lock").read_text()
-    names = (compat.DATA / "pypi-conda-names.yml").as_uri()
+    names = (catalog.DATA / "pypi-conda-names.yml").as_uri()
     command = [*conda_lock, "lock", "--file", "environment.yml", "--virtual-package-spec", "virtual-packages.yml", "--check-input-hash"]
     command += ["-p", "linux-64", "-p", "linux-aarch64", "--conda", "/bin/true", "--pypi_to_conda_lookup_file", names]
     done = process.run([*command, "--lockfile", path.name], cwd=path.parent)
@@ -135,9 +137,9 @@ def check_by_conda_lock(path: Path, wanted: lock.Inputs) -> None:
 
 def test_a_day_long_ago(tmp_path: Path) -> None:
     resolution, packages = solve(torch="2.6", cuda="12.6", as_of="2025-06-30", companions=False)
-    path = tmp_path / lock.FILE
-    path.write_text(lock.text(inputs(resolution), packages, python_from="channel"))
-    assert lock.read(path).as_of == "2025-06-30"
+    path = tmp_path / lockfile.FILE
+    path.write_text(lockfile.text(inputs(resolution), packages, python_from="channel"))
+    assert lockfile.read(path).as_of == "2025-06-30"
     now = {package.name: package.version for package in solve(torch="2.6", cuda="12.6", companions=False)[1]}
     assert any(package.version != now.get(package.name) for package in packages)
     with pytest.raises(Unsolvable, match="since 2025-02-14, which --as-of 2025-01-01 hides"):
@@ -156,14 +158,14 @@ def of_a_day(path: Path, day: str, **asked: object) -> Resolution:
     """A lock as it was made on a day, before what came later; it does not know that the days have gone by."""
     resolution = resolve(**asked)
     _, packages = solve(as_of=day, **asked)
-    path.write_text(lock.text(inputs(resolution), packages, python_from="channel"))
+    path.write_text(lockfile.text(inputs(resolution), packages, python_from="channel"))
     return resolution
 
 
 def updated(path: Path, resolution: Resolution, *names: str) -> dict[str, str]:
     """What moved, as the new lock has it; `-` for what is gone."""
-    seen = {platform: lock.read(path, platform) for platform in resolution.platforms}
-    packages = lock.update(inputs(resolution), resolution, names, seen, solver=RECORDS)
+    seen = {platform: lockfile.read(path, platform) for platform in resolution.platforms}
+    packages = lockfile.update(inputs(resolution), resolution, names, seen, solver=RECORDS)
     before = {(package.platform, package.name): package for found in seen.values() for package in found.packages}
     after = {(package.platform, package.name): package for package in packages}
     moved = sorted(key for key in before.keys() | after.keys() if _file(before.get(key)) != _file(after.get(key)))
@@ -175,9 +177,9 @@ def _file(package: LockedPackage | None) -> str | None:
 
 
 def test_update_moves_what_it_must(tmp_path: Path) -> None:
-    path = tmp_path / lock.FILE
+    path = tmp_path / lockfile.FILE
     resolution = of_a_day(path, "2025-10-01", torch="2.6", cuda="12.6", companions=False, platforms=BOTH)
-    fresh = {package.name: package.version for package in lock.solve(inputs(resolution), resolution, solver=RECORDS)}
+    fresh = {package.name: package.version for package in lockfile.solve(inputs(resolution), resolution, solver=RECORDS)}
     assert updated(path, resolution, "numpy") == {"numpy": fresh["numpy"]}
     blas = updated(path, resolution, "libblas")
     assert {"libblas", "libcblas", "liblapack"} <= blas.keys() <= {"libblas", "libcblas", "liblapack", "libopenblas"}
@@ -186,7 +188,7 @@ def test_update_moves_what_it_must(tmp_path: Path) -> None:
 
 
 def test_update_of_wheels_moves_what_it_must(tmp_path: Path) -> None:
-    path = tmp_path / lock.FILE
+    path = tmp_path / lockfile.FILE
     resolution = of_a_day(path, "2024-10-01", torch="2.3", cuda="12.1", companions=False)
     assert updated(path, resolution, "fsspec").keys() == {"fsspec"}
     ipython = updated(path, resolution, "IPython")
@@ -224,15 +226,15 @@ def test_another_executable_solves_through_conda_lock(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", str(executable.parent), prepend=os.pathsep)
     monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "11.0")  # of somebody's shell: must not reach the solve
     resolution = resolve(torch="2.3.1", cuda="12.1", source="pytorch", companions=False)
-    outside = lock.find_solver("micromamba", RECORDS.mirrors)
-    packages = lock.solve(inputs(resolution), resolution, solver=RECORDS, outside=outside)
-    ours = lock.solve(inputs(resolution), resolution, solver=RECORDS)
+    outside = lockfile.find_solver("micromamba", RECORDS.mirrors)
+    packages = lockfile.solve(inputs(resolution), resolution, solver=RECORDS, outside=outside)
+    ours = lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
     assert [(package.name, package.url, package.sha256) for package in packages] == [
         (package.name, package.url, package.sha256) for package in ours
     ]
     impossible = edited(resolution, {"mkl<2024.1": "mkl<1"})
     with pytest.raises(Unsolvable, match="micromamba found no environment for linux-64"):
-        lock.solve(impossible, resolution, solver=RECORDS, outside=outside)
+        lockfile.solve(impossible, resolution, solver=RECORDS, outside=outside)
 
 
 def test_wheels_of_several_platforms() -> None:
@@ -243,7 +245,7 @@ def test_wheels_of_several_platforms() -> None:
     assert nccl == dict.fromkeys(BOTH, resolution.nccl)
     with pytest.raises(CheckFailed, match=r"CUDA 12\.8 was asked for, .* it is a build for CPUs.*linux-aarch64"):
         added = resolve(torch="2.9", cuda="12.8", source="wheels", companions=False)  # and a platform written in by hand
-        lock.solve(inputs(dataclasses.replace(added, platforms=("linux-aarch64",))), added, solver=RECORDS)
+        lockfile.solve(inputs(dataclasses.replace(added, platforms=("linux-aarch64",))), added, solver=RECORDS)
 
 
 def test_a_package_that_both_managers_have_is_condas() -> None:
@@ -284,7 +286,7 @@ def test_a_damaged_lock_is_replaced_when_asked(tmp_path: Path) -> None:
     made = make_home(tmp_path)
     home = dataclasses.replace(made, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()})
     assert home.run("lock", "lab", "--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--no-companions").returncode == 0
-    path = home.envs / "lab" / lock.FILE
+    path = home.envs / "lab" / lockfile.FILE
     whole = path.read_bytes()
     path.write_bytes(whole[:3000])
     refused = home.run("lock", "lab")
@@ -298,12 +300,12 @@ def test_wheels_twice_the_same() -> None:
     texts = []
     for _ in range(2):
         resolution, packages = solve(torch="2.3", cuda="12.1")
-        texts.append(lock.text(inputs(resolution), packages, python_from="channel"))
+        texts.append(lockfile.text(inputs(resolution), packages, python_from="channel"))
     assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
-def test_every_index_build_locks(release: compat.Release, every_index_build: dict[str, Future[Solved]]) -> None:
+def test_every_index_build_locks(release: catalog.Release, every_index_build: dict[str, Future[Solved]]) -> None:
     build = index_build(release)
     resolution, packages = every_index_build[release.version].result()
     locked = {package.name: package for package in packages}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provision import wheels
+from provision.adapters import uv
 from tests.faulty import served
 from tests.integration.conftest import Home, make_home
 from tests.small import WHEELS, write_index, write_wheel
@@ -54,7 +54,7 @@ def wheel(folder: Path, name: str) -> dict[str, Any]:
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
     """An empty environment; its interpreter."""
-    subprocess.run([wheels.uv(), "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True)
+    subprocess.run([uv.uv(), "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True)
     return tmp_path / "venv" / "bin" / "python"
 
 
@@ -66,7 +66,7 @@ def export(home: Home, kind: str, name: str) -> Path:
 
 
 def installed(python: Path) -> set[str]:
-    listed = subprocess.run([wheels.uv(), "pip", "freeze", "--python", python], check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run([uv.uv(), "pip", "freeze", "--python", python], check=True, capture_output=True, text=True).stdout
     return {line.partition("==")[0].partition(" @ ")[0] for line in listed.splitlines()}
 
 
@@ -75,7 +75,7 @@ def test_uv_installs_what_is_exported(home: Home, environment: Path, kind: str, 
     path = export(home, kind, name)
     hashes = ["--require-hashes"] if kind == "requirements" else []
     command: list[str | Path] = [
-        wheels.uv(),
+        uv.uv(),
         "pip",
         "install",
         "--no-config",

@@ -37,8 +37,8 @@ def test_what_comes_along_is_there(main_prefix: Path, built: object) -> None:
     """What starts it for Jupyter, and what makes its checkpoints fast: the library of training code finds that."""
     import provision
 
-    script = "import sys, ipykernel; sys.path.append(sys.argv[1]); from inside.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
-    command: list[str | Path] = [main_prefix / "bin" / "python", "-I", "-c", script, Path(provision.__file__).parent]
+    script = "import sys, ipykernel; sys.path.append(sys.argv[1]); from provision_runtime.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
+    command: list[str | Path] = [main_prefix / "bin" / "python", "-I", "-c", script, Path(provision.__file__).parent.parent]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "99aa06d3014798d86001c324468d497f\n"  # of nothing (xxHash's specification)
 
@@ -63,7 +63,7 @@ def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
     import provision
 
     folder = home.envs / MAIN
-    names = (Path(provision.__file__).parent / "data" / "pypi-conda-names.yml").as_uri()
+    names = (Path(provision.__file__).parent / "catalog" / "data" / "pypi-conda-names.yml").as_uri()
     before = (folder / "conda-lock.yml").read_bytes()
     command = [str(Path(sys.executable).parent / "conda-lock"), "lock", "-f", "environment.yml", "-p", "linux-64", "--check-input-hash"]
     command += ["--virtual-package-spec", "virtual-packages.yml", "--lockfile", "conda-lock.yml"]
@@ -253,7 +253,7 @@ def _compared(results: list[dict[str, Any]]) -> dict[str, int]:
 def test_a_channel_that_answers_gives_its_python(home: Home, built: object, cpu_request: tuple[str, ...]) -> None:
     """The bootstrapped channel, named as any channel is: nothing is packaged, and the lock says where Python is from. Its Python
     needs this machine's glibc, which the request must then allow."""
-    from provision.pipeline import lock
+    from provision import lockfile
 
     (made,) = (home.root / "data" / "channels").glob("py*")
     asked = ("from-channel", *cpu_request, "--channel", made.as_uri())
@@ -263,7 +263,7 @@ def test_a_channel_that_answers_gives_its_python(home: Home, built: object, cpu_
     done = home.run("lock", "from-channel")
     assert done.returncode == 0, done.stderr
     assert "no conda channel answers" not in done.stderr
-    found = lock.read(home.envs / "from-channel" / "conda-lock.yml")
+    found = lockfile.read(home.envs / "from-channel" / "conda-lock.yml")
     assert (found.python_from, found.portable) == ("channel", False)  # its files lie on this machine's disk
     again = home.run("channel", "bootstrap", "--json")
     assert json.loads(again.stdout)["path"] == str(made)

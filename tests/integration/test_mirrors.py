@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from provision import conda
-from provision.mirrors import asked
-from provision.pipeline import lock, matrix, render, spec
-from provision.workflows.plan import mirrors_of
+from provision import lockfile, render, resolver
+from provision.adapters import conda
+from provision.commands.plan import mirrors_of
+from provision.core.mirrors import asked
+from provision.resolver import spec
 from tests.conftest import SHARED_RECORDS
 from tests.faulty import Fault, Server, served
 from tests.integration.conftest import Eventually, Home, make_home
@@ -91,7 +92,7 @@ def prefix(home: Home) -> Path:
 def test_no_file_knows_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
     for path in locked.iterdir():
         assert "127.0.0.1" not in path.read_text(), path
-    found = lock.contents(locked / "conda-lock.yml")
+    found = lockfile.contents(locked / "conda-lock.yml")
     places = {entry.url.startswith((conda.url_of("lab"), f"{WHEELS}/")) for entry in found.entries}
     assert places == {True}
     assert found.custom["provision_portable"] == "true"
@@ -140,13 +141,13 @@ def records(home: Home) -> dict[str, dict[str, object]]:
     ids=["pytorch", "conda-forge"],
 )
 def test_real_records_behind_a_server(wanted: dict[str, object]) -> None:
-    resolution = matrix.resolve(spec.combine({}, wanted, name=""))
+    resolution = resolver.resolve(spec.combine({}, wanted, name=""))
     texts = render.render_inputs(resolution)
-    inputs = lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+    inputs = lockfile.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
 
     def locked_behind(*mirrors: str) -> str:
         solver = conda.Solver(mirrors_of([asked(text, Path()) for text in mirrors]))
-        return lock.text(inputs, lock.solve(inputs, resolution, solver=solver), python_from="channel")
+        return lockfile.text(inputs, lockfile.solve(inputs, resolution, solver=solver), python_from="channel")
 
     with served(SHARED_RECORDS) as server:
         behind_a_server = locked_behind(*(f"{name}={server.url}/{name}" for name in ("pytorch", "nvidia", "conda-forge")))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provision.pipeline import render, report
+from provision import render, report
 from tests import evidence
 from tests.unit.test_report_page import rich
 

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from jsonschema import Draft202012Validator
 
-from provision.compat import DATA
-from provision.inside.smoke.options import PHASES
-from provision.pipeline import report
+from provision import report
+from provision.catalog import DATA
+from provision_runtime.smoke.options import PHASES
 from tests.integration.smoking import smoke
 
 pytestmark = pytest.mark.torch

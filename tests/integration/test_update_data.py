@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provision.compat import DATA
+from provision.catalog import DATA
 
 ROOT = Path(__file__).parent.parent.parent
 PROVABLE = [
@@ -67,7 +67,7 @@ def test_a_release_that_the_table_lacks_is_found(data: Path) -> None:
     assert "new: 2.15.0 wheels cu132 nccl: version 2.30.7" in ran.stdout
     assert "new: 2.15.0 wheels cu132 cudnn: version 9.26.0.51" in ran.stdout
     assert "toolkit 13.2.2" in ran.stdout
-    assert "+++ b/provision/data/releases.yml" in ran.stdout
+    assert "+++ b/provision/catalog/data/releases.yml" in ran.stdout
     found = yaml.safe_load(table.read_text())["2.15.0"]
     for path in PROVABLE:
         assert at(found, path) == at(ours, path), path

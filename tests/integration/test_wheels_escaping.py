@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from provision import channel
-from provision.model import LockedPackage, Prefix
-from provision.pipeline.image import records
-from provision.wheels import uv
+from provision.adapters.uv import uv
+from provision.core.types import LockedPackage, Prefix
+from provision.image import wheel_files
 from tests.integration.test_image import wheel
 
 SITE = f"lib/python{channel.host_minor()}/site-packages"
@@ -37,8 +37,8 @@ def test_a_member_that_leads_out_is_left_out(tmp_path: Path, name: str) -> None:
     assert sorted(path.name for path in (prefix / SITE).glob("toy*")) == ["toy-1.0.dist-info", "toy.py"]
     place = Prefix(name="toy", path=prefix, lock_sha256="")
     locked = LockedPackage(manager="pip", name="toy", version="1.0", url="", sha256="")
-    found = records.installed(place, [locked], channel.host_minor())
-    names = [posixpath.relpath(path, f"opt/env/{SITE}") for path in records.entries(found, {}, place)]
+    found = wheel_files.installed(place, [locked], channel.host_minor())
+    names = [posixpath.relpath(path, f"opt/env/{SITE}") for path in wheel_files.entries(found, {}, place)]
     assert sorted(name for name in names if ".dist-info" not in name) == ["toy.py"]
 
 

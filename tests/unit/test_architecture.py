@@ -1,146 +1,198 @@
-"""The rules of the layout, as docs/architecture.md states them: imports point down, stages do not know each other."""
+"""The rules of the layout, as docs/architecture.md states them: which package may import which, and which owns a tool."""
 
 from __future__ import annotations
 
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import provision
+import provision_runtime
 
-PACKAGE = Path(provision.__file__).parent
-# From top to bottom; a module may import from layers below its own, and from its own where it says so.
-LAYERS = [
-    {"cli"},
-    {"workflows", "console"},
-    {"pipeline", "channel"},
-    {"bills"},
-    {"conda", "wheels", "folders", "machine"},
-    {"fetch"},
-    {"settings"},
-    {"mirrors", "compat"},
-    {"process", "scratch"},
-    {"model"},
-    {"errors"},
-]
-# Modules of one layer that may use each other: one package's own modules, and the bootstrap, which packages with both doors.
-TOOL_OWNERS = {
-    "fsspec": ("inside/checkpoint/backends/stores.py",),
-    "xxhash": ("inside/checkpoint/hashes.py",),
-    "rattler": {"conda/"},
-    "rattler_build": {"channel/"},
-    "elftools": {"channel/"},
-    "docker": {"pipeline/image/"},
-    "conda_lock": {"pipeline/lock/"},
-    "jinja2": {"pipeline/render/"},
-    "jsonschema": {"pipeline/report/"},
-    "jupyter_client": {"pipeline/register.py"},
-    "rich": {"console.py"},
-    "click": {"cli/"},
-    "subprocess": {"process.py", "inside/"},
-    "uv": {"wheels/"},
-    "requests": {"fetch/", "pipeline/image/"},
-    "zstandard": {"pipeline/image/"},
+ROOT = Path(provision.__file__).parent.parent
+PACKAGES = (Path(provision.__file__).parent, Path(provision_runtime.__file__).parent)
+STAGES = ("resolver", "lockfile", "render", "environment", "image", "report", "ci", "channel")
+LOWER = ("sources", "adapters", "catalog", "core")
+# What each package of the host may import, besides itself. `cli` and `commands` are the only ones that know several stages.
+HOST_RULES: dict[str, tuple[str, ...]] = {
+    "cli": ("commands", *STAGES, *LOWER),
+    "commands": (*STAGES, *LOWER),
+    **{stage: LOWER for stage in STAGES},
+    "sources": ("adapters", "catalog", "core"),
+    "adapters": ("catalog", "core"),
+    "catalog": ("core",),
+    "core": (),
 }
+# The only part of the runtime that the host takes; the rest runs in the environment, and answers in JSON.
+RUNTIME_FOR_HOST = "provision_runtime.report"
+RUNTIME_RULES: dict[str, tuple[str, ...]] = {
+    "cli": ("smoke", "checkpoint", "facts", "fs", "report", "comm"),
+    "smoke": ("checkpoint", "facts", "fs", "report", "comm"),
+    "checkpoint": ("fs", "comm"),
+    "facts": ("comm",),
+    "fs": ("comm",),
+    "report": ("comm",),
+    "comm": (),
+}
+TOOL_OWNERS: dict[str, tuple[str, ...]] = {
+    "click": ("provision/cli/",),
+    "conda_lock": ("provision/lockfile/",),
+    "docker": ("provision/image/",),
+    "elftools": ("provision/channel/",),
+    "fsspec": ("provision_runtime/checkpoint/backends/fsspec_store.py",),
+    "jinja2": ("provision/render/",),
+    "jsonschema": ("provision/report/",),
+    "jupyter_client": ("provision/environment/kernel.py",),
+    "rattler": ("provision/adapters/conda/",),
+    "rattler_build": ("provision/channel/",),
+    "requests": ("provision/adapters/http/", "provision/image/"),
+    "rich": ("provision/cli/console.py",),
+    "subprocess": ("provision/core/process.py", "provision_runtime/"),
+    "uv": ("provision/adapters/uv/",),
+    "xxhash": ("provision_runtime/checkpoint/hashes.py",),
+    "zstandard": ("provision/image/",),
+}
+HEAVY = {"rattler", "rattler_build", "docker", "conda_lock", "jinja2", "jsonschema", "yaml", "rich", "jupyter_client", "elftools"}
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+def modules() -> dict[str, Path]:
+    """Every module of ours by its dotted name."""
+    named = {}
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.py")):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return named
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Every imported module, and whether the import is at the top of the file."""
+MODULES = modules()
+
+
+def imports(name: str) -> Iterator[tuple[str, bool]]:
+    """Every module that a module imports, by its absolute name, and whether the import runs when the module is imported."""
+    path = MODULES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     tree = ast.parse(path.read_text())
-    checking = {id(node) for branch in ast.walk(tree) if _is_type_checking(branch) for node in ast.walk(branch)}
+    at_top = {id(node) for statement in tree.body for node in _statements(statement)}
     for node in ast.walk(tree):
-        if id(node) in checking:
-            continue
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.col_offset == 0) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            assert node.module
-            yield from ((f"{node.module}.{alias.name}", node.col_offset == 0) for alias in node.names)
+            for alias in node.names:
+                yield alias.name, id(node) in at_top
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")
+                base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
+            for alias in node.names:
+                submodule = f"{base}.{alias.name}"
+                yield submodule if submodule in MODULES else base, id(node) in at_top
 
 
-def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+def _statements(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The statements that run at import: not the bodies of functions, and not what is for type checkers alone."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return
+    if isinstance(statement, ast.If) and isinstance(statement.test, ast.Name) and statement.test.id == "TYPE_CHECKING":
+        return
+    yield statement
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            yield from _statements(child)
 
 
-def layer(part: str) -> int | None:
-    return next((index for index, names in enumerate(LAYERS) if part in names), None)
+def part(name: str) -> str | None:
+    """The package below `provision` or `provision_runtime` that a module belongs to; None for their own `__init__`."""
+    return name.split(".")[1] if "." in name else None
 
 
-def part_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def violations(package: str, rules: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    for name in MODULES:
+        if not name.startswith(f"{package}.") or part(name) == "__main__":
+            continue
+        own = part(name)
+        assert own in rules, f"{name} lies in no package of the rules"
+        for imported, _ in imports(name):
+            if imported.startswith(f"{package}."):
+                other = part(imported)
+                if other not in (own, *rules[own]):
+                    yield f"{name} imports {imported}"
 
 
-def test_every_module_has_a_layer() -> None:
-    unknown = {part_of(path) for path in modules()} - {name for names in LAYERS for name in names} - {"__init__", "inside"}
-    assert not unknown
+def test_host_packages_import_only_what_lies_below_them() -> None:
+    assert list(violations("provision", HOST_RULES)) == []
 
 
-def test_imports_point_down() -> None:
-    for path in modules():
-        mine = layer(part_of(path))
-        for name, _ in imports(path):
-            parts = name.split(".")
-            if mine is None or parts[0] != "provision" or len(parts) < 2 or parts[1] in ("__version__", "inside", part_of(path)):
-                continue
-            theirs = layer(parts[1])
-            assert theirs is not None, f"{path.name} imports {name}"
-            assert theirs > mine, f"{path.relative_to(PACKAGE)} imports {name}, which is not below it"
+def test_runtime_packages_import_only_what_lies_below_them() -> None:
+    assert list(violations("provision_runtime", RUNTIME_RULES)) == []
 
 
-def test_stages_do_not_import_each_other() -> None:
-    for path in (PACKAGE / "pipeline").rglob("*.py"):
-        own = path.relative_to(PACKAGE / "pipeline").parts[0].removesuffix(".py")
-        for name, _ in imports(path):
-            if name.startswith("provision.pipeline."):
-                assert name.split(".")[2] == own, f"{path.name} imports {name}"
+def test_the_host_takes_only_the_report_of_the_runtime() -> None:
+    for name in MODULES:
+        for imported, _ in imports(name):
+            if name.startswith("provision.") and imported.startswith("provision_runtime"):
+                assert imported.startswith(RUNTIME_FOR_HOST), f"{name} imports {imported}"
+            assert not (name.startswith("provision_runtime") and imported.split(".")[0] == "provision"), f"{name} imports {imported}"
 
 
-def test_inside_needs_only_the_standard_library_and_torch() -> None:
-    import sys
+def test_no_module_is_part_of_a_circle() -> None:
+    """A package's `__init__` counts with the names that it takes from its modules, as Python does."""
+    graph = {name: {imported for imported, at_top in imports(name) if at_top and imported in MODULES} - {name} for name in MODULES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
-    for path in (PACKAGE / "inside").rglob("*.py"):
-        for name, at_top in imports(path):
-            top = name.split(".")[0]
-            # torch requires fsspec, and only stores of objects ask for it; without xxhash checkpoints are slower.
+
+def test_runtime_needs_only_the_standard_library_and_torch() -> None:
+    for name in MODULES:
+        if not name.startswith("provision_runtime"):
+            continue
+        for imported, at_top in imports(name):
+            top = imported.split(".")[0]
+            # torch requires fsspec, and only object stores need it; without xxhash checkpoints are slower.
             is_optional = top in ("fsspec", "xxhash") and not at_top
-            assert top in sys.stdlib_module_names or top in ("torch", "provision_inside") or is_optional, f"{path.name} imports {name}"
+            assert top in sys.stdlib_module_names or top in ("torch", "provision_runtime") or is_optional, f"{name} imports {imported}"
+
+
+def test_runtime_imports_itself_relatively() -> None:
+    """So that it also runs as a copied folder, under any name."""
+    for name, path in MODULES.items():
+        if name.startswith("provision_runtime"):
+            assert not re.search(r"^\s*(from|import) provision_runtime", path.read_text(), re.MULTILINE), name
 
 
 def test_each_outside_tool_has_one_owner() -> None:
-    for path in modules():
-        shown = path.relative_to(PACKAGE).as_posix()
-        for name, _ in imports(path):
-            owners = TOOL_OWNERS.get(name.split(".")[0])
-            assert owners is None or any(shown.startswith(owner) for owner in owners), f"{shown} imports {name}"
+    for name, path in MODULES.items():
+        shown = path.relative_to(ROOT).as_posix()
+        for imported, _ in imports(name):
+            owners = TOOL_OWNERS.get(imported.split(".")[0])
+            assert owners is None or shown.startswith(owners), f"{shown} imports {imported}"
 
 
 def test_no_heavy_import_at_the_top() -> None:
-    heavy = {"rattler", "rattler_build", "docker", "conda_lock", "jinja2", "jsonschema", "yaml", "rich", "jupyter_client", "elftools"}
-    for path in modules():
-        for name, at_top in imports(path):
-            assert not (at_top and name.split(".")[0] in heavy), f"{path.name} imports {name} when it is imported"
+    for name in MODULES:
+        for imported, at_top in imports(name):
+            assert not (at_top and imported.split(".")[0] in HEAVY), f"{name} imports {imported} when it is imported"
 
 
 def test_package_init_imports_nothing() -> None:
-    assert not list(imports(PACKAGE / "__init__.py"))
+    assert not list(imports("provision"))
+    assert {imported for imported, _ in imports("provision_runtime")} <= {"__future__"}
 
 
 def test_no_index_address_or_machine_path_in_the_tree() -> None:
-    root = PACKAGE.parent
-    if not (root / ".git").exists():
+    if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     canonical = re.compile(r"https://conda\.ana[c]onda\.org/(pytorch|nvidia|conda-forge)/")  # what a lock must name: its channels' own URLs
     foreign = re.compile(r"py[p]i\.org|python[h]osted\.org|ana[c]onda\.org|download\.py[t]orch|/opt/whe[e]ls|/opt/py[p]i|/root/\.py[e]nv")
     for name in filter(None, listed.split("\0")):
-        text = (root / name).read_text(errors="replace")
-        found = foreign.search(canonical.sub("", text) if name.endswith("conda-lock.yml") else text)
-        assert not found, f"{name} holds {found and found[0]}"
+        text = (ROOT / name).read_text(errors="replace")
+        match = foreign.search(canonical.sub("", text) if name.endswith("conda-lock.yml") else text)
+        assert not match, f"{name} holds {match and match[0]}"

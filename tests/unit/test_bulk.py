@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from provision import conda
-from provision.cli import cli
-from provision.model import LockedPackage
-from provision.pipeline import lock, passport
+from provision import lockfile
+from provision.adapters import conda
+from provision.cli.main import cli
+from provision.core.types import LockedPackage
+from provision.environment import passport
 
 FORGE = conda.url_of("conda-forge")
 
@@ -71,8 +72,8 @@ def test_render_all_dry_run_says_what_rendering_then_does(lab: Path, force: tupl
     assert {name: row for name, row in done.items() if row[0] == "failed"} == {n: row for n, row in found.items() if row[0] == "failed"}
 
 
-def inputs(folder: Path) -> lock.Inputs:
-    return lock.inputs((folder / lock.ENVIRONMENT).read_text(), (folder / lock.VIRTUAL_PACKAGES).read_text(), folder)
+def inputs(folder: Path) -> lockfile.Inputs:
+    return lockfile.inputs((folder / lockfile.ENVIRONMENT).read_text(), (folder / lockfile.VIRTUAL_PACKAGES).read_text(), folder)
 
 
 def write_lock(folder: Path) -> bytes:
@@ -83,8 +84,8 @@ def write_lock(folder: Path) -> bytes:
         )
         for name, version in (("python", "3.11.9"), ("pip", "24.0"))
     ]
-    (folder / lock.FILE).write_text(lock.text(inputs(folder), packages, python_from="channel"))
-    return (folder / lock.FILE).read_bytes()
+    (folder / lockfile.FILE).write_text(lockfile.text(inputs(folder), packages, python_from="channel"))
+    return (folder / lockfile.FILE).read_bytes()
 
 
 def test_a_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
@@ -94,7 +95,7 @@ def test_a_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
     for name in ("copy", "renamed"):
         done = run("lock", name)
         assert (done.exit_code, done.stdout.partition(":")[0]) == (0, "already locked"), done.output
-        assert (lab / "envs" / name / lock.FILE).read_bytes() == before
+        assert (lab / "envs" / name / lockfile.FILE).read_bytes() == before
         assert f"name: {name}\n" in (lab / "envs" / name / "environment.yml").read_text()
         (lab / "envs" / name / "spec.yml").write_text(SPEC + "conda: [zlib]\n")
         stale = run("lock", name)
@@ -105,7 +106,7 @@ def test_a_lock_that_hashed_the_name_still_fits(lab: Path) -> None:
     folder = lab / "envs" / "rendered"
     write_lock(folder)
     found = inputs(folder)
-    path = folder / lock.FILE
+    path = folder / lockfile.FILE
     path.write_text(path.read_text().replace(found.sha256, found.former_sha256))
     assert run("lock", "rendered").stdout.startswith("already locked")
 

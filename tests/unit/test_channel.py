@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.channel import bootstrapping as channel
+from provision.channel import host_python as channel
 
 
 @pytest.mark.parametrize("path", [

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from provision.channel import mirroring
-from provision.channel.mirroring import File, file_of
-from provision.errors import IntegrityError
-from provision.mirrors import read_manifest
+from provision.channel import mirror
+from provision.channel.mirror import File, file_of
+from provision.core.errors import IntegrityError
+from provision.core.mirrors import read_manifest
 
 SHA, OTHER = "a" * 64, "b" * 64
 FORGE = "https://channels.invalid/conda-forge"
@@ -35,7 +35,7 @@ def put(folder: Path, *files: File) -> None:
 
 def write(folder: Path, *files: File, prune: bool = False) -> list[Path]:
     put(folder, *files)
-    return mirroring.write(folder, files, {file.url: record(file.name) for file in files if file.manager == "conda"}, prune=prune)
+    return mirror.write(folder, files, {file.url: record(file.name) for file in files if file.manager == "conda"}, prune=prune)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_what_has_no_place_is_refused(url: str) -> None:
 
 
 def test_locks_must_agree_on_a_file() -> None:
-    assert mirroring.check_agree([conda_file("b"), conda_file("a"), conda_file("b")]) == [conda_file("a"), conda_file("b")]
+    assert mirror.check_agree([conda_file("b"), conda_file("a"), conda_file("b")]) == [conda_file("a"), conda_file("b")]
     with pytest.raises(IntegrityError, match=r"do not agree on what .*a-1-0\.conda"):
-        mirroring.check_agree([conda_file("a"), conda_file("a", OTHER)])
+        mirror.check_agree([conda_file("a"), conda_file("a", OTHER)])
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
@@ -123,4 +123,4 @@ def test_records_of_files_that_are_gone_go_too(tmp_path: Path) -> None:
 def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "mirror.json").write_text(text)
     with pytest.raises(IntegrityError, match=r"mirror\.json"):
-        mirroring.read_manifest(tmp_path)
+        mirror.read_manifest(tmp_path)

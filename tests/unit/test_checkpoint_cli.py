@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from provision.cli import cli
-from provision.cli.checkpoint_lines import printable, size
-from provision.inside.checkpoint import layout, manifest, prune
-from provision.inside.checkpoint.backends import FileBackend
-from provision.inside.checkpoint.writing import BIG
-from provision.workflows import checkpoint as workflow
-from provision.workflows.checkpoint import listing
-from provision.workflows.checkpoint.showing import element_bytes
+from provision.cli.format.checkpoint import printable, size
+from provision.cli.main import cli
+from provision.commands import checkpoint as workflow
+from provision.commands.checkpoint import listing
+from provision.commands.checkpoint.contents import element_bytes
+from provision_runtime.checkpoint import layout, manifest, prune
+from provision_runtime.checkpoint.backends import FileBackend
+from provision_runtime.checkpoint.writer import BIG
 from tests.checkpoints import big, save
 
 FIRST, SECOND, THIRD = (f"step-{step:012d}" for step in (100, 200, 300))
@@ -351,7 +351,7 @@ class Quiet:
     def warn(self, text: str) -> None: ...
 
     def meter(self, title: str, total: int) -> Any:
-        from provision.console import Bar
+        from provision.cli.console import Bar
 
         return Bar(title, total, None)
 
@@ -444,7 +444,7 @@ def test_torch_is_never_imported(root: Path, tmp_path: Path) -> None:
     (tmp_path / "poison" / "torch.py").write_text("import os\nos._exit(99)\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "poison")}
     assert subprocess.run([sys.executable, "-c", "import torch"], env=environment).returncode == 99
-    script = "import sys; from provision.cli import cli; cli(['checkpoint', *sys.argv[1:]])"
+    script = "import sys; from provision.cli.main import cli; cli(['checkpoint', *sys.argv[1:]])"
     for arguments in (["list"], ["show"], ["verify", "--all"], ["prune", "--keep", "1"]):
         command = [sys.executable, "-c", script, arguments[0], str(root), *arguments[1:]]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True)

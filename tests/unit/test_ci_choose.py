@@ -7,12 +7,11 @@ import functools
 
 import pytest
 
-from provision import compat
-from provision.compat import Build
-from provision.errors import NoSuchBuild
-from provision.model import Platform, Resolution, Spec
-from provision.pipeline import matrix
-from provision.pipeline.ci import Job, Runner, Target, assign, choose
+from provision import catalog, resolver
+from provision.catalog import Build
+from provision.ci import Job, Runner, Target, assign, assignment
+from provision.core.errors import NoSuchBuild
+from provision.core.types import Platform, Resolution, Spec
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given, settings  # noqa: E402
@@ -23,23 +22,23 @@ from hypothesis import strategies as st  # noqa: E402
 def builds() -> list[tuple[Resolution, Build]]:
     """One resolution of every build of the table, from every source."""
     found = []
-    for release in compat.releases().values():
-        for source in matrix.SOURCES:
+    for release in catalog.releases().values():
+        for source in resolver.SOURCES:
             for build in release.builds(source):
                 try:
                     spec = Spec(name="x", torch=release.version, cuda=build.cuda, source=source, platforms=("linux-64",))
-                    found.append((matrix.resolve(spec), build))
+                    found.append((resolver.resolve(spec), build))
                 except NoSuchBuild:
                     continue
     return found
 
 
 def resolution(torch: str, cuda: str | None) -> Resolution:
-    return matrix.resolve(Spec(name="lab", torch=torch, cuda=cuda))
+    return resolver.resolve(Spec(name="lab", torch=torch, cuda=cuda))
 
 
 def runner(name: str = "r", gpu: str | None = "A100", driver: str | None = "550.54.14", **more: object) -> Runner:
-    found = compat.find_gpu(gpu) if gpu else None
+    found = catalog.find_gpu(gpu) if gpu else None
     kept = {"gpus": 1, **more} if gpu else more
     return Runner(name=name, labels=(name,), gpu=found, driver=driver if gpu else None, **kept)  # type: ignore[arg-type]
 
@@ -104,15 +103,15 @@ def test_what_nobody_knows_goes_after_what_is_known_and_is_noted() -> None:
 
 def test_ptx_needs_the_driver_of_its_toolkit() -> None:
     """No build of the table has PTX that a GPU of the table would need, so one is made up: 2.9.1's without its newest code."""
-    build = next(build for build in compat.releases()["2.9.1"].wheels if build.ptx)
+    build = next(build for build in catalog.releases()["2.9.1"].wheels if build.ptx)
     assert build.architectures
     build = dataclasses.replace(build, architectures=build.architectures[: build.architectures.index("sm_90") + 1])
-    newer, toolkit = compat.find_gpu("sm_120"), compat.toolkits()[build.cuda]
-    (found,) = choose._code_misfits(build, newer, toolkit.toolkit_driver)
+    newer, toolkit = catalog.find_gpu("sm_120"), catalog.toolkits()[build.cuda]
+    (found,) = assignment._code_misfits(build, newer, toolkit.toolkit_driver)
     assert not found.certain
     assert found.why == "sm_120 runs this build (sm_75, sm_80, sm_86, sm_90) only by compiling its PTX, and NCCL holds none"
     build = dataclasses.replace(build, cuda="12.8")
-    (found,) = choose._code_misfits(build, newer, compat.toolkits()["12.8"].driver_floor)
+    (found,) = assignment._code_misfits(build, newer, catalog.toolkits()["12.8"].driver_floor)
     assert found.certain
     assert found.why == "sm_120; this build has sm_75, sm_80, sm_86, sm_90 and PTX, and compiling that needs driver 570.26"
 
@@ -133,17 +132,17 @@ def satisfied(resolution: Resolution, build: Build, found: Runner, gpus: int) ->
         return False
     if found.glibc and numbers(found.glibc) < numbers(resolution.glibc):
         return False
-    if numbers(found.driver) < numbers(compat.toolkits()[resolution.cuda].driver_floor):
+    if numbers(found.driver) < numbers(catalog.toolkits()[resolution.cuda].driver_floor):
         return False
     mine = capability(found.gpu.architecture)
     if build.architectures is None:
-        return False if mine < numbers(compat.toolkits()[build.cuda].capability_min) else None
+        return False if mine < numbers(catalog.toolkits()[build.cuda].capability_min) else None
     have = [capability(name) for name in build.architectures]
     if any(major == mine[0] and minor <= mine[1] for major, minor in have):
         return True
     if build.ptx is None:
         return None
-    compiled = build.ptx and mine > max(have) and numbers(found.driver) >= numbers(compat.toolkits()[build.cuda].toolkit_driver)
+    compiled = build.ptx and mine > max(have) and numbers(found.driver) >= numbers(catalog.toolkits()[build.cuda].toolkit_driver)
     return None if compiled else False
 
 

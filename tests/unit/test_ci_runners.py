@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import InvalidSpec
-from provision.pipeline.ci import Runner, read
+from provision.ci import Runner, read
+from provision.core.errors import InvalidSpec
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given, settings  # noqa: E402

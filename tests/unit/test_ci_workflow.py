@@ -18,12 +18,14 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from provision.cli import cli, making
-from provision.compat.data import load
-from provision.errors import InvalidSpec
-from provision.model import Spec
-from provision.pipeline import ci, matrix, render, spec
-from provision.workflows.ci import options
+from provision import ci, render, resolver
+from provision.catalog.loading import load
+from provision.cli import build
+from provision.cli.main import cli
+from provision.commands.ci import options
+from provision.core.errors import InvalidSpec
+from provision.core.types import Spec
+from provision.resolver import spec
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "ci"
 RUNNERS = """\
@@ -287,7 +289,7 @@ def test_what_a_service_cannot_do(lab: Path) -> None:
     refused = invoke("--format", "github")
     assert refused.exit_code == 3 and "names an image" in refused.output
     assert "  image: x\n" in shown("gitlab")
-    resolved = matrix.resolve(Spec(name="x", torch="2.3.1", cuda="12.1"))
+    resolved = resolver.resolve(Spec(name="x", torch="2.3.1", cuda="12.1"))
     target = ci.Target(resolution=resolved, platform="linux-aarch64")
     far = ci.Job(target=target, runner=None, on_gpu=False, ranks=2, notes=())
     settings = ci.Settings(install=".")
@@ -425,7 +427,7 @@ ASKED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("verb", [making.lock, making.build])
+@pytest.mark.parametrize("verb", [build.lock, build.build])
 def test_the_command_line_asks_for_what_the_spec_does(asked: dict[str, Any], verb: Any) -> None:
     words = shlex.split(shlex.join(options(asked)))
     given = verb.make_context(verb.name, ["lab", *words]).params
@@ -433,6 +435,6 @@ def test_the_command_line_asks_for_what_the_spec_does(asked: dict[str, Any], ver
 
 
 def test_every_key_of_a_spec_has_an_option() -> None:
-    known = {option for parameter in making.build.params for option in [*parameter.opts, *parameter.secondary_opts]}
+    known = {option for parameter in build.build.params for option in [*parameter.opts, *parameter.secondary_opts]}
     samples: dict[str, Any] = dict.fromkeys(spec.KEYS, "x") | {"cpu": True, "companions": False}
     assert {word.partition("=")[0] for word in options(samples)} <= known

@@ -13,8 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from provision import errors
-from provision.cli import cli
+from provision.cli.main import cli
+from provision.core import errors
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -73,7 +73,7 @@ def test_what_changes_something_can_be_previewed(path: tuple[str, ...], command:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    script = "import sys\nfrom provision.cli import cli\ntry: cli(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
+    script = "import sys\nfrom provision.cli.main import cli\ntry: cli(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     for heavy in ("rattler", "docker", "jinja2", "yaml", "conda_lock", "rich", "jupyter_client", "asyncio"):
         assert f"'{heavy}'" not in loaded

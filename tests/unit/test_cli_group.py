@@ -5,8 +5,8 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from provision.cli import cli
-from provision.cli.group import Verbs
+from provision.cli.command_group import Verbs
+from provision.cli.main import cli
 
 
 @pytest.fixture

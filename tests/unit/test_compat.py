@@ -5,42 +5,42 @@ from __future__ import annotations
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from provision import compat
-from provision.compat.data import check_sources, load
-from provision.errors import InvalidSpec, NoSuchBuild
-from provision.model import PLATFORMS
-from provision.pipeline.matrix import SOURCES
+from provision import catalog
+from provision.catalog.loading import check_sources, load
+from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.types import PLATFORMS
+from provision.resolver import SOURCES
 
 BUILDS = [
     pytest.param(release, source, build, id=f"{release.version}-{source}-{build.cuda}")
-    for release in compat.releases().values()
+    for release in catalog.releases().values()
     for source in SOURCES
     for build in release.builds(source)
 ]
 
 
 def versions(expression: str) -> list[str]:
-    return [release.version for release in compat.matching_releases(expression)]
+    return [release.version for release in catalog.matching_releases(expression)]
 
 
 def ids(*args: object, **options: object) -> set[str]:
-    return {rule.id for rule in compat.applying(*args, **options)}  # type: ignore[arg-type]
+    return {rule.id for rule in catalog.applying(*args, **options)}  # type: ignore[arg-type]
 
 
-def wheel(version: str, tag: str) -> compat.Build:
-    return next(build for build in compat.releases()[version].wheels if build.tag == tag)
+def wheel(version: str, tag: str) -> catalog.Build:
+    return next(build for build in catalog.releases()[version].wheels if build.tag == tag)
 
 
 def test_covers_1_12_to_2_15_in_order() -> None:
-    found = list(compat.releases())
+    found = list(catalog.releases())
     assert found[0] == "1.12.0"
     assert found[-1] == "2.15.0"
-    assert found == sorted(found, key=compat.version_key)
+    assert found == sorted(found, key=catalog.version_key)
     assert len(found) == 32
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_every_fact_of_a_build_has_its_source(release: compat.Release, source: str, build: compat.Build) -> None:
+def test_every_fact_of_a_build_has_its_source(release: catalog.Release, source: str, build: catalog.Build) -> None:
     for platform in build.platforms:
         there = build.on(platform)
         assert there.source
@@ -51,27 +51,27 @@ def test_every_fact_of_a_build_has_its_source(release: compat.Release, source: s
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_the_cuda_of_every_build_has_a_driver_floor(release: compat.Release, source: str, build: compat.Build) -> None:
-    toolkit = compat.toolkits()[build.cuda]
-    assert compat.version_key(toolkit.driver_floor) <= compat.version_key(toolkit.toolkit_driver) or build.cuda == "11.0"
+def test_the_cuda_of_every_build_has_a_driver_floor(release: catalog.Release, source: str, build: catalog.Build) -> None:
+    toolkit = catalog.toolkits()[build.cuda]
+    assert catalog.version_key(toolkit.driver_floor) <= catalog.version_key(toolkit.toolkit_driver) or build.cuda == "11.0"
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_architectures_lie_within_what_the_toolkit_compiles(release: compat.Release, source: str, build: compat.Build) -> None:
-    toolkit = compat.toolkits()[build.cuda]
+def test_architectures_lie_within_what_the_toolkit_compiles(release: catalog.Release, source: str, build: catalog.Build) -> None:
+    toolkit = catalog.toolkits()[build.cuda]
     for name in {name for platform in build.platforms for name in build.on(platform).architectures or ()}:
-        capability = compat.version_key(compat.find_gpu(name).capability)
-        assert capability >= compat.version_key(toolkit.capability_min), name
-        assert toolkit.capability_max is None or capability <= compat.version_key(toolkit.capability_max), name
-        one = compat.architectures().get(name)
+        capability = catalog.version_key(catalog.find_gpu(name).capability)
+        assert capability >= catalog.version_key(toolkit.capability_min), name
+        assert toolkit.capability_max is None or capability <= catalog.version_key(toolkit.capability_max), name
+        one = catalog.architectures().get(name)
         if one and one.first_cuda:
-            assert compat.version_key(build.cuda) >= compat.version_key(one.first_cuda), name
+            assert catalog.version_key(build.cuda) >= catalog.version_key(one.first_cuda), name
         if one and one.last_cuda:
-            assert compat.version_key(build.cuda) <= compat.version_key(one.last_cuda), name
+            assert catalog.version_key(build.cuda) <= catalog.version_key(one.last_cuda), name
 
 
-@pytest.mark.parametrize("release", compat.releases().values(), ids=lambda release: release.version)
-def test_exactly_one_wheel_is_the_index_default(release: compat.Release) -> None:
+@pytest.mark.parametrize("release", catalog.releases().values(), ids=lambda release: release.version)
+def test_exactly_one_wheel_is_the_index_default(release: catalog.Release) -> None:
     (default,) = (build for build in release.wheels if build.on_pypi)
     assert release.index_default["linux-64"].build == default.tag
     for platform in PLATFORMS:
@@ -80,7 +80,7 @@ def test_exactly_one_wheel_is_the_index_default(release: compat.Release) -> None
 
 
 def test_the_newest_release_as_its_wheel_says() -> None:
-    newest = compat.releases()["2.15.0"]
+    newest = catalog.releases()["2.15.0"]
     assert newest.index_default["linux-64"].toolkit == "13.2.2"
     build = wheel("2.15.0", "cu132")
     assert (build.nccl, build.cudnn, build.triton) == ("2.30.7", "9.26.0.51", "~=3.9.0")
@@ -90,7 +90,7 @@ def test_the_newest_release_as_its_wheel_says() -> None:
 
 
 def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
-    defaults = {version: release.index_default["linux-aarch64"].build for version, release in compat.releases().items()}
+    defaults = {version: release.index_default["linux-aarch64"].build for version, release in catalog.releases().items()}
     assert {version for version, build in defaults.items() if build != "cpu"} == {
         "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0",
     }  # fmt: skip
@@ -103,7 +103,7 @@ def test_aarch64_never_inherits_what_was_compiled_for_x86_64() -> None:
     default = wheel("2.14.1", "cu130")
     assert default.architectures == ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
     assert default.on("linux-aarch64").architectures == ("sm_80", "sm_90", "sm_100", "sm_110", "sm_120")
-    forge = next(build for build in compat.releases()["2.6.0"].conda_forge if build.cuda == "12.6")
+    forge = next(build for build in catalog.releases()["2.6.0"].conda_forge if build.cuda == "12.6")
     there = forge.on("linux-aarch64")
     assert (there.python, there.python_seen, there.architectures) == (None, ("3.11",), None)
 
@@ -121,9 +121,9 @@ def test_every_row_of_every_file_is_sourced(name: str) -> None:
 
 def test_pythons_of_the_pytorch_channel_are_its_own() -> None:
     """Wheels of 2.0.0 exist for Python 3.11, the channel's packages do not."""
-    (build,) = (one for one in compat.releases()["2.0.0"].pytorch if one.cuda == "11.8")
+    (build,) = (one for one in catalog.releases()["2.0.0"].pytorch if one.cuda == "11.8")
     assert build.python == ("3.8", "3.9", "3.10")
-    assert "3.11" in compat.releases()["2.0.0"].python
+    assert "3.11" in catalog.releases()["2.0.0"].python
 
 
 # Expressions
@@ -204,7 +204,7 @@ def test_releases_that_the_table_does_not_have(expression: str) -> None:
     ],
 )
 def test_gpus_are_found_by_what_people_and_nvidia_smi_call_them(asked: str, architecture: str) -> None:
-    assert compat.find_gpu(asked).architecture == architecture
+    assert catalog.find_gpu(asked).architecture == architecture
 
 
 @pytest.mark.parametrize(
@@ -212,16 +212,16 @@ def test_gpus_are_found_by_what_people_and_nvidia_smi_call_them(asked: str, arch
 )
 def test_a_gpu_that_is_not_known_is_refused_with_the_close_ones(asked: str, close: str) -> None:
     with pytest.raises(InvalidSpec, match=rf"GPU '{asked}' is not known\..*{close}"):
-        compat.find_gpu(asked)
+        catalog.find_gpu(asked)
 
 
 @pytest.mark.parametrize("asked", ["", "sm_", "sm_42", "4.2", "100", "NVIDIA", "9", "sm_9"])
 def test_nonsense_is_no_gpu(asked: str) -> None:
     if asked == "100":  # a plain number means an architecture
-        assert compat.find_gpu(asked).architecture == "sm_100"
+        assert catalog.find_gpu(asked).architecture == "sm_100"
     else:
         with pytest.raises(InvalidSpec):
-            compat.find_gpu(asked)
+            catalog.find_gpu(asked)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_nonsense_is_no_gpu(asked: str) -> None:
     ],
 )
 def test_drivers(cuda: str, driver: str, answer: str) -> None:
-    assert compat.runs_on_driver(cuda, driver) == answer
+    assert catalog.runs_on_driver(cuda, driver) == answer
 
 
 @pytest.mark.parametrize(
@@ -263,68 +263,68 @@ def test_drivers(cuda: str, driver: str, answer: str) -> None:
     ],
 )
 def test_whether_a_build_has_code_for_a_gpu(version: str, tag: str, gpu: str, driver: str | None, answer: str) -> None:
-    assert compat.runs_on_gpu(wheel(version, tag), compat.find_gpu(gpu), driver) == answer
+    assert catalog.runs_on_gpu(wheel(version, tag), catalog.find_gpu(gpu), driver) == answer
 
 
 @pytest.mark.parametrize(("driver", "answer"), [(None, "ptx"), ("525.60.13", "ptx"), ("520.61.05", "no"), ("525", "unknown")])
 def test_ptx_needs_the_toolkits_own_driver(driver: str | None, answer: str) -> None:
-    forge = next(build for build in compat.releases()["2.3.1"].conda_forge if build.cuda == "12.0")
+    forge = next(build for build in catalog.releases()["2.3.1"].conda_forge if build.cuda == "12.0")
     assert forge.ptx and forge.architectures and forge.architectures[-1] == "sm_90"
-    assert compat.runs_on_gpu(forge, compat.find_gpu("B200"), driver) == answer
+    assert catalog.runs_on_gpu(forge, catalog.find_gpu("B200"), driver) == answer
 
 
 def test_glibc() -> None:
     build = wheel("2.15.0", "cu132")
-    assert compat.runs_on_machine(build, "2.28") == "yes"
-    assert compat.runs_on_machine(build, "2.17") == "no"
-    channel = compat.releases()["2.3.1"].pytorch[0]
-    assert compat.runs_on_machine(channel, "2.35") == "unknown"
+    assert catalog.runs_on_machine(build, "2.28") == "yes"
+    assert catalog.runs_on_machine(build, "2.17") == "no"
+    channel = catalog.releases()["2.3.1"].pytorch[0]
+    assert catalog.runs_on_machine(channel, "2.35") == "unknown"
 
 
 def test_gpu_names_are_distinct_once_decoration_is_gone() -> None:
-    for name, gpu in compat.gpus().items():
-        assert compat.find_gpu(name) == gpu
+    for name, gpu in catalog.gpus().items():
+        assert catalog.find_gpu(name) == gpu
 
 
 def test_toolkits_drop_an_architecture_after_its_last() -> None:
-    for one in compat.architectures().values():
-        for toolkit in compat.toolkits().values():
-            if one.last_cuda and compat.version_key(toolkit.cuda) > compat.version_key(one.last_cuda):
-                assert compat.version_key(one.capability) < compat.version_key(toolkit.capability_min), (one.name, toolkit.cuda)
+    for one in catalog.architectures().values():
+        for toolkit in catalog.toolkits().values():
+            if one.last_cuda and catalog.version_key(toolkit.cuda) > catalog.version_key(one.last_cuda):
+                assert catalog.version_key(one.capability) < catalog.version_key(toolkit.capability_min), (one.name, toolkit.cuda)
 
 
 # NCCL
 
 
 def test_nccl_on_conda_forge() -> None:
-    found = compat.nccl_on_conda_forge()
-    assert list(found) == sorted(found, key=compat.version_key)
+    found = catalog.nccl_on_conda_forge()
+    assert list(found) == sorted(found, key=catalog.version_key)
     assert found["2.27.7"].runs_with("12.1") and found["2.27.7"].runs_with("13.0")
     assert not found["2.27.6"].runs_with("11.8")
-    assert "12.9" in compat.cuda_versions()
-    assert "2.30.7" in compat.nccl_wheels()["nvidia-nccl-cu13"]
+    assert "12.9" in catalog.cuda_versions()
+    assert "2.30.7" in catalog.nccl_wheels()["nvidia-nccl-cu13"]
 
 
 # Rules
 
 
 def test_rules_are_sourced_and_parse() -> None:
-    for rule in compat.rules():
+    for rule in catalog.rules():
         assert rule.reason and rule.source and rule.sources
         for specifier in (rule.torch, rule.cuda, rule.nccl, rule.python):
             SpecifierSet(specifier or "")
         assert (rule.consequence == "pin") == bool(rule.requirement), rule.id
         assert rule.consequence == "pin" or rule.advice, rule.id
         assert rule.torch or rule.nccl or rule.package or rule.channels or rule.variables or rule.through_ptx, f"{rule.id} has no condition"
-    assert len({rule.id for rule in compat.rules()}) == len(compat.rules())
+    assert len({rule.id for rule in catalog.rules()}) == len(catalog.rules())
 
 
 def test_every_rule_can_hold() -> None:
     everything: set[str] = set()
     names = {"nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "cuda-compat-12-4"} | {
-        rule.package for rule in compat.rules() if rule.package and "*" not in rule.package
+        rule.package for rule in catalog.rules() if rule.package and "*" not in rule.package
     }
-    for release in compat.releases().values():
+    for release in catalog.releases().values():
         for source in SOURCES:
             for build in release.builds(source):
                 for nccl in (None, "2.17.1", "2.25.1", "2.29.2"):
@@ -332,11 +332,11 @@ def test_every_rule_can_hold() -> None:
                         release, build, source, nccl=nccl, packages=names, channels=["conda-forge", "pytorch"],
                         variables=["LD_LIBRARY_PATH"], through_ptx=True,
                     )  # fmt: skip
-    assert everything == {rule.id for rule in compat.rules()}
+    assert everything == {rule.id for rule in catalog.rules()}
 
 
 def test_rules_hold_only_where_they_should() -> None:
-    old, mid, new = (compat.releases()[version] for version in ("2.0.1", "2.3.1", "2.15.0"))
+    old, mid, new = (catalog.releases()[version] for version in ("2.0.1", "2.3.1", "2.15.0"))
     assert ids(old, wheel("2.0.1", "cu118"), "wheels") == {"numpy-1", "setuptools-pkg-resources", "nccl-differs-by-index"}
     assert ids(mid, mid.pytorch[1], "pytorch") == {"numpy", "setuptools-82", "mkl-iomp", "cuda-graph-hang"}
     assert ids(new, wheel("2.15.0", "cu132"), "wheels") == {"numpy"}
@@ -344,7 +344,7 @@ def test_rules_hold_only_where_they_should() -> None:
 
 
 def test_rules_about_packages_know_the_spellings() -> None:
-    release, build = compat.releases()["2.9.1"], wheel("2.9.1", "cu128")
+    release, build = catalog.releases()["2.9.1"], wheel("2.9.1", "cu128")
     assert "nccl-family-cu13" in ids(release, build, "wheels", packages=["nvidia_nccl.CU13"])
     assert "nccl-family-cu12-on-13" not in ids(release, build, "wheels", packages=["nvidia-nccl-cu12"])
     assert "nccl-family-cu13" not in ids(release, None, "wheels", packages=["nvidia-nccl-cu13"])
@@ -352,18 +352,18 @@ def test_rules_about_packages_know_the_spellings() -> None:
 
 
 def test_the_order_of_channels_matters_only_as_listed() -> None:
-    release = compat.releases()["2.3.1"]
+    release = catalog.releases()["2.3.1"]
     assert "channel-order" in ids(release, release.pytorch[0], "pytorch", channels=["conda-forge", "pytorch"])
     assert "channel-order" not in ids(release, release.pytorch[0], "pytorch", channels=["pytorch", "nvidia", "conda-forge"])
     assert "channel-order" not in ids(release, release.pytorch[0], "pytorch", channels=["conda-forge"])
 
 
 def test_version_key_orders_numerically() -> None:
-    assert compat.version_key("2.10") > compat.version_key("2.9")
+    assert catalog.version_key("2.10") > catalog.version_key("2.9")
 
 
 def test_torchaudio_ends_with_2_11() -> None:
-    audio = {version: release.companion_audio for version, release in compat.releases().items()}
+    audio = {version: release.companion_audio for version, release in catalog.releases().items()}
     assert audio["2.3.1"] == "2.3.1"
     assert audio["1.13.1"] == "0.13.1"
     assert audio["2.11.0"] == "2.11.0"

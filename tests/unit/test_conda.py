@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from provision import conda
-from provision.conda import solving
-from provision.errors import InvalidSpec, Unsolvable
-from provision.model import LockedPackage
-from provision.pipeline import lock
+from provision import lockfile
+from provision.adapters import conda
+from provision.adapters.conda import solver as solving
+from provision.core.errors import InvalidSpec, Unsolvable
+from provision.core.types import LockedPackage
 from tests.records import alias, make_channel, record
 
 
@@ -84,16 +84,16 @@ def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:
     make_channel(tmp_path / "lab", {"noarch": [record("six")]})
     (found,) = conda.solve(request("six"), alias(tmp_path))
     packages = [lock_package(found, "six", ()), lock_package(found, "ugly", ugly)]
-    wanted = lock.inputs(
+    wanted = lockfile.inputs(
         "channels: [lab, nodefaults]\ndependencies: [six]\n", "subdirs: {linux-64: {packages: {__glibc: '2.28'}}}\n", Path("envs/lab")
     )
     ours, theirs = tmp_path / "conda-lock.yml", tmp_path / "again" / "conda-lock.yml"
-    ours.write_text(lock.text(wanted, packages, python_from="channel"), encoding="utf-8")
+    ours.write_text(lockfile.text(wanted, packages, python_from="channel"), encoding="utf-8")
     theirs.parent.mkdir()
     write_conda_lock_file(parse_conda_lock_file(ours), theirs, metadata_choices=None)
     assert body(ours) == body(theirs)
-    text, composed = lock.composed(ours, wanted, packages, python_from="channel")
-    assert text == ours.read_text(encoding="utf-8") and composed == lock.read(ours)
+    text, composed = lockfile.composed(ours, wanted, packages, python_from="channel")
+    assert text == ours.read_text(encoding="utf-8") and composed == lockfile.read(ours)
 
 
 def body(path: Path) -> list[str]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from provision import console
-from provision.errors import ProvisionError
-from provision.inside import table
-from provision.model import SmokeResult
+from provision.cli import console
+from provision.core.errors import ProvisionError
+from provision.core.types import SmokeResult
+from provision_runtime.report import table
 from tests import evidence
 
 FOUND = evidence.finding(message="an element of the result is not what it must be, and that is a long sentence about it")

@@ -12,10 +12,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from provision import compat, machine
-from provision.cli import cli
-from provision.model import Machine
-from provision.pipeline import matrix, spec
+from provision import catalog, resolver
+from provision.cli.main import cli
+from provision.core import machine
+from provision.core.types import Machine
+from provision.resolver import spec
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +34,9 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(cli, list(arguments))
 
 
-def explain(*arguments: str) -> matrix.Explanation:
+def explain(*arguments: str) -> resolver.Explanation:
     given = dict(zip(arguments[::2], arguments[1::2]))
-    return matrix.explain(spec.combine({}, given, name=""))
+    return resolver.explain(spec.combine({}, given, name=""))
 
 
 def gpu_machine(folder: Path, says: str) -> None:
@@ -84,14 +85,14 @@ def test_newer_releases_that_would_not_do_are_told() -> None:
 
 def test_newer_cudas_that_the_machine_does_not_run_are_told() -> None:
     wanted = spec.combine({}, {"torch": "2.10", "cuda": "auto", "source": "wheels"}, name="")
-    found = matrix.explain(wanted, Machine(driver="550.54.15", gpus=("sm_90",)))
+    found = resolver.explain(wanted, Machine(driver="550.54.15", gpus=("sm_90",)))
     assert {choice.what: choice.value for choice in found.choices}["cuda"] == "12.8"
     newer = next(row for row in found.not_chosen if row.value.startswith("13.0 "))
     assert "CUDA 13.0 needs driver 580.65.06 or later, and the driver is 550.54.15" in newer.reason
 
 
 def test_a_source_that_is_not_the_usual_one_has_its_reason() -> None:
-    found = matrix.explain(spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), Machine(driver="550.54.15", gpus=("sm_90",)))
+    found = resolver.explain(spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), Machine(driver="550.54.15", gpus=("sm_90",)))
     why = next(choice.reason for choice in found.choices if choice.what == "source")
     assert why.startswith("usually it is the pytorch channel, but for which GPUs")
     other = next(row.reason for row in found.not_chosen if (row.what, row.value) == ("source", "pytorch"))
@@ -99,19 +100,19 @@ def test_a_source_that_is_not_the_usual_one_has_its_reason() -> None:
     assert explain("torch", "2.6", "cuda", "12.6", "nccl", "2.21.5").choices[1].reason.startswith("usually it is conda-forge, but ")
 
 
-@pytest.mark.parametrize("release", compat.releases())
+@pytest.mark.parametrize("release", catalog.releases())
 def test_every_build_can_be_explained(release: str) -> None:
-    for source in matrix.SOURCES:
-        for build in compat.releases()[release].builds(source):
+    for source in resolver.SOURCES:
+        for build in catalog.releases()[release].builds(source):
             found = explain("torch", release, "cuda", build.cuda, "source", source)
             assert all(row.reason for row in found.not_chosen)
-            assert {row.value for row in found.not_chosen if row.what == "source"} == set(matrix.SOURCES) - {source}
+            assert {row.value for row in found.not_chosen if row.what == "source"} == set(resolver.SOURCES) - {source}
 
 
 def test_text_and_json_say_the_same() -> None:
     asked = ("matrix", "explain", "--torch", "2.3", "--cuda", "12.1", "--infiniband")
     text, data = invoke(*asked).stdout, json.loads(invoke(*asked, "--json").stdout)
-    assert set(data) == {field.name for field in dataclasses.fields(matrix.Explanation)}
+    assert set(data) == {field.name for field in dataclasses.fields(resolver.Explanation)}
     for part in ("choices", "pins", "rules", "warnings", "not_chosen"):
         for row in data[part]:
             assert row["reason"] in text and row["source"] in text and str(row.get("value", row.get("requirement"))) in text
@@ -134,7 +135,7 @@ def test_explaining_writes_nothing(tmp_path: Path) -> None:
 def test_warnings_come_on_standard_error() -> None:
     asked = ("--torch", "2.6", "--cuda", "12.6", "--gpu", "B200", "--python-from", "channel", "--conda", "distributed")
     for path in (["render"], ["build"]):
-        from provision.workflows import plan
+        from provision.commands import plan
 
         plan._warned.clear()
         result = invoke(*path, *asked, "--dry-run")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from provision import conda
-from provision.errors import Unsolvable
-from provision.model import Pin, Platform
-from provision.pipeline.lock import explaining_conda
-from provision.pipeline.lock.culprits import RULES, USERS, Why, minimal
+from provision.adapters import conda
+from provision.core.errors import Unsolvable
+from provision.core.types import Pin, Platform
+from provision.lockfile.diagnose import conda as explaining_conda
+from provision.lockfile.diagnose.unsat_core import RULES, USERS, Why, minimal
 from tests.records import alias, make_channel, record
 
 TODAY, LATER = 1_700_000_000_000, 1_800_000_000_000  # 2023-11-14, 2027-01-15

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from provision import fetch
-from provision.errors import IntegrityError, ProvisionError, SystemRefused, Unreachable
-from provision.fetch import Answer, Wanted, Web, web
+from provision.adapters import http
+from provision.adapters.http import Answer, Wanted, Web
+from provision.adapters.http import client as web
+from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, Unreachable
 from tests.faulty import Fault, Server, served
 
 CONTENT = os.urandom(300_000)
@@ -21,7 +22,7 @@ SHA = hashlib.sha256(CONTENT).hexdigest()
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fetch.TIMEOUT, "0.3")
+    monkeypatch.setenv(http.TIMEOUT, "0.3")
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_a_connection_that_always_ends_early_comes_to_an_end(server: Server, tmp
 def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     one = wanted(server, tmp_path)
     one.target.parent.mkdir()
-    fetch.part_of(one.target).write_bytes(CONTENT[:200_000])
+    http.part_of(one.target).write_bytes(CONTENT[:200_000])
     assert download(one) == []
     assert server.ranges == ["bytes=200000-"]
     assert one.target.read_bytes() == CONTENT
@@ -117,7 +118,7 @@ def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> 
 def test_a_part_of_something_else_is_thrown_away(server: Server, tmp_path: Path, part: bytes) -> None:
     one = wanted(server, tmp_path)
     one.target.parent.mkdir()
-    fetch.part_of(one.target).write_bytes(part)
+    http.part_of(one.target).write_bytes(part)
     assert download(one) == []
     assert one.target.read_bytes() == CONTENT
     assert left(one) == ["a.whl"]

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from provision import folders
-from provision.errors import SystemRefused, Taken
-from provision.folders import Folders, held
-from provision.model import MeterContext
-from provision.pipeline.image import oci
+from provision.core import paths
+from provision.core.errors import SystemRefused, Taken
+from provision.core.paths import Folders, held
+from provision.core.types import MeterContext
+from provision.image import oci_layout
 
 HOLD = """
 import sys
 from pathlib import Path
-from provision.folders import Folders, held
+from provision.core.paths import Folders, held
 class Quiet:
     def say(self, text): print(text, flush=True)
 where = Folders(data=Path(sys.argv[1]), cache=Path(sys.argv[1]), envs=Path(sys.argv[1]))
@@ -62,10 +62,10 @@ def test_a_held_name_is_refused_and_the_holder_named(where: Folders) -> None:
         try:
             with (
                 pytest.raises(Taken, match=f"lab is being worked on by process {child.pid} "),
-                folders.held(where, "lab", Listener(), wait=False),
+                paths.held(where, "lab", Listener(), wait=False),
             ):
                 pass
-            with folders.held(where, "other", Listener(), wait=False):
+            with paths.held(where, "other", Listener(), wait=False):
                 pass
         finally:
             child.kill()
@@ -76,17 +76,17 @@ def test_waits_for_the_holder_and_says_so(where: Folders) -> None:
     with holder(where) as child:
         os.set_blocking(child.stdin.fileno(), True)  # type: ignore[union-attr]
         timer = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {child.pid}"])
-        with folders.held(where, "lab", listener):
+        with paths.held(where, "lab", listener):
             pass
         timer.wait()
     assert listener.heard and f"process {child.pid}" in listener.heard[0]
 
 
 def test_holding_again_writes_nothing(where: Folders) -> None:
-    with folders.held(where, "lab", Listener()):
+    with paths.held(where, "lab", Listener()):
         pass
     before = {path: path.stat().st_mtime_ns for path in where.data.rglob("*")}
-    with folders.held(where, "lab", Listener()):
+    with paths.held(where, "lab", Listener()):
         pass
     assert {path: path.stat().st_mtime_ns for path in where.data.rglob("*")} == before
 
@@ -94,43 +94,43 @@ def test_holding_again_writes_nothing(where: Folders) -> None:
 def test_prefixes_elsewhere_are_remembered_and_forgotten(where: Folders, tmp_path: Path) -> None:
     (where.prefixes / "usual").mkdir(parents=True)
     first, second = tmp_path / "scratch" / "lab", tmp_path / "other" / "lab"
-    folders.remember(where, "usual", where.prefixes / "usual")
-    folders.remember(where, "lab", first)
-    folders.remember(where, "lab", second)
-    assert folders.prefix_path(where, "lab") == second
-    assert folders.prefixes_of(where, "lab") == [where.prefixes / "lab", first, second]
-    assert set(folders.known_prefixes(where)) == {"usual", "lab"}
-    folders.forget(where, "lab")
-    assert folders.prefix_path(where, "lab") == where.prefixes / "lab"
+    paths.remember(where, "usual", where.prefixes / "usual")
+    paths.remember(where, "lab", first)
+    paths.remember(where, "lab", second)
+    assert paths.prefix_path(where, "lab") == second
+    assert paths.prefixes_of(where, "lab") == [where.prefixes / "lab", first, second]
+    assert set(paths.known_prefixes(where)) == {"usual", "lab"}
+    paths.forget(where, "lab")
+    assert paths.prefix_path(where, "lab") == where.prefixes / "lab"
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"lab": 3}', '{"lab": [3]}', "{"])
 def test_a_damaged_list_of_places_counts_as_empty(where: Folders, content: str) -> None:
     (where.data / "elsewhere.json").write_text(content)
-    assert folders.prefix_path(where, "lab") == where.prefixes / "lab"
+    assert paths.prefix_path(where, "lab") == where.prefixes / "lab"
 
 
 def test_sweep_removes_only_what_a_killed_build_left(tmp_path: Path) -> None:
     final = tmp_path / "lab"
-    folders.beside(final).mkdir()
-    folders.replaced(final).mkdir()
-    folders.beside(tmp_path / "other").mkdir()
+    paths.beside(final).mkdir()
+    paths.replaced(final).mkdir()
+    paths.beside(tmp_path / "other").mkdir()
     (tmp_path / ".lab.old").mkdir()  # somebody's own
-    folders.sweep(final)
-    assert {path.name for path in tmp_path.iterdir()} == {folders.beside(tmp_path / "other").name, ".lab.old"}
+    paths.sweep(final)
+    assert {path.name for path in tmp_path.iterdir()} == {paths.beside(tmp_path / "other").name, ".lab.old"}
 
 
 def test_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "d"))
     monkeypatch.setenv("PROVISION_ENVS", str(tmp_path / "e"))
-    found = folders.folders()
+    found = paths.folders()
     assert (found.data, found.envs) == (tmp_path / "d", tmp_path / "e")
-    assert folders.folders(tmp_path / "f").envs == tmp_path / "f"
+    assert paths.folders(tmp_path / "f").envs == tmp_path / "f"
 
 
 def test_what_comes_again_is_swept_again(tmp_path: Path) -> None:
     """A writer that outlives the interrupt: it makes the folder anew, three times."""
-    building = folders.beside(tmp_path / "lab")
+    building = paths.beside(tmp_path / "lab")
     again = threading.Event()
 
     def write() -> None:
@@ -142,7 +142,7 @@ def test_what_comes_again_is_swept_again(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    folders.sweep_until_quiet(tmp_path / "lab", quiet_s=0.3, patience_s=30)
+    paths.sweep_until_quiet(tmp_path / "lab", quiet_s=0.3, patience_s=30)
     writer.join(30)
     assert again.is_set()
     assert not building.exists()
@@ -151,7 +151,7 @@ def test_what_comes_again_is_swept_again(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     with pytest.raises(UnicodeEncodeError):
-        folders.write_whole(tmp_path / "a", "\udc80")
+        paths.write_whole(tmp_path / "a", "\udc80")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "old"
 
@@ -169,7 +169,7 @@ def test_locks_are_taken_as_nfs_gives_them(where: Folders, tmp_path: Path, monke
     with held(where, "lab", Listener()):
         pass
     layout = tmp_path / "images" / "lab"
-    with oci.building(layout), pytest.raises(Taken, match="Another run is writing"), oci.building(layout):
+    with oci_layout.building(layout), pytest.raises(Taken, match="Another run is writing"), oci_layout.building(layout):
         pass
 
     def without(descriptor: int, operation: int) -> None:

@@ -14,11 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from provision import __version__
-from provision.errors import NoSpace, StaleLock
-from provision.model import Image, Lock, LockedPackage, MeterContext, Prefix, Resolution, Spec
-from provision.pipeline import image
-from provision.pipeline.image import oci
+from provision import __version__, image
+from provision.core.errors import NoSpace, StaleLock
+from provision.core.types import (
+    Image,
+    Lock,
+    LockedPackage,
+    MeterContext,
+    Prefix,
+    Resolution,
+    Spec,
+)
+from provision.image import oci_layout
 from tests.unit.test_image_layers import archive as layer_of
 
 LIBC = b"GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36."
@@ -114,7 +121,7 @@ def test_an_image_of_parts(tmp_path: Path) -> None:
     made = build(tmp_path)
     assert [layer.group for layer in made.layers] == ["base", "python", "provision"]
     assert made.layers[0].digest == DIGEST
-    written = oci.read(made.layout)
+    written = oci_layout.read(made.layout)
     assert written is not None
     assert (written.annotations["org.provision.lock"], written.annotations["org.provision.tool"]) == (LOCK.sha256, __version__)
     assert written.annotations["org.provision.base.id"] == "sha256:base"

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import zstandard
 
-from provision.errors import IntegrityError
-from provision.model import Image, Layer
-from provision.pipeline.image import compressing, config, exporting, layers, oci
-from provision.pipeline.image.contents import Entry
+from provision.core.errors import IntegrityError
+from provision.core.types import Image, Layer
+from provision.image import compression, config, exporter, layers, oci_layout
+from provision.image.conda_files import Entry
 from tests.unit.test_image_stored import Silent
 
 CONTENT = random.Random(4).randbytes(200_000) + b"zeros" * 100_000
@@ -26,9 +26,9 @@ CONTENT = random.Random(4).randbytes(200_000) + b"zeros" * 100_000
 
 def made(layout: Path, **files: bytes) -> Image:
     """An image whose layers hold a file each."""
-    oci.blobs(layout).mkdir(parents=True)
-    written = [layers.write(name, [Entry.of(f"opt/{name}", text)], oci.blobs(layout), 0, lambda _: None) for name, text in files.items()]
-    done = oci.write(layout, config.image_config({}, {}, written, 0), written, {"org.provision.recipe": "1"}, "provision/toy:1")
+    oci_layout.blobs(layout).mkdir(parents=True)
+    written = [layers.write(name, [Entry.of(f"opt/{name}", text)], oci_layout.blobs(layout), 0, lambda _: None) for name, text in files.items()]
+    done = oci_layout.write(layout, config.image_config({}, {}, written, 0), written, {"org.provision.recipe": "1"}, "provision/toy:1")
     return Image(
         reference="provision/toy:1", layout=layout, manifest_digest=done.manifest_digest, image_id=done.config_digest, base="base",
         base_digest="", lock_sha256="0" * 64, layers=tuple(written),
@@ -37,7 +37,7 @@ def made(layout: Path, **files: bytes) -> Image:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressing, "BLOCK", 1 << 16)
+    monkeypatch.setattr(compression, "BLOCK", 1 << 16)
 
 
 def plain(path: Path) -> bytes:
@@ -51,81 +51,81 @@ def plain(path: Path) -> bytes:
 def test_every_python_makes_the_same_manifest(tmp_path: Path) -> None:
     """This file is run by several: what stands here was made by the first."""
     image = made(tmp_path / "toy", big=b"zeros" * 100_000, grüße=b"x", empty=b"")
-    assert image.manifest_digest == "sha256:f140c48230f9fbdb4d21740842f47cccb2c4375d6a5db2d7cee7b1ddf16a3e1c"
+    assert image.manifest_digest == "sha256:b87f4593c8d864f3013dacb0b9689824f3bab3a16ad929420dd5456cc820476b"
 
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
-def test_one_core_and_four_make_the_same_manifest(tmp_path: Path, method: compressing.Method) -> None:
+def test_one_core_and_four_make_the_same_manifest(tmp_path: Path, method: compression.Method) -> None:
     image = made(tmp_path / "toy", big=CONTENT, empty=b"")
-    one, four = (compressing.pack(image, method, tmp_path / str(workers), Silent(), workers) for workers in (1, 4))
+    one, four = (compression.pack(image, method, tmp_path / str(workers), Silent(), workers) for workers in (1, 4))
     assert one.manifest_digest == four.manifest_digest != image.manifest_digest
     assert one.image_id == image.image_id
-    manifest = json.loads(oci.blob(one.layout, one.manifest_digest).read_bytes())
+    manifest = json.loads(oci_layout.blob(one.layout, one.manifest_digest).read_bytes())
     for row, layer in zip(manifest["layers"], image.layers, strict=True):
         assert row["mediaType"] == f"application/vnd.oci.image.layer.v1.tar+{method}"
-        content = plain(oci.blob(one.layout, row["digest"]))
+        content = plain(oci_layout.blob(one.layout, row["digest"]))
         assert f"sha256:{hashlib.sha256(content).hexdigest()}" == layer.digest
     assert manifest["layers"][0]["size"] < image.layers[0].size / 2
 
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
-def test_a_layer_is_compressed_once(tmp_path: Path, method: compressing.Method, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_is_compressed_once(tmp_path: Path, method: compression.Method, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "packed"
-    first = compressing.pack(made(tmp_path / "a", big=CONTENT, own=b"1"), method, packed, Silent())
+    first = compression.pack(made(tmp_path / "a", big=CONTENT, own=b"1"), method, packed, Silent())
     changed = made(tmp_path / "b", big=CONTENT, own=b"2")
     done: list[str] = []
-    pack = compressing._pack
+    pack = compression._pack
 
     def noted(layout: Path, layer: Layer, *more: Any) -> Layer:
         done.append(layer.group)
         return pack(layout, layer, *more)
 
-    monkeypatch.setattr(compressing, "_pack", noted)
-    second = compressing.pack(changed, method, packed, Silent())
+    monkeypatch.setattr(compression, "_pack", noted)
+    second = compression.pack(changed, method, packed, Silent())
     assert done == ["own"]
     assert second.layers[0] == first.layers[0]
-    assert compressing.pack(changed, method, packed, Silent()) == second
+    assert compression.pack(changed, method, packed, Silent()) == second
     assert done == ["own"]
-    fresh = compressing.pack(changed, method, tmp_path / "elsewhere", Silent())
+    fresh = compression.pack(changed, method, tmp_path / "elsewhere", Silent())
     assert fresh.manifest_digest == second.manifest_digest
 
 
 def test_what_another_library_made_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = made(tmp_path / "toy", big=CONTENT)
-    now = compressing.pack(image, "gzip", tmp_path / "packed", Silent())
+    now = compression.pack(image, "gzip", tmp_path / "packed", Silent())
     monkeypatch.setattr("zlib.ZLIB_RUNTIME_VERSION", "9.9")
-    later = compressing.pack(image, "gzip", tmp_path / "packed", Silent())
+    later = compression.pack(image, "gzip", tmp_path / "packed", Silent())
     assert [path.name for path in (tmp_path / "packed" / "toy").iterdir()] == [later.layout.name] != [now.layout.name]
 
 
 def test_a_damaged_layer_is_not_compressed(tmp_path: Path) -> None:
     image = made(tmp_path / "toy", big=CONTENT)
-    blob = oci.blob(image.layout, image.layers[0].digest)
+    blob = oci_layout.blob(image.layout, image.layers[0].digest)
     content = bytearray(blob.read_bytes())
     content[5000] ^= 1
     blob.write_bytes(content)
     with pytest.raises(IntegrityError, match="is damaged"):
-        compressing.pack(image, "gzip", tmp_path / "packed", Silent())
+        compression.pack(image, "gzip", tmp_path / "packed", Silent())
     assert not list((tmp_path / "packed").rglob("index.json"))
     with pytest.raises(IntegrityError, match="not the whole image"):
-        compressing.pack(replace(image, manifest_digest="sha256:other"), "gzip", tmp_path / "packed", Silent())
+        compression.pack(replace(image, manifest_digest="sha256:other"), "gzip", tmp_path / "packed", Silent())
 
 
 def test_a_damaged_compressed_layer_is_made_again(tmp_path: Path) -> None:
     image = made(tmp_path / "toy", big=CONTENT)
-    first = compressing.pack(image, "gzip", tmp_path / "packed", Silent())
-    blob = oci.blob(first.layout, first.layers[0].digest)
+    first = compression.pack(image, "gzip", tmp_path / "packed", Silent())
+    blob = oci_layout.blob(first.layout, first.layers[0].digest)
     content = bytearray(blob.read_bytes())
     content[1000] ^= 1
     blob.write_bytes(content)
-    assert compressing.pack(image, "gzip", tmp_path / "packed", Silent()) == first
+    assert compression.pack(image, "gzip", tmp_path / "packed", Silent()) == first
     assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
 
 
 def test_a_compressed_image_is_exported_as_any_other(tmp_path: Path) -> None:
-    image = compressing.pack(made(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent())
-    exporting.export(image, exporting.output(f"oci:{tmp_path / 'out'}"), Silent())
-    found = oci.read(tmp_path / "out")
+    image = compression.pack(made(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent())
+    exporter.export(image, exporter.output(f"oci:{tmp_path / 'out'}"), Silent())
+    found = oci_layout.read(tmp_path / "out")
     assert found is not None
     assert (found.manifest_digest, found.layers) == (image.manifest_digest, image.layers)
 
@@ -133,8 +133,8 @@ def test_a_compressed_image_is_exported_as_any_other(tmp_path: Path) -> None:
 def test_reads_that_bring_less_do_not_change_the_bytes(tmp_path: Path) -> None:
     """A pipe brings 64 KiB at a time at most, and here far less."""
     image = made(tmp_path / "toy", big=CONTENT)
-    whole = compressing.pack(image, "gzip", tmp_path / "whole", Silent(), 1)
-    blob = oci.blob(image.layout, image.layers[0].digest)
+    whole = compression.pack(image, "gzip", tmp_path / "whole", Silent(), 1)
+    blob = oci_layout.blob(image.layout, image.layers[0].digest)
     content = blob.read_bytes()
     blob.unlink()
     os.mkfifo(blob)
@@ -147,6 +147,6 @@ def test_reads_that_bring_less_do_not_change_the_bytes(tmp_path: Path) -> None:
     thread = threading.Thread(target=write)
     thread.start()
     (tmp_path / "new" / "blobs" / "sha256").mkdir(parents=True)
-    layer = compressing._pack(image.layout, image.layers[0], compressing.codec("gzip"), tmp_path / "new", lambda _: None, 1)
+    layer = compression._pack(image.layout, image.layers[0], compression.codec("gzip"), tmp_path / "new", lambda _: None, 1)
     thread.join()
     assert layer.digest == whole.layers[0].digest

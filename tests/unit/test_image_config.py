@@ -15,10 +15,18 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from provision.errors import InvalidSpec, ToolMissing
-from provision.model import Image, Layer, Lock, Resolution, Spec
-from provision.pipeline import image, validate
-from provision.pipeline.image import bases, config, contents, dockerfile, sdk, smoke
+from provision import image
+from provision.commands import smoke_runner
+from provision.core.errors import InvalidSpec, ToolMissing
+from provision.core.types import Image, Layer, Lock, Resolution, Spec
+from provision.image import (
+    base_images,
+    conda_files,
+    config,
+    container_smoke,
+    docker_sdk,
+    dockerfile,
+)
 
 LOCK = Lock(
     path=Path("conda-lock.yml"),
@@ -106,10 +114,10 @@ def test_image_config_is_complete() -> None:
     assert (document["created"], document["config"]["User"]) == ("1970-01-01T00:00:00Z", "1000:1000")
     assert "Entrypoint" not in document["config"]
     assert document["config"]["Healthcheck"] == {
-        "Test": ["CMD", "/opt/env/bin/python", "-I", "/opt/provision/inside/health.py"],
+        "Test": ["CMD", "/opt/env/bin/python", "-I", "/opt/provision/inside/facts/health.py"],
         "Interval": 60_000_000_000, "Timeout": 30_000_000_000, "Retries": 3,
     }  # fmt: skip
-    assert (validate.INSIDE / "health.py").is_file()
+    assert (smoke_runner.INSIDE / "health.py").is_file()
 
 
 @pytest.mark.parametrize(("text", "epoch"), [(None, 315532800), ("", 315532800), ("0", 0), ("1700000000", 1700000000)])
@@ -131,11 +139,11 @@ def test_repository_names() -> None:
 
 
 def test_bases_we_ship_are_pinned_and_sourced() -> None:
-    rows = bases.rows()
+    rows = base_images.rows()
     assert {row.use for row in rows} == {"base", "builder"}
-    assert bases.pinned("base").startswith("docker.io/library/debian:bookworm-slim@sha256:")
+    assert base_images.pinned("base").startswith("docker.io/library/debian:bookworm-slim@sha256:")
     with pytest.raises(ValueError, match="needs a use"):
-        bases._row({"use": "base", "reference": "debian", "digest": "sha256:short", "source": "x"})
+        base_images._row({"use": "base", "reference": "debian", "digest": "sha256:short", "source": "x"})
 
 
 @pytest.mark.parametrize(
@@ -174,13 +182,13 @@ def test_an_engine_that_accepts_but_never_answers(monkeypatch: pytest.MonkeyPatc
 def test_an_engine_that_goes_away_is_unreachable() -> None:
     import requests
 
-    from provision.errors import NoSpace, Unreachable
+    from provision.core.errors import NoSpace, Unreachable
 
-    with pytest.raises(Unreachable, match=r"went away: could not load provision/x:1\."), sdk.speaking("load provision/x:1"):
+    with pytest.raises(Unreachable, match=r"went away: could not load provision/x:1\."), docker_sdk.speaking("load provision/x:1"):
         raise requests.ConnectionError("Connection reset by peer")
     from docker.errors import ImageLoadError
 
-    with pytest.raises(NoSpace, match="engine's disk is full"), sdk.speaking("load provision/x:1"):
+    with pytest.raises(NoSpace, match="engine's disk is full"), docker_sdk.speaking("load provision/x:1"):
         raise ImageLoadError("write /var/lib/docker/tmp/x: no space left on device")
 
 
@@ -198,7 +206,7 @@ def test_reports_are_unpacked_without_going_astray(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         members.addfile(link)
     out = tmp_path / "a" / "out"
-    smoke.unpack([archive.getvalue()], out)
+    container_smoke.unpack([archive.getvalue()], out)
     found = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir())
     assert found == ["a/out/logs/rank0.log", "a/out/r/abs", "a/out/report.json"]
 
@@ -229,9 +237,9 @@ def test_dockerfile_says_what_the_image_says_and_is_clean(portable: bool, cuda: 
     lock = replace(LOCK, portable=portable)
     text = rendered(dockerfile.dockerfile_context(resolution(cuda), lock))
     for key, value in config.environment(resolution(cuda), lock).items():
-        own = shlex.quote(value) if key != "PATH" else f'"{contents.PREFIX}/bin:${{PATH:-{config.PATH}}}"'  # the base's comes after it
+        own = shlex.quote(value) if key != "PATH" else f'"{conda_files.PREFIX}/bin:${{PATH:-{config.PATH}}}"'  # the base's comes after it
         assert f"    {key}={own}" in text
-    assert f"CMD {json.dumps([contents.PYTHON])}\n" in text
+    assert f"CMD {json.dumps([conda_files.PYTHON])}\n" in text
     assert ("packaged on the machine that locked it" in text) is not portable
     assert "{{" not in text and text.endswith("\n")
     path = tmp_path / "Dockerfile"
@@ -246,6 +254,6 @@ def test_dockerfile_takes_the_base_of_the_spec() -> None:
 
 def test_entry_script_is_clean(tmp_path: Path) -> None:
     script = tmp_path / "provision-smoke"
-    script.write_text(contents.ENTRY_SCRIPT)
+    script.write_text(conda_files.ENTRY_SCRIPT)
     checked = subprocess.run([tool("shellcheck"), script], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout) == (0, "")

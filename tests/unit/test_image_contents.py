@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import IntegrityError
-from provision.pipeline.image import contents
-from provision.pipeline.image.contents import Entry
+from provision.core.errors import IntegrityError
+from provision.image import conda_files
+from provision.image.conda_files import Entry
 
 
 def by_path(entries: list[Entry]) -> dict[str, Entry]:
@@ -31,7 +31,7 @@ def test_conda_records_lose_their_host_paths_and_nothing_else() -> None:
         "link": {"source": "/home/me/cache/python", "type": 1},
         "files": ["bin/python"],
     }
-    text = contents.without_host_paths(json.dumps(record))
+    text = conda_files.without_host_paths(json.dumps(record))
     assert json.loads(text) == {
         "name": "python",
         "url": "file:///local-channel/linux-64/python-3.11.7-h_0.conda",
@@ -39,7 +39,7 @@ def test_conda_records_lose_their_host_paths_and_nothing_else() -> None:
         "files": ["bin/python"],
     }
     remote = {"url": "https://conda.example.org/c/linux-64/x.conda", "channel": "c"}
-    assert json.loads(contents.without_host_paths(json.dumps(remote))) == remote
+    assert json.loads(conda_files.without_host_paths(json.dumps(remote))) == remote
 
 
 def test_conda_files_and_links(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_conda_files_and_links(tmp_path: Path) -> None:
     (tmp_path / "bin" / "python").symlink_to("python3.11")
     (tmp_path / "lib64").symlink_to("lib")
     (tmp_path / "conda-meta" / "history").write_text("")
-    entries = by_path(list(contents.conda_entries(tmp_path)))
+    entries = by_path(list(conda_files.conda_entries(tmp_path)))
     assert sorted(entries) == ["opt/env/bin/python", "opt/env/bin/python3.11", "opt/env/lib64"]
     assert entries["opt/env/bin/python3.11"].mode == 0o755
     assert (entries["opt/env/bin/python"].kind, entries["opt/env/bin/python"].target) == ("link", "python3.11")
@@ -64,7 +64,7 @@ def test_conda_files_and_links(tmp_path: Path) -> None:
 def test_a_conda_link_out_of_the_environment_is_refused(tmp_path: Path, target: str) -> None:
     (tmp_path / "x").symlink_to(target)
     with pytest.raises(IntegrityError, match="/etc/passwd"):
-        list(contents.conda_entries(tmp_path))
+        list(conda_files.conda_entries(tmp_path))
 
 
 def test_files_of_conda_packages_know_whose_they_are_and_what_they_must_be(tmp_path: Path) -> None:
@@ -84,16 +84,16 @@ def test_files_of_conda_packages_know_whose_they_are_and_what_they_must_be(tmp_p
             for name, built in files.items()
         ]
         (tmp_path / "conda-meta" / f"{package}-1.0-0.json").write_text(json.dumps({"name": package, "paths_data": {"paths": rows}}))
-    entries = by_path(list(contents.conda_entries(tmp_path)))
+    entries = by_path(list(conda_files.conda_entries(tmp_path)))
     assert {path: entry.conda for path, entry in entries.items()} == {
         "opt/env/bin/tool": "one", "opt/env/bin/plain": "one", "opt/env/bin/both": "two",
         "opt/env/conda-meta/one-1.0-0.json": "one", "opt/env/conda-meta/two-1.0-0.json": "two",
     }  # fmt: skip
     assert not entries["opt/env/bin/tool"].hashes
     assert entries["opt/env/bin/both"].hashes == {sha256(b"both of one"), sha256(b"both of two")}
-    contents.verify(entries["opt/env/bin/plain"], sha256(b"plain of one"))
+    conda_files.verify(entries["opt/env/bin/plain"], sha256(b"plain of one"))
     with pytest.raises(IntegrityError, match="bin/plain of the conda package one is not what the package says"):
-        contents.verify(entries["opt/env/bin/plain"], sha256(b"another"))
+        conda_files.verify(entries["opt/env/bin/plain"], sha256(b"another"))
 
 
 def test_own_part(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_own_part(tmp_path: Path) -> None:
     (tmp_path / "inside" / "smoke" / "worker.py").write_text("y")
     for stray in ("smoke/worker.py~", "smoke/.#worker.py", "notes.txt"):
         (tmp_path / "inside" / stray).write_text("an editor's")
-    entries = by_path(contents.own_entries(tmp_path / "inside"))
+    entries = by_path(conda_files.own_entries(tmp_path / "inside"))
     assert sorted(entries) == [
         "opt/env/conda-meta/history",
         "opt/provision/inside/__main__.py",

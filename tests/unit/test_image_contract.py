@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from provision.errors import InvalidSpec, ToolMissing
-from provision.model import Resolution
-from provision.pipeline import image, render
-from provision.process import replace
+from provision import image, render
+from provision.core.errors import InvalidSpec, ToolMissing
+from provision.core.process import replace
+from provision.core.types import Resolution
 from tests.unit.test_image_config import resolution
 
 REFERENCE = "provision/torch2.3-cuda12.1-py311:abababababab"

@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
-from provision.errors import IntegrityError, InvalidSpec, ProvisionError
-from provision.pipeline.image import oci
-from provision.pipeline.image.registry import base_target, documents, target
+from provision.core.errors import IntegrityError, InvalidSpec, ProvisionError
+from provision.image import oci_layout
+from provision.image.registry import base_target, target
+from provision.image.registry import manifest as documents
 
 AT = target("registry.lab/toy:1")
 DIGEST = f"sha256:{'ab' * 32}"
 
 
 def row(**fields: Any) -> dict[str, Any]:
-    return {"digest": DIGEST, "size": 10, "mediaType": oci.LAYER, **fields}
+    return {"digest": DIGEST, "size": 10, "mediaType": oci_layout.LAYER, **fields}
 
 
-CONFIG = row(mediaType=oci.CONFIG)
+CONFIG = row(mediaType=oci_layout.CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -82,14 +83,14 @@ def test_configs_that_do_not_fit(content: dict[str, Any], error: type[ProvisionE
 def test_a_config_that_sets_nothing_fits_and_has_no_labels(content: dict[str, Any]) -> None:
     documents.check_config(AT, content, 1)
     remote = documents.Remote(
-        at=AT, digest=DIGEST, media_type=oci.MANIFEST, manifest=b"", config_digest=DIGEST, config=json.dumps(content).encode(), layers=()
+        at=AT, digest=DIGEST, media_type=oci_layout.MANIFEST, manifest=b"", config_digest=DIGEST, config=json.dumps(content).encode(), layers=()
     )  # fmt: skip
     assert remote.labels == {}
 
 
 def entry(os: str, architecture: str, digest: str = DIGEST, **more: Any) -> dict[str, Any]:
     platform = {"os": os, "architecture": architecture, **more}
-    return {"digest": digest, "size": 1, "mediaType": oci.MANIFEST, "platform": platform}
+    return {"digest": digest, "size": 1, "mediaType": oci_layout.MANIFEST, "platform": platform}
 
 
 def test_of_an_index_the_plain_amd64_is_taken() -> None:

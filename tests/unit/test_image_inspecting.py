@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import IntegrityError, InvalidSpec
-from provision.pipeline.image import inspecting, layers, packages, within
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.image import base_inspection, image_files, layers, system_packages
 from tests.unit.test_image_layers import archive, digest
 
 
@@ -28,7 +28,7 @@ def check(folder: Path, *layers: bytes, glibc: str = "2.28") -> None:
     for index, layer in enumerate(layers):
         paths.append(folder / str(index))
         paths[-1].write_bytes(layer)
-    inspecting.check("lab:1", paths, glibc)
+    base_inspection.check("lab:1", paths, glibc)
 
 
 def with_link(name: str, target: str, *members: tuple[str, bytes]) -> bytes:
@@ -112,10 +112,10 @@ def test_a_hostile_base_is_only_bytes(tmp_path: Path) -> None:
     blobs = [tmp_path / "blobs" / layer.digest[7:] for layer in made]
     assert [blob.read_bytes() for blob in blobs] == [bad, good]
     assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
-    inspecting.check("lab:1", blobs, "2.28")
-    assert within.within(blobs, packages.FILES, packages.RPM, 1 << 20).files == {}
+    base_inspection.check("lab:1", blobs, "2.28")
+    assert image_files.within(blobs, system_packages.FILES, system_packages.RPM, 1 << 20).files == {}
     with pytest.raises(InvalidSpec, match="has no glibc"):
-        inspecting.check("lab:1", blobs[:1], "2.28")
+        base_inspection.check("lab:1", blobs[:1], "2.28")
 
 
 def test_a_libc_of_another_name_or_of_no_end(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_libc_of_another_name_or_of_no_end(tmp_path: Path) -> None:
         file.write(huge.tobuf())
         file.truncate((1 << 40) + 2048)
     with pytest.raises(InvalidSpec, match="has no glibc"):
-        inspecting.check("lab:1", [tmp_path / "0"], "2.28")
+        base_inspection.check("lab:1", [tmp_path / "0"], "2.28")
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -143,9 +143,9 @@ def test_a_garbled_layer_is_read_or_refused(tmp_path: Path, seed: int) -> None:
         garbled[chance.randrange(len(garbled)) & ~0x180] = chance.randrange(256)
     (tmp_path / "layer").write_bytes(garbled)
     with contextlib.suppress(IntegrityError, InvalidSpec):
-        inspecting.check("lab:1", [tmp_path / "layer"], "2.28")
+        base_inspection.check("lab:1", [tmp_path / "layer"], "2.28")
     with contextlib.suppress(IntegrityError):
-        within.within([tmp_path / "layer"], packages.FILES, packages.RPM, 1 << 20)
+        image_files.within([tmp_path / "layer"], system_packages.FILES, system_packages.RPM, 1 << 20)
 
 
 def test_a_layer_that_is_no_archive(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from provision.cli import cli
-from provision.errors import InvalidSpec
-from provision.model import LockedPackage
-from provision.pipeline import image
+from provision import image
+from provision.cli.main import cli
+from provision.core.errors import InvalidSpec
+from provision.core.types import LockedPackage
 from tests.unit.test_image_config import LOCK
 
 

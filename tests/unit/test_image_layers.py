@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from provision.errors import IntegrityError
-from provision.pipeline.image import layers
-from provision.pipeline.image.contents import Entry
+from provision.core.errors import IntegrityError
+from provision.image import layers
+from provision.image.conda_files import Entry
 
 
 def ignore(amount: int) -> None:

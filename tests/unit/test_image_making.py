@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from provision.errors import IntegrityError, InvalidSpec
-from provision.model import Image, LockedPackage, Prefix
-from provision.pipeline import image
-from provision.pipeline.image import config, exporting, kept, making, oci
-from provision.pipeline.image.groups import LARGE
-from provision.pipeline.image.recipe import Recipe
-from provision.wheels import fingerprints
+from provision import image
+from provision.adapters import uv
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.types import Image, LockedPackage, Prefix
+from provision.image import config, exporter, layer_build, layer_cache, oci_layout
+from provision.image.cache_key import Recipe
+from provision.image.layer_groups import LARGE
 from tests.unit.test_image_assemble import BASE, LOCK, PYTHON, RESOLUTION, Quiet
 from tests.unit.test_image_records import install, record_hash
 
@@ -99,7 +99,7 @@ CHANGED = {**FIRST, "einops": "1.1"}
 
 
 def inodes(made: Image, groups: Iterable[str]) -> dict[str, int]:
-    return {layer.group: oci.blob(made.layout, layer.digest).stat().st_ino for layer in made.layers if layer.group in groups}
+    return {layer.group: oci_layout.blob(made.layout, layer.digest).stat().st_ino for layer in made.layers if layer.group in groups}
 
 
 def flip(blob: Path, *, unseen: bool = False) -> None:
@@ -139,7 +139,7 @@ def test_two_environments_that_differ_in_a_small_package_share_the_rest(lab: Lab
     mine = sum(layer.size for layer in other.layers)
     common = sum(layer.size for layer in one.layers if layer in other.layers)
     assert common / mine > 0.999
-    on_disk = {path.stat().st_ino: path.stat().st_size for made in (one, other) for path in oci.blobs(made.layout).iterdir()}
+    on_disk = {path.stat().st_ino: path.stat().st_size for made in (one, other) for path in oci_layout.blobs(made.layout).iterdir()}
     assert sum(on_disk.values()) < sum(shared.values()) + 20_000
 
 
@@ -203,13 +203,13 @@ def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) ->
 def test_a_flipped_bit_is_named_and_made_again(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
     torch = next(layer for layer in made.layers if layer.group == "torch")
-    flip(oci.blob(made.layout, torch.digest))
+    flip(oci_layout.blob(made.layout, torch.digest))
     again = lab.build("toy", FIRST)
     assert again == made
     assert lab.said.warned == [
         f"the layer {torch.digest[:19]} in {made.layout} was damaged: it is not what its digest says, and is made again"
     ]
-    assert hashlib.sha256(oci.blob(made.layout, torch.digest).read_bytes()).hexdigest() == torch.digest[7:]
+    assert hashlib.sha256(oci_layout.blob(made.layout, torch.digest).read_bytes()).hexdigest() == torch.digest[7:]
     assert 2_000_000 < lab.said.written < 2_010_000
 
 
@@ -218,21 +218,21 @@ def test_a_flipped_bit_that_no_time_tells_of_is_not_written_out(lab: Lab, kind: 
     """Neither here nor where another environment shares the file."""
     made, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
     torch = next(layer for layer in made.layers if layer.group == "torch")
-    flip(oci.blob(made.layout, torch.digest), unseen=True)
+    flip(oci_layout.blob(made.layout, torch.digest), unseen=True)
     with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} was damaged on this disk"):
-        exporting.export(made, exporting.output(f"{kind}:{lab.root / 'out' / 'file'}"), lab.said)
+        exporter.export(made, exporter.output(f"{kind}:{lab.root / 'out' / 'file'}"), lab.said)
     assert not list((lab.root / "out").iterdir())
     for name, versions, before in (("toy", FIRST, made), ("other", CHANGED, other)):
         assert lab.build(name, versions) == before
-        assert hashlib.sha256(oci.blob(before.layout, torch.digest).read_bytes()).hexdigest() == torch.digest[7:]
-        exporting.export(before, exporting.output(f"{kind}:{lab.root / 'out' / name}"), lab.said)
+        assert hashlib.sha256(oci_layout.blob(before.layout, torch.digest).read_bytes()).hexdigest() == torch.digest[7:]
+        exporter.export(before, exporter.output(f"{kind}:{lab.root / 'out' / name}"), lab.said)
 
 
 def test_a_layout_that_is_linked_elsewhere_is_looked_at_first(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
-    flip(oci.blob(made.layout, made.layers[1].digest))
+    flip(oci_layout.blob(made.layout, made.layers[1].digest))
     with pytest.raises(IntegrityError, match="was damaged"):
-        exporting.export(made, exporting.output(f"oci:{lab.root / 'out'}"), lab.said)
+        exporter.export(made, exporter.output(f"oci:{lab.root / 'out'}"), lab.said)
     assert not (lab.root / "out").exists()
 
 
@@ -241,37 +241,37 @@ def test_a_layout_that_was_copied_is_hashed_once_and_kept(lab: Lab) -> None:
     shutil.copytree(made.layout, lab.root / "copied")
     shutil.rmtree(made.layout)
     shutil.copytree(lab.root / "copied", made.layout)  # other numbers and times
-    assert not all(row.is_as_hashed for row in kept.read(made.layout))
+    assert not all(row.is_as_hashed for row in layer_cache.read(made.layout))
     assert lab.build("toy", FIRST) == made
     assert lab.said.written == 0
-    assert all(row.is_as_hashed for row in kept.read(made.layout))
+    assert all(row.is_as_hashed for row in layer_cache.read(made.layout))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"made_of": 1, "mark": [1]}}'])
 def test_a_document_that_says_nothing_costs_time_only(lab: Lab, text: str) -> None:
     made = lab.build("toy", FIRST)
-    (made.layout / kept.FILE).write_text(text)
+    (made.layout / layer_cache.FILE).write_text(text)
     assert lab.build("toy", FIRST) == made
-    (made.layout / kept.FILE).write_text(text)
+    (made.layout / layer_cache.FILE).write_text(text)
     assert lab.build("toy", CHANGED).layers[:5] == made.layers[:5]
 
 
 def test_what_is_known_of_other_layers_outlives_a_look_at_one(lab: Lab) -> None:
     """At one that was damaged, or is said to be by an engine or a registry."""
     made = lab.build("toy", FIRST)
-    before = {row.digest: row.made_of for row in kept.read(made.layout)}
+    before = {row.digest: row.made_of for row in layer_cache.read(made.layout)}
     one = made.layers[2].digest
-    assert kept.damaged(made.layout, [one], thorough=True) == []
-    assert {row.digest: row.made_of for row in kept.read(made.layout)} == before
-    flip(oci.blob(made.layout, one), unseen=True)
-    assert kept.damaged(made.layout, [one], thorough=True) == [one]
-    assert {row.digest: row.made_of for row in kept.read(made.layout)} == {key: of for key, of in before.items() if key != one}
+    assert layer_cache.damaged(made.layout, [one], thorough=True) == []
+    assert {row.digest: row.made_of for row in layer_cache.read(made.layout)} == before
+    flip(oci_layout.blob(made.layout, one), unseen=True)
+    assert layer_cache.damaged(made.layout, [one], thorough=True) == [one]
+    assert {row.digest: row.made_of for row in layer_cache.read(made.layout)} == {key: of for key, of in before.items() if key != one}
 
 
 def test_a_prefix_whose_wheels_were_changed_makes_no_image(lab: Lab) -> None:
     """By their records, and by what may be run, which no record says."""
     prefix = lab.prefix("toy", FIRST)
-    prefix = replace(prefix, wheels=fingerprints(prefix.path))
+    prefix = replace(prefix, wheels=uv.fingerprints(prefix.path))
     assert lab.build("toy", FIRST, prefix).layers
     site = prefix.path / "lib" / "python3.11" / "site-packages"
     (site / "einops.bin").chmod(0o755)
@@ -296,22 +296,22 @@ def test_names_that_are_not_utf_8_here_make_no_image(lab: Lab, monkeypatch: pyte
 
 def test_a_layer_that_is_not_as_noted_is_not_taken_for_another_image(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
-    flip(oci.blob(made.layout, made.layers[1].digest))
+    flip(oci_layout.blob(made.layout, made.layers[1].digest))
     second = lab.build("toy", CHANGED)
     assert second.layers[:5] == made.layers[:5]
-    assert hashlib.sha256(oci.blob(second.layout, made.layers[1].digest).read_bytes()).hexdigest() == made.layers[1].digest[7:]
+    assert hashlib.sha256(oci_layout.blob(second.layout, made.layers[1].digest).read_bytes()).hexdigest() == made.layers[1].digest[7:]
 
 
 def test_what_is_known_of_layers_is_no_part_of_the_image(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
-    assert json.loads((made.layout / kept.FILE).read_text())
-    exporting.export(made, exporting.output(f"oci:{lab.root / 'out'}"), lab.said)
+    assert json.loads((made.layout / layer_cache.FILE).read_text())
+    exporter.export(made, exporter.output(f"oci:{lab.root / 'out'}"), lab.said)
     assert sorted(path.name for path in (lab.root / "out").iterdir()) == ["blobs", "index.json", "oci-layout"]
 
 
 @pytest.mark.parametrize("cores", [1, 3])
 def test_the_number_of_cores_does_not_show(lab: Lab, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    monkeypatch.setattr(making, "cores", lambda: cores)
+    monkeypatch.setattr(layer_build, "cores", lambda: cores)
     digest = lab.build("toy", FIRST).manifest_digest
     assert digest == Lab(lab.root / "elsewhere").build("toy", FIRST).manifest_digest
 
@@ -347,6 +347,6 @@ def test_conda_packages_of_cuda_have_a_layer_of_their_own(tmp_path: Path) -> Non
     assert linked == ["3.11.7", "3.11.8"]
     assert [layer.group for layer in second.layers] == ["base", "cuda", "python", "provision"]
     assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [True, True, False, True]
-    with tarfile.open(oci.blob(second.layout, second.layers[1].digest)) as layer:
+    with tarfile.open(oci_layout.blob(second.layout, second.layers[1].digest)) as layer:
         files = [member.name for member in layer if member.isreg()]
     assert files == ["opt/env/conda-meta/cudnn.json", "opt/env/lib/libcudnn.so"]

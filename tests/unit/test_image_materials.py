@@ -11,16 +11,16 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from provision.cli import cli
+from provision import image
+from provision import lockfile as locks
+from provision.cli.console import Console
+from provision.cli.main import cli
 from provision.cli.options import context_of
-from provision.console import Console
-from provision.errors import IntegrityError
-from provision.model import Layer
-from provision.pipeline import image
-from provision.pipeline import lock as locks
-from provision.pipeline.image import config, oci, packages
-from provision.pipeline.image.within import Within, within
-from provision.workflows.bills import image_bill
+from provision.commands.image_sbom import image_bill
+from provision.core.errors import IntegrityError
+from provision.core.types import Layer
+from provision.image import config, oci_layout, system_packages
+from provision.image.image_files import Within, within
 from tests.conftest import ROOT
 from tests.unit.test_image_inspecting import with_link
 from tests.unit.test_image_layers import archive
@@ -63,17 +63,17 @@ def base_of(folder: Path, *layers: bytes) -> Within:
     for index, layer in enumerate(layers):
         paths.append(folder / str(index))
         paths[-1].write_bytes(layer)
-    return within(paths, packages.FILES, packages.RPM, packages.LIMIT)
+    return within(paths, system_packages.FILES, system_packages.RPM, system_packages.LIMIT)
 
 
 def test_what_dpkg_knows(tmp_path: Path) -> None:
     found = base_of(tmp_path, DEBIAN, LINKED)
-    assert [(part.name, part.version, part.license) for part in packages.base_packages(found)] == [
+    assert [(part.name, part.version, part.license) for part in system_packages.base_packages(found)] == [
         ("libc6", "2.36-9+deb12u10", ""),
         ("libgcc-s1", "12.2.0-14", "GPL-3+, Expat"),
     ]
-    assert packages.base_packages(found)[0].purl == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"
-    assert packages.unread(found) == ()
+    assert system_packages.base_packages(found)[0].purl == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"
+    assert system_packages.unread(found) == ()
 
 
 def test_records_without_an_end_are_refused(tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ def test_what_distroless_images_and_apk_know(tmp_path: Path) -> None:
     wolfi = archive(
         ("etc/os-release", b"ID=wolfi\n"), ("lib/apk/db/installed", b"C:Q1x=\nP:glibc\nV:2.39-r1\nA:x86_64\nL:LGPL-2.1-or-later\n\n")
     )
-    assert [part.purl for part in packages.base_packages(base_of(tmp_path, distroless))] == [
+    assert [part.purl for part in system_packages.base_packages(base_of(tmp_path, distroless))] == [
         "pkg:deb/debian/tzdata@2024a?arch=all&distro=debian"
     ]
-    (part,) = packages.base_packages(base_of(tmp_path, wolfi))
+    (part,) = system_packages.base_packages(base_of(tmp_path, wolfi))
     assert (part.purl, part.license) == ("pkg:apk/wolfi/glibc@2.39-r1?arch=x86_64&distro=wolfi", "LGPL-2.1-or-later")
 
 
@@ -106,14 +106,14 @@ def test_what_distroless_images_and_apk_know(tmp_path: Path) -> None:
 )
 def test_what_is_not_read_is_said(tmp_path: Path, layers: list[bytes], said: str) -> None:
     found = base_of(tmp_path, *layers)
-    assert packages.base_packages(found) == ()
-    (what,) = packages.unread(found)
+    assert system_packages.base_packages(found) == ()
+    (what,) = system_packages.unread(found)
     assert said in what
 
 
 def test_a_later_layer_has_the_last_word(tmp_path: Path) -> None:
     newer = archive(("var/lib/dpkg/status", b"Package: libc6\nStatus: install ok installed\nVersion: 2.37\n"))
-    assert [part.version for part in packages.base_packages(base_of(tmp_path, DEBIAN, newer))] == ["2.37"]
+    assert [part.version for part in system_packages.base_packages(base_of(tmp_path, DEBIAN, newer))] == ["2.37"]
     circle = with_link("usr/share/doc/libc6", "libgcc-s1"), with_link("usr/share/doc/libgcc-s1", "libc6")
     assert base_of(tmp_path, *circle).get("usr/share/doc/libc6/copyright") is None
 
@@ -123,13 +123,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with an environment whose image is in a layout, as `image build` leaves them."""
     monkeypatch.chdir(tmp_path)
     layout = tmp_path / "layout"
-    oci.blobs(layout).mkdir(parents=True)
+    oci_layout.blobs(layout).mkdir(parents=True)
     layers = []
     for group, content in (("base", DEBIAN), ("base", LINKED), ("rest", OWN)):
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        oci.blob(layout, digest).write_bytes(content)
+        oci_layout.blob(layout, digest).write_bytes(content)
         layers.append(Layer(group=group, digest=digest, size=len(content)))
-    written = oci.write(layout, config.image_config({}, {}, layers, 1_700_000_000), layers, {}, "provision/lab:1")
+    written = oci_layout.write(layout, config.image_config({}, {}, layers, 1_700_000_000), layers, {}, "provision/lab:1")
     folder = tmp_path / "envs" / "lab"
     folder.mkdir(parents=True)
     (folder / locks.FILE).write_text(yaml.safe_dump(sound()))

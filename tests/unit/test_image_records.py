@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import IntegrityError
-from provision.model import Prefix
-from provision.pipeline.image import records
-from provision.pipeline.image.contents import Entry
+from provision.core.errors import IntegrityError
+from provision.core.types import Prefix
+from provision.image import wheel_files
+from provision.image.conda_files import Entry
 from tests.unit.test_image_contents import by_path
 from tests.unit.test_image_groups import package
 
@@ -49,8 +49,8 @@ def install(prefix: Prefix, name: str, files: dict[str, bytes], version: str = "
 
 
 def entries_of(info: Path, prefix: Prefix) -> list[Entry]:
-    wheel = records.Wheel(package=package("greet"), folder=info, rows=records.read_record(info / "RECORD", prefix))
-    return records.wheel_entries(wheel, prefix)
+    wheel = wheel_files.Wheel(package=package("greet"), folder=info, rows=wheel_files.read_record(info / "RECORD", prefix))
+    return wheel_files.wheel_entries(wheel, prefix)
 
 
 def test_a_script_names_the_interpreter_of_the_image_and_record_says_so(prefix: Prefix) -> None:
@@ -123,20 +123,20 @@ def test_a_link_or_a_pipe_in_the_place_of_a_file_is_refused(prefix: Prefix) -> N
 
 def test_a_wheel_of_the_lock_that_is_not_installed_is_named(prefix: Prefix) -> None:
     with pytest.raises(IntegrityError, match=r"does not hold torch 2\.3\.1"):
-        records.installed(prefix, [package("torch", version="2.3.1")], PYTHON)
+        wheel_files.installed(prefix, [package("torch", version="2.3.1")], PYTHON)
 
 
 def test_what_the_lock_does_not_name_stays_out(prefix: Prefix) -> None:
     install(prefix, "greet", {"greet.py": b"x"})
     install(prefix, "stray", {"stray.py": b"x"})
-    found = records.installed(prefix, [package("greet")], PYTHON)
+    found = wheel_files.installed(prefix, [package("greet")], PYTHON)
     assert [wheel.package.name for wheel in found] == ["greet"]
-    assert not any("stray" in path for path in records.entries(found, {}, prefix))
+    assert not any("stray" in path for path in wheel_files.entries(found, {}, prefix))
 
 
 def test_the_size_of_a_wheel_is_the_same_on_every_host(prefix: Prefix) -> None:
     install(prefix, "greet", {"greet.py": b"x" * 100, "../../../bin/greet": f"#!{prefix.path}".encode(), "__pycache__/x.pyc": b"code"})
-    (wheel,) = records.installed(prefix, [package("greet")], PYTHON)
+    (wheel,) = wheel_files.installed(prefix, [package("greet")], PYTHON)
     assert wheel.size == 100
 
 
@@ -149,25 +149,25 @@ def test_a_file_of_two_wheels_is_what_the_last_by_name_says(
     """Whichever was installed last, and also where the other wheel belongs to another layer."""
     for name in order:
         install(prefix, name, {path: name.encode(), f"nvidia/{name}.py": b"a"})
-    wheels = records.installed(prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON)
+    wheels = wheel_files.installed(prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON)
     mine = [wheel for wheel in wheels if wheel.package.name in asked]
-    clashing = records.clashes(wheels)
+    clashing = wheel_files.clashes(wheels)
     if order[-1] == "nvidia-a":
         with pytest.raises(IntegrityError, match=f"nvidia-a and nvidia-b have other bytes in the same file, {path}"):
-            records.entries(mine, clashing, prefix)
+            wheel_files.entries(mine, clashing, prefix)
         (prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / path).write_bytes(b"nvidia-b")
-    (shared,) = [entry for found, entry in records.entries(mine, clashing, prefix).items() if found.endswith(path.lstrip("./"))]
+    (shared,) = [entry for found, entry in wheel_files.entries(mine, clashing, prefix).items() if found.endswith(path.lstrip("./"))]
     assert shared.hashes == {hashlib.sha256(b"nvidia-b").hexdigest()}
-    assert [package.name for package in records.sharers(mine, clashing)] == (["nvidia-b"] if len(asked) == 1 else [])
+    assert [package.name for package in wheel_files.sharers(mine, clashing)] == (["nvidia-b"] if len(asked) == 1 else [])
 
 
 def test_a_file_that_is_the_same_in_two_wheels_is_nobody_s_matter(prefix: Prefix) -> None:
     for name in ("nvidia-b", "nvidia-a"):
         install(prefix, name, {"nvidia/__init__.py": b"", "__pycache__/x.pyc": name.encode()})
-    wheels = records.installed(prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON)
-    clashing = records.clashes(wheels)
-    assert records.sharers(wheels[:1], clashing) == []
-    assert [path for path in records.entries(wheels, clashing, prefix) if path.endswith("nvidia/__init__.py")]
+    wheels = wheel_files.installed(prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON)
+    clashing = wheel_files.clashes(wheels)
+    assert wheel_files.sharers(wheels[:1], clashing) == []
+    assert [path for path in wheel_files.entries(wheels, clashing, prefix) if path.endswith("nvidia/__init__.py")]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_record_that_is_none_is_refused(prefix: Prefix, content: bytes) -> Non
     info = install(prefix, "greet", {"greet.py": b"x"})
     (info / "RECORD").write_bytes(content)
     with pytest.raises(IntegrityError, match="RECORD"):
-        records.read_record(info / "RECORD", prefix)
+        wheel_files.read_record(info / "RECORD", prefix)
 
 
 def test_byte_code_that_is_all_there_is_of_a_module_stays(prefix: Prefix) -> None:

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from provision.errors import IntegrityError, Unreachable
-from provision.pipeline.image import sdk
+from provision.core.errors import IntegrityError, Unreachable
+from provision.image import docker_sdk
 from tests.unit.test_image_layers import archive, digest, pieces
 
 
@@ -39,11 +39,11 @@ class Engine(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[sdk.Client]:
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[docker_sdk.Client]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
-    client, reason = sdk.engine()
+    client, reason = docker_sdk.engine()
     assert client is not None, reason
     yield client
     client.close()
@@ -51,8 +51,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[sdk.Client]:
     server.server_close()
 
 
-def test_an_engine_that_goes_away_while_it_answers_is_named(engine: sdk.Client) -> None:
-    with pytest.raises(Unreachable, match="could not load the image"), sdk.speaking("load the image"):
+def test_an_engine_that_goes_away_while_it_answers_is_named(engine: docker_sdk.Client) -> None:
+    with pytest.raises(Unreachable, match="could not load the image"), docker_sdk.speaking("load the image"):
         engine.images.load(b"layers")
 
 
@@ -61,15 +61,15 @@ SAVED = archive(("config.json", b"{}"), ("manifest.json", NAMED), ("layer.tar", 
 
 
 def test_the_config_of_what_an_engine_saves_is_found() -> None:
-    assert sdk.config_of(pieces(SAVED)) == digest(b"{}")
-    assert sdk.config_of(pieces(archive(("manifest.json", b"[{}, {}]")))) is None
+    assert docker_sdk.config_of(pieces(SAVED)) == digest(b"{}")
+    assert docker_sdk.config_of(pieces(archive(("manifest.json", b"[{}, {}]")))) is None
 
 
 @pytest.mark.parametrize("size", [1600, 5000])
 def test_what_an_engine_saves_and_breaks_off_is_no_image(size: int) -> None:
     """In its documents; in a layer."""
     with pytest.raises(IntegrityError, match="is no archive of an image"):
-        sdk.config_of(pieces(SAVED[:size]))
+        docker_sdk.config_of(pieces(SAVED[:size]))
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_what_an_engine_saves_and_breaks_off_is_no_image(size: int) -> None:
 )
 def test_a_list_of_images_of_another_shape_names_no_config(manifest: bytes) -> None:
     with pytest.raises(IntegrityError, match="is no archive of an image"):
-        sdk.config_of(pieces(archive(("manifest.json", manifest))))
+        docker_sdk.config_of(pieces(archive(("manifest.json", manifest))))

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from docker.errors import NotFound
 
-from provision.inside.smoke import processes
-from provision.model import Image
-from provision.pipeline.image import smoke
+from provision.core.types import Image
+from provision.image import container_smoke
+from provision_runtime.comm import processes
 
 IMAGE = Image(
     reference="provision/lab:1", layout=Path("/layout"), manifest_digest="sha256:1", image_id="sha256:2", base="debian",
@@ -52,7 +52,7 @@ class Engine:
 
 
 def labels(owner: list[str] | None = None) -> dict[str, str]:
-    return {smoke.LABEL: "provision/lab", **({smoke.OWNER: " ".join(owner)} if owner else {})}
+    return {container_smoke.LABEL: "provision/lab", **({container_smoke.OWNER: " ".join(owner)} if owner else {})}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def ended() -> list[str]:
 def test_a_test_that_runs_keeps_its_container(ended: list[str]) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         running, orphan = Container(labels(processes.identity(other.pid))), Container(labels(ended))
-        smoke._remove_leftovers(Engine([running, orphan]), IMAGE)
+        container_smoke._remove_leftovers(Engine([running, orphan]), IMAGE)
         other.communicate(b"\n")
     assert (running.removed, orphan.removed) == (False, True)
 
@@ -74,28 +74,28 @@ def test_a_test_that_runs_keeps_its_container(ended: list[str]) -> None:
 def test_a_number_that_was_used_again_is_not_the_owner() -> None:
     space, number, started = processes.own_identity()
     later = Container(labels([space, number, str(int(started) + 1)]))
-    smoke._remove_leftovers(Engine([later]), IMAGE)
+    container_smoke._remove_leftovers(Engine([later]), IMAGE)
     assert later.removed
 
 
 @pytest.mark.parametrize("owner", [None, ["elsewhere/1", "1", "1"], ["?"], ["a", "b", "c"]])
 def test_what_cannot_be_seen_from_here_stays(owner: list[str] | None) -> None:
     foreign = Container(labels(owner))
-    smoke._remove_leftovers(Engine([foreign]), IMAGE)
+    container_smoke._remove_leftovers(Engine([foreign]), IMAGE)
     assert not foreign.removed
 
 
 def test_one_that_another_test_has_removed_is_in_nobodys_way(ended: list[str]) -> None:
     first, second = Container(labels(ended), gone=True), Container(labels(ended))
-    smoke._remove_leftovers(Engine([first, second]), IMAGE)
+    container_smoke._remove_leftovers(Engine([first, second]), IMAGE)
     assert second.removed
 
 
 def test_a_container_is_labelled_as_ours() -> None:
-    labelled = smoke._options(Engine(), IMAGE, "1g", gpus=False, network="none")
+    labelled = container_smoke._options(Engine(), IMAGE, "1g", gpus=False, network="none")
     ours = Container(labelled["labels"])
-    smoke._remove_leftovers(Engine([ours]), IMAGE)
-    assert labelled["labels"][smoke.OWNER].split(" ") == processes.own_identity()
+    container_smoke._remove_leftovers(Engine([ours]), IMAGE)
+    assert labelled["labels"][container_smoke.OWNER].split(" ") == processes.own_identity()
     assert not ours.removed
 
 
@@ -121,7 +121,7 @@ def test_files_that_are_given_can_be_read_by_any_user(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("curves")
     (tmp_path / "kept").write_text("kept")
     container = Receiving()
-    files = smoke.Files(expect=tmp_path / "link", baseline=tmp_path / "kept", verb="compare")
+    files = container_smoke.Files(expect=tmp_path / "link", baseline=tmp_path / "kept", verb="compare")
     files.copy_in(container)
     assert container.given == {
         "/tmp/provision-inputs/expected.json": (0o644, b"curves"),
@@ -131,15 +131,15 @@ def test_files_that_are_given_can_be_read_by_any_user(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_tried_by_who_asks_for_it(tmp_path: Path) -> None:
-    assert smoke.Files().mounts == {}
-    assert smoke.Files(folder=tmp_path).mounts["user"] == f"{os.getuid()}:{os.getgid()}"
+    assert container_smoke.Files().mounts == {}
+    assert container_smoke.Files(folder=tmp_path).mounts["user"] == f"{os.getuid()}:{os.getgid()}"
 
 
 def test_a_baseline_that_cannot_be_kept_is_named_and_the_old_one_stays(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / smoke.BASELINE).write_text("new")
+    (tmp_path / "out" / container_smoke.BASELINE).write_text("new")
     (tmp_path / "kept").mkdir()
     with pytest.raises(OSError) as caught:
-        smoke.Files(baseline=tmp_path / "kept", verb="save").take_saved(tmp_path / "out")
+        container_smoke.Files(baseline=tmp_path / "kept", verb="save").take_saved(tmp_path / "out")
     assert caught.value.filename == str(tmp_path / "kept")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "out"]

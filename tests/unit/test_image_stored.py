@@ -17,9 +17,23 @@ from typing import Any
 
 import pytest
 
-from provision.errors import IntegrityError, InvalidSpec, ProvisionError, Taken, ToolMissing
-from provision.model import Image, Layer
-from provision.pipeline.image import bases, exporting, inspecting, layers, loading, oci, stored
+from provision.core.errors import (
+    IntegrityError,
+    InvalidSpec,
+    ProvisionError,
+    Taken,
+    ToolMissing,
+)
+from provision.core.types import Image, Layer
+from provision.image import (
+    base_archive,
+    base_images,
+    base_inspection,
+    docker_load,
+    exporter,
+    layers,
+    oci_layout,
+)
 from tests.unit.test_image_layers import archive, digest, ignore
 
 ENVIRONMENT = ["PATH=/bin", "LANG=C"]
@@ -62,12 +76,12 @@ def layout(folder: Path, *, nested: bool = False, platforms: tuple[str, ...] = (
 
     rows = []
     for platform in platforms:
-        parts = [put(layer, oci.LAYER) for layer in LAYERS]
-        manifest = {"schemaVersion": 2, "mediaType": oci.MANIFEST, "config": put(config(platform), oci.CONFIG), "layers": parts}
+        parts = [put(layer, oci_layout.LAYER) for layer in LAYERS]
+        manifest = {"schemaVersion": 2, "mediaType": oci_layout.MANIFEST, "config": put(config(platform), oci_layout.CONFIG), "layers": parts}
         given = {"platform": {"os": "linux", "architecture": platform}} if len(platforms) > 1 else {}
-        rows.append(put(json.dumps(manifest).encode(), oci.MANIFEST, **given))
+        rows.append(put(json.dumps(manifest).encode(), oci_layout.MANIFEST, **given))
     if nested:
-        rows = [put(json.dumps({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}).encode(), oci.INDEX)]
+        rows = [put(json.dumps({"schemaVersion": 2, "mediaType": oci_layout.INDEX, "manifests": rows}).encode(), oci_layout.INDEX)]
     if name:
         rows[0]["annotations"] = {"org.opencontainers.image.ref.name": name}
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": rows}))
@@ -100,25 +114,25 @@ def test_a_base_on_disk_is_read_whole(tmp_path: Path, kind: str) -> None:
         with tarfile.open(tmp_path / "base.tar", "w:gz" if kind == "gzip" else "w") as whole:
             whole.add(folder, ".")
         reference = f"oci-archive:{tmp_path / 'base.tar'}"
-    base = stored.find_base(reference)
+    base = base_archive.find_base(reference)
     assert (base.digest, base.environment) == (digest(config()), tuple(ENVIRONMENT))
     assert base.reference == ("lab:12" if kind != "platforms" else base.digest)
     assert layers_of(base, tmp_path / "blobs") == LAYERS
 
 
 def test_the_place_of_a_base_is_not_in_its_name(tmp_path: Path) -> None:
-    assert stored.find_base(f"oci:{layout(tmp_path / 'a', name=None)}").reference == digest(config())
+    assert base_archive.find_base(f"oci:{layout(tmp_path / 'a', name=None)}").reference == digest(config())
 
 
 @pytest.mark.parametrize("tags", [5, True, "lab:12", {"lab:12": 1}, [5, None], []])
 def test_an_archive_whose_tags_are_none_is_read_by_its_digest(tmp_path: Path, tags: object) -> None:
-    base = stored.find_base(f"docker-archive:{docker_archive(tmp_path / 'base.tar', tags)}")
+    base = base_archive.find_base(f"docker-archive:{docker_archive(tmp_path / 'base.tar', tags)}")
     assert (base.reference, layers_of(base, tmp_path / "blobs")) == (digest(config()), LAYERS)
 
 
 def broken(folder: Path, what: str) -> str:
     made = layout(folder / "base", platforms=("arm64",) if what == "platform" else ("amd64",))
-    blob = oci.blob(made, digest(LAYERS[1]))
+    blob = oci_layout.blob(made, digest(LAYERS[1]))
     if what == "nothing":
         return f"oci:{folder / 'nowhere'}"
     if what == "lacks":
@@ -127,9 +141,9 @@ def broken(folder: Path, what: str) -> str:
         (made / "index.json").write_text("{")
     if what == "manifest":
         row = json.loads((made / "index.json").read_text())["manifests"][0]
-        oci.blob(made, row["digest"]).write_text("{}")
+        oci_layout.blob(made, row["digest"]).write_text("{}")
     if what == "config":
-        oci.blob(made, digest(config())).write_bytes(config().replace(b"LANG=C", b"LANG=D"))
+        oci_layout.blob(made, digest(config())).write_bytes(config().replace(b"LANG=C", b"LANG=D"))
     if what == "archive":
         (folder / "file").write_bytes(b"no archive")
         return f"docker-archive:{folder / 'file'}"
@@ -155,7 +169,7 @@ def broken(folder: Path, what: str) -> str:
 )
 def test_what_is_no_whole_base_is_refused(tmp_path: Path, what: str, error: type[ProvisionError], words: str) -> None:
     with pytest.raises(error, match=words):
-        stored.find_base(broken(tmp_path, what))
+        base_archive.find_base(broken(tmp_path, what))
 
 
 GOOD = {"os": "linux", "architecture": "amd64", "rootfs": {"diff_ids": [digest(LAYERS[0])]}}
@@ -182,7 +196,7 @@ def test_documents_of_an_archive_that_say_nothing(tmp_path: Path, document: obje
     members = ("l.tar", LAYERS[0]), ("c.json", json.dumps(document).encode()), ("manifest.json", json.dumps(manifest).encode())
     (tmp_path / "x.tar").write_bytes(archive(*members))
     with pytest.raises(IntegrityError, match=r"is not a whole image|is no JSON object"):
-        stored.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
+        base_archive.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
 
 
 ZEROS = "sha256:" + "0" * 64
@@ -195,16 +209,16 @@ ZEROS = "sha256:" + "0" * 64
         {},
         {"manifests": None},
         {"manifests": [5]},
-        {"manifests": [{"mediaType": oci.MANIFEST}]},
-        {"manifests": [{"mediaType": oci.MANIFEST, "digest": 5}]},
-        {"manifests": [{"mediaType": oci.MANIFEST, "digest": ZEROS, "platform": {"os": "linux"}}]},
-        {"manifests": [{"mediaType": oci.MANIFEST, "digest": ZEROS, "platform": 5}]},
+        {"manifests": [{"mediaType": oci_layout.MANIFEST}]},
+        {"manifests": [{"mediaType": oci_layout.MANIFEST, "digest": 5}]},
+        {"manifests": [{"mediaType": oci_layout.MANIFEST, "digest": ZEROS, "platform": {"os": "linux"}}]},
+        {"manifests": [{"mediaType": oci_layout.MANIFEST, "digest": ZEROS, "platform": 5}]},
     ],
 )
 def test_an_index_that_says_nothing(tmp_path: Path, index: object) -> None:
     (layout(tmp_path / "x") / "index.json").write_text(json.dumps(index))
     with pytest.raises((IntegrityError, InvalidSpec), match=r"not a whole image|linux/None"):
-        stored.find_base(f"oci:{tmp_path / 'x'}")
+        base_archive.find_base(f"oci:{tmp_path / 'x'}")
 
 
 def test_a_document_without_an_end_is_not_read(tmp_path: Path) -> None:
@@ -217,7 +231,7 @@ def test_a_document_without_an_end_is_not_read(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(IntegrityError, match=r"manifest\.json is larger than any such document"):
-            stored.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
+            base_archive.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
@@ -235,9 +249,9 @@ def test_names_that_cost_memory_are_no_archive(tmp_path: Path, kind: bytes, size
     content = long_names(kind, size, count)
     (tmp_path / "x.tar").write_bytes(content)
     with pytest.raises(IntegrityError, match="cannot be read as an archive"):
-        stored.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
+        base_archive.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
     with pytest.raises(IntegrityError, match="is no archive"):
-        inspecting.check("evil", [tmp_path / "x.tar"], "2.28")
+        base_inspection.check("evil", [tmp_path / "x.tar"], "2.28")
     with pytest.raises(IntegrityError, match="cannot be read"):
         layers.write_base([content], [ZEROS], tmp_path, ignore)
 
@@ -245,17 +259,17 @@ def test_names_that_cost_memory_are_no_archive(tmp_path: Path, kind: bytes, size
 def test_an_archive_that_breaks_off_in_its_compression(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(gzip.compress(archive(("manifest.json", os.urandom(9000))))[:-4000])
     with pytest.raises(IntegrityError, match="cannot be read as an archive"):
-        stored.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
+        base_archive.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
 
 
 def test_a_flipped_bit_in_a_layer_is_refused(tmp_path: Path) -> None:
     made = layout(tmp_path / "base")
-    blob = oci.blob(made, digest(LAYERS[0]))
+    blob = oci_layout.blob(made, digest(LAYERS[0]))
     content = bytearray(blob.read_bytes())
     content[600] ^= 1
     blob.write_bytes(content)
     with pytest.raises(IntegrityError, match="does not hold its layer"):
-        layers_of(stored.find_base(f"oci:{made}"), tmp_path / "blobs")
+        layers_of(base_archive.find_base(f"oci:{made}"), tmp_path / "blobs")
 
 
 @pytest.fixture
@@ -271,10 +285,10 @@ def image(tmp_path: Path) -> Image:
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
 def test_what_is_written_is_the_image_and_can_be_a_base_again(image: Image, tmp_path: Path, kind: str) -> None:
-    to = exporting.output(f"{kind}:{tmp_path / 'out' / 'toy'}")
+    to = exporter.output(f"{kind}:{tmp_path / 'out' / 'toy'}")
     for _ in range(2):  # the second replaces the first
-        exporting.export(image, to, Silent())
-    base = stored.find_base(str(to))
+        exporter.export(image, to, Silent())
+    base = base_archive.find_base(str(to))
     assert base.digest == image.image_id
     assert base.reference == ("provision/toy:1" if kind == "docker-archive" else "lab:12")
     assert layers_of(base, tmp_path / "blobs") == LAYERS
@@ -283,23 +297,23 @@ def test_what_is_written_is_the_image_and_can_be_a_base_again(image: Image, tmp_
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
 def test_what_is_written_has_the_names_that_were_asked_for(image: Image, tmp_path: Path, kind: str) -> None:
-    to = exporting.output(f"{kind}:{tmp_path / 'toy'}")
-    exporting.export(image, to, Silent(), ["lab.org:5000/ml/toy:2"])
-    base = stored.find_base(str(to))
+    to = exporter.output(f"{kind}:{tmp_path / 'toy'}")
+    exporter.export(image, to, Silent(), ["lab.org:5000/ml/toy:2"])
+    base = base_archive.find_base(str(to))
     assert (base.reference, base.digest) == ("lab.org:5000/ml/toy:2", image.image_id)
-    exporting.export(image, to, Silent(), ["lab/toy:2", "lab/toy:latest"])
+    exporter.export(image, to, Silent(), ["lab/toy:2", "lab/toy:latest"])
     if kind == "oci":
         rows = json.loads((tmp_path / "toy" / "index.json").read_bytes())["manifests"]
-        assert [row["annotations"][oci.NAME] for row in rows] == ["lab/toy:2", "lab/toy:latest"]
+        assert [row["annotations"][oci_layout.NAME] for row in rows] == ["lab/toy:2", "lab/toy:latest"]
         assert {row["digest"] for row in rows} == {image.manifest_digest}
-    assert stored.find_base(str(to)).digest == image.image_id  # one image, whatever it is called
+    assert base_archive.find_base(str(to)).digest == image.image_id  # one image, whatever it is called
 
 
 @pytest.mark.parametrize(
     "text,name", [("toy", "toy:latest"), ("ml/toy:2.3-cuda_12", "ml/toy:2.3-cuda_12"), ("Host.lab:5000/toy", "Host.lab:5000/toy:latest")]
 )
 def test_names_of_images(text: str, name: str) -> None:
-    assert bases.name_of(text) == name
+    assert base_images.name_of(text) == name
 
 
 @pytest.mark.parametrize(
@@ -307,13 +321,13 @@ def test_names_of_images(text: str, name: str) -> None:
 )
 def test_what_is_no_name_of_an_image(text: str) -> None:
     with pytest.raises(InvalidSpec, match="is no name for an image"):
-        bases.name_of(text)
+        base_images.name_of(text)
 
 
 def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) -> None:
     sums = set()
     for name in ("a", "b"):
-        exporting.export(image, exporting.output(f"oci-archive:{tmp_path / name}"), Silent())
+        exporter.export(image, exporter.output(f"oci-archive:{tmp_path / name}"), Silent())
         sums.add(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
     assert len(sums) == 1
     with tarfile.open(fileobj=io.BytesIO((tmp_path / "a").read_bytes())) as whole:
@@ -326,10 +340,10 @@ def test_an_image_whose_config_sets_nothing_is_known_by_its_layers(image: Image,
     document = {**json.loads(config()), "config": said}
     content = json.dumps(document).encode()
     mine = replace(image, image_id=digest(content))
-    oci.blob(image.layout, mine.image_id).write_bytes(content)
+    oci_layout.blob(image.layout, mine.image_id).write_bytes(content)
     there = {"RootFS": {"Layers": [layer.digest for layer in image.layers]}, "Config": {"Env": None, "Labels": {}, "User": ""}}
-    assert loading.is_same(there, mine)
-    assert not loading.is_same({**there, "Config": {"User": "root"}}, mine)
+    assert docker_load.is_same(there, mine)
+    assert not docker_load.is_same({**there, "Config": {"User": "root"}}, mine)
 
 
 def test_what_is_no_image_is_never_replaced(image: Image, tmp_path: Path) -> None:
@@ -337,14 +351,14 @@ def test_what_is_no_image_is_never_replaced(image: Image, tmp_path: Path) -> Non
     (tmp_path / "home" / "thesis.tex").write_text("years")
     for place in (f"oci:{tmp_path / 'home'}", f"docker-archive:{tmp_path / 'home'}"):
         with pytest.raises(Taken, match="is there and is no"):
-            exporting.export(image, exporting.output(place), Silent())
+            exporter.export(image, exporter.output(place), Silent())
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
 
 
 def test_a_layout_of_several_images_is_never_replaced(image: Image, tmp_path: Path) -> None:
     several = layout(tmp_path / "several", platforms=("amd64", "arm64"))
     with pytest.raises(Taken, match="a layout of several images"):
-        exporting.export(image, exporting.output(f"oci:{several}"), Silent())
+        exporter.export(image, exporter.output(f"oci:{several}"), Silent())
     assert len(json.loads((several / "index.json").read_bytes())["manifests"]) == 2
 
 
@@ -389,7 +403,7 @@ def test_a_layout_that_may_hold_more_than_an_image_stays(image: Image, tmp_path:
     there(tmp_path / "there")
     before = contents(tmp_path / "there")
     with pytest.raises(Taken, match=words):
-        exporting.export(image, exporting.output(f"oci:{tmp_path / 'there'}"), Silent())
+        exporter.export(image, exporter.output(f"oci:{tmp_path / 'there'}"), Silent())
     assert contents(tmp_path / "there") == before
 
 
@@ -398,16 +412,16 @@ def test_a_place_where_a_file_system_is_mounted_stays_one(image: Image, tmp_path
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "disk")
     with pytest.raises(Taken, match=r"is where a file system is mounted.*Name a folder in it"):
-        exporting.export(image, exporting.output(f"oci:{tmp_path / 'disk'}"), Silent())
+        exporter.export(image, exporter.output(f"oci:{tmp_path / 'disk'}"), Silent())
     assert not list((tmp_path / "disk").iterdir())
-    exporting.export(image, exporting.output(f"oci:{tmp_path / 'disk' / 'toy'}"), Silent())
+    exporter.export(image, exporter.output(f"oci:{tmp_path / 'disk' / 'toy'}"), Silent())
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["toy"]
 
 
 def test_an_empty_folder_is_a_place_for_a_layout(image: Image, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    exporting.export(image, exporting.output(f"oci:{tmp_path / 'empty'}"), Silent())
-    assert stored.find_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
+    exporter.export(image, exporter.output(f"oci:{tmp_path / 'empty'}"), Silent())
+    assert base_archive.find_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
 
 
 def test_what_killed_runs_had_written_of_an_archive_goes(image: Image, tmp_path: Path) -> None:
@@ -416,23 +430,23 @@ def test_what_killed_runs_had_written_of_an_archive_goes(image: Image, tmp_path:
     names = [f".toy.tar.{pid}.new" for pid in (gone.pid, os.getpid(), os.getppid())] + [".toy.tar.new", f".other.{gone.pid}.new"]
     for name in names:
         (tmp_path / name).write_bytes(b"half")
-    exporting.export(image, exporting.output(f"oci-archive:{tmp_path / 'toy.tar'}"), Silent())
+    exporter.export(image, exporter.output(f"oci-archive:{tmp_path / 'toy.tar'}"), Silent())
     assert {path.name for path in tmp_path.iterdir()} == {"image", "toy.tar", *names[2:]}
 
 
 @pytest.mark.parametrize("text", ["", "oci", "oci:", "registry:x", "docker:x"])
 def test_places_that_are_none(text: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a place for an image"):
-        exporting.output(text)
+        exporter.output(text)
 
 
 def test_a_place_that_holds_more_than_a_layout_stays(image: Image, tmp_path: Path) -> None:
     to = tmp_path / "out"
-    exporting.export(image, exporting.output(f"oci:{to}"), Silent())
-    exporting.export(image, exporting.output(f"oci:{to}"), Silent())
+    exporter.export(image, exporter.output(f"oci:{to}"), Silent())
+    exporter.export(image, exporter.output(f"oci:{to}"), Silent())
     (to / "lab.sif").write_text("Apptainer's")
     with pytest.raises(Taken, match=r"holds more than an image layout, lab\.sif"):
-        exporting.export(image, exporting.output(f"oci:{to}"), Silent())
+        exporter.export(image, exporter.output(f"oci:{to}"), Silent())
     assert (to / "lab.sif").read_text() == "Apptainer's"
 
 
@@ -444,7 +458,7 @@ def test_a_place_that_is_a_link_stays_one(image: Image, tmp_path: Path, kind: st
     (folder / "scratch").mkdir()
     (folder / "link").symlink_to("scratch/out")
     for _ in range(2):
-        exporting.export(image, exporting.output(f"{kind}:{folder / 'link'}"), Silent())
+        exporter.export(image, exporter.output(f"{kind}:{folder / 'link'}"), Silent())
         assert (folder / "link").is_symlink()
     assert [path.name for path in (folder / "scratch").iterdir()] == ["out"]
     assert not list(folder.glob(".*"))

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import ToolFailed, Unreachable
-from provision.inside.smoke.launcher import free_port
-from provision.pipeline.image.registry import answers
-from provision.pipeline.image.registry.places import target
-from provision.pipeline.image.registry.talking import Registry
+from provision.core.errors import ToolFailed, Unreachable
+from provision.image.registry import responses
+from provision.image.registry.client import Registry
+from provision.image.registry.reference import target
+from provision_runtime.smoke.launcher import free_port
 
 Reply = tuple[int, dict[str, str]]
 
@@ -110,7 +110,7 @@ def test_each_host_that_we_are_sent_to_is_asked_through_its_own_proxy(
 def test_a_host_that_we_are_sent_to_and_that_does_not_answer_is_named_without_what_lets_one_in(
     serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], monkeypatch: pytest.MonkeyPatch, signed: str
 ) -> None:
-    monkeypatch.setattr(answers, "PAUSE_S", 0)
+    monkeypatch.setattr(responses, "PAUSE_S", 0)
     bucket = f"127.0.0.1:{free_port()}"
     registry, asked = serve(lambda path: (307, {"Location": f"http://{bucket}/blob?{signed}"}))
     said = f"^{bucket}, where the registry {registry} sends for its files, does not answer"
@@ -119,7 +119,7 @@ def test_a_host_that_we_are_sent_to_and_that_does_not_answer_is_named_without_wh
     details = caught.value.details or ""
     assert "/blob" in details
     assert not [word for word in ("secret", "sig", "X-Amz", "name") if word in details]
-    assert len(asked) == answers.TRIES
+    assert len(asked) == responses.TRIES
 
 
 def test_a_registry_in_capitals_is_the_same_one() -> None:
@@ -130,10 +130,10 @@ def test_a_registry_in_capitals_is_the_same_one() -> None:
 def test_a_time_that_is_none_is_not_waited_for(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
     paused: list[float] = []
     monkeypatch.setattr(time, "sleep", paused.append)
-    answers.rest(1, answers.Answer(status=429, reason="", url="", headers={"Retry-After": later}, content=b""))
+    responses.rest(1, responses.Answer(status=429, reason="", url="", headers={"Retry-After": later}, content=b""))
     assert paused == [1.0]
 
 
 def test_words_without_an_end_are_shown_as_they_are() -> None:
-    deep = answers.Answer(status=403, reason="", url="", headers={}, content=b"[" * 200_000)
-    assert "[[[[" in (answers.refused(target("lab:5000/a:1"), "look", deep).details or "")
+    deep = responses.Answer(status=403, reason="", url="", headers={}, content=b"[" * 200_000)
+    assert "[[[[" in (responses.refused(target("lab:5000/a:1"), "look", deep).details or "")

@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from provision.pipeline.image import tar
+from provision.image import tar
 
 
 def read(archive: bytes) -> list[tarfile.TarInfo]:

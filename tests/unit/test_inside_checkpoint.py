@@ -18,33 +18,34 @@ from typing import Any
 
 import pytest
 
-from provision.inside import fs
-from provision.inside.checkpoint import (
+from provision_runtime import fs
+from provision_runtime.checkpoint import (
     CheckpointError,
     Doing,
     NoCheckpoint,
     NotCommitted,
-    comparing,
-    finding,
+    catalog,
+    compare,
+    disk_usage,
     hashes,
     latest,
     layout,
     list_steps,
-    loading,
+    loader,
     manifest,
     prune,
-    sharing,
     threads,
+    verification,
     verify,
-    verifying,
 )
-from provision.inside.checkpoint import path as checkpoint_path
-from provision.inside.checkpoint.assigning import assign
-from provision.inside.checkpoint.backends import FileBackend, file, open_root
-from provision.inside.checkpoint.items import OBJECT
-from provision.inside.checkpoint.saving import checked_step
-from provision.inside.checkpoint.writing import BIG
-from provision.inside.ranks import Ranks
+from provision_runtime.checkpoint import path as checkpoint_path
+from provision_runtime.checkpoint.assigning import assign
+from provision_runtime.checkpoint.backends import FileBackend, open_root
+from provision_runtime.checkpoint.backends import local as file
+from provision_runtime.checkpoint.items import OBJECT
+from provision_runtime.checkpoint.saver import checked_step
+from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.comm.ranks import Ranks
 from tests.checkpoints import big, save
 from tests.table import Table
 
@@ -69,14 +70,14 @@ def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
     assert [one.folder for one in made] == ["step-000000000007"] * 2
     assert names(tmp_path) == ["latest", "step-000000000007"]
     assert contents(tmp_path / "step-000000000007") == {**shards[0], **shards[1]}
-    assert finding.read_manifest(open_root(tmp_path), "step-000000000007").world_size == 2
+    assert catalog.read_manifest(open_root(tmp_path), "step-000000000007").world_size == 2
 
 
 def test_what_did_not_change_is_a_link_and_prune_leaves_it(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     made = save(tmp_path, 2, {"a": big("a"), "b": big("c")})
     assert (made.done.written, made.done.linked) == (BIG, BIG)
-    held = finding.read_manifest(open_root(tmp_path), "step-000000000002").objects["a"].file
+    held = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["a"].file
     assert (tmp_path / "step-000000000002" / held).stat().st_nlink == 2
     assert prune(tmp_path, keep=1).removed == ("step-000000000001",)
     assert verify(tmp_path) == []
@@ -93,7 +94,7 @@ def test_of_many_small_things_only_those_that_changed_are_written(tmp_path: Path
     third = {**second, **{f"n{index}": b"z%d" % index * 400 for index in range(600)}}
     save(tmp_path, 3, third)
     assert contents(tmp_path / "step-000000000003") == third
-    kept = sum(entry.size for entry in finding.read_manifest(open_root(tmp_path), "step-000000000003").files)
+    kept = sum(entry.size for entry in catalog.read_manifest(open_root(tmp_path), "step-000000000003").files)
     assert kept < 2 * sum(map(len, third.values()))
 
 
@@ -174,7 +175,7 @@ def test_a_step_that_is_replaced_while_it_is_looked_for_is_found(tmp_path: Path)
                 (tmp_path / "latest").write_bytes(layout.pointer("step-000000000099"))
             return super().read(folder, name)
 
-    assert finding.latest(Moving(tmp_path)) == "step-000000000001.3"
+    assert catalog.latest(Moving(tmp_path)) == "step-000000000001.3"
 
 
 def test_where_one_rank_fails_all_are_told_and_nothing_is_left(tmp_path: Path) -> None:
@@ -246,13 +247,13 @@ def test_every_bit_of_latest_counts(tmp_path: Path) -> None:
         with pytest.raises(manifest.DamagedFile, match="/latest is damaged: it is not what a save wrote"):
             checkpoint_path(tmp_path)
     assert [(damage.file, damage.tensors) for damage in verify(tmp_path)] == [("latest", ())]
-    folders, damage = loading.choose(backend, "latest", loading.PREVIOUS)
+    folders, damage = loader.choose(backend, "latest", loader.PREVIOUS)
     assert damage is not None
     assert folders == ["step-000000000300", "step-000000000200", "step-000000000100"]
     assert verify(tmp_path, step=200) == []  # by its number it is found all the same
-    assert finding.latest(backend) == "step-000000000300"
+    assert catalog.latest(backend) == "step-000000000300"
     assert save(tmp_path, 400, {"a": b"400"}).folder == Path(checkpoint_path(tmp_path)).name
-    assert finding.read_manifest(backend, "step-000000000400").parent == "step-000000000300"
+    assert catalog.read_manifest(backend, "step-000000000400").parent == "step-000000000300"
 
 
 def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
@@ -265,18 +266,18 @@ def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_passed_over(tmp_path:
             (tmp_path / names[step] / manifest.NAME).write_bytes(b"{}")
 
     damage(300)  # made before 200, whose parent it is
-    assert loading.choose(backend, "latest", loading.PREVIOUS)[0] == [names[step] for step in (400, 200, 300, 100)]
+    assert loader.choose(backend, "latest", loader.PREVIOUS)[0] == [names[step] for step in (400, 200, 300, 100)]
     (tmp_path / "latest").unlink()
-    assert loading.chosen(backend, "latest") == names[400]
+    assert loader.chosen(backend, "latest") == names[400]
     damage(400)
-    assert loading.chosen(backend, "latest") == names[400]
+    assert loader.chosen(backend, "latest") == names[400]
     assert [(damage.folder, damage.file) for damage in verify(tmp_path)] == [(names[400], manifest.NAME)]
-    assert loading.choose(backend, 400, loading.PREVIOUS)[0] == [names[step] for step in (400, 200, 300, 100)]
-    assert finding.latest(backend) == names[200]  # what a save goes on from
+    assert loader.choose(backend, 400, loader.PREVIOUS)[0] == [names[step] for step in (400, 200, 300, 100)]
+    assert catalog.latest(backend) == names[200]  # what a save goes on from
 
 
 def test_truncated_missing_extra_and_swapped_files_are_told(whole: Path) -> None:
-    found = finding.read_manifest(open_root(whole.parent), whole.name).objects
+    found = catalog.read_manifest(open_root(whole.parent), whole.name).objects
     alone_in_file, packed = whole / found["a"].file, whole / found["b"].file
     (whole / "extra").touch()
     assert [(damage.file, damage.problem) for damage in verify(whole.parent)] == [("extra", "it is not in the manifest")]
@@ -348,17 +349,17 @@ def test_a_checkpoint_that_cannot_be_read_is_neither_counted_nor_removed_by_prun
 def test_of_shared_files_only_the_last_name_frees_bytes(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     save(tmp_path, 2, {"a": big("a"), "b": big("c")})
-    alone = finding.read_manifest(open_root(tmp_path), "step-000000000001").objects["b"].file
+    alone = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["b"].file
     (tmp_path / "copy").hardlink_to(tmp_path / "step-000000000001" / alone)
     backend = open_root(tmp_path)
-    usages = {str(name): sharing.usage(backend, str(name)) for name in finding.committed(backend)}
+    usages = {str(name): disk_usage.usage(backend, str(name)) for name in catalog.committed(backend)}
     sizes = {folder: [path.stat().st_size for path in (tmp_path / folder).iterdir()] for folder in usages}
     small = {folder: sum(size for size in sizes[folder] if size < BIG) for folder in usages}
-    assert sharing.total(usages.values()) == 3 * BIG + sum(small.values())
+    assert disk_usage.total(usages.values()) == 3 * BIG + sum(small.values())
     first, second = usages
-    assert sharing.freed(usages, [first]) == small[first]  # a is in the other checkpoint, b outside
-    assert sharing.freed(usages, [second]) == small[second] + BIG
-    assert sharing.freed(usages, [first, second]) == 2 * BIG + sum(small.values())
+    assert disk_usage.freed(usages, [first]) == small[first]  # a is in the other checkpoint, b outside
+    assert disk_usage.freed(usages, [second]) == small[second] + BIG
+    assert disk_usage.freed(usages, [first, second]) == 2 * BIG + sum(small.values())
 
 
 def test_what_several_ranks_hold_is_written_by_one_of_them_and_evenly() -> None:
@@ -375,7 +376,7 @@ def test_what_several_ranks_hold_is_written_by_one_of_them_and_evenly() -> None:
 def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     folder = tmp_path / "step-000000000001"
-    held = {name: folder / at.file for name, at in finding.read_manifest(open_root(tmp_path), folder.name).objects.items()}
+    held = {name: folder / at.file for name, at in catalog.read_manifest(open_root(tmp_path), folder.name).objects.items()}
     held["a"].write_bytes(b"x" * BIG)  # found by its hash, once it was looked at
     held["b"].write_bytes(big("b")[:-1])  # seen by its size, at once
     assert {damage.file for damage in verify(tmp_path)} == {path.name for path in held.values()}
@@ -387,9 +388,9 @@ def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_pa
 def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(tmp_path: Path, without_xxhash: None) -> None:
     save(tmp_path, 1, {"a": big("a"), "small": b"s"})
     backend = open_root(tmp_path)
-    folder = finding.latest(backend)
+    folder = catalog.latest(backend)
     assert folder is not None
-    records = finding.read_manifest(backend, folder).objects
+    records = catalog.read_manifest(backend, folder).objects
     if backend.has(folder, records["a"].file, 0, [memoryview(big("a"))]) is None:
         pytest.skip("this file system does not say what lies in its cache")
     for record in records.values():
@@ -437,7 +438,7 @@ def test_few_files_are_open_and_every_one_is_synced(tmp_path: Path, monkeypatch:
         assert names(tmp_path) == []
     else:
         made = save(tmp_path, 1, contents)
-        held = finding.read_manifest(open_root(tmp_path), made.folder).files
+        held = catalog.read_manifest(open_root(tmp_path), made.folder).files
         assert sorted(synced) == sorted(entry.name for entry in held if entry.name.endswith(".distcp"))
         assert 4 < most <= 4 + 3 + threads.WORKERS
     assert open_below(tmp_path) == 0
@@ -469,7 +470,7 @@ def test_with_xxhash_a_file_has_both_hashes_and_without_it_one(tmp_path: Path, m
 
     def told(step: int) -> list[tuple[str, str | None]]:
         folder = tmp_path / f"step-{step:012}"
-        held = finding.read_manifest(open_root(tmp_path), folder.name).files
+        held = catalog.read_manifest(open_root(tmp_path), folder.name).files
         contents = [(folder / entry.name).read_bytes() for entry in held]
         assert [entry.sha256 for entry in held] == [hashlib.sha256(content).hexdigest() for content in contents]
         return [(xxhash.xxh128_hexdigest(content), entry.xxh128) for entry, content in zip(held, contents)]
@@ -505,26 +506,26 @@ def test_checkpoints_go_on_where_xxhash_is_installed_or_removed(tmp_path: Path, 
         monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
         made = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
         assert made.done.written == BIG * (2 if step == 1 else 1)
-        own = finding.read_manifest(open_root(tmp_path), made.folder)
+        own = catalog.read_manifest(open_root(tmp_path), made.folder)
         entries = {name: entry for name, record in own.records() for entry in own.files if entry.name == record.file}
         assert (entries["b"].xxh128 is not None) == has
         assert (entries["a"].xxh128 is not None) == (has or step > 1), "who reads it with xxhash says it for all"
         assert [verify(tmp_path, step=earlier) for earlier in range(1, step + 1)] == [[]] * step
-        content = finding.read_manifest(open_root(tmp_path), made.folder)
+        content = catalog.read_manifest(open_root(tmp_path), made.folder)
         for quickly in (False, True):
-            assert verifying.check(open_root(tmp_path), made.folder, content, content.files, quickly=quickly) == []
+            assert verification.check(open_root(tmp_path), made.folder, content, content.files, quickly=quickly) == []
 
 
 def test_where_the_hashes_of_a_manifest_contradict_each_other_the_content_is_written_anew(tmp_path: Path) -> None:
     pytest.importorskip("xxhash")
     made = save(tmp_path, 1, {"a": big("a")})
-    content = finding.read_manifest(open_root(tmp_path), made.folder)
+    content = catalog.read_manifest(open_root(tmp_path), made.folder)
     wrong = dataclasses.replace(content, files=(dataclasses.replace(content.files[0], xxh128="0" * 32),))
     (tmp_path / made.folder / manifest.NAME).write_bytes(manifest.dumps(wrong))
     second = save(tmp_path, 2, {"a": big("a")})
     assert second.done.written == BIG
-    content = finding.read_manifest(open_root(tmp_path), second.folder)
-    assert verifying.check(open_root(tmp_path), second.folder, content, content.files, quickly=True) == []
+    content = catalog.read_manifest(open_root(tmp_path), second.folder)
+    assert verification.check(open_root(tmp_path), second.folder, content, content.files, quickly=True) == []
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -540,12 +541,12 @@ def test_damage_is_found_by_either_hash(tmp_path: Path, monkeypatch: pytest.Monk
     there = pytest.importorskip("xxhash").xxh3_128
     made = save(tmp_path, 1, {"a": big("a")})
     backend = open_root(tmp_path)
-    content = finding.read_manifest(backend, made.folder)
+    content = catalog.read_manifest(backend, made.folder)
     file = tmp_path / made.folder / content.files[0].name
     file.write_bytes(big("a")[:-1] + b"x")
     monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
-    [quick] = verifying.check(backend, made.folder, content, content.files, quickly=True)
-    [thorough] = verifying.check(backend, made.folder, content, content.files)
+    [quick] = verification.check(backend, made.folder, content, content.files, quickly=True)
+    [thorough] = verification.check(backend, made.folder, content, content.files)
     assert quick.problem == f"its {'XXH128' if has else 'SHA-256'} is not the committed one"
     assert thorough.problem == "its SHA-256 is not the committed one"
 
@@ -565,7 +566,7 @@ def test_a_manifest_from_before_there_was_xxh128_is_read(tmp_path: Path, without
     assert save(tmp_path, 2, {"a": big("a")}).done.linked == BIG
     state(4)
     with pytest.raises(manifest.OtherSchema, match="has schema 4; this code reads 2 and 3"):
-        finding.read_manifest(open_root(tmp_path), made.folder)
+        catalog.read_manifest(open_root(tmp_path), made.folder)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -587,7 +588,7 @@ def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
             return super().has(folder, name, offset, parts)
 
     backend = Late(tmp_path)
-    held = finding.read_manifest(backend, "step-000000000001").objects
+    held = catalog.read_manifest(backend, "step-000000000001").objects
     if backend.has("step-000000000001", held["small"].file, 0, [memoryview(b"s")]) is None:
         pytest.skip("this file system does not say what lies in its cache")
     (tmp_path / "step-000000000001" / held["a"].file).write_bytes(big("a")[:-1] + b"x")
@@ -600,9 +601,9 @@ def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
 
 
 def test_a_save_that_fails_does_not_make_damaged_files_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "NOWAIT", None)  # or the last save would see it by itself
+    monkeypatch.setattr(compare, "NOWAIT", None)  # or the last save would see it by itself
     save(tmp_path, 1, {"a": big("a")})
-    held = finding.read_manifest(open_root(tmp_path), "step-000000000001").objects["a"].file
+    held = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["a"].file
     (tmp_path / "step-000000000001" / held).write_bytes(big("a")[:-1] + b"x")
     assert [damage.file for damage in verify(tmp_path)] == [held]
 
@@ -624,13 +625,13 @@ def test_what_a_file_has_in_the_cache_is_compared_to_the_last_byte(tmp_path: Pat
     with path.open("rb") as file:
 
         def has(offset: int, *parts: bytes | bytearray) -> bool | None:
-            return comparing.has_cached(file.fileno(), offset, [memoryview(part) for part in parts])
+            return compare.has_cached(file.fileno(), offset, [memoryview(part) for part in parts])
 
         if has(0, content) is None:
             pytest.skip("this file system does not say what lies in its cache")
         assert has(0, content[:100], bytearray(content[100:-1]), content[-1:])
         assert has(256, bytearray(content[256:]))
-        for at in (0, comparing.READ - 1, comparing.READ, len(content) - 1):
+        for at in (0, compare.READ - 1, compare.READ, len(content) - 1):
             changed = bytearray(content)
             changed[at] ^= 1
             assert has(0, changed) is False

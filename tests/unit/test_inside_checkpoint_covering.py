@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from provision.inside.checkpoint import covering
-from provision.inside.checkpoint.manifest import Record
+from provision_runtime.checkpoint import covering
+from provision_runtime.checkpoint.manifest import Record
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 

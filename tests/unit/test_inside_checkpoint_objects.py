@@ -10,14 +10,24 @@ from typing import Any
 
 import pytest
 
-from provision.inside.checkpoint import CheckpointError, NotCommitted, finding, latest, layout, list_steps, manifest, prune, verify
-from provision.inside.checkpoint.backends import Backend, FileBackend, ObjectBackend, open_root
-from provision.inside.checkpoint.backends.stores import Store
-from provision.inside.checkpoint.commit import commit
-from provision.inside.checkpoint.items import OBJECT, Item, Plan
-from provision.inside.checkpoint.outcome import Committed
-from provision.inside.checkpoint.writing import BIG
-from provision.inside.ranks import Ranks, alone
+from provision_runtime.checkpoint import (
+    CheckpointError,
+    NotCommitted,
+    catalog,
+    latest,
+    layout,
+    list_steps,
+    manifest,
+    prune,
+    verify,
+)
+from provision_runtime.checkpoint.backends import Backend, FileBackend, ObjectBackend, open_root
+from provision_runtime.checkpoint.backends.fsspec_store import Store
+from provision_runtime.checkpoint.commit import commit
+from provision_runtime.checkpoint.items import OBJECT, Item, Plan
+from provision_runtime.checkpoint.progress import Committed
+from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.comm.ranks import Ranks, alone
 from tests.table import Table
 
 memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
@@ -44,13 +54,13 @@ def save(root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None =
 def contents(root: str, folder: str) -> dict[str, bytes]:
     """What a reader gets, through the references."""
     backend = open_root(root)
-    found = finding.read_manifest(backend, folder)
+    found = catalog.read_manifest(backend, folder)
     homes = {entry.name: entry.home or folder for entry in found.files}
     return {name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size] for name, at in found.objects.items()}
 
 
 def newest(root: str) -> dict[str, bytes]:
-    folder = finding.latest(open_root(root))
+    folder = catalog.latest(open_root(root))
     assert folder is not None
     return contents(root, folder)
 
@@ -74,7 +84,7 @@ def test_two_ranks_make_one_checkpoint_and_nothing_else(root: str) -> None:
     assert {one.folder for one in made} == set(open_root(root).folders())
     assert contents(root, made[0].folder) == {**shards[0], **shards[1]}
     assert (list_steps(root), latest(root), verify(root)) == ([7], 7, [])
-    listed = {f"{made[0].folder}/{entry.name}" for entry in finding.read_manifest(open_root(root), made[0].folder).files}
+    listed = {f"{made[0].folder}/{entry.name}" for entry in catalog.read_manifest(open_root(root), made[0].folder).files}
     assert objects(root) == {"latest", f"{made[0].folder}/{manifest.NAME}", *listed}
 
 
@@ -83,7 +93,7 @@ def test_what_did_not_change_is_a_reference_to_where_it_lies(root: str) -> None:
     save(root, 2, {"a": big("a"), "b": big("c")})
     third = save(root, 3, {"a": big("a"), "b": big("d")})
     assert (third.done.written, third.done.linked) == (BIG, BIG)
-    homes = {entry.home for entry in finding.read_manifest(open_root(root), third.folder).files}
+    homes = {entry.home for entry in catalog.read_manifest(open_root(root), third.folder).files}
     assert homes == {first.folder, None}
     assert newest(root) == {"a": big("a"), "b": big("d")}
 
@@ -103,12 +113,12 @@ def test_what_is_removed_leaves_what_others_need_until_they_are_removed_too(root
 def test_what_is_seen_to_be_damaged_after_it_was_referred_to_is_written(root: str) -> None:
     first = save(root, 1, {"a": big("a"), "b": big("b"), "small": b"s"})
     backend = open_root(root)
-    held = finding.read_manifest(backend, first.folder).objects
+    held = catalog.read_manifest(backend, first.folder).objects
     for name in ("a", "small"):
         memory.MemoryFileSystem().pipe_file(f"{root}/{first.folder}/{held[name].file}", b"x" * held[name].size)
     made = save(root, 2, {"a": big("a"), "b": big("b"), "small": b"s"}, progress=lambda _: verify(root, step=1))
     assert (made.done.written, made.done.linked) == (BIG + 1, BIG)
-    homes = {entry.name: entry.home for entry in finding.read_manifest(backend, made.folder).files}
+    homes = {entry.name: entry.home for entry in catalog.read_manifest(backend, made.folder).files}
     assert (homes[held["a"].file], homes[held["b"].file]) == (None, first.folder)
     assert verify(root) == []
 
@@ -151,7 +161,7 @@ def in_the_name_of(marker: str, **who: str) -> str:
 def begun(root: str, step: int, **who: str) -> str:
     """A save that ended after its first file."""
     backend = open_root(root)
-    parent = finding.latest(backend)
+    parent = catalog.latest(backend)
     marker = backend.begin(step, parent)
     theirs = in_the_name_of(marker, **who)
     store = memory.MemoryFileSystem()
@@ -201,7 +211,7 @@ def test_what_a_save_under_way_may_refer_to_is_kept_for_it(root: str) -> None:
 
 def test_a_file_that_vanishes_while_it_is_referred_to_ends_the_save(root: str) -> None:
     first = save(root, 1, {"a": big("a")})
-    [entry] = finding.read_manifest(open_root(root), first.folder).files
+    [entry] = catalog.read_manifest(open_root(root), first.folder).files
     ranks = alone()
 
     def exchange(name: str, payload: Any) -> list[Any]:
@@ -222,17 +232,17 @@ def test_where_a_manifest_cannot_be_read_no_file_is_deleted(root: str) -> None:
     memory.MemoryFileSystem().pipe_file(f"{root}/{damaged.folder}/{manifest.NAME}", b"{")
     before = objects(root)
     with pytest.warns(UserWarning, match=r"were left there: .*manifest\.json is damaged"):
-        open_root(root).remove(str(finding.committed(open_root(root))[0]))
+        open_root(root).remove(str(catalog.committed(open_root(root))[0]))
     assert len(before - objects(root)) == 1
     open_root(root).remove(damaged.folder)
-    assert {path.partition("/")[0] for path in objects(root)} == {"latest", str(finding.committed(open_root(root))[0])}
+    assert {path.partition("/")[0] for path in objects(root)} == {"latest", str(catalog.committed(open_root(root))[0])}
 
 
 def test_every_flipped_bit_is_told_by_the_name_of_its_file(root: str) -> None:
     first = save(root, 1, {"a": big("a"), "b": b"small"})
     second = save(root, 2, {"a": big("a"), "b": b"other"})
     store = memory.MemoryFileSystem()
-    places = {entry.name: entry.home or second.folder for entry in finding.read_manifest(open_root(root), second.folder).files}
+    places = {entry.name: entry.home or second.folder for entry in catalog.read_manifest(open_root(root), second.folder).files}
     assert set(places.values()) == {first.folder, second.folder}
     for name, home in {**places, manifest.NAME: second.folder}.items():
         content = store.cat_file(f"{root}/{home}/{name}")
@@ -286,7 +296,7 @@ def test_wherever_the_store_stops_answering_the_old_or_the_new_is_there(root: st
         last = save(place, 2, {"a": big("a")})
         prune(place, keep=1)
         assert unfinished(place) == []
-        homes = {entry.home for entry in finding.read_manifest(open_root(place), last.folder).files}
+        homes = {entry.home for entry in catalog.read_manifest(open_root(place), last.folder).files}
         assert {path.partition("/")[0] for path in objects(place) if "/" in path} == {last.folder, *homes} - {None}
         if went_well:
             break

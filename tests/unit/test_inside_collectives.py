@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inside.smoke import cpus, expected, timing, values
-from provision.inside.smoke.phases.collectives import hardware, judge, nccl_tests, operations, plan, summary
+from provision_runtime.smoke import cpu_share, test_values, timing
+from provision_runtime.smoke.bandwidth import judge, reference
+from provision_runtime.smoke.phases.collectives import hardware, nccl_tests, operations, plan, summary
 
 GIB = 1 << 30
 COLLECTIVES = (plan.ALWAYS, *plan.OTHERS)
@@ -72,19 +73,19 @@ def test_the_deviation_is_that_of_all_values(times: list[float]) -> None:
 # values whose sums are exact
 
 
-@given(st.sampled_from(sorted(values.EXACT)), st.integers(1, 5000))
+@given(st.sampled_from(sorted(test_values.EXACT)), st.integers(1, 5000))
 def test_sums_of_the_largest_values_are_exact(dtype: str, ranks: int) -> None:
-    most = values.largest(dtype, ranks)
+    most = test_values.largest(dtype, ranks)
     assert most & (most + 1) == 0  # a mask
-    assert ranks * most <= values.EXACT[dtype]
-    assert most == values.LARGEST or ranks * (2 * most + 1) > values.EXACT[dtype]  # as large as may be
+    assert ranks * most <= test_values.EXACT[dtype]
+    assert most == test_values.LARGEST or ranks * (2 * most + 1) > test_values.EXACT[dtype]  # as large as may be
 
 
 @pytest.mark.parametrize(
     ("dtype", "ranks", "most"), [("float32", 64, 1023), ("float16", 64, 31), ("bfloat16", 64, 3), ("bfloat16", 2, 127)]
 )
 def test_the_largest_value_shrinks_with_the_ranks(dtype: str, ranks: int, most: int) -> None:
-    assert values.largest(dtype, ranks) == most
+    assert test_values.largest(dtype, ranks) == most
 
 
 def test_too_many_ranks_for_a_type_are_an_answer() -> None:
@@ -161,7 +162,7 @@ def test_a_short_type_is_tried_at_the_largest_size_that_fits() -> None:
     ],
 )
 def test_ranks_per_core(seats: list[dict[str, Any]], per_core: float) -> None:
-    assert cpus.per_core(seats) == per_core
+    assert cpu_share.per_core(seats) == per_core
 
 
 # table
@@ -178,7 +179,7 @@ def test_one_rank_has_no_bus_and_no_verdict() -> None:
     (line,) = summary.table([row()], [[entry([1000.0])]])
     assert line["busbw_gb_s"] is None
     assert "busbw not applicable" in summary.in_words([line])
-    assert judge.verdict(line, expected.Hardware("NVIDIA H200", 1, 1), expected.load()).answer == "n = 1: not applicable"
+    assert judge.verdict(line, reference.Hardware("NVIDIA H200", 1, 1), reference.load()).answer == "n = 1: not applicable"
 
 
 def test_a_collective_that_works_only_out_of_place_says_so() -> None:
@@ -208,16 +209,16 @@ def test_a_wrong_sum_of_right_values_names_those_who_saw_it() -> None:
 # verdicts
 
 
-def curve(**changes: Any) -> expected.Curve:
-    return expected.Curve(**{"device": "NVIDIA X*", "ranks": 8, "points": ((GIB, 100.0),), **changes})
+def curve(**changes: Any) -> reference.Curve:
+    return reference.Curve(**{"device": "NVIDIA X*", "ranks": 8, "points": ((GIB, 100.0),), **changes})
 
 
 def judged(
     busbw: float | None, size: int = GIB, device: str = "NVIDIA X1", wires: tuple[tuple[str, float], ...] = (), backend: str = "nccl"
 ) -> judge.Verdict:
-    known = expected.Known((curve(),), wires)
+    known = reference.Known((curve(),), wires)
     line = {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": busbw}
-    return judge.verdict(line, expected.Hardware(device, 8, 1, backend=backend), known)
+    return judge.verdict(line, reference.Hardware(device, 8, 1, backend=backend), known)
 
 
 @given(st.floats(0.1, 1000))
@@ -241,11 +242,11 @@ def test_answers_that_are_no_findings() -> None:
 
 
 def test_a_finding_is_of_the_worst_line_and_says_by_what_it_is_judged() -> None:
-    known = expected.Known((curve(algorithm="ring", source="there"),))
+    known = reference.Known((curve(algorithm="ring", source="there"),))
     lines = [
         {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": rate} for size, rate in ((GIB, 85.0), (2 * GIB, 70.0))
     ]
-    answered, findings = judge.expectations(lines, expected.Hardware("NVIDIA X1", 8, 1), known)
+    answered, findings = judge.expectations(lines, reference.Hardware("NVIDIA X1", 8, 1), known)
     assert [line["judged"] for line in answered] == ["85% of what is expected", "70% of what is expected"]
     assert [(finding.id, finding.ranks) for finding in findings] == [("bandwidth-low", tuple(range(8)))]
     assert findings[0].message == (
@@ -255,10 +256,10 @@ def test_a_finding_is_of_the_worst_line_and_says_by_what_it_is_judged() -> None:
 
 def test_below_what_the_switch_reaches_the_advice_asks_for_the_switch() -> None:
     line = {"collective": "all_reduce", "dtype": "float32", "bytes": 4 * GIB, "busbw_gb_s": 367.6}
-    switched, ring = (expected.Hardware("NVIDIA H200", 8, 1, nvls=nvls) for nvls in (True, False))
-    (finding,) = judge.expectations([line], switched, expected.load())[1]
+    switched, ring = (reference.Hardware("NVIDIA H200", 8, 1, nvls=nvls) for nvls in (True, False))
+    (finding,) = judge.expectations([line], switched, reference.load())[1]
     assert (finding.id, finding.advice) == ("bandwidth-low", judge.NVLS_ADVICE)
-    assert judge.expectations([line], ring, expected.load())[1] == ()
+    assert judge.expectations([line], ring, reference.load())[1] == ()
 
 
 # what a backend does not have

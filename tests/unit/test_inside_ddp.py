@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from provision.inside.smoke.phases.ddp import gradients, loading, repeating, sampling, scaling
+from provision_runtime.smoke.phases.ddp import gradients, loading, repeating, sampling, scaling
 
 
 def shared_out(samples: int, ranks: int, seed: int) -> list[list[int]]:

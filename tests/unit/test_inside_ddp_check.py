@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from provision.inside import ddp_check
-from provision.inside.ranks import Ranks, alone
+from provision_runtime.comm.ranks import Ranks, alone
+from provision_runtime.facts import ddp_check
 from tests.table import Table
 
 MODEL: list[ddp_check.Entry] = [

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inside.smoke import contamination, drift, expectation, options, outcome, phases, place, session, surroundings
-from provision.inside.smoke.findings import CATALOG
-from provision.inside.smoke.outcome import Finding
+from provision_runtime.smoke import options, outcome, phases, rank_env, session
+from provision_runtime.smoke.checks import contamination, drift, expectation, surroundings
+from provision_runtime.smoke.findings import CATALOG
+from provision_runtime.smoke.outcome import Finding
 
 SITE = "/prefix/lib/python3.11/site-packages"
 OWN = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
@@ -193,7 +194,7 @@ def test_rules_of_compatibility(gpu: tuple[int, int], code: tuple[int, int], oth
 
 # surroundings
 
-PLACE = place.Place(0, 2, 0, 2, "node1", 29500, "node1", False, "0", None)
+PLACE = rank_env.Place(0, 2, 0, 2, "node1", 29500, "node1", False, "0", None)
 
 
 def test_a_clean_host_has_no_findings() -> None:

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inside.smoke import baseline, expected
-from provision.inside.smoke.phases import compute
-from provision.inside.smoke.phases.collectives import judge
+from provision_runtime.smoke.bandwidth import baseline, judge, reference
+from provision_runtime.smoke.phases import compute
 
 MIB, GIB = 1 << 20, 1 << 30
-H200 = expected.Hardware("NVIDIA H200", 8, 1, nvls=True)
+H200 = reference.Hardware("NVIDIA H200", 8, 1, nvls=True)
 
 
-def curve(*points: tuple[int, float]) -> expected.Curve:
-    return expected.Curve("d", 8, tuple(sorted(points)))
+def curve(*points: tuple[int, float]) -> reference.Curve:
+    return reference.Curve("d", 8, tuple(sorted(points)))
 
 
 # between the points
@@ -45,7 +44,7 @@ def test_between_two_points_it_is_by_the_logarithm_of_the_size() -> None:
 
 
 def test_every_shipped_curve_names_its_source_and_grows() -> None:
-    known = expected.load()
+    known = reference.load()
     for each in known.curves:
         assert each.source
         assert each.condition
@@ -59,16 +58,16 @@ def test_every_shipped_curve_names_its_source_and_grows() -> None:
         (H200, "all_reduce", 512 * MIB, 450.29),
         (H200, "all_reduce", 16 * GIB, 482.26),
         (H200, "all_gather", 4 * GIB, 361.4),
-        (expected.Hardware("NVIDIA H200", 8, 1, nvls=False), "all_reduce", 4 * GIB, 367.61),
-        (expected.Hardware("NVIDIA H200", 4, 1, nvls=True), "all_reduce", 4 * GIB, 363.3),
-        (expected.Hardware("NVIDIA H200", 32, 4, "efa", nvls=True), "all_reduce", 4 * GIB, 364.87),
-        (expected.Hardware("NVIDIA A100-SXM4-80GB", 8, 1), "all_reduce", 16 * GIB, 234.89),
-        (expected.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce", 16 * GIB, 460),
-        (expected.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 16 * GIB, 35),
+        (reference.Hardware("NVIDIA H200", 8, 1, nvls=False), "all_reduce", 4 * GIB, 367.61),
+        (reference.Hardware("NVIDIA H200", 4, 1, nvls=True), "all_reduce", 4 * GIB, 363.3),
+        (reference.Hardware("NVIDIA H200", 32, 4, "efa", nvls=True), "all_reduce", 4 * GIB, 364.87),
+        (reference.Hardware("NVIDIA A100-SXM4-80GB", 8, 1), "all_reduce", 16 * GIB, 234.89),
+        (reference.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce", 16 * GIB, 460),
+        (reference.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 16 * GIB, 35),
     ],
 )
-def test_published_values_are_found_by_hardware(hardware: expected.Hardware, collective: str, size: int, gb_s: float) -> None:
-    found = expected.load().curve(hardware, collective)
+def test_published_values_are_found_by_hardware(hardware: reference.Hardware, collective: str, size: int, gb_s: float) -> None:
+    found = reference.load().curve(hardware, collective)
     assert found is not None
     assert found.at(size) == gb_s
 
@@ -76,15 +75,15 @@ def test_published_values_are_found_by_hardware(hardware: expected.Hardware, col
 @pytest.mark.parametrize(
     "hardware",
     [
-        expected.Hardware("NVIDIA L4", 8, 1),
-        expected.Hardware("NVIDIA H200", 3, 1, nvls=True),
-        expected.Hardware("NVIDIA H200", 32, 4, "mlx5_core", nvls=True),
-        expected.Hardware("cpu", 8, 1, backend="gloo"),
-        expected.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
+        reference.Hardware("NVIDIA L4", 8, 1),
+        reference.Hardware("NVIDIA H200", 3, 1, nvls=True),
+        reference.Hardware("NVIDIA H200", 32, 4, "mlx5_core", nvls=True),
+        reference.Hardware("cpu", 8, 1, backend="gloo"),
+        reference.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
     ],
 )
-def test_other_hardware_is_not_known(hardware: expected.Hardware) -> None:
-    assert expected.load().curve(hardware, "all_reduce") is None
+def test_other_hardware_is_not_known(hardware: reference.Hardware) -> None:
+    assert reference.load().curve(hardware, "all_reduce") is None
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_other_hardware_is_not_known(hardware: expected.Hardware) -> None:
     ],
 )
 def test_whether_the_switch_may_add_up(environment: dict[str, str], nccl: str | None, answer: bool) -> None:
-    assert expected.with_nvls(environment, nccl) is answer
+    assert reference.with_nvls(environment, nccl) is answer
 
 
 # a file of one's own
@@ -112,7 +111,7 @@ def written(path: Path, **changes: Any) -> Path:
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
-    (found,) = expected.load(written(tmp_path / "own.json", **{"from": "1MiB"})).curves
+    (found,) = reference.load(written(tmp_path / "own.json", **{"from": "1MiB"})).curves
     assert (found.points, found.from_bytes, found.collective) == (((MIB, 5.0), (16 * MIB, 8.5)), MIB, "all_reduce")
 
 
@@ -127,8 +126,8 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     ],
 )
 def test_a_curve_is_of_one_backend_named_or_the_devices_own(tmp_path: Path, device: str, named: str | None, fitting: list[str]) -> None:
-    known = expected.load(written(tmp_path / "own.json", device=device, backend=named))
-    answers = [backend for backend in ("nccl", "gloo") if known.curve(expected.Hardware(device, 2, 1, backend=backend), "all_reduce")]
+    known = reference.load(written(tmp_path / "own.json", device=device, backend=named))
+    answers = [backend for backend in ("nccl", "gloo") if known.curve(reference.Hardware(device, 2, 1, backend=backend), "all_reduce")]
     assert answers == fitting
 
 
@@ -147,8 +146,8 @@ def test_a_curve_is_of_one_backend_named_or_the_devices_own(tmp_path: Path, devi
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(expected.ExpectedUnreadable) as caught:
-        expected.load(written(tmp_path / "own.json", **changes))
+    with pytest.raises(reference.ExpectedUnreadable) as caught:
+        reference.load(written(tmp_path / "own.json", **changes))
     assert complaint in str(caught.value)
     assert "own.json" in str(caught.value)
 
@@ -156,10 +155,10 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, changes: dict[str, An
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "curves": []}', "not json"])
 def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.json").write_text(text)
-    with pytest.raises(expected.ExpectedUnreadable):
-        expected.load(tmp_path / "own.json")
-    with pytest.raises(expected.ExpectedUnreadable, match="No such file"):
-        expected.load(tmp_path / "absent.json")
+    with pytest.raises(reference.ExpectedUnreadable):
+        reference.load(tmp_path / "own.json")
+    with pytest.raises(reference.ExpectedUnreadable, match="No such file"):
+        reference.load(tmp_path / "absent.json")
 
 
 # baselines

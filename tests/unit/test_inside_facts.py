@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provision.inside import facts, libraries
+from provision_runtime.facts import environment, libraries
 
 MAPS = """\
 7f0000000000-7f0000001000 r--p 00000000 08:01 42  /prefix/lib/nvidia/nccl/lib/libnccl.so.2
@@ -60,7 +60,7 @@ def test_driver_version(text: str, version: str | None) -> None:
 
 def test_a_missing_torch_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    found = facts.collect()
+    found = environment.collect()
     assert found["torch"] is None
     assert found["error"].startswith("torch cannot be used: ")
     assert found["python"]["prefix"] == sys.prefix
@@ -80,7 +80,7 @@ def test_a_torch_that_crashes_at_import_is_an_answer(tmp_path: Path) -> None:
 
 def facts_of_child(folder: Path, torch_source: str) -> dict[str, Any]:
     (folder / "torch.py").write_text(torch_source)
-    command = [sys.executable, str(Path(facts.__file__).parent), "facts"]
+    command = [sys.executable, str(Path(environment.__file__).parents[1]), "facts"]
     child = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, check=False)
     assert child.returncode == 1
     return dict(json.loads(child.stdout))
@@ -90,7 +90,7 @@ def test_only_variables_of_interest_are_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("LD_LIBRARY_PATH", "/foreign")
     monkeypatch.setenv("MY_PASSWORD", "secret")
     monkeypatch.setenv("PROVISION_LOCK_HASH", "abc")
-    found = facts.about_host()
+    found = environment.about_host()
     assert found["environment"]["LD_LIBRARY_PATH"] == "/foreign"
     assert found["lock_hash"] == "abc"
     assert "secret" not in json.dumps(found)

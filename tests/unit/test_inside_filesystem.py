@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from provision.inside.smoke import folder
-from provision.inside.smoke.findings import CATALOG
-from provision.inside.smoke.outcome import Outcome
-from provision.inside.smoke.phases.filesystem import judging, locking, making, renaming, seeing
+from provision_runtime.smoke import folder
+from provision_runtime.smoke.findings import CATALOG
+from provision_runtime.smoke.outcome import Outcome
+from provision_runtime.smoke.phases.filesystem import judging, locking, making, renaming, seeing
 
 DISK = {"device": 1, "mount": {"point": "/", "type": "ext4", "source": "/dev/sda1", "options": "rw"}}
 SHARED = {"device": 2, "mount": {"point": "/shared", "type": "nfs4", "source": "server:/x", "options": "rw,nolock"}}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from provision.inside import fs
-from provision.inside.ranks import Ranks, alone
+from provision_runtime import fs
+from provision_runtime.comm.ranks import Ranks, alone
 from tests.table import Table
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.inside import health
+from provision_runtime.facts import health
 
 DRIVER = """
 int nvmlInit_v2(void) {{ return {init}; }}

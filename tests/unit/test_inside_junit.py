@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from provision.inside import junit
+from provision_runtime.report import junit
 from tests.evidence import finding, phase, report
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inside import limits
+from provision_runtime.facts import limits
 
 V2_HOST = """\
 24 30 0:22 / /proc rw,nosuid shared:12 - proc proc rw

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.inside.fs import mounts
+from provision_runtime.fs import mounts
 
 MOUNTINFO = """\
 21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inside import nccl
+from provision_runtime.facts import nccl
 
 CONF = "# of the site\nNCCL_IB_HCA=mlx5\nNCCL_P2P_DISABLE=1\n#NCCL_ALGO=Ring\nno setting\nNCCL_IB_HCA=later\n"
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inside import libraries, origins
+from provision_runtime.facts import libraries, origins
 
 SITE = "/prefix/lib/python3.11/site-packages"
 OWN = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
@@ -93,7 +93,7 @@ def test_what_pythonpath_brings_is_named_and_what_it_could_bring_too(tmp_path: P
     ask = f"""
 import sys
 sys.path.append({str(Path(__file__).parents[2])!r})
-from provision.inside import origins
+from provision_runtime.facts import origins
 print(origins.about_pythonpath())"""
     environment = {"PYTHONPATH": f"{folder}:{empty}:/not/there"}
 

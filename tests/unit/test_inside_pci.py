@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provision.inside import pci
+from provision_runtime.facts import pci
 
 
 def device(root: Path, address: str, vendor: str, kind: str, iommu: str | None) -> None:

@@ -15,26 +15,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inside import libraries, report
-from provision.inside.checkpoint import layout
-from provision.inside.smoke import (
-    calls,
-    clock,
-    ending,
+from provision_runtime.checkpoint import layout
+from provision_runtime.comm import processes
+from provision_runtime.comm import store as meeting
+from provision_runtime.facts import libraries
+from provision_runtime.report import model
+from provision_runtime.smoke import (
+    clock_skew as clock,
+)
+from provision_runtime.smoke import (
+    collective_log,
     findings,
     launcher,
-    meeting,
     options,
     outcome,
     peers,
-    place,
-    processes,
+    postmortem,
     progress,
     sockets,
     timing,
 )
-from provision.inside.smoke import phases as all_phases
-from provision.inside.smoke.phases import barrier, rendezvous
+from provision_runtime.smoke import phases as all_phases
+from provision_runtime.smoke import (
+    rank_env as place,
+)
+from provision_runtime.smoke.phases import barrier, rendezvous
 
 RANK_ENVIRONMENT = {
     "RANK": "1",
@@ -190,7 +195,7 @@ def test_an_outcome_survives_the_store() -> None:
 
 def test_every_rule_has_a_verdict_that_reports_know_and_says_what_to_do() -> None:
     for name, rule in findings.CATALOG.items():
-        assert rule.verdict in report.WORST_FIRST[:3], name
+        assert rule.verdict in model.WORST_FIRST[:3], name
         assert rule.meaning, name
         assert rule.advice, name
 
@@ -315,15 +320,15 @@ def test_at_the_end_of_a_phase_ranks_meet_however_many_meetings_they_had() -> No
 # calls
 
 
-def log_of(*names: str) -> calls.CallLog:
-    log = calls.CallLog()
+def log_of(*names: str) -> collective_log.CallLog:
+    log = collective_log.CallLog()
     for name in names:
         log.note(name)
     return log
 
 
-def differing(*logs: calls.CallLog) -> outcome.Finding | None:
-    return calls.compare({rank: log.latest() for rank, log in enumerate(logs)})
+def differing(*logs: collective_log.CallLog) -> outcome.Finding | None:
+    return collective_log.compare({rank: log.latest() for rank, log in enumerate(logs)})
 
 
 def test_ranks_with_the_same_calls_do_not_differ() -> None:
@@ -352,7 +357,7 @@ def test_one_changed_call_is_found_wherever_it_is_remembered(names: list[str], p
     changed = [*names[:place], "c", *names[place + 1 :]] if place < len(names) else [*names, "c"]
     logs = [log_of(*(changed if which == rank else names)) for which in range(3)]
     assert logs[rank].summary != logs[(rank + 1) % 3].summary
-    remembered = place >= len(names) - calls.REMEMBERED
+    remembered = place >= len(names) - collective_log.REMEMBERED
     found = differing(*logs)
     if remembered:
         assert found is not None
@@ -363,15 +368,15 @@ def test_one_changed_call_is_found_wherever_it_is_remembered(names: list[str], p
 # ending
 
 
-def at(phase: str, meetings: int, collectives: int, step: str = "barrier", site: str = "") -> ending.Position:
-    return ending.Position(phase, meetings, collectives, step, site)
+def at(phase: str, meetings: int, collectives: int, step: str = "barrier", site: str = "") -> postmortem.Position:
+    return postmortem.Position(phase, meetings, collectives, step, site)
 
 
 def known(
-    *standing: ending.Position | None, seen: str = "", fate: str = "", outcomes: dict[int, outcome.Outcome] | None = None
-) -> ending.Known:
+    *standing: postmortem.Position | None, seen: str = "", fate: str = "", outcomes: dict[int, outcome.Outcome] | None = None
+) -> postmortem.Known:
     """A word from every rank that has a position; of the others only the phase they were seen in and their fate."""
-    told = ending.Known()
+    told = postmortem.Known()
     for rank, position in enumerate(standing):
         if position is None:
             told.seen.update({rank: {"phase": seen, "host": "node1"}} if seen else {})
@@ -379,12 +384,12 @@ def known(
             continue
         said = (outcomes or {}).get(rank, outcome.Outcome())
         log = log_of(*["barrier"] * (position.collectives - 1), position.step).latest() if position.collectives else []
-        told.words[rank] = ending.describe("run", rank, "node1", "", position, log, said.as_json())
+        told.words[rank] = postmortem.describe("run", rank, "node1", "", position, log, said.as_json())
     return told
 
 
-def judged(told: ending.Known, world_size: int, cause: str = "deadline-passed") -> list[tuple[str, tuple[int, ...]]]:
-    return [(finding.id, finding.ranks) for finding in ending.judge(told, world_size, "did not end", cause)]
+def judged(told: postmortem.Known, world_size: int, cause: str = "deadline-passed") -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.id, finding.ranks) for finding in postmortem.judge(told, world_size, "did not end", cause)]
 
 
 def test_the_rank_behind_is_blamed() -> None:
@@ -444,10 +449,10 @@ def test_an_error_that_follows_from_another_collective_is_no_finding() -> None:
 
 
 def test_what_an_earlier_run_left_is_not_this_ones(tmp_path: Path) -> None:
-    word = ending.describe("earlier", 0, "node1", "", at("barrier", 1, 1), [], outcome.Outcome().as_json())
-    assert ending.leave_word(word, tmp_path, None) is False
-    assert ending.gather(None, tmp_path, 1, {}, "earlier").words[0]["run"] == "earlier"
-    assert ending.gather(None, tmp_path, 1, {}, "this").words == {}
+    word = postmortem.describe("earlier", 0, "node1", "", at("barrier", 1, 1), [], outcome.Outcome().as_json())
+    assert postmortem.leave_word(word, tmp_path, None) is False
+    assert postmortem.gather(None, tmp_path, 1, {}, "earlier").words[0]["run"] == "earlier"
+    assert postmortem.gather(None, tmp_path, 1, {}, "this").words == {}
 
 
 def test_nobody_is_blamed_when_all_are_in_one_place() -> None:
@@ -463,9 +468,9 @@ def test_a_rank_that_reaches_only_the_disk_lost_its_link() -> None:
 
 
 def test_the_failing_phase_is_that_of_the_last_rank() -> None:
-    assert ending.failing_phase(known(at("rendezvous", 0, 1), at("facts", 0, 0)), "rendezvous") == "facts"
-    assert ending.failing_phase(known(at("rendezvous", 0, 1), None, seen="facts"), "rendezvous") == "facts"
-    assert ending.failing_phase(ending.Known(), "rendezvous") == "rendezvous"
+    assert postmortem.failing_phase(known(at("rendezvous", 0, 1), at("facts", 0, 0)), "rendezvous") == "facts"
+    assert postmortem.failing_phase(known(at("rendezvous", 0, 1), None, seen="facts"), "rendezvous") == "facts"
+    assert postmortem.failing_phase(postmortem.Known(), "rendezvous") == "rendezvous"
 
 
 # processes
@@ -589,8 +594,8 @@ def test_releases_that_hang_with_a_device_id_do_not_get_one(version: str, expect
 # progress
 
 
-def empty_report() -> report.Report:
-    return report.Report("", 0.0, "gloo", "cpu", 2, ["node1"], "quick", [], {}, progress.with_pending([], options.PHASES))
+def empty_report() -> model.Report:
+    return model.Report("", 0.0, "gloo", "cpu", 2, ["node1"], "quick", [], {}, progress.with_pending([], options.PHASES))
 
 
 def test_an_unfinished_report_is_unknown_and_never_a_success() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import provision.inside
+import provision_runtime
 
-FOLDER = Path(str(provision.inside.__file__)).parent
+FOLDER = Path(str(provision_runtime.__file__)).parent
 OLDEST = (3, 8)
 
 
@@ -29,7 +29,7 @@ def test_it_runs_from_a_copy_in_any_place(tmp_path: Path) -> None:
 
 
 def test_it_runs_as_a_module_of_the_package() -> None:
-    assert run("-m", "provision.inside", "smoke", "--help").returncode == 0
+    assert run("-m", "provision_runtime", "smoke", "--help").returncode == 0
 
 
 def test_its_own_folder_does_not_shadow_modules(tmp_path: Path) -> None:

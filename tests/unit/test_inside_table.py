@@ -10,7 +10,7 @@ import termios
 
 import pytest
 
-from provision.inside import table
+from provision_runtime.report import table
 from tests.evidence import finding, phase
 
 LONG = "torch 2.3.1+cu121, CUDA 12.1, NCCL 2.20.5, Python 3.11.7 (rehearsal on Gloo/CPU: no GPU here)"

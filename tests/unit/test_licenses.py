@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.pipeline.licenses import licenses
+from provision.core.sbom.licenses import licenses
 
 
 def wheel(prefix: Path, name: str, *headers: str) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
-from provision import conda
-from provision.errors import CheckFailed, IntegrityError, InvalidSpec
-from provision.model import LockedPackage, Manager, Resolution
-from provision.pipeline import lock, matrix, spec
-from provision.pipeline.lock import writing
+from provision import lockfile, resolver
+from provision.adapters import conda
+from provision.core.errors import CheckFailed, IntegrityError, InvalidSpec
+from provision.core.types import LockedPackage, Manager, Resolution
+from provision.lockfile import conda_lock_v1_writer
+from provision.resolver import spec
 from tests.conftest import ROOT
 from tests.integration import records
 from tests.records import alias, make_channel, record
@@ -48,7 +49,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_read(tmp_path: Path) -> None:
-    found = lock.read(write(tmp_path, LOCK.replace("SHA", "a" * 64)))
+    found = lockfile.read(write(tmp_path, LOCK.replace("SHA", "a" * 64)))
     assert (found.python_from, found.portable, found.inputs_sha256, found.content_hash) == ("host", False, "feed", "abc")
     python = found.find("python")
     assert python and (python.build, python.depends, python.filename) == ("host_0", ("__glibc >=2.36",), "python-3.11.7-host_0.conda")
@@ -58,7 +59,7 @@ def test_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sha", ["", "abc", "g" * 64, "A" * 64])
 def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha: str) -> None:
     with pytest.raises(IntegrityError, match="python has no well-formed sha256"):
-        lock.read(write(tmp_path, LOCK.replace("SHA", f"'{sha}'")))
+        lockfile.read(write(tmp_path, LOCK.replace("SHA", f"'{sha}'")))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha: str) -> None:
 )
 def test_what_is_not_a_lock_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml"):
-        lock.read(write(tmp_path, text))
+        lockfile.read(write(tmp_path, text))
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -81,7 +82,7 @@ def test_a_damaged_lock_is_a_lock_or_refused(tmp_path: Path, data: strategies.Da
     path = tmp_path / "conda-lock.yml"
     path.write_bytes(raw)
     with contextlib.suppress(IntegrityError):
-        found = lock.read(path)
+        found = lockfile.read(path)
         assert found.platform in found.platforms and all(len(package.sha256) == 64 for package in found.packages)
 
 
@@ -121,24 +122,24 @@ package:
 
 def test_a_lock_is_seen_from_one_of_its_platforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, TWO)
-    found = lock.read(path, "linux-aarch64")
+    found = lockfile.read(path, "linux-aarch64")
     assert (found.platform, found.content_hash, found.platforms) == ("linux-aarch64", "def", ("linux-64", "linux-aarch64"))
     assert [(package.version, package.build, package.platform) for package in found.packages] == [("2", "py_0", "linux-aarch64")]
     assert (found.channels, found.as_of, found.solver) == (("conda-forge",), "2025-01-31", None)
     for machine, platform in (("aarch64", "linux-aarch64"), ("x86_64", "linux-64"), ("riscv64", "linux-64")):
         monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
-        assert lock.read(path).platform == platform
+        assert lockfile.read(path).platform == platform
 
 
 def test_a_platform_that_a_lock_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, LOCK.replace("SHA", "a" * 64))
     with pytest.raises(InvalidSpec, match=r"locks nothing for linux-aarch64\. It is for linux-64\. Name the platform in spec\.yml"):
-        lock.read(path, "linux-aarch64")
+        lockfile.read(path, "linux-aarch64")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(InvalidSpec, match="lab is for linux-64, and this machine is linux-aarch64: it can be locked here, but not made"):
-        lock.require_here("lab", ["linux-64"])
+        lockfile.require_here("lab", ["linux-64"])
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    lock.require_here("lab", ["linux-64"])
+    lockfile.require_here("lab", ["linux-64"])
 
 
 ENVIRONMENT = "channels: [conda-forge, nodefaults]\ndependencies: [python=3.11, pip: [six]]\n"
@@ -150,20 +151,20 @@ subdirs:
 
 
 def test_inputs_of_several_platforms() -> None:
-    found = lock.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"))
+    found = lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"))
     assert list(found.machines) == ["linux-64", "linux-aarch64"]
     assert found.machines["linux-64"] == (("__cuda", "12.1"), ("__glibc", "2.17"))
     assert (found.conda, found.pip, found.channels) == (("python=3.11",), ("six",), ("conda-forge",))
-    dated = lock.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"), as_of="2025-01-31")
-    assert dated.sha256 != found.sha256 == lock.inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
+    dated = lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"), as_of="2025-01-31")
+    assert dated.sha256 != found.sha256 == lockfile.inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
 
 
 def test_the_name_is_no_part_of_what_is_locked() -> None:
-    one, other = (lock.inputs(f"name: {name}\n{ENVIRONMENT}", MACHINES, Path("envs/lab")) for name in ("lab", "copy"))
-    assert one.sha256 == other.sha256 == lock.inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
+    one, other = (lockfile.inputs(f"name: {name}\n{ENVIRONMENT}", MACHINES, Path("envs/lab")) for name in ("lab", "copy"))
+    assert one.sha256 == other.sha256 == lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
     assert one.former_sha256 != other.former_sha256
-    assert lock.content_hashes(one) == lock.content_hashes(other)  # conda-lock's
-    assert one.sha256 != lock.inputs(f"name: lab\n{ENVIRONMENT.replace('3.11', '3.12')}", MACHINES, Path("envs/lab")).sha256
+    assert lockfile.content_hashes(one) == lockfile.content_hashes(other)  # conda-lock's
+    assert one.sha256 != lockfile.inputs(f"name: lab\n{ENVIRONMENT.replace('3.11', '3.12')}", MACHINES, Path("envs/lab")).sha256
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_the_name_is_no_part_of_what_is_locked() -> None:
 )
 def test_a_machine_that_no_solver_would_understand(machines: str, words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
-        lock.inputs(ENVIRONMENT, machines, Path("envs/lab"))
+        lockfile.inputs(ENVIRONMENT, machines, Path("envs/lab"))
 
 
 @pytest.mark.parametrize(
@@ -192,11 +193,11 @@ def test_a_machine_that_no_solver_would_understand(machines: str, words: str) ->
 )
 def test_a_hand_edit_that_would_be_read_in_two_ways(environment: str, machines: str, words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
-        lock.check(lock.inputs(environment, machines, Path("envs/lab")), Path("envs/lab"))
+        lockfile.check(lockfile.inputs(environment, machines, Path("envs/lab")), Path("envs/lab"))
 
 
 def resolution(**asked: object) -> Resolution:
-    return matrix.resolve(spec.combine({}, asked, name=""))
+    return resolver.resolve(spec.combine({}, asked, name=""))
 
 
 def package(name: str, version: str, build: str = "") -> LockedPackage:
@@ -208,20 +209,20 @@ def package(name: str, version: str, build: str = "") -> LockedPackage:
 
 def test_guard_accepts_the_build_asked_for() -> None:
     cuda = resolution(torch="2.3", cuda="12.1")
-    lock.guard([package("torch", "2.3.1"), package("nvidia-nccl-cu12", "2.20.5")], cuda)
+    lockfile.guard([package("torch", "2.3.1"), package("nvidia-nccl-cu12", "2.20.5")], cuda)
     cpu = resolution(torch="2.13", cpu=True)
-    lock.guard([package("torch", "2.13.0+cpu")], cpu)
+    lockfile.guard([package("torch", "2.13.0+cpu")], cpu)
     channel = resolution(torch="2.3", cuda="12.1", source="pytorch")
-    lock.guard([package("pytorch", "2.3.1", "py3.11_cuda12.1_cudnn8.9.2_0")], channel)
+    lockfile.guard([package("pytorch", "2.3.1", "py3.11_cuda12.1_cudnn8.9.2_0")], channel)
     forge = resolution(torch="2.6", cuda="12.6")
-    lock.guard([package("pytorch", "2.6.0", "cuda126_generic_py311_h1_200")], forge)
+    lockfile.guard([package("pytorch", "2.6.0", "cuda126_generic_py311_h1_200")], forge)
 
 
 def test_guard_knows_a_wheel_without_cuda() -> None:
     """The index's default wheels for aarch64 were CPU builds until CUDA 13; nothing in their name says so."""
     bare = dataclasses.replace(package("torch", "2.9.1"), depends=("numpy",), platform="linux-aarch64")
     with pytest.raises(CheckFailed, match=r"CUDA 12\.8 was asked for, .* it is a build for CPUs.*linux-aarch64"):
-        lock.guard([bare, package("nvidia-nccl-cu12", "2.27.5")], resolution(torch="2.9", cuda="12.8"))
+        lockfile.guard([bare, package("nvidia-nccl-cu12", "2.27.5")], resolution(torch="2.9", cuda="12.8"))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_guard_knows_a_wheel_without_cuda() -> None:
 )
 def test_guard_refuses_and_names_the_record(asked: dict[str, object], packages: list[tuple[str, ...]], words: str) -> None:
     with pytest.raises(CheckFailed, match=words):
-        lock.guard([package(*row) for row in packages], resolution(**asked))
+        lockfile.guard([package(*row) for row in packages], resolution(**asked))
 
 
 TORCH = [
@@ -281,10 +282,10 @@ FILES = (
 def test_guard_says_why_another_build_was_chosen(tmp_path: Path, torch: str, dependencies: str, cuda: str | None, words: str) -> None:
     make_channel(tmp_path / "lab", {"linux-64": TORCH})
     texts = [text.replace("DEPENDENCIES", dependencies).replace("CUDA", f", __cuda: '{cuda}'" if cuda else "") for text in FILES]
-    wanted = lock.inputs(texts[0], texts[1], Path("envs/lab"))
+    wanted = lockfile.inputs(texts[0], texts[1], Path("envs/lab"))
     asked = resolution(torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False)
     with pytest.raises(CheckFailed, match=rf"CUDA 12\.6 was asked for.*cpu_generic_py311_h1_0\.conda.*{words}"):
-        lock.solve(wanted, asked, solver=conda.Solver(alias(tmp_path)))
+        lockfile.solve(wanted, asked, solver=conda.Solver(alias(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -302,7 +303,7 @@ def test_guard_says_why_another_build_was_chosen(tmp_path: Path, torch: str, dep
     ],
 )
 def test_two_requirements_for_one_package_are_both_held(depends: list[str], held: dict[str, str]) -> None:
-    assert writing._dependencies(dataclasses.replace(package("x", "1", "0"), depends=tuple(depends))) == held
+    assert conda_lock_v1_writer._dependencies(dataclasses.replace(package("x", "1", "0"), depends=tuple(depends))) == held
 
 
 VERSIONS = ("3.10.4", "3.10.9", "3.11.2", "4.0")
@@ -323,7 +324,7 @@ BUILDS = ("0_cp311", "1_cp311", "0_pypy")
 def test_what_is_held_of_several_requirements_is_met_by_what_meets_each(bounds: list[tuple[str, str]]) -> None:
     texts = [f"{version or '*'} {build}" if build else version for version, build in bounds]
     package_of_it = dataclasses.replace(package("x", "1", "0"), depends=tuple(f"y {text}".strip() for text in texts))
-    held = f"y {writing._dependencies(package_of_it)['y']}".strip()
+    held = f"y {conda_lock_v1_writer._dependencies(package_of_it)['y']}".strip()
     for version, build in itertools.product(VERSIONS, BUILDS):
         there = {"y": conda.Candidate(name="y", version=version, build=build)}
         alone = not any(conda.unsatisfied([f"y {text}".strip()], there) for text in texts)

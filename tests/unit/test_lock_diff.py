@@ -5,17 +5,17 @@ from typing import Any
 
 import yaml
 
-from provision.console import compared_lines
-from provision.pipeline import lock
+from provision import lockfile
+from provision.cli.console import compared_lines
 from tests.unit.test_lock_verify import FORGE, conda_entry, entry, sound, wheel_entry
 
 
-def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> lock.Compared:
+def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> lockfile.Compared:
     found = []
     for name, content in (("old.yml", before), ("new.yml", after)):
         (tmp_path / name).write_text(yaml.safe_dump(content))
-        found.append(lock.contents(tmp_path / name))
-    return lock.diff(found[0], found[1], ("old", "new"))
+        found.append(lockfile.contents(tmp_path / name))
+    return lockfile.diff(found[0], found[1], ("old", "new"))
 
 
 def test_the_same_lock_twice(tmp_path: Path) -> None:

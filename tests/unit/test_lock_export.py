@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from provision.errors import IntegrityError, InvalidSpec
-from provision.pipeline import lock
+from provision import lockfile
+from provision.core.errors import IntegrityError, InvalidSpec
 from tests.unit.test_lock_verify import SHA, conda_entry, entry, sound, wheel_entry
 
 if sys.version_info >= (3, 11):
@@ -44,24 +44,24 @@ def ugly() -> dict[str, Any]:
 
 
 @pytest.fixture
-def contents(tmp_path: Path) -> lock.Contents:
+def contents(tmp_path: Path) -> lockfile.Contents:
     return written(tmp_path, ugly())
 
 
-def written(folder: Path, content: dict[str, Any]) -> lock.Contents:
-    path = folder / lock.FILE
+def written(folder: Path, content: dict[str, Any]) -> lockfile.Contents:
+    path = folder / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    return lock.contents(path)
+    return lockfile.contents(path)
 
 
-def names(contents: lock.Contents, *managers: str) -> set[str]:
-    return {one.name for one in lock.selected(contents, "linux-64") if one.manager in managers}
+def names(contents: lockfile.Contents, *managers: str) -> set[str]:
+    return {one.name for one in lockfile.selected(contents, "linux-64") if one.manager in managers}
 
 
-def test_requirements_name_every_wheel_with_its_hash(contents: lock.Contents) -> None:
+def test_requirements_name_every_wheel_with_its_hash(contents: lockfile.Contents) -> None:
     from packaging.requirements import Requirement
 
-    text = lock.export(contents, "lab", "requirements", "linux-64")
+    text = lockfile.export(contents, "lab", "requirements", "linux-64")
     lines = text.replace("\\\n", "").splitlines()[1:]
     parsed = [Requirement(line.partition(" --hash=")[0].strip()) for line in lines]
     assert {one.name for one in parsed} == names(contents, "pip")
@@ -71,8 +71,8 @@ def test_requirements_name_every_wheel_with_its_hash(contents: lock.Contents) ->
 
 
 @pytest.mark.parametrize("kind,manager", [("requirements", "conda"), ("pylock", "conda"), ("explicit", "pip")])
-def test_what_a_formats_readers_do_not_get_is_told(contents: lock.Contents, kind: lock.Format, manager: str) -> None:
-    missing, notes = lock.left_out(contents, kind, "linux-64")
+def test_what_a_formats_readers_do_not_get_is_told(contents: lockfile.Contents, kind: lockfile.Format, manager: str) -> None:
+    missing, notes = lockfile.left_out(contents, kind, "linux-64")
     assert {one.name for one in missing} == names(contents, manager) | {"pytest"}
     assert next(iter(sorted(names(contents, manager)))) in notes[0]
     assert notes[1:] == ["left out, as of another category (dev): pytest 8.0"]
@@ -81,32 +81,32 @@ def test_what_a_formats_readers_do_not_get_is_told(contents: lock.Contents, kind
 @pytest.mark.parametrize(
     "kind,manager,advice", [("requirements", "conda", "explicit"), ("pylock", "conda", "explicit"), ("explicit", "pip", "pylock")]
 )
-def test_an_export_of_nothing_says_so(tmp_path: Path, kind: lock.Format, manager: str, advice: str) -> None:
+def test_an_export_of_nothing_says_so(tmp_path: Path, kind: lockfile.Format, manager: str, advice: str) -> None:
     content = sound()
     content["package"] = [one for one in content["package"] if one["manager"] == manager]
-    _, notes = lock.left_out(written(tmp_path, content), kind, "linux-64")
+    _, notes = lockfile.left_out(written(tmp_path, content), kind, "linux-64")
     assert "names nothing to install" in notes[1] and advice in notes[1]
 
 
 @pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
 @pytest.mark.parametrize("channel", ["https://me@lab.invalid:SECRET@host.invalid/t/TOKEN/lab", "https://host.invalid/t/TOKEN"])
-def test_a_bill_of_materials_opens_no_channel(tmp_path: Path, kind: lock.Format, channel: str) -> None:
+def test_a_bill_of_materials_opens_no_channel(tmp_path: Path, kind: lockfile.Format, channel: str) -> None:
     content = ugly()
     entry(content, "_libgcc_mutex")["url"] = f"{channel}/linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2#{'a' * 32}"
     entry(content, "mine")["url"] = "https://me:SECRET@host.invalid/mine-1.0-py3-none-any.whl?signature=TOKEN"
-    text = lock.export(written(tmp_path, content), "lab", kind, "linux-64")
+    text = lockfile.export(written(tmp_path, content), "lab", kind, "linux-64")
     assert "SECRET" not in text and "TOKEN" not in text and "https://host.invalid/mine-1.0-py3-none-any.whl" in text
 
 
 @pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
-def test_a_bill_of_materials_leaves_only_other_categories_out(contents: lock.Contents, kind: lock.Format) -> None:
-    assert [one.name for one in lock.left_out(contents, kind, "linux-64")[0]] == ["pytest"]
+def test_a_bill_of_materials_leaves_only_other_categories_out(contents: lockfile.Contents, kind: lockfile.Format) -> None:
+    assert [one.name for one in lockfile.left_out(contents, kind, "linux-64")[0]] == ["pytest"]
 
 
-def test_pylock_is_what_the_standard_says(contents: lock.Contents) -> None:
+def test_pylock_is_what_the_standard_says(contents: lockfile.Contents) -> None:
     from packaging.pylock import Pylock
 
-    read = Pylock.from_dict(tomllib.loads(lock.export(contents, "lab", "pylock", "linux-64")))
+    read = Pylock.from_dict(tomllib.loads(lockfile.export(contents, "lab", "pylock", "linux-64")))
     read.validate()
     assert {one.name for one in read.packages} == names(contents, "pip")
     vision = next(one for one in read.packages if one.name == "torchvision")
@@ -116,11 +116,11 @@ def test_pylock_is_what_the_standard_says(contents: lock.Contents) -> None:
     assert str(read.requires_python) == "==3.11.*"
 
 
-def test_cyclonedx_is_valid_and_whole(contents: lock.Contents) -> None:
+def test_cyclonedx_is_valid_and_whole(contents: lockfile.Contents) -> None:
     validation = pytest.importorskip("cyclonedx.validation.json")
     from cyclonedx.schema import SchemaVersion
 
-    text = lock.export(contents, "lab", "cyclonedx", "linux-64", licenses=licenses(contents))
+    text = lockfile.export(contents, "lab", "cyclonedx", "linux-64", licenses=licenses(contents))
     assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
     assert {one["name"] for one in document["components"]} == names(contents, "conda", "pip")
@@ -137,12 +137,12 @@ def test_cyclonedx_is_valid_and_whole(contents: lock.Contents) -> None:
     assert needs[by_name["torch"]["purl"]] == sorted([by_name["numpy"]["purl"], by_name["filelock"]["purl"]])
 
 
-def test_spdx_is_valid_and_whole(contents: lock.Contents, tmp_path: Path) -> None:
+def test_spdx_is_valid_and_whole(contents: lockfile.Contents, tmp_path: Path) -> None:
     parsing = pytest.importorskip("spdx_tools.spdx.parser.parse_anything")
     from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
     path = tmp_path / "lab.spdx.json"
-    path.write_text(lock.export(contents, "lab", "spdx", "linux-64", licenses=licenses(contents)))
+    path.write_text(lockfile.export(contents, "lab", "spdx", "linux-64", licenses=licenses(contents)))
     document = parsing.parse_file(str(path))
     assert validate_full_spdx_document(document) == []
     assert {one.name for one in document.packages} == names(contents, "conda", "pip") | {"lab"}
@@ -155,7 +155,7 @@ def test_spdx_is_valid_and_whole(contents: lock.Contents, tmp_path: Path) -> Non
     assert by_name["torchvision"].external_references[0].locator == "pkg:pypi/torchvision@0.18.1%2Bcu121"
 
 
-def licenses(contents: lock.Contents) -> dict[str, str]:
+def licenses(contents: lockfile.Contents) -> dict[str, str]:
     said = {"numpy": "bsd-3-clause", "torch": "BSD, as we like it", "filelock": "MIT AND LicenseRef-Lab-Own"}
     return {one.url: said[one.name] for one in contents.entries if one.name in said}
 
@@ -163,7 +163,7 @@ def licenses(contents: lock.Contents) -> dict[str, str]:
 def test_explicit_is_what_conda_lock_renders(tmp_path: Path) -> None:
     content = ugly()
     found = written(tmp_path, content)
-    text = lock.export(found, "lab", "explicit", "linux-64")
+    text = lockfile.export(found, "lab", "explicit", "linux-64")
     command = [sys.executable, "-m", "conda_lock", "render", "-k", "explicit", "-p", "linux-64", "--no-dev-dependencies", str(found.path)]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert text == (tmp_path / "conda-linux-64.lock").read_text()
@@ -172,16 +172,16 @@ def test_explicit_is_what_conda_lock_renders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["explicit", "requirements", "pylock", "cyclonedx", "spdx"])
-def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lock.Format) -> None:
+def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.Format) -> None:
     (tmp_path / "other").mkdir()
-    texts = {lock.export(written(folder, ugly()), "lab", kind, "linux-64") for folder in (tmp_path, tmp_path / "other")}
+    texts = {lockfile.export(written(folder, ugly()), "lab", kind, "linux-64") for folder in (tmp_path, tmp_path / "other")}
     assert len(texts) == 1
     assert texts.pop().endswith("\n")
 
 
-def test_a_time_only_where_it_is_given(contents: lock.Contents) -> None:
+def test_a_time_only_where_it_is_given(contents: lockfile.Contents) -> None:
     def documents(epoch: int | None) -> list[Any]:
-        return [json.loads(lock.export(contents, "lab", kind, "linux-64", epoch=epoch)) for kind in ("cyclonedx", "spdx")]
+        return [json.loads(lockfile.export(contents, "lab", kind, "linux-64", epoch=epoch)) for kind in ("cyclonedx", "spdx")]
 
     without, given = documents(None), documents(1_700_000_000)
     assert "timestamp" not in without[0]["metadata"]
@@ -190,17 +190,17 @@ def test_a_time_only_where_it_is_given(contents: lock.Contents) -> None:
     assert without[0]["serialNumber"] != given[0]["serialNumber"]
 
 
-def test_the_platform_is_asked_for_where_there_is_a_choice(contents: lock.Contents, tmp_path: Path) -> None:
-    assert lock.platform_of(contents, None) == "linux-64"
-    assert lock.platform_of(contents, "linux-aarch64") == "linux-aarch64"
+def test_the_platform_is_asked_for_where_there_is_a_choice(contents: lockfile.Contents, tmp_path: Path) -> None:
+    assert lockfile.platform_of(contents, None) == "linux-64"
+    assert lockfile.platform_of(contents, "linux-aarch64") == "linux-aarch64"
     with pytest.raises(InvalidSpec, match=r"not locked for osx-64.*linux-64, linux-aarch64") as caught:
-        lock.platform_of(contents, "osx-64")
+        lockfile.platform_of(contents, "osx-64")
     assert "linux-aarch64" in caught.value.advice
     content = copy.deepcopy(sound())
     for one in content["package"]:
         one["platform"] = "osx-arm64"
     content["metadata"].update(platforms=["osx-arm64"])
-    assert lock.platform_of(written(tmp_path, content), None) == "osx-arm64"
+    assert lockfile.platform_of(written(tmp_path, content), None) == "osx-arm64"
 
 
 def test_a_wheel_without_a_hash_cannot_be_required(tmp_path: Path) -> None:
@@ -208,4 +208,4 @@ def test_a_wheel_without_a_hash_cannot_be_required(tmp_path: Path) -> None:
     entry(content, "torch")["hash"] = {"md5": "b" * 32}
     for kind in ("requirements", "pylock"):
         with pytest.raises(IntegrityError, match="torch has no sha256"):
-            lock.export(written(tmp_path, content), "lab", kind, "linux-64")
+            lockfile.export(written(tmp_path, content), "lab", kind, "linux-64")

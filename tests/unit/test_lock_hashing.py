@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision import compat
-from provision.pipeline import lock, matrix, render, spec
-from provision.pipeline.lock import hashing
+from provision import catalog, lockfile, render, resolver
+from provision.lockfile import content_hash
+from provision.resolver import spec
 
 MACHINES = "subdirs: {linux-64: {packages: {__glibc: '2.28', __cuda: '12.1'}}, linux-aarch64: {packages: {__glibc: '2.34'}}}"
 names = st.sampled_from(["python", "numpy", "pytorch-cuda", "a.b", "x_y", "Foo", "pip", "_libgcc", "zlib"])
@@ -33,10 +33,10 @@ pip_specs = st.one_of(
 )
 
 
-def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lock.Inputs:
+def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.Inputs:
     sections = [{"pip": pip}] if pip else []
     environment = json.dumps({"name": "lab", "channels": [*channels, "nodefaults"], "dependencies": [*conda, *sections]}, indent=1)
-    return lock.inputs(environment, MACHINES, Path("envs/lab"))
+    return lockfile.inputs(environment, MACHINES, Path("envs/lab"))
 
 
 @settings(max_examples=300, deadline=None)
@@ -48,24 +48,24 @@ def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lock.Inputs
 def test_what_is_hashed_here_is_hashed_as_by_conda_lock(conda: list[str], pip: list[str], channels: list[str]) -> None:
     wanted = inputs(conda, pip, channels)
     try:
-        lock.check(wanted, Path("envs/lab"))
+        lockfile.check(wanted, Path("envs/lab"))
     except Exception:  # no solver would take it either
         return
-    mine = hashing.ours(wanted)
-    assert mine is None or mine == hashing.theirs(wanted)
+    mine = content_hash.ours(wanted)
+    assert mine is None or mine == content_hash.theirs(wanted)
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.1.2", "2.3.1", "2.6.0", "2.9.1"])
 def test_what_we_render_is_hashed_here(version: str) -> None:
     found = 0
     for source in ("wheels", "pytorch", "conda-forge"):
-        for build in compat.releases()[version].builds(source):
+        for build in catalog.releases()[version].builds(source):
             asked = {"torch": version, "cuda": build.cuda, "source": source, "conda": ("scipy>=1.2,<3",), "pip": ("einops==0.8",)}
-            resolution = matrix.resolve(spec.combine({}, asked, name=""))
+            resolution = resolver.resolve(spec.combine({}, asked, name=""))
             texts = render.render_inputs(resolution)
-            wanted = lock.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
-            mine = hashing.ours(wanted)
-            assert mine is not None and mine == hashing.theirs(wanted)
+            wanted = lockfile.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+            mine = content_hash.ours(wanted)
+            assert mine is not None and mine == content_hash.theirs(wanted)
             found += 1
     assert found
 
@@ -81,4 +81,4 @@ def test_what_we_render_is_hashed_here(version: str) -> None:
     ],
 )
 def test_what_only_conda_lock_can_read_is_left_to_it(environment: str) -> None:
-    assert hashing.ours(lock.inputs(environment, MACHINES, Path("envs/lab"))) is None
+    assert content_hash.ours(lockfile.inputs(environment, MACHINES, Path("envs/lab"))) is None

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from provision import conda
-from provision.errors import InvalidSpec, ToolFailed, ToolMissing
-from provision.pipeline import lock
-from provision.pipeline.lock import outside
+from provision import lockfile
+from provision.adapters import conda
+from provision.core.errors import InvalidSpec, ToolFailed, ToolMissing
+from provision.lockfile import external_solver
 from tests.records import alias
 
 REQUEST = conda.Request(
@@ -23,12 +23,12 @@ REQUEST = conda.Request(
 
 
 def test_what_conda_lock_is_given() -> None:
-    given = outside.files(REQUEST, alias(Path("/srv/mirror")))
+    given = external_solver.files(REQUEST, alias(Path("/srv/mirror")))
     assert json.loads(given["environment.yml"]) == {
         "channels": ["file:///srv/mirror/pytorch/", "file:///srv/mirror/conda-forge/", "nodefaults"],
         "dependencies": ["python=3.11", "pytorch=2.3.1=py3.11_cuda12.1*"],
     }
-    direct = json.loads(outside.files(REQUEST, conda.DIRECT)["environment.yml"])
+    direct = json.loads(external_solver.files(REQUEST, conda.DIRECT)["environment.yml"])
     assert direct["channels"][0] == conda.url_of("pytorch") and direct["dependencies"] == list(REQUEST.specs)
     assert json.loads(given["virtual-packages.yml"]) == {"subdirs": {"linux-64": {"packages": {"__cuda": "12.1", "__glibc": "2.28"}}}}
 
@@ -41,8 +41,8 @@ def test_what_conda_lock_is_given() -> None:
         ("micromamba", ["--no-mamba", "--micromamba"]),
     ],
 )
-def test_the_command(name: lock.SolverName, flags: list[str]) -> None:
-    argv = outside.command(name, Path("/opt/bin") / name, REQUEST, Path("/tmp/a b"))
+def test_the_command(name: lockfile.SolverName, flags: list[str]) -> None:
+    argv = external_solver.command(name, Path("/opt/bin") / name, REQUEST, Path("/tmp/a b"))
     words = [str(word) for word in argv]
     assert words[:4] == [sys.executable, "-m", "conda_lock", "lock"]
     assert words[words.index("--conda") + 1] == f"/opt/bin/{name}" and words[8:10] == flags
@@ -54,7 +54,7 @@ def test_the_command(name: lock.SolverName, flags: list[str]) -> None:
 def test_an_executable_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolMissing, match=r"needs the executable `mamba`, and PATH has none.*own solver needs no executable"):
-        lock.find_solver("mamba", conda.DIRECT)
+        lockfile.find_solver("mamba", conda.DIRECT)
 
 
 def test_one_that_is_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,10 +62,10 @@ def test_one_that_is_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     program.write_text("#!/bin/sh\necho nonsense; exit 3\n")
     program.chmod(0o755)
     with pytest.raises(ToolFailed, match="Leave out --solver"):
-        outside.Outside("conda", program).solve(dataclasses.replace(REQUEST, specs=("python=3.11",), channels=("file:///nowhere",)))
+        external_solver.Outside("conda", program).solve(dataclasses.replace(REQUEST, specs=("python=3.11",), channels=("file:///nowhere",)))
 
 
 def test_what_only_our_solver_can() -> None:
-    other = outside.Outside("conda", Path("/opt/bin/conda"))
+    other = external_solver.Outside("conda", Path("/opt/bin/conda"))
     with pytest.raises(InvalidSpec, match="--as-of is for provision's own solver"):
         other.solve(dataclasses.replace(REQUEST, as_of="2025-01-01"))

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings, strategies
 
-from provision import conda
-from provision.errors import IntegrityError, ProvisionError
-from provision.fetch import Answer
-from provision.pipeline import lock
-from provision.pipeline.lock.verify.finding import Finding
-from provision.wheels import Metadata
+from provision import lockfile
+from provision.adapters import conda
+from provision.adapters.http import Answer
+from provision.adapters.uv import Metadata
+from provision.core.errors import IntegrityError, ProvisionError
+from provision.lockfile.verify.model import Finding
 
 SHA, MD5 = "a" * 64, "b" * 32
 FORGE = conda.url_of("conda-forge").rstrip("/")
@@ -77,11 +77,11 @@ def sound() -> dict[str, Any]:
 @pytest.fixture
 def verified(tmp_path: Path) -> Callable[..., list[Finding]]:
     def run(content: dict[str, Any], *, machine: str | None = MACHINE, **asked: Any) -> list[Finding]:
-        path = tmp_path / lock.FILE
+        path = tmp_path / lockfile.FILE
         path.write_text(yaml.safe_dump(content))
         if machine is not None:
-            (tmp_path / lock.VIRTUAL_PACKAGES).write_text(machine)
-        return list(lock.verify(lock.contents(path), lock.Asked(**asked), "lab").findings)
+            (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(machine)
+        return list(lockfile.verify(lockfile.contents(path), lockfile.Asked(**asked), "lab").findings)
 
     return run
 
@@ -271,7 +271,7 @@ def test_extras_are_wanted_by_wheels_and_by_the_inputs(verified: Verify, tmp_pat
     assert (found.package, found.message) == ("filelock", "needs numpy>=2 (for its extra `fast`), and numpy is 1.26.4")
     needs["torch"] = []
     assert verified(content, metadata=said(content, **needs)) == []
-    (tmp_path / lock.ENVIRONMENT).write_text("channels: [conda-forge]\ndependencies: [python=3.11, pip: ['fsspec[http.x]']]\n")
+    (tmp_path / lockfile.ENVIRONMENT).write_text("channels: [conda-forge]\ndependencies: [python=3.11, pip: ['fsspec[http.x]']]\n")
     content["metadata"]["content_hash"] = {}
     assert only(verified(content, metadata=said(content, **needs))).package == "filelock"
 
@@ -288,7 +288,7 @@ def test_extras_are_wanted_by_wheels_and_by_the_inputs(verified: Verify, tmp_pat
     ],
 )
 def test_metadata_that_cannot_be_had_or_read_is_no_finding(tmp_path: Path, change: str | dict[str, Any], words: str) -> None:
-    path = tmp_path / lock.FILE
+    path = tmp_path / lockfile.FILE
     content = sound()
     path.write_text(yaml.safe_dump(content))
     metadata = said(content)
@@ -296,13 +296,13 @@ def test_metadata_that_cannot_be_had_or_read_is_no_finding(tmp_path: Path, chang
     known = metadata[url]
     assert isinstance(known, Metadata)
     metadata[url] = change if isinstance(change, str) else dataclasses.replace(known, **change)
-    verified = lock.verify(lock.contents(path), lock.Asked(metadata=metadata), "lab")
+    verified = lockfile.verify(lockfile.contents(path), lockfile.Asked(metadata=metadata), "lab")
     assert verified.findings == ()
     if words:
         assert "not checked, which versions these wheels need: torch: " in only_note(verified, "wheels") and words in verified.notes[-1]
 
 
-def only_note(verified: lock.Verified, word: str) -> str:
+def only_note(verified: lockfile.Verified, word: str) -> str:
     (note,) = [note for note in verified.notes if word in note]
     return note
 
@@ -310,13 +310,13 @@ def only_note(verified: lock.Verified, word: str) -> str:
 def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_path: Path) -> None:
     content = sound()
     content["package"] = [one for one in content["package"] if one["name"] != "python"]
-    path = tmp_path / lock.FILE
+    path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    asked = lock.Asked(metadata=said(content, torch=["sympy"]))
-    assert "torch, filelock: the lock names no Python" in only_note(lock.verify(lock.contents(path), asked, "lab"), "wheels")
+    asked = lockfile.Asked(metadata=said(content, torch=["sympy"]))
+    assert "torch, filelock: the lock names no Python" in only_note(lockfile.verify(lockfile.contents(path), asked, "lab"), "wheels")
     content = {**content, "package": [{**one, "platform": "linux-s390x"} for one in sound()["package"]]}
     path.write_text(yaml.safe_dump(content))
-    assert "says of linux-s390x is not known" in only_note(lock.verify(lock.contents(path), asked, "lab"), "wheels")
+    assert "says of linux-s390x is not known" in only_note(lockfile.verify(lockfile.contents(path), asked, "lab"), "wheels")
 
 
 def test_platforms_are_looked_at_one_by_one(verified: Verify) -> None:
@@ -339,16 +339,16 @@ ENVIRONMENT = "channels: [conda-forge]\ndependencies: [python=3.11]\n"
 
 
 def content_hash(folder: Path) -> str:
-    found = lock.inputs(ENVIRONMENT, MACHINE, folder)
-    return lock.content_hashes(found)["linux-64"]
+    found = lockfile.inputs(ENVIRONMENT, MACHINE, folder)
+    return lockfile.content_hashes(found)["linux-64"]
 
 
 def test_the_content_hash_is_that_of_the_inputs_beside_it(verified: Verify, tmp_path: Path) -> None:
-    (tmp_path / lock.ENVIRONMENT).write_text(ENVIRONMENT)
+    (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
     content = sound()
     content["metadata"]["content_hash"]["linux-64"] = content_hash(tmp_path)
     assert verified(content) == []
-    (tmp_path / lock.ENVIRONMENT).write_text(ENVIRONMENT.replace("3.11", "3.12"))
+    (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT.replace("3.11", "3.12"))
     found = only(verified(content))
     assert (found.kind, found.package) == ("inputs", "conda-lock.yml")
     assert "the content hash differs" in found.message
@@ -356,7 +356,7 @@ def test_the_content_hash_is_that_of_the_inputs_beside_it(verified: Verify, tmp_
 
 def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared(verified: Verify, tmp_path: Path) -> None:
     """As in the root of a repository, where the lock and its environment.yml stand, and nothing else."""
-    (tmp_path / lock.ENVIRONMENT).write_text(ENVIRONMENT)
+    (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
     content = sound()
     assert "the content hash differs" in only(verified(content, machine=None)).message
     content["metadata"]["custom_metadata"] = {"provision_inputs_sha256": SHA}
@@ -364,12 +364,12 @@ def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared
 
 
 def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
-    path = tmp_path / lock.FILE
+    path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(sound()))
-    notes = lock.verify(lock.contents(path), lock.Asked(), "lab").notes
+    notes = lockfile.verify(lockfile.contents(path), lockfile.Asked(), "lab").notes
     assert [word for word in ("--offline", "content hash", "constrains") if not any(word in note for note in notes)] == []
-    everything = lock.Asked(served={}, constrains={one["url"]: () for one in sound()["package"]}, metadata=said(sound()))
-    assert len(lock.verify(lock.contents(path), everything, "lab").notes) == 1  # the inputs are still not beside it
+    everything = lockfile.Asked(served={}, constrains={one["url"]: () for one in sound()["package"]}, metadata=said(sound()))
+    assert len(lockfile.verify(lockfile.contents(path), everything, "lab").notes) == 1  # the inputs are still not beside it
 
 
 def test_a_lock_of_conda_locks_own_is_held_against_its_default_machine(verified: Verify) -> None:
@@ -382,10 +382,10 @@ def test_a_lock_of_conda_locks_own_is_held_against_its_default_machine(verified:
 
 @pytest.mark.parametrize("text", ["", "[", "- a\n", "version: 2\nmetadata: {}\npackage: []\n", "version: 1\nmetadata: {}\npackage: [1]\n"])
 def test_what_is_no_lock_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / lock.FILE
+    path = tmp_path / lockfile.FILE
     path.write_text(text)
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml is"):
-        lock.contents(path)
+        lockfile.contents(path)
 
 
 UGLY: list[Any] = [
@@ -424,11 +424,11 @@ def test_a_strange_lock_is_looked_at_or_refused(tmp_path: Path, data: strategies
             place = place[data.draw(strategies.sampled_from(["hash", "dependencies"]))]
         if isinstance(place, dict) and place:
             place[data.draw(strategies.sampled_from(sorted(place)))] = data.draw(strategies.sampled_from(UGLY))
-    path = tmp_path / lock.FILE
+    path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    (tmp_path / lock.VIRTUAL_PACKAGES).write_text(MACHINE)
+    (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(MACHINE)
     with contextlib.suppress(ProvisionError):
-        found = lock.contents(path)
+        found = lockfile.contents(path)
         row = strategies.sampled_from(
             ["numpy", "", "numpy>=é", "a[b]; extra == 'c'", "numpy; python_version > 'x'", "numpy; os_name ~= '1'"]
         )
@@ -437,8 +437,8 @@ def test_a_strange_lock_is_looked_at_or_refused(tmp_path: Path, data: strategies
             entry.url: Metadata(name=entry.name, version=entry.version, requires_python=data.draw(row), requires=tuple(needs))
             for entry in found.entries
         }
-        lock.verify(found, lock.Asked(served={entry.url: Answer(state="gone") for entry in found.entries}, metadata=metadata), "lab")
-        lock.diff(found, found, ("a", "b"))
-        for kind in get_args(lock.Format):
+        lockfile.verify(found, lockfile.Asked(served={entry.url: Answer(state="gone") for entry in found.entries}, metadata=metadata), "lab")
+        lockfile.diff(found, found, ("a", "b"))
+        for kind in get_args(lockfile.Format):
             with contextlib.suppress(ProvisionError):
-                lock.export(found, "lab", kind, "linux-64")
+                lockfile.export(found, "lab", kind, "linux-64")

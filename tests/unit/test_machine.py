@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provision import machine
-from provision.model import Machine
+from provision.core import machine
+from provision.core.types import Machine
 
 ANSWERS = Path(__file__).parent.parent / "data" / "nvidia-smi"
 KNOWN = {

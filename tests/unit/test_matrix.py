@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from provision import compat
-from provision.errors import InvalidSpec, NoSuchBuild
-from provision.model import Machine, Resolution
-from provision.pipeline import matrix, spec
+from provision import catalog, resolver
+from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.types import Machine, Resolution
+from provision.resolver import spec
 
 
 def resolve(**asked: Any) -> Resolution:
-    return matrix.resolve(spec.combine({}, asked, name=""))
+    return resolver.resolve(spec.combine({}, asked, name=""))
 
 
 def requirements(resolution: Resolution) -> list[str]:
@@ -34,8 +34,8 @@ def test_the_main_request() -> None:
     assert dict(found.virtual_packages)["__cuda"] == "12.1"
 
 
-@pytest.mark.parametrize("release", compat.releases().values(), ids=lambda release: release.version)
-def test_the_index_default_of_every_release_resolves_to_wheels(release: compat.Release) -> None:
+@pytest.mark.parametrize("release", catalog.releases().values(), ids=lambda release: release.version)
+def test_the_index_default_of_every_release_resolves_to_wheels(release: catalog.Release) -> None:
     default = next(build for build in release.wheels if build.on_pypi)
     found = resolve(torch=release.version, cuda=default.cuda)
     assert (found.source, found.torch, found.cuda) == ("wheels", release.version, default.cuda)
@@ -154,10 +154,10 @@ def test_an_nccl_that_nobody_has_is_refused_and_none_such_is_offered() -> None:
 
 
 def test_where_only_the_builds_own_floor_is_unknown_that_is_a_warning() -> None:
-    cells = [(release, build) for release in compat.releases().values() for build in release.conda_forge if not build.nccl_floor]
+    cells = [(release, build) for release in catalog.releases().values() for build in release.conda_forge if not build.nccl_floor]
     assert cells
     for release, build in cells:
-        known = next(version for version, one in reversed(compat.nccl_on_conda_forge().items()) if one.runs_with(build.cuda))
+        known = next(version for version, one in reversed(catalog.nccl_on_conda_forge().items()) if one.runs_with(build.cuda))
         found = resolve(torch=release.version, cuda=build.cuda, source="conda-forge", nccl=known)
         assert ["is not known; the solver will tell" in row.reason for row in found.warnings if row.what == "nccl"] == [True]
 
@@ -214,10 +214,10 @@ H100 = Machine(driver="535.183.01", gpus=("sm_90",))
 
 def test_auto_is_the_newest_cuda_that_the_machine_runs() -> None:
     wanted = spec.combine({}, {"torch": "2.5", "cuda": "auto", "source": "wheels"}, name="")
-    found = matrix.resolve(wanted, H100)
+    found = resolver.resolve(wanted, H100)
     assert (found.cuda, found.spec.cuda, found.spec.gpu, found.spec.driver) == ("12.4", "12.4", (), None)
     assert next(choice.reason for choice in found.choices if choice.what == "cuda").endswith("that sm_90 and driver 535.183.01 can run")
-    old = matrix.resolve(dataclasses.replace(wanted, torch="2.4"), Machine(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)))
+    old = resolver.resolve(dataclasses.replace(wanted, torch="2.4"), Machine(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)))
     assert old.cuda == "11.8"
 
 
@@ -233,10 +233,10 @@ def test_auto_takes_what_is_known_to_run_before_what_may() -> None:
     """Of 2.4 with CUDA 12.4 the pytorch channel is the usual source, and for which GPUs its build is, is not known; of the wheel
     it is. What is found for this machine is written down so that it is the same on the next."""
     machine = Machine(driver="550.54.15", gpus=("sm_90",))
-    found = matrix.resolve(spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), machine)
+    found = resolver.resolve(spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), machine)
     assert (found.cuda, found.source, found.spec.source, found.warnings[0].what) == ("12.4", "wheels", "wheels", "cuda-graph-hang")
     assert found.spec.name == "torch2.4-cuda12.4-py311-wheels"
-    assert matrix.resolve(found.spec).pins == found.pins
+    assert resolver.resolve(found.spec).pins == found.pins
     named = resolve(torch="2.4", cuda="auto", gpu=["H100"], driver="550.54.15")
     assert (named.spec.source, named.source, named.spec.name) == ("auto", "wheels", "torch2.4-cuda12.4-py311-wheels")
 
@@ -249,7 +249,7 @@ def test_auto_takes_what_may_run_only_where_nothing_is_known_to() -> None:
 
 def test_auto_needs_a_machine() -> None:
     with pytest.raises(InvalidSpec, match=r"--cuda auto needs a GPU.*there is no nvidia-smi.*--gpu H100 --driver 535"):
-        matrix.resolve(spec.combine({}, {"torch": "2.5", "cuda": "auto"}, name=""), Machine(why="there is no nvidia-smi on this machine"))
+        resolver.resolve(spec.combine({}, {"torch": "2.5", "cuda": "auto"}, name=""), Machine(why="there is no nvidia-smi on this machine"))
 
 
 def test_a_gpu_that_the_build_has_no_code_for_is_refused_with_both_facts() -> None:
@@ -388,7 +388,7 @@ def test_dasks_distributed_is_a_warning() -> None:
     assert "Dask" in told.reason and told.source and "Remove it" in told.value
 
 
-@pytest.mark.parametrize("source", matrix.SOURCES)
+@pytest.mark.parametrize("source", resolver.SOURCES)
 def test_cpu_builds_from_every_source(source: str) -> None:
     found = resolve(torch="2.3", cpu=True, source=source)
     pins = {"wheels": "torch==2.3.1+cpu", "pytorch": "pytorch::pytorch=2.3.1=py3.11_cpu*", "conda-forge": "pytorch=2.3.1=cpu*"}

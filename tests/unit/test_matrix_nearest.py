@@ -14,22 +14,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision import compat
+from provision import catalog, resolver
+from provision.catalog import minor, version_key
 from provision.cli.options import SPEC_OPTIONS
-from provision.compat import minor, version_key
-from provision.errors import NoSuchBuild
-from provision.model import PLATFORMS, Machine, Platform, Spec
-from provision.pipeline import matrix, spec
-from provision.pipeline.matrix import nearest as nearby
-from provision.pipeline.matrix.nearest import ACROSS, Neighbor
-from provision.pipeline.matrix.resolve import leads_to
+from provision.core.errors import NoSuchBuild
+from provision.core.types import PLATFORMS, Machine, Platform, Spec
+from provision.resolver import spec
+from provision.resolver import suggest as nearby
+from provision.resolver.resolution import leads_to
+from provision.resolver.suggest import ACROSS, Neighbor
 
 
 def nearest(wanted: Spec, limit: int) -> list[Neighbor]:
     return nearby.nearest(wanted, limit, leads_to)
 
 
-RELEASES = list(compat.releases())
+RELEASES = list(catalog.releases())
 MINORS = list(dict.fromkeys(map(minor, RELEASES)))
 
 
@@ -45,9 +45,9 @@ class Point:
     nccl: str | None
 
 
-def builds() -> Iterator[tuple[compat.Release, Any, compat.Build | None, tuple[Platform, ...]]]:
-    for release in compat.releases().values():
-        for source in matrix.SOURCES:
+def builds() -> Iterator[tuple[catalog.Release, Any, catalog.Build | None, tuple[Platform, ...]]]:
+    for release in catalog.releases().values():
+        for source in resolver.SOURCES:
             of_source = release.builds(source)
             for build in of_source:
                 yield release, source, build, build.platforms
@@ -62,7 +62,7 @@ def builds() -> Iterator[tuple[compat.Release, Any, compat.Build | None, tuple[P
 
 
 CUDAS = sorted({build.cuda for _, _, build, _ in builds() if build}, key=version_key)
-NCCLS = sorted({build.nccl for _, _, build, _ in builds() if build and build.nccl} | compat.nccl_on_conda_forge().keys(), key=version_key)
+NCCLS = sorted({build.nccl for _, _, build, _ in builds() if build and build.nccl} | catalog.nccl_on_conda_forge().keys(), key=version_key)
 
 
 @functools.cache
@@ -77,7 +77,7 @@ def points(asked: tuple[Platform, ...], nccl_matters: bool) -> tuple[Point, ...]
     )
 
 
-def subsets(release: compat.Release, source: str, build: compat.Build | None, asked: Any, everywhere: Any) -> set[tuple[Platform, ...]]:
+def subsets(release: catalog.Release, source: str, build: catalog.Build | None, asked: Any, everywhere: Any) -> set[tuple[Platform, ...]]:
     """On which platforms a build can be, of those asked for; wheels only where they have one name on all of them."""
     kept = tuple(platform for platform in asked if platform in everywhere) or everywhere[:1]
     names = (
@@ -86,7 +86,7 @@ def subsets(release: compat.Release, source: str, build: compat.Build | None, as
     return {kept if len(names) == 1 else kept[:1]}
 
 
-def pythons(release: compat.Release, source: str, build: compat.Build | None, platforms: Any) -> list[str]:
+def pythons(release: catalog.Release, source: str, build: catalog.Build | None, platforms: Any) -> list[str]:
     def on(platform: Platform) -> tuple[str, ...]:
         if build:
             return build.on(platform).python or release.python
@@ -101,13 +101,13 @@ def pythons(release: compat.Release, source: str, build: compat.Build | None, pl
     return sorted(common, key=version_key)
 
 
-def nccls(source: str, build: compat.Build | None, platforms: tuple[Platform, ...]) -> list[str | None]:
+def nccls(source: str, build: catalog.Build | None, platforms: tuple[Platform, ...]) -> list[str | None]:
     if build is None:
         return [None]
     if source != "conda-forge":
         return [build.nccl]
     floor = max(version_key(build.on(platform).nccl_floor or "0") for platform in platforms)
-    fitting = [v for v, one in compat.nccl_on_conda_forge().items() if one.runs_with(build.cuda) and version_key(v) >= floor]
+    fitting = [v for v, one in catalog.nccl_on_conda_forge().items() if one.runs_with(build.cuda) and version_key(v) >= floor]
     return [*fitting] or [None]
 
 
@@ -127,7 +127,7 @@ def apart(version: str, meant: list[str], known: list[str]) -> int:
 @functools.cache
 def releases_meant(torch: str) -> tuple[str, ...]:
     try:
-        return tuple(release.version for release in compat.matching_releases(torch))
+        return tuple(release.version for release in catalog.matching_releases(torch))
     except NoSuchBuild:
         return ()
 
@@ -161,7 +161,7 @@ def request(*, flavor: dict[str, Any], **asked: Any) -> Spec:
 choices: dict[str, st.SearchStrategy[Any]] = {
     "torch": st.sampled_from([*RELEASES, *MINORS, "2", "latest", ">=2.3,<2.6", "9.9", "1.5", ">=3", "2.3.7"]),
     "flavor": st.sampled_from([*({"cuda": cuda} for cuda in [*CUDAS, "12", "13", "12.7", "9.2", "99.0"]), {"cpu": True}]),
-    "source": st.sampled_from(["auto", *matrix.SOURCES]),
+    "source": st.sampled_from(["auto", *resolver.SOURCES]),
     "python": st.none() | st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.16"]),
     "nccl": st.none() | st.sampled_from(["2.14", "2.20.5", "2.28", "2.16.5", "2.99"]),
     "platforms": st.sampled_from([["linux-64"], ["linux-64"], ["linux-aarch64"], list(PLATFORMS)]),
@@ -180,7 +180,7 @@ on_machines = st.builds(request, **choices, **machine)
 @given(wanted=requests)
 def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
     try:
-        matrix.resolve(wanted)
+        resolver.resolve(wanted)
     except NoSuchBuild:
         pass
     else:
@@ -205,11 +205,11 @@ def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
 def test_what_is_offered_can_be_had(wanted: Spec) -> None:
     """The words that are offered, typed in place of those that they change, come to the build that they were offered for."""
     try:
-        matrix.resolve(wanted)
+        resolver.resolve(wanted)
     except NoSuchBuild as error:
         for one in nearest(wanted, 6):
             assert f"`{one.options}`" in (error.advice or "")
-            found = matrix.resolve(typed(one, wanted))
+            found = resolver.resolve(typed(one, wanted))
             assert (found.torch, found.cuda, found.source) == (one.cell.release.version, one.cell.cuda, one.cell.source)
             assert one.spec.python in (None, found.python)
             assert found.platforms == one.spec.platforms
@@ -241,25 +241,25 @@ def typed(offered: Neighbor, wanted: Spec) -> Spec:
 )
 def test_an_offer_names_what_is_known_or_what_to_leave_out(asked: dict[str, Any], offer: str) -> None:
     with pytest.raises(NoSuchBuild) as caught:
-        matrix.resolve(spec.combine({}, asked, name=""))
+        resolver.resolve(spec.combine({}, asked, name=""))
     assert offer in str(caught.value)
 
 
 def test_packages_that_are_kept_are_minded() -> None:
     """What would be refused beside them is not offered."""
     with pytest.raises(NoSuchBuild) as caught:
-        matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "11.6", "pip": ["nvidia-nccl-cu12"]}, name=""))
+        resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "11.6", "pip": ["nvidia-nccl-cu12"]}, name=""))
     assert "--cuda 12.1" in (caught.value.advice or "") and "--cuda 11" not in (caught.value.advice or "")
 
 
 def test_nothing_is_offered_for_this_machine_that_words_alone_do_not_lead_to() -> None:
     wanted = spec.combine({}, {"torch": "1.12", "cuda": "auto", "source": "wheels"}, name="")
     with pytest.raises(NoSuchBuild) as caught:
-        matrix.resolve(wanted, Machine(gpus=("B200",), driver="575.51.03"))
+        resolver.resolve(wanted, Machine(gpus=("B200",), driver="575.51.03"))
     for options in re.findall(r"`(--torch [^`]+)`", caught.value.advice or ""):
         words = shlex.split(options)
         given = dict(zip((word.removeprefix("--") for word in words[::2]), words[1::2]))
-        found = matrix.resolve(spec.combine({}, given, name=""))
+        found = resolver.resolve(spec.combine({}, given, name=""))
         assert found.cuda == given["cuda"] and found.architectures
 
 
@@ -270,13 +270,13 @@ def test_a_machine_is_never_given_up() -> None:
     assert told
     for one in told:
         assert one.cell.build is not None
-        assert compat.runs_on_gpu(one.cell.build, compat.find_gpu("B200"), "575.51.03") == "yes"
-        assert compat.runs_on_driver(one.cell.build.cuda, "575.51.03") == "yes"
+        assert catalog.runs_on_gpu(one.cell.build, catalog.find_gpu("B200"), "575.51.03") == "yes"
+        assert catalog.runs_on_driver(one.cell.build.cuda, "575.51.03") == "yes"
 
 
 def test_where_nothing_comes_near_that_is_said() -> None:
     with pytest.raises(NoSuchBuild, match=r"Nothing in the table comes near it"):
-        matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1", "driver": "390.10"}, name=""))
+        resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1", "driver": "390.10"}, name=""))
 
 
 def test_what_was_asked_for_and_can_stay_stays() -> None:

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from provision import compat
-from provision.errors import InvalidSpec, NoSuchBuild
-from provision.model import PLATFORMS, Machine, Resolution, Spec
-from provision.pipeline import matrix, render, spec
+from provision import catalog, render, resolver
+from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.types import PLATFORMS, Machine, Resolution, Spec
+from provision.resolver import spec
 
 GPUS = ["V100", "H100", "sm_86", "B200", "RTX 4090", "sm_121"]
 
 
-def builds() -> Iterator[tuple[compat.Release, str, compat.Build | None]]:
+def builds() -> Iterator[tuple[catalog.Release, str, catalog.Build | None]]:
     """Every build of the table, from the facts themselves; None is the CPU build."""
-    for release in compat.releases().values():
-        for source in matrix.SOURCES:
+    for release in catalog.releases().values():
+        for source in resolver.SOURCES:
             yield from ((release, source, build) for build in release.builds(source))
             if release.builds(source):
                 yield release, source, None
@@ -34,12 +34,12 @@ def builds() -> Iterator[tuple[compat.Release, str, compat.Build | None]]:
 
 BUILDS = list(builds())
 of_a_release = pytest.mark.parametrize(
-    "cells", [[cell for cell in BUILDS if cell[0] is release] for release in compat.releases().values()], ids=list(compat.releases())
+    "cells", [[cell for cell in BUILDS if cell[0] is release] for release in catalog.releases().values()], ids=list(catalog.releases())
 )
-Cells = list[tuple[compat.Release, str, compat.Build | None]]
+Cells = list[tuple[catalog.Release, str, catalog.Build | None]]
 
 
-def exact(release: compat.Release, source: str, build: compat.Build | None, **more: Any) -> Spec:
+def exact(release: catalog.Release, source: str, build: catalog.Build | None, **more: Any) -> Spec:
     flavor = {"cuda": build.cuda} if build else {"cpu": True}
     return spec.combine({}, {"torch": release.version, "source": source, **flavor, **more}, name="")
 
@@ -77,7 +77,7 @@ requests = st.builds(
 def resolved(wanted: Spec) -> Resolution | None:
     """The resolution, or None where it is refused with something to do about it."""
     try:
-        return matrix.resolve(wanted)
+        return resolver.resolve(wanted)
     except (NoSuchBuild, InvalidSpec) as error:
         assert error.message
         assert error.advice or "Remove it" in error.message or "Keep one" in error.message
@@ -87,7 +87,7 @@ def resolved(wanted: Spec) -> Resolution | None:
 @of_a_release
 def test_every_build_can_be_asked_for_and_is_what_one_gets(cells: Cells) -> None:
     for release, source, build in cells:
-        found = matrix.resolve(exact(release, source, build))
+        found = resolver.resolve(exact(release, source, build))
         assert (found.torch, found.source, found.cuda) == (release.version, source, build.cuda if build else None)
         check(found)
 
@@ -108,7 +108,7 @@ def check(found: Resolution) -> None:
     lines = [pin.requirement for pin in found.pins]
     told = [(pin.reason, pin.source) for pin in found.pins] + [(row.reason, row.source) for row in (*found.choices, *found.warnings)]
     assert all(reason and source for reason, source in told)
-    for rule in compat.rules():
+    for rule in catalog.rules():
         if rule.consequence == "pin" and found.source in rule.sources and SpecifierSet(rule.torch).contains(found.torch):
             assert rule.requirement in lines, rule.id
         if rule.consequence == "warn" and rule.nccl and found.nccl and _plain(rule) and _holds(rule, found):
@@ -116,18 +116,18 @@ def check(found: Resolution) -> None:
     families = {name[-2:] for line in lines if (name := re.split(r"[=<>~ ]", line)[0]).startswith("nvidia-")}
     assert families <= ({found.cuda.split(".")[0]} if found.cuda else set())
     assert not any(line.startswith("torchvision==0.15.0") for line in lines)
-    assert not any("torchaudio" in line for line in lines) or compat.version_key(found.torch) < (2, 12)
+    assert not any("torchaudio" in line for line in lines) or catalog.version_key(found.torch) < (2, 12)
     assert ("rdma-core" in lines) == found.spec.infiniband
     assert ("ipykernel" in lines) == found.spec.jupyter
     xxhash = "xxhash>=2" if found.source == "wheels" else "python-xxhash>=2"
     assert [line for line in lines if "xxhash" in line] == [xxhash] * found.spec.fast_checkpoints
 
 
-def _plain(rule: compat.Rule) -> bool:
+def _plain(rule: catalog.Rule) -> bool:
     return not (rule.package or rule.channels or rule.variables or rule.through_ptx or rule.platforms or rule.python or rule.cuda)
 
 
-def _holds(rule: compat.Rule, found: Resolution) -> bool:
+def _holds(rule: catalog.Rule, found: Resolution) -> bool:
     inside = SpecifierSet(rule.nccl or "").contains(found.nccl or "")
     return inside and SpecifierSet(rule.torch).contains(found.torch) and found.source in rule.sources
 
@@ -138,7 +138,7 @@ def test_what_is_written_down_gives_the_same_again(tmp_path_factory: pytest.Temp
     found = resolved(wanted)
     if found is None:
         return
-    again = matrix.resolve(found.spec)
+    again = resolver.resolve(found.spec)
     assert (again.spec, again.pins, again.channels, again.virtual_packages) == (
         found.spec,
         found.pins,
@@ -154,7 +154,7 @@ open_requests = st.builds(
     lambda torch, cuda, source, python: spec.combine({}, {"torch": torch, "source": source, "python": python, **cuda}, name=""),
     torch=st.sampled_from(["2", "1", "latest", ">=2.3,<2.6", "~=2.1", "!=2.9.0", "2.3", "2.4", "2.6", "2.8.0"]),
     cuda=st.sampled_from([{"cuda": "12"}, {"cuda": "11"}, {"cuda": "13"}, {"cuda": "auto"}, {"cuda": "12.1"}, {"cpu": True}]),
-    source=st.sampled_from(["auto", "auto", *matrix.SOURCES]),
+    source=st.sampled_from(["auto", "auto", *resolver.SOURCES]),
     python=st.none() | st.sampled_from(["3.8", "3.12"]),
 )
 machines = st.builds(
@@ -167,35 +167,35 @@ machines = st.builds(
 def test_what_is_left_open_is_settled_for_every_machine(wanted: Spec, machine: Machine) -> None:
     """No machine is needed to resolve it again, and nothing of this one is written down."""
     try:
-        found = matrix.resolve(wanted, machine)
+        found = resolver.resolve(wanted, machine)
     except NoSuchBuild:
         return
     assert (found.spec.gpu, found.spec.driver) == ((), None)
     assert re.fullmatch(r"\d+\.\d+(\.\d+)?", found.spec.torch) and found.spec.cuda == found.cuda and found.cuda != "auto"
-    again = matrix.resolve(found.spec, Machine(driver="1.0", gpus=("K80",)))
+    again = resolver.resolve(found.spec, Machine(driver="1.0", gpus=("K80",)))
     assert (again.pins, again.spec, again.source) == (found.pins, found.spec, found.source)
     if wanted.cuda == "auto":
         there = dataclasses.replace(found.spec, gpu=machine.gpus, driver=machine.driver)
-        assert matrix.resolve(there).pins == found.pins  # it runs there
+        assert resolver.resolve(there).pins == found.pins  # it runs there
         newer = [
             row
-            for row in compat.releases()[found.torch].builds(found.source)
-            if compat.version_key(row.cuda) > compat.version_key(found.cuda or "")
+            for row in catalog.releases()[found.torch].builds(found.source)
+            if catalog.version_key(row.cuda) > catalog.version_key(found.cuda or "")
         ]
         for build in newer:
             assert _runs(build, machine) != "yes"
 
 
-def _runs(build: compat.Build, machine: Machine) -> str:
-    gpu = compat.runs_on_gpu(build, compat.find_gpu(machine.gpus[0]), machine.driver)
-    driver = compat.runs_on_driver(build.cuda, machine.driver or "")
+def _runs(build: catalog.Build, machine: Machine) -> str:
+    gpu = catalog.runs_on_gpu(build, catalog.find_gpu(machine.gpus[0]), machine.driver)
+    driver = catalog.runs_on_driver(build.cuda, machine.driver or "")
     return "yes" if (gpu, driver) == ("yes", "yes") else "no"
 
 
 @of_a_release
 def test_rendering_then_parsing_gives_the_request_back(cells: Cells) -> None:
     for cell in cells:
-        found = matrix.resolve(exact(*cell, infiniband=True))
+        found = resolver.resolve(exact(*cell, infiniband=True))
         texts = render.render_inputs(found)
         environment = yaml.safe_load(texts[render.ENVIRONMENT])
         assert set(environment) == {"name", "channels", "dependencies"}  # what conda env, micromamba and repo2docker know
@@ -222,7 +222,7 @@ def test_every_line_is_read_by_condas_parser_and_by_rattlers() -> None:
     """And the build string that is pinned takes the CUDA build and leaves the CPU build, by both."""
     import rattler
 
-    lines = {pin for cell in BUILDS for pin in matrix.resolve(exact(*cell, infiniband=True)).pins}
+    lines = {pin for cell in BUILDS for pin in resolver.resolve(exact(*cell, infiniband=True)).pins}
     for text in {pin.requirement for pin in lines if pin.manager == "conda"}:
         assert conda_spec(text).name in str(rattler.MatchSpec(text).name)
     for text in {pin.requirement for pin in lines if pin.manager == "pip"}:
@@ -242,7 +242,7 @@ RECORDS = [  # build strings as they stand on the channels
 @pytest.mark.parametrize("version,source,cuda,taken,left", RECORDS)
 def test_the_build_string_takes_one_build_and_leaves_the_other(version: str, source: str, cuda: str | None, taken: str, left: str) -> None:
     flavor = {"cuda": cuda} if cuda else {"cpu": True}
-    found = matrix.resolve(spec.combine({}, {"torch": version, "source": source, **flavor}, name=""))
+    found = resolver.resolve(spec.combine({}, {"torch": version, "source": source, **flavor}, name=""))
     pin = next(pin.requirement for pin in found.pins if re.match(r"(pytorch::)?pytorch=", pin.requirement)).rpartition("::")[2]
 
     def takes(build: str) -> bool:
@@ -283,8 +283,8 @@ well_formed = st.fixed_dictionaries(
 @given(asked=well_formed)
 def test_whatever_is_well_formed_is_resolved_or_refused(asked: dict[str, Any]) -> None:
     try:
-        found = matrix.resolve(spec.combine({}, asked, name=""), Machine(driver="535.54.03", gpus=("sm_80",)))
+        found = resolver.resolve(spec.combine({}, asked, name=""), Machine(driver="535.54.03", gpus=("sm_80",)))
     except (InvalidSpec, NoSuchBuild) as error:
         assert str(error)
     else:
-        assert matrix.resolve(found.spec).pins == found.pins
+        assert resolver.resolve(found.spec).pins == found.pins

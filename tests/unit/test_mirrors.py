@@ -5,9 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from provision import settings
-from provision.errors import IntegrityError, InvalidSpec, Unreachable
-from provision.mirrors import DIRECT, Asked, Mirrors, asked, chosen, without_credentials, without_login
+from provision.core import settings
+from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
+from provision.core.mirrors import (
+    DIRECT,
+    Asked,
+    Mirrors,
+    asked,
+    chosen,
+    without_credentials,
+    without_login,
+)
 
 HERE = Path("/desk")
 FORGE = "https://channels.invalid/conda-forge/"

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from provision import settings
-from provision.errors import ProvisionError
-from provision.pipeline import ci, lock, spec
-from provision.pipeline.lock.contents import contents
+from provision import ci, lockfile
+from provision.core import settings
+from provision.core.errors import ProvisionError
+from provision.lockfile.conda_lock_v1_contents import contents
+from provision.resolver import spec
 
 ODD = [
     b"!!int",
@@ -40,10 +41,10 @@ READERS: dict[str, Callable[[Path], object]] = {
     "spec.yml": spec.read,
     "runners.yml": ci.read,
     "settings.yml": lambda path: settings.files({settings.CONFIG: str(path)}) and settings._in_file(path),
-    "conda-lock.yml": lock.read,
+    "conda-lock.yml": lockfile.read,
     "lock contents": contents,
-    "environment.yml": lambda path: lock.inputs(path.read_text(errors="replace"), "subdirs: {}", path.parent),
-    "virtual-packages.yml": lambda path: lock.inputs("channels: []\ndependencies: []\n", path.read_text(errors="replace"), path.parent),
+    "environment.yml": lambda path: lockfile.inputs(path.read_text(errors="replace"), "subdirs: {}", path.parent),
+    "virtual-packages.yml": lambda path: lockfile.inputs("channels: []\ndependencies: []\n", path.read_text(errors="replace"), path.parent),
 }
 
 

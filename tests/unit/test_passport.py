@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.model import Lock, LockedPackage, Manager, Pin
-from provision.pipeline import passport
+from provision.core.types import Lock, LockedPackage, Manager, Pin
+from provision.environment import passport
 
 
 def package(manager: Manager, name: str, version: str) -> LockedPackage:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import InvalidSpec, Taken
-from provision.folders import beside
-from provision.model import Lock, LockedPackage, Prefix
-from provision.pipeline import prefix
-from provision.wheels import fingerprints
+from provision.adapters import uv
+from provision.core.errors import InvalidSpec, Taken
+from provision.core.paths import beside
+from provision.core.types import Lock, LockedPackage, Prefix
+from provision.environment import prefix
 
 
 def make(folder: Path, sha: str = "lock") -> Prefix:
@@ -73,7 +73,7 @@ def test_drift_of_packages(tmp_path: Path) -> None:
 def test_a_wheel_of_the_same_version_that_was_put_in_since_is_drift(tmp_path: Path) -> None:
     made = make(tmp_path / "lab")
     known = json.loads((made.path / prefix.MARKER).read_text())
-    (made.path / prefix.MARKER).write_text(json.dumps({**known, "wheels": fingerprints(made.path)}))
+    (made.path / prefix.MARKER).write_text(json.dumps({**known, "wheels": uv.fingerprints(made.path)}))
     found = prefix.find("lab", made.path)
     assert found is not None
     assert "changed" not in {one.kind for one in prefix.drift(found, lock(("six", "1.17.0")), files=True) if one.name == "six"}

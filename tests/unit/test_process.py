@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import TimedOut, ToolFailed, ToolMissing
-from provision.process import clean_environment, run
+from provision.core.errors import TimedOut, ToolFailed, ToolMissing
+from provision.core.process import clean_environment, run
 
 
 def gone(pid: int) -> bool:
@@ -52,7 +52,7 @@ def test_past_its_deadline_the_child_and_its_children_are_gone(tmp_path: Path) -
 
 
 def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
-    script = f"from provision.process import run; run(['sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 100'])"
+    script = f"from provision.core.process import run; run(['sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 100'])"
     parent = subprocess.Popen([sys.executable, "-c", script])
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         time.sleep(0.02)

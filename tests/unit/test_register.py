@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import Taken
-from provision.model import Prefix
-from provision.pipeline import matrix, register, spec
+from provision import resolver
+from provision.core.errors import Taken
+from provision.core.types import Prefix
+from provision.environment import kernel as register
+from provision.resolver import spec
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +67,8 @@ def test_what_a_killed_add_left_is_free(jupyter: Path) -> None:
 
 
 def test_names_shown() -> None:
-    cuda = matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
-    cpu = matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
+    cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
+    cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
     assert register.display_name(cuda) == "Python (torch 2.3, CUDA 12.1)"
     assert register.display_name(cpu) == "Python (torch 2.13, CPU)"
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from provision.errors import StaleLock
-from provision.pipeline import matrix, render, spec
-from provision.pipeline.render.templating import as_command, as_yaml
+from provision import render, resolver
+from provision.core.errors import StaleLock
+from provision.render.templates import as_command, as_yaml
+from provision.resolver import spec
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -37,7 +38,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def texts(case: str) -> dict[str, str]:
-    resolution = matrix.resolve(spec.combine({}, REQUESTS[case], name=""))
+    resolution = resolver.resolve(spec.combine({}, REQUESTS[case], name=""))
     asked = render.render_spec(resolution.spec.name, spec.content(resolution.spec))
     return {**render.render_inputs(resolution), render.SPEC: asked}
 
@@ -56,7 +57,7 @@ def test_golden(case: str, request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize("case", REQUESTS)
 def test_rendering_then_parsing_gives_the_request_back(case: str) -> None:
     rendered = texts(case)
-    resolution = matrix.resolve(spec.combine({}, REQUESTS[case], name=""))
+    resolution = resolver.resolve(spec.combine({}, REQUESTS[case], name=""))
     environment = yaml.safe_load(rendered[render.ENVIRONMENT])
     assert set(environment) == {"name", "channels", "dependencies"}  # the keys that conda env, micromamba and repo2docker know
     plain = [item for item in environment["dependencies"] if isinstance(item, str)]
@@ -80,8 +81,8 @@ def test_every_pin_has_its_reason(case: str) -> None:
 def test_spec_file_reads_back(case: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.yml"
     path.write_text(texts(case)[render.SPEC])
-    first = matrix.resolve(spec.combine({}, REQUESTS[case], name=""))
-    again = matrix.resolve(spec.combine(spec.read(path), {}, name=first.spec.name))
+    first = resolver.resolve(spec.combine({}, REQUESTS[case], name=""))
+    again = resolver.resolve(spec.combine(spec.read(path), {}, name=first.spec.name))
     assert again.pins[1:] == first.pins[1:]
     assert again.spec == first.spec
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from provision.errors import IntegrityError, InvalidSpec
-from provision.inside.smoke.phases.collectives import judge
-from provision.pipeline import report
-from provision.pipeline.report import comparing, drawing, measures
+from provision import report
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.report import charts, comparison, measures
+from provision_runtime.smoke.bandwidth import judge
 from tests import evidence
 from tests.evidence import MIB, collectives, finding, passport, phase, row
 
@@ -217,7 +217,7 @@ def test_one_rank_has_no_table_of_ranks(tmp_path: Path) -> None:
     page = page_of(tmp_path, passport(alone))
     assert page.ranks == ()
     assert page.curves[0].points[0].busbw_gb_s is None
-    (figure,) = drawing.figures(page)
+    (figure,) = charts.figures(page)
     assert [chart.title for chart in figure.charts] == ["Time: the slowest rank's median"]
     assert figure.rows[0][6] == "not applicable"
 
@@ -284,4 +284,4 @@ def test_a_passport_that_does_not_say_what_was_locked_does_not_differ_by_it(tmp_
     ([("lab", "n1", "prefix", "/s/report.json"), ("lab", "n1", "prefix", "/s/a/report.json")], [".", "a"]),
 ])  # fmt: skip
 def test_runs_are_called_by_what_tells_them_apart(runs: list[tuple[str, ...]], expected: list[str]) -> None:
-    assert comparing.labels(runs) == expected
+    assert comparison.labels(runs) == expected

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provision.cli import cli
-from provision.errors import IntegrityError
-from provision.pipeline import render, report
-from provision.pipeline.report import drawing
+from provision import render, report
+from provision.cli.main import cli
+from provision.core.errors import IntegrityError
+from provision.report import charts
 from tests import evidence
 from tests.evidence import MIB, collectives, finding, passport, phase, row
 
@@ -155,9 +155,9 @@ def test_the_page_is_as_it_was(request: pytest.FixtureRequest, tmp_path: Path, m
     assert text == GOLDEN.read_text()
 
 
-def chart_of(tmp_path: Path, *rows: dict[str, Any], **data: Any) -> drawing.Chart:
+def chart_of(tmp_path: Path, *rows: dict[str, Any], **data: Any) -> charts.Chart:
     page = report.page([report.read(evidence.write(tmp_path / "p.json", passport(evidence.report(collectives(*rows, **data)))))])
-    return drawing.figures(page)[0].charts[0]
+    return charts.figures(page)[0].charts[0]
 
 
 def test_axes_are_logarithmic_and_hold_every_point(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_axes_are_logarithmic_and_hold_every_point(tmp_path: Path) -> None:
     marks = chart.lines[0].marks
     assert math.isclose(marks[1].x - marks[0].x, marks[2].x - marks[1].x, abs_tol=0.2)
     assert math.isclose(marks[0].y - marks[1].y, marks[1].y - marks[2].y, abs_tol=0.2)
-    assert marks[0].x == drawing.LEFT and marks[2].x == drawing.WIDTH - drawing.RIGHT
-    assert all(drawing.TOP <= mark.y <= drawing.HEIGHT - drawing.BOTTOM for mark in marks)
+    assert marks[0].x == charts.LEFT and marks[2].x == charts.WIDTH - charts.RIGHT
+    assert all(charts.TOP <= mark.y <= charts.HEIGHT - charts.BOTTOM for mark in marks)
     assert [tick.label for tick in chart.x_ticks] == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
     assert {"1", "2", "5", "10"} <= {tick.label for tick in chart.y_ticks}
     assert marks[0].told == "float32, 1 MiB: 1"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from provision.compat import DATA
-from provision.inside import report
+from provision.catalog import DATA
+from provision_runtime.report import model
 from tests import evidence
 
 SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
@@ -37,22 +37,22 @@ def test_a_passport_of_ours_fits() -> None:
 
 def test_the_number_of_the_schema_is_the_code_s() -> None:
     schema = json.loads((DATA / "smoke-report.schema.json").read_text())
-    assert schema["properties"]["schema"]["const"] == report.SCHEMA
-    assert schema["properties"]["kind"]["const"] == report.KIND
-    assert set(schema["$defs"]["verdict"]["enum"]) == set(report.WORST_FIRST)
-    assert set(schema["$defs"]["finding"]["properties"]) == set(report.Finding.__dataclass_fields__)
-    assert set(schema["$defs"]["phase"]["properties"]) == set(report.Phase.__dataclass_fields__)
-    assert set(schema["properties"]) == {"schema", "kind", "verdict", *report.Report.__dataclass_fields__}
+    assert schema["properties"]["schema"]["const"] == model.SCHEMA
+    assert schema["properties"]["kind"]["const"] == model.KIND
+    assert set(schema["$defs"]["verdict"]["enum"]) == set(model.WORST_FIRST)
+    assert set(schema["$defs"]["finding"]["properties"]) == set(model.Finding.__dataclass_fields__)
+    assert set(schema["$defs"]["phase"]["properties"]) == set(model.Phase.__dataclass_fields__)
+    assert set(schema["properties"]) == {"schema", "kind", "verdict", *model.Report.__dataclass_fields__}
 
 
 def test_what_inside_writes_of_a_run_that_went_wrong_fits() -> None:
-    finding = report.Finding("wrong-value", "fail", [1], "1 wrong", "check")
+    finding = model.Finding("wrong-value", "fail", [1], "1 wrong", "check")
     phases = [
-        report.Phase("facts", "fail", 0.0, "torch is broken", {}, [finding]),
-        report.Phase("barrier", "unknown", 0.0, "not finished", {}, []),
+        model.Phase("facts", "fail", 0.0, "torch is broken", {}, [finding]),
+        model.Phase("barrier", "unknown", 0.0, "not finished", {}, []),
     ]
-    written = report.Report("2026-01-01T00:00:00Z", 0.5, "unknown", "unknown", 2, ["node1"], "quick", ["ddp"], {}, phases)
-    REPORT.validate(json.loads(report.dumps(written)))
+    written = model.Report("2026-01-01T00:00:00Z", 0.5, "unknown", "unknown", 2, ["node1"], "quick", ["ddp"], {}, phases)
+    REPORT.validate(json.loads(model.dumps(written)))
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -73,15 +73,15 @@ WHOLE = evidence.report(evidence.phase(verdict="fail", findings=[evidence.findin
 @pytest.mark.parametrize("path", list(places(WHOLE)), ids=lambda path: ".".join(map(str, path)))
 def test_without_any_key_neither_side_reads_it(path: tuple[Any, ...]) -> None:
     REPORT.validate(WHOLE)
-    report.loads(json.dumps(WHOLE))
+    model.loads(json.dumps(WHOLE))
     broken = copy.deepcopy(WHOLE)
     holder: Any = broken
     for step in path[:-1]:
         holder = holder[step]
     del holder[path[-1]]
     assert not REPORT.is_valid(broken)
-    with pytest.raises(report.ReportUnreadable):
-        report.loads(json.dumps(broken))
+    with pytest.raises(model.ReportUnreadable):
+        model.loads(json.dumps(broken))
 
 
 @pytest.mark.parametrize("change", [

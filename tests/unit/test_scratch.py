@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from provision import scratch
+from provision.core import tempdirs
 
-HOLDER = "from provision.scratch import scratch\nwith scratch('smoke') as path:\n    print(path, flush=True)\n    input()\n"
+HOLDER = "from provision.core.tempdirs import scratch\nwith scratch('smoke') as path:\n    print(path, flush=True)\n    input()\n"
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_goes_with_the_block(temporary: Path) -> None:
-    with scratch.scratch("uv") as path:
+    with tempdirs.scratch("uv") as path:
         assert path.parent == temporary and not list(path.iterdir())
         (path / "folder").mkdir()
-    with pytest.raises(ValueError), scratch.scratch("uv"):
+    with pytest.raises(ValueError), tempdirs.scratch("uv"):
         raise ValueError
     assert not list(temporary.iterdir())
 
@@ -38,11 +38,11 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(
         assert child.stdout
         theirs = Path(child.stdout.readline().strip())
         (theirs / "report.json").write_text("{}")
-        with scratch.scratch("smoke") as mine:
+        with tempdirs.scratch("smoke") as mine:
             assert theirs.exists() and mine.exists()
         child.send_signal(signal.SIGKILL)
     assert theirs.exists()
-    with scratch.scratch("uv") as mine:
+    with tempdirs.scratch("uv") as mine:
         assert list(temporary.iterdir()) == [mine]
 
 
@@ -50,14 +50,14 @@ def test_two_threads_leave_each_other_alone(temporary: Path) -> None:
     made, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with scratch.scratch("uv"):
+        with tempdirs.scratch("uv"):
             made.set()
             leave.wait(30)
 
     other = threading.Thread(target=hold)
     other.start()
     assert made.wait(30)
-    assert not scratch.sweep()
+    assert not tempdirs.sweep()
     leave.set()
     other.join(30)
     assert not list(temporary.iterdir())
@@ -69,5 +69,5 @@ def test_only_folders_of_ours_are_swept(temporary: Path) -> None:
     (temporary / "provision.uv.link").symlink_to(temporary / "somebody's")
     left = temporary / "provision.uv.left"
     left.mkdir()
-    assert scratch.sweep() == [left]
+    assert tempdirs.sweep() == [left]
     assert len(list(temporary.iterdir())) == 3

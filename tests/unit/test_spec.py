@@ -12,9 +12,9 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from provision.errors import InvalidSpec
-from provision.model import Spec
-from provision.pipeline import spec
+from provision.core.errors import InvalidSpec
+from provision.core.types import Spec
+from provision.resolver import spec
 
 
 def write(folder: Path, text: str) -> Path:

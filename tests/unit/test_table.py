@@ -13,17 +13,19 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision import compat
-from provision.cli import cli
-from provision.compat.data import load
-from provision.errors import InvalidSpec, NoSuchBuild
-from provision.model import PLATFORMS
-from provision.pipeline.render import render_table
-from provision.pipeline.table import Cell, Table, formats, question, table
-from provision.pipeline.table.rows import SOURCES
+from provision import catalog
+from provision.catalog.loading import load
+from provision.cli.format import table as formats
+from provision.cli.main import cli
+from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.types import PLATFORMS
+from provision.render import render_table
+from provision.resolver.query import question
+from provision.resolver.table import Cell, Table, table
+from provision.resolver.table_rows import SOURCES
 
 GPUS = ("K80", "P100", "sm_61", "V100", "T4", "A100", "L40S", "H100", "B200", "B300", "RTX 5090", "GB10", "Jetson AGX Orin")
-CAPABILITIES = {name: compat.find_gpu(name).capability for name in GPUS}
+CAPABILITIES = {name: catalog.find_gpu(name).capability for name in GPUS}
 DRIVERS = ("440.33", "450.80.02", "470", "525", "525.60.13", "535", "550.54.14", "580.65.06", "610.43.02")
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from provision.cli import cli
-from provision.compat import TEMPLATES
-from provision.errors import InvalidSpec
-from provision.pipeline import ci, image, matrix, render, spec
+from provision import ci, image, render, resolver
+from provision.catalog import TEMPLATES
+from provision.cli.main import cli
+from provision.core.errors import InvalidSpec
+from provision.resolver import spec
 from tests.unit.test_image_config import LOCK, resolution
 
 SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
@@ -145,7 +146,7 @@ def test_a_workflow_by_a_labs_template(lab: Path) -> None:
 
 def given() -> dict[str, dict[str, Any]]:
     """What each template is given, by real calls."""
-    resolved = matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
+    resolved = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
     contract = {**image.contract_context(resolution(), "lab/toy:1", (), image.Asked()), "made_by": ""}
     job = ci.assign(ci.Target(resolution=resolved, platform="linux-64"), (), gpus=1)
     workflow = ci.values("github", [job], ci.Settings(install="."))

@@ -20,7 +20,7 @@ from update_data.document import Document
 from update_data.index import Content, File
 from update_data.wheels import Row
 
-from provision.compat import DATA
+from provision.catalog import DATA
 
 CAPTURED = Path(__file__).parent.parent / "data" / "wheels"
 
@@ -272,7 +272,7 @@ def test_comments_order_and_the_rest_survive_a_change(tmp_path: Path) -> None:
     document.set(Row(path=NCCL, values={"version": "2.20.5"}, source="PyPI metadata torch==2.3.1"))
     expected = text.replace("version: null", 'version: "2.20.5"').replace("source: null", "source: PyPI metadata torch==2.3.1")
     assert document.changed() == expected
-    assert document.diff(expected).startswith("--- a/provision/data/a.yml\n+++ b/provision/data/a.yml\n")
+    assert document.diff(expected).startswith("--- a/provision/catalog/data/a.yml\n+++ b/provision/catalog/data/a.yml\n")
     document.set(Row(path=("2.4.0", "triton"), values={"requirement": "==3.0.0"}, source="PyPI metadata torch==2.4.0"))
     assert list(document.content) == ["2.3.1", "2.4.0", "2.5.0"]
     assert document.content["2.4.0"]["conda_forge"]["available"] is None

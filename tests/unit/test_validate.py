@@ -11,20 +11,22 @@ from xml.etree import ElementTree
 
 import pytest
 
-from provision import console
+from provision import resolver
+from provision.cli import console
 from provision.cli import options as cli_options
-from provision.errors import CheckFailed, InvalidSpec
-from provision.inside.smoke import options
-from provision.inside.smoke.options import PHASES
-from provision.model import SmokeResult
-from provision.pipeline import matrix, spec, validate
+from provision.commands import smoke_runner
+from provision.core.errors import CheckFailed, InvalidSpec
+from provision.core.types import SmokeResult
+from provision.resolver import spec
+from provision_runtime.smoke import options
+from provision_runtime.smoke.options import PHASES
 from tests import evidence
 
 SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 
 
 def report(folder: Path, **changes: Any) -> Path:
-    (folder / validate.REPORT).write_text(json.dumps({**json.loads(SAMPLE.read_text()), **changes}))
+    (folder / smoke_runner.REPORT).write_text(json.dumps({**json.loads(SAMPLE.read_text()), **changes}))
     return folder
 
 
@@ -33,9 +35,9 @@ def one_phase(verdict: str) -> dict[str, Any]:
 
 
 def test_the_sample_is_read(tmp_path: Path) -> None:
-    found = validate.read_report(report(tmp_path), "prefix", 0, "")
+    found = smoke_runner.read_report(report(tmp_path), "prefix", 0, "")
     assert found.verdict == "warn"
-    assert validate.failures([found]) == []
+    assert smoke_runner.failures([found]) == []
     assert [phase["name"] for phase in found.report["phases"]] == list(PHASES)
 
 
@@ -51,17 +53,17 @@ def test_the_sample_is_read(tmp_path: Path) -> None:
     ({**one_phase("pass"), "verdict": "fail"}, 1, "unknown"),
 ])  # fmt: skip
 def test_only_a_consistent_pass_passes(tmp_path: Path, changes: dict[str, Any], status: int, verdict: str) -> None:
-    found = validate.read_report(report(tmp_path, **changes), "image", status, "")
+    found = smoke_runner.read_report(report(tmp_path, **changes), "image", status, "")
     assert found.verdict == verdict
-    assert bool(validate.failures([found])) == (verdict not in ("pass", "warn"))
+    assert bool(smoke_runner.failures([found])) == (verdict not in ("pass", "warn"))
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]x", "[]", "null", "2", '"pass"', "[" * 100_000])
 def test_no_report_is_not_a_pass(tmp_path: Path, content: str | None) -> None:
     if content is not None:
-        (tmp_path / validate.REPORT).write_text(content)
+        (tmp_path / smoke_runner.REPORT).write_text(content)
     with pytest.raises(CheckFailed, match=r"ended with status 139 and left no report: Segmentation fault"):
-        validate.read_report(tmp_path, "prefix", 139, "Segmentation fault\n")
+        smoke_runner.read_report(tmp_path, "prefix", 139, "Segmentation fault\n")
 
 
 BROKEN: list[dict[str, Any]] = [
@@ -81,10 +83,10 @@ BROKEN: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", BROKEN)
 def test_a_report_of_another_shape_is_unknown_and_said_to_be_so_everywhere(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole = {**json.loads(SAMPLE.read_text()), **changes}
-    (tmp_path / validate.REPORT).write_text(json.dumps({key: value for key, value in whole.items() if value is not ...}))
-    found = validate.read_report(tmp_path, "prefix", 0, "")
+    (tmp_path / smoke_runner.REPORT).write_text(json.dumps({key: value for key, value in whole.items() if value is not ...}))
+    found = smoke_runner.read_report(tmp_path, "prefix", 0, "")
     assert found.verdict == "unknown"
-    (said,) = validate.failures([found])
+    (said,) = smoke_runner.failures([found])
     assert said.startswith("prefix: report: not a smoke report of schema 2: ")
     assert cases([found]) == [("prefix", "report", ["error"])]
     assert console.smoke_lines(found)[0].startswith("smoke test in the prefix: unknown")
@@ -93,13 +95,13 @@ def test_a_report_of_another_shape_is_unknown_and_said_to_be_so_everywhere(tmp_p
 def test_a_failed_phase_is_named(tmp_path: Path) -> None:
     finding = {"id": "rank-stuck", "verdict": "fail", "ranks": [1], "message": "did not arrive", "advice": "See its log."}
     phases = [evidence.phase(verdict="fail", message="rank 1 did not arrive", findings=[finding])]
-    found = validate.read_report(report(tmp_path, verdict="fail", phases=phases), "image", 1, "")
-    assert validate.failures([found]) == ["image: barrier: rank 1 did not arrive (rank-stuck). See its log."]
+    found = smoke_runner.read_report(report(tmp_path, verdict="fail", phases=phases), "image", 1, "")
+    assert smoke_runner.failures([found]) == ["image: barrier: rank 1 did not arrive (rank-stuck). See its log."]
 
 
 def test_arguments_hold_what_the_lock_promised() -> None:
-    cuda = matrix.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
-    argv = " ".join(validate.arguments(cuda, validate.Request(ranks=4, quick=True, inject=("die:1:barrier",))))
+    cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
+    argv = " ".join(smoke_runner.arguments(cuda, smoke_runner.Request(ranks=4, quick=True, inject=("die:1:barrier",))))
     for words in (
         "--expect-torch 2.3.1+cu121",
         "--expect-cuda 12.1",
@@ -109,17 +111,17 @@ def test_arguments_hold_what_the_lock_promised() -> None:
         "--inject die:1:barrier",
     ):
         assert words in argv
-    cpu = matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
-    assert "--expect-cuda none" in " ".join(validate.arguments(cpu, validate.Request()))
+    cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
+    assert "--expect-cuda none" in " ".join(smoke_runner.arguments(cpu, smoke_runner.Request()))
 
 
 def cases(results: list[SmokeResult]) -> list[tuple[str | None, str | None, list[str]]]:
-    root = ElementTree.fromstring(validate.junit(results))
+    root = ElementTree.fromstring(smoke_runner.junit(results))
     return [(case.get("classname"), case.get("name"), [child.tag for child in case]) for case in root.iter("testcase")]
 
 
 def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
-    found = [validate.read_report(report(tmp_path), place, 0, "") for place in ("prefix", "image")]
+    found = [smoke_runner.read_report(report(tmp_path), place, 0, "") for place in ("prefix", "image")]
     said = cases(found)
     assert {suite for suite, _, _ in said} == {"prefix", "image"}
     assert all(tags == ["system-out"] for _, _, tags in said)
@@ -127,13 +129,13 @@ def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changes, status", [({}, 1), ({"schema": 1, "phases": []}, 0), ({"schema": None}, 0)])
 def test_what_is_not_believed_is_an_error_in_junit_too(tmp_path: Path, changes: dict[str, Any], status: int) -> None:
-    said = cases([validate.read_report(report(tmp_path, **changes), "prefix", status, "")])
+    said = cases([smoke_runner.read_report(report(tmp_path, **changes), "prefix", status, "")])
     assert ("prefix", "report", ["error"]) in said
 
 
 def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
-    request = validate.Request(full=True, only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",))
-    argv = " ".join(validate.arguments(matrix.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name="")), request))
+    request = smoke_runner.Request(full=True, only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",))
+    argv = " ".join(smoke_runner.arguments(resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name="")), request))
     assert "--profile full" in argv
     assert "--only barrier --only ddp --skip compute --inject clock-skew:1" in argv
 
@@ -141,26 +143,26 @@ def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("request_", "complaint"),
     [
-        (validate.Request(quick=True, full=True), "only one of them"),
-        (validate.Request(only=("lunch",)), "no phase lunch; there are facts, rendezvous"),
-        (validate.Request(skip=("facts",)), "nothing can be tested without it"),
-        (validate.Request(inject=("explode",)), "no such fault: 'explode'; there are absent:RANK"),
-        (validate.Request(skip=("ddp",), inject=("die:1:ddp",)), "die: the phase ddp is skipped"),
-        (validate.Request(skip=("checkpoint",), inject=("flip-bit",)), "flip-bit: it would show in checkpoint, which is skipped"),
-        (validate.Request(ranks=2, inject=("die:2:ddp",)), "die: there is no rank 2 among 2"),
-        (validate.Request(only=("barrier",), baseline="save"), "in the phase collectives, which is skipped"),
-        (validate.Request(expect=Path("/no/such/file")), "there is no such file"),
-        (validate.Request(expect=Path(__file__)), r"--expect .*test_validate.py: Extra data"),
+        (smoke_runner.Request(quick=True, full=True), "only one of them"),
+        (smoke_runner.Request(only=("lunch",)), "no phase lunch; there are facts, rendezvous"),
+        (smoke_runner.Request(skip=("facts",)), "nothing can be tested without it"),
+        (smoke_runner.Request(inject=("explode",)), "no such fault: 'explode'; there are absent:RANK"),
+        (smoke_runner.Request(skip=("ddp",), inject=("die:1:ddp",)), "die: the phase ddp is skipped"),
+        (smoke_runner.Request(skip=("checkpoint",), inject=("flip-bit",)), "flip-bit: it would show in checkpoint, which is skipped"),
+        (smoke_runner.Request(ranks=2, inject=("die:2:ddp",)), "die: there is no rank 2 among 2"),
+        (smoke_runner.Request(only=("barrier",), baseline="save"), "in the phase collectives, which is skipped"),
+        (smoke_runner.Request(expect=Path("/no/such/file")), "there is no such file"),
+        (smoke_runner.Request(expect=Path(__file__)), r"--expect .*test_validate.py: Extra data"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(request_: validate.Request, complaint: str) -> None:
+def test_what_makes_no_sense_is_refused_before_anything_runs(request_: smoke_runner.Request, complaint: str) -> None:
     with pytest.raises(InvalidSpec, match=complaint):
-        validate.check(request_)
+        smoke_runner.check(request_)
 
 
 def test_one_rank_more_can_be_the_culprit() -> None:
-    validate.check(validate.Request(ranks=3, inject=("die:2:ddp",)))
-    validate.check(validate.Request(inject=("die:2:ddp",)))  # how many ranks there will be, the machine decides
+    smoke_runner.check(smoke_runner.Request(ranks=3, inject=("die:2:ddp",)))
+    smoke_runner.check(smoke_runner.Request(inject=("die:2:ddp",)))  # how many ranks there will be, the machine decides
 
 
 def test_the_test_takes_as_long_as_it_may_by_itself() -> None:
@@ -168,25 +170,25 @@ def test_the_test_takes_as_long_as_it_may_by_itself() -> None:
     def command() -> None: ...
 
     (timeout,) = (option for option in command.__click_params__ if option.name == "timeout")  # type: ignore[attr-defined]
-    assert timeout.default == validate.Request().timeout_s == options.TIMEOUT_S
+    assert timeout.default == smoke_runner.Request().timeout_s == options.TIMEOUT_S
 
 
 def test_what_the_test_itself_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     """Here it decides how many ranks there are."""
-    command = [sys.executable, str(validate.INSIDE), "smoke", "--out", str(tmp_path), "--backend", "gloo", "--inject", "die:7:ddp"]
+    command = [sys.executable, str(smoke_runner.INSIDE), "smoke", "--out", str(tmp_path), "--backend", "gloo", "--inject", "die:7:ddp"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     with pytest.raises(InvalidSpec, match=r"^The smoke test in the prefix refused: --inject die: there is no rank 7 among 2\.$"):
-        validate.read_report(tmp_path, "prefix", ran.returncode, ran.stdout + ran.stderr)
+        smoke_runner.read_report(tmp_path, "prefix", ran.returncode, ran.stdout + ran.stderr)
 
 
 def test_a_damaged_baseline_is_refused_before_anything_runs(tmp_path: Path) -> None:
     kept = tmp_path / "baseline.json"
     kept.write_text('{"schema": 1, "kind": "smoke-baseline"}')
     with pytest.raises(InvalidSpec, match=r"baseline\.json is damaged.*--baseline save"):
-        validate.check_baseline(kept)
+        smoke_runner.check_baseline(kept)
 
 
 def test_an_earlier_report_is_not_taken_for_this_ones(tmp_path: Path) -> None:
-    validate.fresh(report(tmp_path))
+    smoke_runner.fresh(report(tmp_path))
     with pytest.raises(CheckFailed, match="left no report"):
-        validate.read_report(tmp_path, "prefix", 2, "")
+        smoke_runner.read_report(tmp_path, "prefix", 2, "")

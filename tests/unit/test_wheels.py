@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from provision import wheels
-from provision.errors import IntegrityError, NoSpace, ProvisionError, ToolFailed, Unreachable, Unsolvable
-from provision.mirrors import Mirrors, asked
-from provision.model import LockedPackage
-from provision.wheels import resolving
-from provision.wheels import settings as index_settings
+from provision.adapters import uv
+from provision.adapters.uv import resolver
+from provision.adapters.uv import settings as index_settings
+from provision.core.errors import (
+    IntegrityError,
+    NoSpace,
+    ProvisionError,
+    ToolFailed,
+    Unreachable,
+    Unsolvable,
+)
+from provision.core.mirrors import Mirrors, asked
+from provision.core.types import LockedPackage
 
 CAPTURED = Path(__file__).parent.parent / "data" / "uv"
 
@@ -35,7 +42,7 @@ CAPTURED = Path(__file__).parent.parent / "data" / "uv"
 )
 def test_failures_of_uv_are_explained(case: str, kind: type[ProvisionError], words: str) -> None:
     failed = ToolFailed(["uv", "pip"], 1, (CAPTURED / f"{case}.txt").read_text())
-    explained = wheels.explain(failed)
+    explained = uv.explain(failed)
     assert type(explained) is kind
     assert words in str(explained)
     assert "Using Python" not in str(explained)
@@ -43,7 +50,7 @@ def test_failures_of_uv_are_explained(case: str, kind: type[ProvisionError], wor
 
 def test_what_is_not_recognized_stays_a_tool_failure() -> None:
     failed = ToolFailed(["uv", "pip"], 101, "thread 'main' panicked\n")
-    assert wheels.explain(failed) is failed
+    assert uv.explain(failed) is failed
 
 
 def test_edges_from_annotations() -> None:
@@ -51,7 +58,7 @@ def test_edges_from_annotations() -> None:
         "comm==0.2.3\n    # via ipykernel\nfilelock==4.2.11\n    # via\n    #   torch\n    #   triton\n"
         "ipykernel==7.4.0\n    # via -r requirements.in\ntorch==2.3.1+cpu\n    # via\n    #   -r requirements.in\n    #   torchvision\n"
     )
-    assert resolving._edges(annotated) == {
+    assert resolver._edges(annotated) == {
         "ipykernel": ("comm",),
         "torch": ("filelock",),
         "triton": ("filelock",),
@@ -62,10 +69,10 @@ def test_edges_from_annotations() -> None:
 def test_what_only_condas_packages_need_is_no_wheel_of_ours() -> None:
     """conda's pytorch stands in for torch, so torch's own NVIDIA wheels are not wanted; what both need is wanted for the other."""
     edges = {"torchmetrics": ("numpy", "packaging", "torch"), "torch": ("nvidia-nccl-cu12", "packaging"), "nvidia-nccl-cu12": ("deep",)}
-    request = resolving.Request(
+    request = resolver.Request(
         requirements=("TorchMetrics>=1", "torch"), python="3.11", glibc="2.28", provided={"torch": "2.3.1", "numpy": "2"}
     )
-    assert resolving._needed(request, edges) == {"torchmetrics", "packaging"}
+    assert resolver._needed(request, edges) == {"torchmetrics", "packaging"}
 
 
 def test_pip_settings_become_uv_options() -> None:
@@ -86,8 +93,8 @@ def test_an_option_that_uv_takes_once_is_given_once(monkeypatch: pytest.MonkeyPa
     settings = {"index-url": "https://one.invalid/simple", "find-links": "/srv/wheels"}
     monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
     monkeypatch.setattr(index_settings, "_uv_is_configured", lambda: False)
-    monkeypatch.setenv(wheels.TORCH_INDEX, "https://torch.invalid/whl")
-    found = wheels.indexes("cu126")
+    monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
+    found = uv.indexes("cu126")
     for options in (found.remote, found.every):
         assert options.count("--index-strategy") == options.count("unsafe-best-match") == 1
     assert [word for word in found.every if "--" not in word][:3] == [
@@ -111,28 +118,28 @@ def test_pip_settings_are_read_as_pip_orders_them() -> None:
 
 def test_uv_own_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
-    assert wheels.indexes() == wheels.Indexes()
+    assert uv.indexes() == uv.Indexes()
 
 
 def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
-    monkeypatch.setenv(wheels.TORCH_INDEX, "https://torch.invalid/whl/")
-    assert "https://torch.invalid/whl/cu126" in wheels.indexes("cu126").remote
-    assert wheels.indexes(None).remote == ()
+    monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl/")
+    assert "https://torch.invalid/whl/cu126" in uv.indexes("cu126").remote
+    assert uv.indexes(None).remote == ()
 
 
 @pytest.mark.parametrize(
     "glibc,expected", [("2.17", "2.17"), ("2.28", "2.28"), ("2.30", "2.28"), ("2.36", "2.36"), ("2.99", "2.40"), ("2.5", "2.17")]
 )
 def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
-    request = wheels.Request(requirements=(), python="3.11", glibc=glibc)
-    assert resolving._python_platform(request) == f"x86_64-manylinux_{expected.replace('.', '_')}"
+    request = uv.Request(requirements=(), python="3.11", glibc=glibc)
+    assert resolver._python_platform(request) == f"x86_64-manylinux_{expected.replace('.', '_')}"
 
 
 def test_what_is_installed_is_named_by_hash() -> None:
     def row(url: str, *, direct: bool = False) -> str:
         package = LockedPackage(manager="pip", name="six", version="1.17.0", url=url, sha256="a" * 64, direct=direct)
-        return wheels.requirements([package])
+        return uv.requirements([package])
 
     file = "six-1.17.0-py2.py3-none-any.whl"
     hashed = f"--hash=sha256:{'a' * 64}\n"
@@ -143,22 +150,22 @@ def test_what_is_installed_is_named_by_hash() -> None:
 
 def test_a_pylock_is_read() -> None:
     text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
-    (entry,) = resolving._toml(text)["packages"]
-    found = resolving._package(entry, {"six": ("toml",)})
+    (entry,) = resolver._toml(text)["packages"]
+    found = resolver._package(entry, {"six": ("toml",)})
     assert (found.name, found.version, found.sha256, found.depends, found.direct) == ("six", "1.17.0", "ab", ("toml",), False)
 
 
 def test_a_package_without_a_fitting_file_is_refused() -> None:
     with pytest.raises(Unsolvable, match="x 1 has no file with a sha256"):
-        resolving._package({"name": "x", "version": "1"}, {})
+        resolver._package({"name": "x", "version": "1"}, {})
 
 
 def test_a_file_without_a_date_has_no_place_in_a_lock_of_a_day() -> None:
     dated = {"name": "a", "version": "1", "wheels": [{"upload-time": "2024-01-01"}]}
     direct = {"name": "b", "version": "1", "archive": {"url": "https://x.invalid/b.whl"}}
-    resolving._check_dates([dated, direct], "2024-06-01")
+    resolver._check_dates([dated, direct], "2024-06-01")
     with pytest.raises(Unsolvable, match=r"when c 2 was published.*as of 2024-06-01"):
-        resolving._check_dates([dated, {"name": "c", "version": "2", "wheels": [{}]}], "2024-06-01")
+        resolver._check_dates([dated, {"name": "c", "version": "2", "wheels": [{}]}], "2024-06-01")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +173,7 @@ def test_a_file_without_a_date_has_no_place_in_a_lock_of_a_day() -> None:
     [("numpy", "1.26.4", True), ("ruamel.yaml", "0.18", True), ("_libgcc_mutex", "0.1", False), ("openssl", "1.1.1w", False)],
 )
 def test_only_what_pypi_can_count_binds_wheels(name: str, version: str, expected: bool) -> None:
-    assert resolving._is_pep440(name, version) is expected
+    assert resolver._is_pep440(name, version) is expected
 
 
 def mirrors(*texts: str, manifest: str = "") -> Mirrors:
@@ -177,17 +184,17 @@ def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_settings, "_uv_is_configured", lambda: False)
     settings = {"index-url": "https://one.invalid/simple", "extra-index-url": "https://two.invalid/simple"}
     monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
-    found = wheels.indexes(mirrors=mirrors("pypi=https://m.invalid/simple", "https://two.invalid=file:///srv/two"))
+    found = uv.indexes(mirrors=mirrors("pypi=https://m.invalid/simple", "https://two.invalid=file:///srv/two"))
     assert found.remote[:4] == ("--default-index", "https://m.invalid/simple", "--index", "file:///srv/two/simple")
     assert "https://one.invalid/simple" not in found.remote
 
 
 def test_a_folder_of_ours_is_the_only_index() -> None:
-    found = wheels.indexes("cu126", mirrors("/srv/mirror"))
+    found = uv.indexes("cu126", mirrors("/srv/mirror"))
     assert found.alone and found.local == ()
     assert found.remote == ("--no-config", "--default-index", "file:///srv/mirror/simple/", "--offline")
-    assert "--offline" not in wheels.indexes(mirrors=mirrors("https://m.invalid/mirror")).remote
-    assert "--index-strategy" in wheels.indexes(mirrors=mirrors("/srv/one", "/srv/two")).remote
+    assert "--offline" not in uv.indexes(mirrors=mirrors("https://m.invalid/mirror")).remote
+    assert "--index-strategy" in uv.indexes(mirrors=mirrors("/srv/one", "/srv/two")).remote
 
 
 def test_a_file_is_named_by_its_own_address() -> None:
@@ -207,5 +214,5 @@ def test_what_a_folder_holds_is_asked_for_by_name() -> None:
     row = {"name": "x", "path": f"wheels/{sha}/x-1.0-py3-none-any.whl", "url": "file:///srv/x-1.0-py3-none-any.whl"}
     package = LockedPackage(manager="pip", name="x", version="1.0", url=row["url"], sha256=sha)
     folder = mirrors("/m", manifest=json.dumps({"schema": 1, "channels": {}, "wheels": {sha: row}}))
-    assert wheels.requirements([package], folder) == f"x==1.0 --hash=sha256:{sha}\n"
-    assert wheels.requirements([package], mirrors("file:///srv=file:///elsewhere")).startswith("x @ file:///elsewhere/x-1.0")
+    assert uv.requirements([package], folder) == f"x==1.0 --hash=sha256:{sha}\n"
+    assert uv.requirements([package], mirrors("file:///srv=file:///elsewhere")).startswith("x @ file:///elsewhere/x-1.0")

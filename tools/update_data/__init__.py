@@ -1,4 +1,4 @@
-"""Refreshes provision/data from what wheels say about themselves: their names and their metadata. Not part of the package.
+"""Refreshes provision/catalog/data from what wheels say about themselves: their names and their metadata. Not part of the package.
 
     nox -s update_data                       # shows what would change, as a diff
     nox -s update_data -- --write

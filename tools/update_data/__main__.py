@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from provision.compat import DATA
-from provision.errors import ProvisionError
+from provision.catalog import DATA
+from provision.core.errors import ProvisionError
 from update_data.document import Document
 from update_data.index import configured
 from update_data.refresh import refresh, refresh_nccl
@@ -22,7 +22,7 @@ from update_data.refresh import refresh, refresh_nccl
 @click.option("--index", "url", metavar="URL", help="Another index than pip's or uv's settings name.")
 @click.option("--data", type=click.Path(path_type=Path, exists=True), default=DATA, help="Folder of the data files.  [default: ours]")
 def main(write: bool, check: bool, only: tuple[str, ...], architectures: bool, url: str | None, data: Path) -> None:
-    """Refresh provision/data from what the wheels of a package index say. Shows a diff; changes nothing without --write."""
+    """Refresh provision/catalog/data from what the wheels of a package index say. Shows a diff; changes nothing without --write."""
     try:
         sys.exit(_run(write=write, check=check, only=only, architectures=architectures, url=url, data=data))
     except ProvisionError as error:

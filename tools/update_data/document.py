@@ -16,10 +16,10 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from provision.errors import InvalidSpec
+from provision.core.errors import InvalidSpec
 from update_data.wheels import Row
 
-ADVICE = "--data names a folder with releases.yml and nccl.yml; without it, provision/data is taken."
+ADVICE = "--data names a folder with releases.yml and nccl.yml; without it, provision/catalog/data is taken."
 
 # What a release has before anything is known of it. The pytorch channel ended with 2.5; conda-forge is read from its recipes, by hand.
 BLANK: dict[str, Any] = {
@@ -101,7 +101,7 @@ class Document:
         return out.getvalue()
 
     def diff(self, after: str) -> str:
-        shown = f"provision/data/{self.path.name}"
+        shown = f"provision/catalog/data/{self.path.name}"
         before, now = self.text.splitlines(keepends=True), after.splitlines(keepends=True)
         return "".join(difflib.unified_diff(before, now, f"a/{shown}", f"b/{shown}"))
 

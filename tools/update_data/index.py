@@ -19,8 +19,8 @@ from packaging.version import InvalidVersion, Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, NoSuchProjectError, PyPISimple
 from remotezip import RemoteZip, RemoteZipError
 
-from provision.errors import Unreachable
-from provision.wheels import TORCH_INDEX, indexes
+from provision.adapters.uv import TORCH_INDEX, indexes
+from provision.core.errors import Unreachable
 
 READERS = 8
 TIMEOUT_S = 60

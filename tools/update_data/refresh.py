@@ -7,7 +7,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from provision.errors import NoSuchBuild
+from provision.core.errors import NoSuchBuild
 from update_data.compare import Findings, compare, unproven
 from update_data.index import Content, File, Index, torch_index
 from update_data.wheels import (

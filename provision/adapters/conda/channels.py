@@ -1,0 +1,21 @@
+"""Channels by name or URL."""
+
+from __future__ import annotations
+
+import functools
+
+from provision.core.errors import InvalidSpec
+from provision.core.mirrors import ALIAS
+
+
+@functools.cache
+def url_of(channel: str) -> str:
+    """A channel's own URL, with a slash at its end, by rattler's rules: names under its alias, paths as file URLs. Of `*`: that alias."""
+    import rattler
+
+    if channel == ALIAS:
+        return url_of("conda-forge").removesuffix("conda-forge/")
+    try:
+        return rattler.Channel(channel).base_url.rstrip("/") + "/"
+    except Exception as error:
+        raise InvalidSpec(f"`{channel}` is not a channel: {' '.join(str(error).split())}.") from error

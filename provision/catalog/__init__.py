@@ -1,0 +1,69 @@
+"""The facts: which PyTorch builds exist, of what, on which machines they run, and what a rule says about them.
+
+Data lies in provision/catalog/data, each row with its source; it is read at first use and checked by tests. None means that no source
+says; it is never read as absent. Questions are answered here; what to choose is the matrix's.
+"""
+
+from __future__ import annotations
+
+from provision.catalog.hardware import (
+    Architecture,
+    Gpu,
+    Toolkit,
+    architectures,
+    compiled_by,
+    find_gpu,
+    gpus,
+    runs_on_driver,
+    runs_on_gpu,
+    runs_on_machine,
+    toolkits,
+)
+from provision.catalog.loading import DATA, TEMPLATES
+from provision.catalog.nccl import (
+    CondaForgeNccl,
+    cuda_versions,
+    nccl_on_conda_forge,
+    nccl_wheels,
+)
+from provision.catalog.releases import (
+    Build,
+    IndexDefault,
+    Release,
+    matching_releases,
+    means_minor,
+    releases,
+)
+from provision.catalog.rules import Rule, applying, rules
+from provision.catalog.versions import minor, version_key
+
+__all__ = [
+    "DATA",
+    "TEMPLATES",
+    "Architecture",
+    "Build",
+    "CondaForgeNccl",
+    "Gpu",
+    "IndexDefault",
+    "Release",
+    "Rule",
+    "Toolkit",
+    "applying",
+    "architectures",
+    "compiled_by",
+    "cuda_versions",
+    "find_gpu",
+    "gpus",
+    "matching_releases",
+    "means_minor",
+    "minor",
+    "nccl_on_conda_forge",
+    "nccl_wheels",
+    "releases",
+    "rules",
+    "runs_on_driver",
+    "runs_on_gpu",
+    "runs_on_machine",
+    "toolkits",
+    "version_key",
+]

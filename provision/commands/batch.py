@@ -1,0 +1,204 @@
+"""Many environments in one process: one that fails does not stop the others, and the summary says which did."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provision import lockfile as locks
+from provision import render
+from provision.catalog import minor, version_key
+from provision.commands.ensure import dockerfile_texts, lock_only, render_only
+from provision.commands.plan import Context, Plan, Wish, name_of, plan
+from provision.commands.preview import lock_preview, render_preview
+from provision.core.errors import InvalidSpec, ProvisionError
+from provision.core.process import end_running
+from provision.core.types import (
+    PLATFORM,
+    PLATFORMS,
+    BuildSource,
+    MeterContext,
+    Outcome,
+    Platform,
+    Progress,
+)
+from provision.resolver.query import question
+from provision.resolver.table import table
+
+# Solving is the work of rattler's threads and of uv's process; more of ours only take memory.
+AT_ONCE = 4
+
+
+class Named:
+    """Progress of one environment among many: each line says whose it is; bars of many at once would be no help."""
+
+    def __init__(self, name: str, told: Progress) -> None:
+        self._name, self._told = name, told
+
+    def say(self, text: str) -> None:
+        self._told.say(f"{self._name}: {text}")
+
+    def warn(self, text: str) -> None:
+        self._told.warn(f"{self._name}: {text}")
+
+    def meter(self, title: str, total: int) -> MeterContext:
+        return Silent()
+
+
+class Silent:
+    """A meter that nobody watches."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def advance(self, amount: int) -> None: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+def named(context: Context) -> list[str]:
+    """Every environment of the envs folder that has a spec. Raises InvalidSpec where there is none."""
+    found = sorted(path.parent.name for path in context.where.envs.glob(f"*/{render.SPEC}"))
+    if not found:
+        raise InvalidSpec(
+            f"There is no */{render.SPEC} in {context.where.envs}.", advice="`provision render --torch … --cuda …` begins one."
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A build of the table that is to become an environment, for all platforms asked for that have it."""
+
+    torch: str
+    cuda: str
+    source: BuildSource
+    platforms: tuple[Platform, ...]
+
+
+def wanted_builds(asked: Mapping[str, Any]) -> list[Wanted]:
+    """The builds of the table that fit, oldest torch and CUDA first."""
+    found: dict[tuple[str, str, BuildSource], list[Platform]] = {}
+    newest_first = table(question(asked)).cells
+    for cell in sorted(newest_first, key=lambda cell: (version_key(cell.torch), version_key(cell.cuda))):
+        found.setdefault((cell.torch, cell.cuda, cell.source), []).append(cell.platform)
+    return [
+        Wanted(torch=torch, cuda=cuda, source=source, platforms=tuple(sorted(platforms, key=PLATFORMS.index)))
+        for (torch, cuda, source), platforms in found.items()
+    ]
+
+
+def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[Wish]:
+    """A wish for every build that fits; on linux-64 unless platforms are asked for, or a spec.yml of that name says others.
+
+    newest: of each minor release only its newest patch.
+    """
+    builds = wanted_builds({**asked, "platform": asked.get("platform") or (PLATFORM,)})
+    if newest:
+        latest = {(minor(build.torch), build.cuda, build.source): build.torch for build in builds}
+        builds = [build for build in builds if latest[minor(build.torch), build.cuda, build.source] == build.torch]
+    kept = {name: asked.get(name) for name in ("python", "nccl", "glibc", "driver", "gpu", "companions", "jupyter", "fast_checkpoints")}
+    return [
+        Wish(
+            options={
+                "torch": build.torch,
+                "cuda": build.cuda,
+                "source": build.source,
+                "platforms": build.platforms if asked.get("platform") else (),
+                **kept,
+            },
+            relock=relock,
+        )
+        for build in builds
+    ]
+
+
+def lock_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = False) -> list[Outcome]:
+    """`provision lock --all` and `provision matrix lock`: the lock of each, several at a time, in the order of the wishes."""
+    return _each(context, wishes, _solved if dry_run else _locked)
+
+
+def _solved(context: Context, wish: Wish, name: str) -> Outcome:
+    return Outcome(name=name, status="solved", detail=f"{len(lock_preview(context, wish))} packages")
+
+
+def _locked(context: Context, wish: Wish, name: str) -> Outcome:
+    _, made, anew = lock_only(context, wish)
+    told = f"{len(made.packages)} packages" + ("" if made.portable else ", not portable")
+    return Outcome(name=name, status="made" if anew else "kept", detail=told)
+
+
+def render_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = False) -> list[Outcome]:
+    """`provision render --all`: the generated files of each."""
+    return _each(context, wishes, _to_write if dry_run else _written)
+
+
+def _to_write(context: Context, wish: Wish, name: str) -> Outcome:
+    wanted, files = render_preview(context, wish)
+    told = f"would write {', '.join(files)} in {wanted.folder}" if files else "nothing to write: all files are as rendered"
+    return Outcome(name=name, status="pending" if files else "kept", detail=told)
+
+
+def _written(context: Context, wish: Wish, name: str) -> Outcome:
+    written = render_only(context, wish)
+    told = f"wrote {', '.join(written)}" if written else "all files are as rendered"
+    return Outcome(name=name, status="made" if written else "kept", detail=told)
+
+
+def check_all(context: Context, wishes: Sequence[Wish]) -> list[Outcome]:
+    """`provision render --all --check`: for each what `check` says."""
+    return _each(context, wishes, lambda alone, wish, name: check(alone, wish))
+
+
+def check(context: Context, wish: Wish) -> Outcome:
+    """`provision render --check`: whether an environment's files are what its spec.yml renders, and its lock is made from them."""
+    wanted = plan(context, dataclasses.replace(wish, force=True))
+    texts = rendered(wanted)
+    pending = render.pending(wanted.folder, texts)
+    diff = "".join(line for name in pending for line in difference(wanted.folder / name, texts[name]))
+    stale = [f"{locks.FILE} (stale)"] if wanted.lock and not wanted.lock_is_current else []
+    if not pending and not stale:
+        return Outcome(name=wanted.name, status="current", detail="as rendered")
+    return Outcome(name=wanted.name, status="differs", detail=", ".join(pending + stale), exit_code=1, diff=diff)
+
+
+def rendered(wanted: Plan) -> dict[str, str]:
+    """Every generated file of an environment; the Dockerfile belongs to a lock, so it is there with one that is current."""
+    if wanted.lock is None or not wanted.lock_is_current:
+        return dict(wanted.texts)
+    return {**wanted.texts, **dockerfile_texts(wanted, wanted.lock)}
+
+
+def difference(path: Path, text: str) -> Iterator[str]:
+    """A unified diff from a file as it stands to its text as rendered."""
+    before = render.read(path) if path.exists() else ""
+    return difflib.unified_diff(before.splitlines(keepends=True), text.splitlines(keepends=True), str(path), f"{path} (as rendered)")
+
+
+def _each(context: Context, wishes: Sequence[Wish], work: Callable[[Context, Wish, str], Outcome]) -> list[Outcome]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = [pool.submit(_one, context, wish, work) for wish in wishes]
+        try:
+            return [future.result() for future in running]
+        except BaseException:  # Ctrl-C: what has not begun does not begin, and what uv does for the others ends
+            for future in running:
+                future.cancel()
+            end_running()
+            raise
+
+
+def _one(context: Context, wish: Wish, work: Callable[[Context, Wish, str], Outcome]) -> Outcome:
+    started = time.monotonic()
+    name = wish.name or " ".join(str(wish.options[key]) for key in ("torch", "cuda", "source") if wish.options.get(key))
+    try:
+        name = name_of(context, wish)
+        done = work(dataclasses.replace(context, progress=Named(name, context.progress)), wish, name)
+    except ProvisionError as error:
+        done = Outcome(name=name, status="failed", detail=" ".join(str(error).split()), exit_code=error.exit_code)
+    return dataclasses.replace(done, seconds=time.monotonic() - started)

@@ -1,0 +1,56 @@
+"""The bill of materials of an environment's image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from provision import image as images
+from provision import lockfile as locks
+from provision.adapters import uv
+from provision.commands.plan import Context
+from provision.core.errors import StaleLock, ToolMissing
+from provision.core.sbom import Bill
+from provision.core.sbom.licenses import said_in
+from provision.core.types import Image
+from provision.environment import passport
+from provision.resolver import spec
+
+
+def image_bill(context: Context, name: str) -> Bill:
+    """`provision image sbom`: of the image that the passport names. No engine is needed, and no prefix: licenses are read in the image.
+
+    ToolMissing where there is no image, StaleLock where the lock is not the image's (any more).
+    """
+    return _bill(*_made(context, name))
+
+
+def image_documents(context: Context, name: str, sent: Image) -> list[tuple[str, bytes]]:
+    """The bills as they lie beside the image in a registry, with their media types. sent: the same image as it lies there."""
+    image, lock = _made(context, name)
+    return images.documents(_bill(image, lock, sent))
+
+
+def _made(context: Context, name: str) -> tuple[Image, locks.Contents]:
+    folder = context.where.envs / spec.check_name(name)
+    known = passport.read(folder)
+    if not known or not known.get("image"):
+        raise ToolMissing("The environment has no image.", advice=f"`provision image build {name}` makes it.")
+    image = passport.image_of(known)
+    lock = locks.contents(folder / locks.FILE)
+    if lock.sha256 != image.lock_sha256:
+        raise StaleLock(f"The image was made from another lock than {lock.path}.", advice=f"Run `provision image build {name}` first.")
+    return image, lock
+
+
+def _bill(image: Image, lock: locks.Contents, sent: Image | None = None) -> Bill:
+    """sent: its compressed form, if that is what the bill is of."""
+    looked = images.look(image)
+    entries = locks.selected(lock, locks.platform_of(lock, None))
+    return images.bill(sent or image, looked, locks.parts(entries, _licenses(entries, looked.own)))
+
+
+def _licenses(entries: tuple[locks.Entry, ...], own: Mapping[str, bytes]) -> dict[str, str]:
+    """By address, as the packages in the image say."""
+    said = said_in(sorted(own.items()))
+    keys = {entry.url: (entry.manager, uv.normal(entry.name)) for entry in entries}
+    return {url: said[key] for url, key in keys.items() if key in said}

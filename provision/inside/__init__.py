@@ -1,5 +1,0 @@
-"""What runs inside a built environment: standard library and torch only, Python 3.8 syntax.
-
-The folder works as `provision.inside` and copied alone to any place (`python /opt/provision/inside smoke`). It imports
-nothing of ours from outside itself; the host reads the JSON it writes, never its objects.
-"""

@@ -1,0 +1,49 @@
+"""Starts this folder as a package, wherever it lies: `python -m provision_runtime` or `python /any/place/inside`.
+
+Owns only the start; the verbs are in cli.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PACKAGE = "provision_inside"
+
+
+def main() -> int:
+    if not __package__:
+        return _adopt_folder()(sys.argv[1:])
+    from .cli import main as run
+
+    return run(sys.argv[1:])
+
+
+def _adopt_folder() -> Callable[[Sequence[str]], int]:
+    """Make the folder importable under a name of its own.
+
+    Python puts the folder itself on sys.path, where `facts` or `report` could shadow somebody's module: it comes off
+    before anything else is imported.
+    """
+    import os
+
+    folder = os.path.dirname(os.path.realpath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != folder]
+
+    import importlib.util
+
+    initial = os.path.join(folder, "__init__.py")
+    spec = importlib.util.spec_from_file_location(PACKAGE, initial, submodule_search_locations=[folder])
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[PACKAGE] = package
+    spec.loader.exec_module(package)
+    run: Callable[[Sequence[str]], int] = importlib.import_module(PACKAGE + ".cli").main
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""What this environment says about itself: Python, torch, CUDA, NCCL, GPUs, and what may contaminate it.
+
+Owns asking, not judging. It works where torch is missing or broken and says so in `error`: it must not need what it
+diagnoses. `collect_apart` also survives an import that crashes or hangs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import libraries, limits, nccl, origins, pci
+
+SCHEMA = 2
+# The only variables that are ever reported: those that change what is imported, loaded or used.
+VARIABLES = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONNOUSERSITE",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "GLOO_SOCKET_IFNAME",
+)
+# Written by `provision` into every prefix that it makes.
+MARKER = Path("conda-meta") / "provision.json"
+# A cold import of torch from a network file system was seen to take minutes.
+IMPORT_TIMEOUT_S = 300
+
+
+def collect() -> dict[str, Any]:
+    """Everything, with torch imported into this process."""
+    found = about_host()
+    try:
+        found["torch"] = about_torch()
+        known = found["torch"]["nccl"]
+        found["nccl_settings"] = nccl.settings(known["loaded"] or known["compiled"])
+    except Exception as error:  # whatever a broken torch raises is the finding
+        found["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
+    # Last, since importing torch is what loads the foreign.
+    return {**found, **origins.collect()}
+
+
+def collect_apart() -> dict[str, Any]:
+    """The same from a child process, so that a crash or a hang at import becomes an answer."""
+    command = [sys.executable, str(Path(__file__).resolve().parent.parent), "facts", "--in-process"]
+    try:
+        child = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=IMPORT_TIMEOUT_S)
+        return dict(json.loads(child.stdout))
+    except subprocess.TimeoutExpired:
+        return {**about_host(), "error": f"importing torch did not end within {IMPORT_TIMEOUT_S} s"}
+    except ValueError:
+        return {**about_host(), "error": f"importing torch ended the process with status {child.returncode}"}
+
+
+def about_host() -> dict[str, Any]:
+    """What can be said without torch. Its libraries and modules are empty until somebody has tried to import it."""
+    return {
+        "schema": SCHEMA,
+        "python": {
+            "version": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "executable": sys.executable,
+            "prefix": sys.prefix,
+        },
+        "host": socket.gethostname(),
+        "platform": {"machine": platform.machine(), "kernel": platform.release(), "glibc": _glibc()},
+        "limits": limits.collect(),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "nccl_settings": nccl.settings(),
+        "lock_hash": lock_hash(),
+        "driver": libraries.driver_version(),
+        "device_nodes": libraries.device_nodes(),
+        "pci_gpus": pci.gpus(),
+        "torch": None,
+        "error": None,
+        **origins.collect(),
+    }
+
+
+def about_torch() -> dict[str, Any]:
+    import torch
+
+    files = libraries.loaded()
+    return {
+        "version": str(torch.__version__),
+        "git": torch.version.git_version,
+        "file": torch.__file__,
+        "cuda": torch.version.cuda,
+        "cudnn": _cudnn(torch),
+        "nccl": _nccl(torch, files),
+        "arch_list": _arch_list(torch),
+        "cuda_available": bool(torch.cuda.is_available()),
+        "device_count": int(torch.cuda.device_count()),
+        "devices": _devices(torch),
+        "distributed": bool(torch.distributed.is_available()),
+    }
+
+
+def _glibc() -> str | None:
+    name, version = platform.libc_ver()
+    return version if name == "glibc" else None
+
+
+def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
+    """Of the lock that this prefix was made from; what the variable says may come from another environment."""
+    try:
+        return str(json.loads((prefix / MARKER).read_text())["lock_sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return os.environ.get("PROVISION_LOCK_HASH")
+
+
+def _cudnn(torch: Any) -> int | None:
+    try:
+        return torch.backends.cudnn.version()  # type: ignore[no-any-return]
+    except RuntimeError:  # raised when the library found at run time is not the one it was compiled with
+        return None
+
+
+def _nccl(torch: Any, files: list[str]) -> dict[str, Any]:
+    path = libraries.nccl_file(files)
+    return {
+        "compiled": _nccl_compiled(torch),
+        "loaded": libraries.nccl_version(path) if path else None,
+        "file": path,
+        "distribution": _nccl_distribution(torch.version.cuda),
+    }
+
+
+def _nccl_compiled(torch: Any) -> str | None:
+    """NCCL_MAJOR.MINOR.PATCH of the header that torch saw: a constant, so no GPU is needed."""
+    try:
+        version = torch.cuda.nccl.version()
+    except (AttributeError, RuntimeError):  # CPU builds have no such function
+        return None
+    return ".".join(str(part) for part in version[:3]) if isinstance(version, tuple) else libraries.decode_nccl(version)
+
+
+def _nccl_distribution(cuda: str | None) -> dict[str, str] | None:
+    """The wheel that brought NCCL, which is a package of its own for torch's wheels only."""
+    from importlib import metadata
+
+    if cuda is None:
+        return None
+    name = f"nvidia-nccl-cu{cuda.split('.')[0]}"
+    try:
+        return {"name": name, "version": metadata.version(name)}
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _arch_list(torch: Any) -> list[str]:
+    """Architectures the build holds code for. torch.cuda.get_arch_list() is empty without a GPU; the flags are not."""
+    flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
+    return flags.split() if flags else []
+
+
+def _devices(torch: Any) -> list[dict[str, Any]]:
+    if not torch.cuda.is_available():
+        return []
+    return [_device(torch, index) for index in range(torch.cuda.device_count())]
+
+
+def _device(torch: Any, index: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    return {
+        "index": index,
+        "name": properties.name,
+        "uuid": libraries.gpu_uuid(index),
+        "architecture": f"sm_{properties.major}{properties.minor}",
+        "memory_bytes": properties.total_memory,
+    }

@@ -1,0 +1,46 @@
+"""The phases of the smoke test, one module each: run() on every rank, merge() over what the ranks said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import (
+    barrier,
+    checkpoint,
+    collectives,
+    compute,
+    ddp,
+    facts,
+    filesystem,
+    rendezvous,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..outcome import Outcome
+    from ..session import Session
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    deadline_s: float
+    run: Callable[[Session], Outcome]
+    merge: Callable[[Sequence[Outcome]], Outcome]
+
+
+# Deadlines are for slow, shared hardware: they end a hang, they do not judge speed. facts holds the import of torch,
+# which took minutes from a cold network file system; DistributedDataParallel imports the
+# compiler, for a second per rank: minutes where many ranks share few cores.
+ALL = (
+    Phase("facts", 240.0, facts.run, facts.merge),
+    Phase("rendezvous", 60.0, rendezvous.run, rendezvous.merge),
+    Phase("barrier", 60.0, barrier.run, barrier.merge),
+    Phase("collectives", 300.0, collectives.run, collectives.merge),
+    Phase("compute", 90.0, compute.run, compute.merge),
+    Phase("ddp", 300.0, ddp.run, ddp.merge),
+    Phase("filesystem", 120.0, filesystem.run, filesystem.merge),
+    Phase("checkpoint", 90.0, checkpoint.run, checkpoint.merge),
+)
