@@ -45,13 +45,34 @@ def lint(session: nox.Session) -> None:
     session.install("ruff>=0.14", "codespell")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check", "--diff")
-    session.run("codespell", "provision", "provision_runtime", "templates", "tests", "docs", "benchmarks", "tools", "README.md", "noxfile.py")
+    session.run(
+        "codespell",
+        "provision",
+        "provision_runtime",
+        "templates",
+        "tests",
+        "docs",
+        "benchmarks",
+        "tools",
+        "README.md",
+        "noxfile.py",
+    )
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict, over package and tests."""
-    session.install("-e", ".", "mypy>=1.18", "types-PyYAML", "types-docker", "werkzeug", "nox", *TEST_TOOLS, *DATA_TOOLS)
+    session.install(
+        "-e",
+        ".",
+        "mypy>=1.18",
+        "types-PyYAML",
+        "types-docker",
+        "werkzeug",
+        "nox",
+        *TEST_TOOLS,
+        *DATA_TOOLS,
+    )
     session.run("mypy")
 
 
@@ -79,10 +100,26 @@ def hosts(session: nox.Session) -> None:
         place = Path(session.create_tmp()).absolute() / f"py{python.name.removeprefix('python')}"
         session.run(str(python), "-m", "venv", "--clear", str(place / "venv"))
         ours = place / "venv" / "bin"
-        session.run(str(ours / "python"), "-m", "pip", "install", "--quiet", ".", "pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "fsspec")
+        session.run(
+            str(ours / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            ".",
+            "pytest>=8",
+            "pytest-xdist>=3",
+            "hypothesis>=6",
+            "fsspec",
+        )
         session.run(str(ours / "python"), "-m", "pytest", "-q", *PARALLEL, "tests/unit")
         shutil.rmtree(place / "data", ignore_errors=True)
-        session.run(str(ours / "provision"), "channel", "bootstrap", env={"PROVISION_DATA": str(place / "data")})
+        session.run(
+            str(ours / "provision"),
+            "channel",
+            "bootstrap",
+            env={"PROVISION_DATA": str(place / "data")},
+        )
 
 
 def _other_pythons(asked: Sequence[str]) -> list[Path]:
@@ -92,8 +129,15 @@ def _other_pythons(asked: Sequence[str]) -> list[Path]:
     found = []
     for name in [name for name in minors if not asked or name.removeprefix("python") in asked]:
         on_path = shutil.which(name)
-        places = [*([Path(on_path)] if on_path else []), *sorted(pyenv.glob(f"{name.removeprefix('python')}.*/bin/{name}"))]
-        found += [place for place in places if subprocess.run([place, "-c", "import venv"], capture_output=True).returncode == 0][:1]
+        places = [
+            *([Path(on_path)] if on_path else []),
+            *sorted(pyenv.glob(f"{name.removeprefix('python')}.*/bin/{name}")),
+        ]
+        found += [
+            place
+            for place in places
+            if subprocess.run([place, "-c", "import venv"], capture_output=True).returncode == 0
+        ][:1]
     return found if asked else list(dict.fromkeys([*found[:1], *found[-1:]]))
 
 
@@ -102,7 +146,13 @@ def integration(session: nox.Session) -> None:
     """Tests with real parts; a part that is absent skips with its reason, and fails where PROVISION_REQUIRE names it."""
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS, *STORE_TOOLS)
     chosen = session.posargs or PARALLEL
-    session.run("pytest", "tests/integration", "--durations=15", *chosen, env=_interpreter_with_torch(session))
+    session.run(
+        "pytest",
+        "tests/integration",
+        "--durations=15",
+        *chosen,
+        env=_interpreter_with_torch(session),
+    )
 
 
 def _interpreter_with_torch(session: nox.Session) -> dict[str, str]:
@@ -111,13 +161,40 @@ def _interpreter_with_torch(session: nox.Session) -> dict[str, str]:
         return {}
     place = Path(session.create_tmp()).absolute()
     made = place / "torch"
-    asked = ["--torch", "2.3", "--cuda", "12.1", "--envs", str(place / "envs"), "--prefix", str(made)]
-    session.run("provision", "env", "create", *asked, env={"PROVISION_DATA": str(place / "data")}, success_codes=range(20))
+    asked = [
+        "--torch",
+        "2.3",
+        "--cuda",
+        "12.1",
+        "--envs",
+        str(place / "envs"),
+        "--prefix",
+        str(made),
+    ]
+    session.run(
+        "provision",
+        "env",
+        "create",
+        *asked,
+        env={"PROVISION_DATA": str(place / "data")},
+        success_codes=range(20),
+    )
     python = made / "bin" / "python"
     if not python.exists():
         return {}
     # Beside the environment, which stays as it was locked.
-    session.run(str(python), "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(place / "s3fs"), "s3fs", external=True)
+    session.run(
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--upgrade",
+        "--target",
+        str(place / "s3fs"),
+        "s3fs",
+        external=True,
+    )
     return {"PROVISION_TEST_PYTHON": str(python), "PROVISION_TEST_S3FS": str(place / "s3fs")}
 
 

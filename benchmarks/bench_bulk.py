@@ -36,15 +36,24 @@ def main() -> None:
     address = channels if "://" in channels else Path(channels).resolve().as_uri()
     everything = {name_of(asked): asked for asked in cells()}
     lock_all(list(everything.values()), address)
-    solvable = sorted(path.parent.name for path in (box() / "bulk" / "envs").glob("*/conda-lock.yml"))
+    solvable = sorted(
+        path.parent.name for path in (box() / "bulk" / "envs").glob("*/conda-lock.yml")
+    )
     print(f"{len(solvable)} of {len(everything)} cells can be solved from these records")
     specs = [everything[name] for name in solvable[:: max(1, len(solvable) // CELLS)][:CELLS]]
     for count in (CELLS // 4, CELLS // 2, CELLS):
         together = lock_all(specs[:count], address)
-        print(f"{together.locked:4} together   {together.seconds:7.2f} s   {together.peak_mb:5.0f} MB")
-    alone = [lock_one(folder, address) for folder in sorted((box() / "bulk" / "envs").iterdir())[:: CELLS // ALONE]]
+        print(
+            f"{together.locked:4} together   {together.seconds:7.2f} s   {together.peak_mb:5.0f} MB"
+        )
+    alone = [
+        lock_one(folder, address)
+        for folder in sorted((box() / "bulk" / "envs").iterdir())[:: CELLS // ALONE]
+    ]
     each = statistics.median(ran.seconds for ran in alone)
-    print(f"one alone (median of {len(alone)})   {each:.2f} s   {statistics.median(ran.peak_mb for ran in alone):.0f} MB")
+    print(
+        f"one alone (median of {len(alone)})   {each:.2f} s   {statistics.median(ran.peak_mb for ran in alone):.0f} MB"
+    )
     print(
         f"ratio of {together.locked} together to {together.locked} alone: {together.seconds / (each * together.locked):.3f}   (target 0.1)"
     )
@@ -57,7 +66,12 @@ def cells() -> list[dict[str, object]]:
         for source in ("conda-forge", "pytorch"):
             for build in release.builds(source):
                 for python in build.python or build.python_seen:
-                    asked = {"torch": version, "python": python, "source": source, "companions": False}
+                    asked = {
+                        "torch": version,
+                        "python": python,
+                        "source": source,
+                        "companions": False,
+                    }
                     found += [{**asked, "cuda": build.cuda}, {**asked, "cpu": True}]
     return found
 
@@ -84,9 +98,15 @@ def measured(command: list[str], place: Path, address: str) -> Ran:
     """Run to the end; the peak of resident memory is what the kernel counted for this child."""
     env = {**environment(), "PROVISION_CHANNEL_ALIAS": address}
     start = time.perf_counter()
-    child = subprocess.Popen(command, env=env, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        command, env=env, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, _, usage = os.wait4(child.pid, 0)
-    return Ran(time.perf_counter() - start, usage.ru_maxrss / 1024, len(list((place / "envs").glob("*/conda-lock.yml"))))
+    return Ran(
+        time.perf_counter() - start,
+        usage.ru_maxrss / 1024,
+        len(list((place / "envs").glob("*/conda-lock.yml"))),
+    )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,9 @@ def main() -> None:
     if "--here" in sys.argv:
         measure()
     elif subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
-        print(f"checkpoints: not measured, {python} has no torch (name one that has in PROVISION_TEST_PYTHON)")
+        print(
+            f"checkpoints: not measured, {python} has no torch (name one that has in PROVISION_TEST_PYTHON)"
+        )
     else:
         command = [python, "-s", "-W", "ignore", __file__, "--here", *sys.argv[1:]]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -60,9 +62,18 @@ def measure() -> None:
     place = box() / "checkpoint"
     bench = Bench(place, chosen.gb, chosen.rounds)
     versions = f"torch {torch.__version__}, {'with' if hashes.XXH3_128 else 'without'} xxhash"
-    print(f"{versions}, {bench.size / 1e9:.2f} GB in {TENSORS} tensors, {os.cpu_count()} processors, {chosen.rounds} rounds")
+    print(
+        f"{versions}, {bench.size / 1e9:.2f} GB in {TENSORS} tensors, {os.cpu_count()} processors, {chosen.rounds} rounds"
+    )
     try:
-        for part in (bench.hashes, bench.saves, bench.loads, bench.blocking, bench.incremental, bench.memory):
+        for part in (
+            bench.hashes,
+            bench.saves,
+            bench.loads,
+            bench.blocking,
+            bench.incremental,
+            bench.memory,
+        ):
             part()
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -74,7 +85,9 @@ class Bench:
 
         self.place = place
         self.rounds = rounds
-        self.state = {f"layer{index}": torch.randn(int(gb * 1e9) // 4 // TENSORS) for index in range(TENSORS)}
+        self.state = {
+            f"layer{index}": torch.randn(int(gb * 1e9) // 4 // TENSORS) for index in range(TENSORS)
+        }
         self.size = sum(value.numel() * 4 for value in self.state.values())
 
     def hashes(self) -> None:
@@ -86,17 +99,29 @@ class Bench:
         if XXH3_128:
             rivals["xxh128"] = XXH3_128
         for name, make in rivals.items():
-            taken = statistics.median(timed(lambda make=make: make(data)) for _ in range(self.rounds))
+            taken = statistics.median(
+                timed(lambda make=make: make(data)) for _ in range(self.rounds)
+            )
             print(f"{name}: {HASHED / 1e9 / taken:.2f} GB/s on one processor")
         # Neighbors of a shared machine show here: all processors at once are then less than as many times one.
         processors = len(os.sched_getaffinity(0))
         with ThreadPoolExecutor(processors) as pool:
-            taken = statistics.median(timed(lambda: list(pool.map(hashlib.sha256, [data] * processors))) for _ in range(self.rounds))
-        print(f"sha256: {processors * HASHED / 1e9 / taken:.2f} GB/s on all {processors} processors at once")
+            taken = statistics.median(
+                timed(lambda: list(pool.map(hashlib.sha256, [data] * processors)))
+                for _ in range(self.rounds)
+            )
+        print(
+            f"sha256: {processors * HASHED / 1e9 / taken:.2f} GB/s on all {processors} processors at once"
+        )
 
     def saves(self) -> None:
         self.in_turn(
-            {"save": self.save, "dcp.save + fsync": self.dcp_save, "raw write + fsync": self.raw, "the same, begun early": self.raw_early},
+            {
+                "save": self.save,
+                "dcp.save + fsync": self.dcp_save,
+                "raw write + fsync": self.raw,
+                "the same, begun early": self.raw_early,
+            },
             targets={"dcp.save + fsync": "1.0", "raw write + fsync": "0.9"},
         )
 
@@ -106,7 +131,11 @@ class Bench:
         self.save()
         self.dcp_save()
         self.state = {name: value.clone() for name, value in self.state.items()}
-        self.in_turn({"load, verified": self.load, "dcp.load": self.dcp_load}, targets={"dcp.load": "0.8"}, prepare=lambda: None)
+        self.in_turn(
+            {"load, verified": self.load, "dcp.load": self.dcp_load},
+            targets={"dcp.load": "0.8"},
+            prepare=lambda: None,
+        )
 
     def blocking(self) -> None:
         """How long save_async keeps the training, into new memory and into that of the save before; everything changed between."""
@@ -120,13 +149,19 @@ class Bench:
 
         copies: dict[str, Any] = {}
         self.in_turn(
-            {"save_async blocks, new memory": self.start, "a copy to new memory": lambda: copies.update(self.cloned())},
+            {
+                "save_async blocks, new memory": self.start,
+                "a copy to new memory": lambda: copies.update(self.cloned()),
+            },
             targets={"a copy to new memory": "1/1.2"},
             prepare=lambda: (self.settle(), fresh()),
         )
         copies.update(self.cloned())
         self.in_turn(
-            {"save_async blocks, memory there": self.start, "a copy to memory there": lambda: self.copied(copies)},
+            {
+                "save_async blocks, memory there": self.start,
+                "a copy to memory there": lambda: self.copied(copies),
+            },
             targets={"a copy to memory there": "1/1.2"},
             prepare=lambda: (self.settle(), self.change(TENSORS)),
         )
@@ -259,13 +294,21 @@ class Bench:
                 if number >= warm:
                     taken[name].append(seconds)
         for name, seconds_of in taken.items():
-            print(f"{name}: {self.size / 1e9 / statistics.median(seconds_of):.2f} GB/s ({statistics.median(seconds_of):.3f} s)")
+            print(
+                f"{name}: {self.size / 1e9 / statistics.median(seconds_of):.2f} GB/s ({statistics.median(seconds_of):.3f} s)"
+            )
         first, *others = taken
         for name in others:
-            ratio = statistics.median(theirs / ours for ours, theirs in zip(taken[first], taken[name]))
+            ratio = statistics.median(
+                theirs / ours for ours, theirs in zip(taken[first], taken[name])
+            )
             print(
                 f"  {first}, times {name}: {ratio:.2f}"
-                + (f" (target {targets[name]})" if name in targets else f"; the other way {1 / ratio:.1f}")
+                + (
+                    f" (target {targets[name]})"
+                    if name in targets
+                    else f"; the other way {1 / ratio:.1f}"
+                )
             )
 
 
@@ -290,7 +333,11 @@ def sync(path: Path) -> None:
 
 
 def status_mb(field: str) -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(field)
+    )
     return int(line.split()[1]) * 1024 / 1e6
 
 

@@ -25,9 +25,15 @@ def main() -> None:
     if "--here" in sys.argv:
         measure()
     elif subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
-        print(f"parameter digest: not measured, {python} has no torch (name one that has in PROVISION_TEST_PYTHON)")
+        print(
+            f"parameter digest: not measured, {python} has no torch (name one that has in PROVISION_TEST_PYTHON)"
+        )
     else:
-        subprocess.run([python, "-s", __file__, "--here"], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        subprocess.run(
+            [python, "-s", __file__, "--here"],
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
 
 
 def measure() -> None:
@@ -39,23 +45,35 @@ def measure() -> None:
     def gpt() -> nn.Module:
         """As wide and as deep as a language model of that size: few and large tensors."""
         width, layers = 2048, 20
-        block = lambda: nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True, device="meta")  # noqa: E731
+
+        def block() -> nn.Module:
+            return nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True, device="meta")
+
         return nn.ModuleList([block() for _ in range(layers)])
 
     def many() -> nn.Module:
         """As many and as small tensors as mixtures of experts and adapters have at most."""
-        return nn.ParameterList([nn.Parameter(torch.empty(100, 100, device="meta")) for _ in range(100_000)])
+        return nn.ParameterList(
+            [nn.Parameter(torch.empty(100, 100, device="meta")) for _ in range(100_000)]
+        )
 
     print(f"torch {torch.__version__}")
     for name, model in (("layers of a language model", gpt()), ("100,000 small tensors", many())):
         parameters = list(model.parameters())
         count = sum(parameter.numel() for parameter in parameters)
         taken = median_s(lambda model=model: ddp_check.parameter_digest(model))
-        print(f"{name}: {count / 1e9:.2f} billion parameters in {len(parameters)} tensors: {taken:.4f} s (target {TARGET_S:g} s)")
+        print(
+            f"{name}: {count / 1e9:.2f} billion parameters in {len(parameters)} tensors: {taken:.4f} s (target {TARGET_S:g} s)"
+        )
     data = torch.ones(64 << 20)
     alone = bytes(256 << 20)
-    digest, plain = median_s(lambda: ddp_check.data_digest([data])), median_s(lambda: hashlib.sha256(alone))
-    print(f"data digest of 256 MiB: {digest:.3f} s, {digest / plain:.2f} times hashlib.sha256 alone ({0.268 / plain:.2f} GB/s)")
+    digest, plain = (
+        median_s(lambda: ddp_check.data_digest([data])),
+        median_s(lambda: hashlib.sha256(alone)),
+    )
+    print(
+        f"data digest of 256 MiB: {digest:.3f} s, {digest / plain:.2f} times hashlib.sha256 alone ({0.268 / plain:.2f} GB/s)"
+    )
 
 
 def median_s(action: Callable[[], object]) -> float:

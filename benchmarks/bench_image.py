@@ -40,7 +40,12 @@ class Bench:
         """Run the command; its seconds and what it printed."""
         start = time.perf_counter()
         child = subprocess.Popen(
-            [PROVISION, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._env, cwd=box()
+            [PROVISION, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._env,
+            cwd=box(),
         )
         out, err = child.communicate()
         taken = time.perf_counter() - start
@@ -50,15 +55,25 @@ class Bench:
 
     def choose(self, small: str) -> None:
         """Lock and prefix with that small package; not part of any figure."""
-        self.provision("lock", NAME, *self._request, "--base", self.base, "--pip", small, "--relock")
+        self.provision(
+            "lock", NAME, *self._request, "--base", self.base, "--pip", small, "--relock"
+        )
         self.provision("env", "create", NAME)
 
     def image(self, *output: str) -> float:
         """`provision image build`, and its peak memory (children included)."""
         place = output or (f"oci:{box() / 'out' / 'layout'}",)
-        words = [PROVISION, "image", "build", NAME, *(word for one in place for word in ("--output", one))]
+        words = [
+            PROVISION,
+            "image",
+            "build",
+            NAME,
+            *(word for one in place for word in ("--output", one)),
+        ]
         start = time.perf_counter()
-        child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self._env, cwd=box())
+        child = subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self._env, cwd=box()
+        )
         assert child.stderr is not None
         err = child.stderr.read()
         _, status, used = os.wait4(child.pid, 0)
@@ -91,13 +106,18 @@ class Bench:
         index = json.loads((self.layout / "index.json").read_text())
         digest = index["manifests"][0]["digest"].removeprefix("sha256:")
         rows = json.loads((self.layout / "blobs" / "sha256" / digest).read_text())["layers"]
-        return {f"{number} {row['annotations']['org.provision.group']}": (row["digest"], row["size"]) for number, row in enumerate(rows)}
+        return {
+            f"{number} {row['annotations']['org.provision.group']}": (row["digest"], row["size"])
+            for number, row in enumerate(rows)
+        }
 
 
 def copied_and_hashed(bench: Bench) -> float:
     """The files that the image is made of, copied once and hashed once, one after the other; byte code is not among them."""
     base = bench.base.partition(":")[2]
-    files = [path for root in (bench.prefix, Path(base)) for path in root.rglob("*") if _counts(path)]
+    files = [
+        path for root in (bench.prefix, Path(base)) for path in root.rglob("*") if _counts(path)
+    ]
     to = box() / "copied"
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir()
@@ -141,18 +161,24 @@ def changed(bench: Bench, runs: int) -> None:
         bench.choose(SMALL[(index + 1) % 2])
         taken.append(bench.image())
         after = bench.layers()
-        ratio = sum(size for digest, size in after.values() if (digest, size) not in before.values()) / sum(
-            size for _, size in after.values()
-        )
+        ratio = sum(
+            size for digest, size in after.values() if (digest, size) not in before.values()
+        ) / sum(size for _, size in after.values())
         before = after
-    print(f"one small package changed: median {statistics.median(taken):.2f} s (target <= 5 s), {ratio:.2%} of the bytes are new layers")
+    print(
+        f"one small package changed: median {statistics.median(taken):.2f} s (target <= 5 s), {ratio:.2%} of the bytes are new layers"
+    )
 
 
 def into_engine(bench: Bench, pairs: int) -> None:
     """The second package is loaded where the first is."""
     archive = box() / "out" / "image.tar"
     bench.image(f"docker-archive:{archive}")
-    reference = json.loads(bench.provision("image", "build", NAME, "--output", f"oci:{box() / 'out' / 'layout'}", "--json")[1])["reference"]
+    reference = json.loads(
+        bench.provision(
+            "image", "build", NAME, "--output", f"oci:{box() / 'out' / 'layout'}", "--json"
+        )[1]
+    )["reference"]
 
     def gone() -> None:
         for name in (reference, f"provision/{NAME}:latest"):
@@ -166,7 +192,11 @@ def into_engine(bench: Bench, pairs: int) -> None:
     def theirs() -> float:
         gone()
         start = time.perf_counter()
-        subprocess.run(["docker", "load", "--quiet", "--input", str(archive)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["docker", "load", "--quiet", "--input", str(archive)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         return time.perf_counter() - start
 
     paired(pairs, ours, theirs, "into the engine, cold, against docker load")
@@ -186,10 +216,16 @@ def registry() -> Iterator[str]:
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = ["version: 0.1", "log: {level: error}", f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}"]
+    settings = [
+        "version: 0.1",
+        "log: {level: error}",
+        f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}",
+    ]
     (folder / "config.yml").write_text("\n".join([*settings, f"http: {{addr: 127.0.0.1:{port}}}"]))
     with subprocess.Popen(
-        ["docker-registry", "serve", str(folder / "config.yml")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["docker-registry", "serve", str(folder / "config.yml")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as server:
         try:
             while socket.socket().connect_ex(("127.0.0.1", port)):
@@ -205,14 +241,20 @@ def to_registry(bench: Bench) -> None:
         for small, title in ((SMALL[0], "cold"), (SMALL[1], "one small package changed")):
             bench.choose(small)
             bench.image()
-            taken, out = bench.provision("image", "push", NAME, f"{host}/lab/bench:{small[-1]}", "--no-attach", "--json")
+            taken, out = bench.provision(
+                "image", "push", NAME, f"{host}/lab/bench:{small[-1]}", "--no-attach", "--json"
+            )
             told = json.loads(out)
             share = told["sent"] / (told["sent"] + told["present"])
-            print(f"to a registry, {title}: {told['sent'] / 1e6:.1f} MB sent in {taken:.1f} s, {share:.2%} of the image")
+            print(
+                f"to a registry, {title}: {told['sent'] / 1e6:.1f} MB sent in {taken:.1f} s, {share:.2%} of the image"
+            )
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--base", help="an OCI image layout on disk, as oci:DIR")
     options.add_argument("--pairs", type=int, default=3)
     options.add_argument("--docker", action="store_true")
@@ -226,7 +268,12 @@ def main() -> None:
     bench.cold()  # files in the page cache
     for name, (_, size) in bench.layers().items():
         print(f"  layer {name}: {size / 1e6:.1f} MB")
-    paired(chosen.pairs, bench.cold, lambda: copied_and_hashed(bench), "cold, against copying and hashing once")
+    paired(
+        chosen.pairs,
+        bench.cold,
+        lambda: copied_and_hashed(bench),
+        "cold, against copying and hashing once",
+    )
     unchanged(bench, chosen.pairs)
     changed(bench, chosen.pairs)
     print(f"peak memory of building: {bench.peak_mb:.0f} MB (target <= 500 MB)")

@@ -52,11 +52,18 @@ def main() -> None:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     env = {**environment(), "PROVISION_CHANNEL_ALIAS": channels}
-    subprocess.run([PROVISION, "lock", *REQUEST], check=True, env=env, cwd=place, capture_output=True)
+    subprocess.run(
+        [PROVISION, "lock", *REQUEST], check=True, env=env, cwd=place, capture_output=True
+    )
     folder = place / "envs" / NAME
     commands = {
         "bare interpreter": [sys.executable, "-c", "pass"],
-        "rattler, the solve alone": [sys.executable, "-c", SOLVE, json.dumps([specs_of(folder), f"{channels}/conda-forge", MACHINE])],
+        "rattler, the solve alone": [
+            sys.executable,
+            "-c",
+            SOLVE,
+            json.dumps([specs_of(folder), f"{channels}/conda-forge", MACHINE]),
+        ],
         "provision lock": [PROVISION, "lock", NAME, "--relock"],
         **conda_lock(folder, place, f"{channels}/conda-forge"),
     }
@@ -80,12 +87,35 @@ def conda_lock(folder: Path, place: Path, channel: str) -> dict[str, list[str]]:
     name = "conda-lock lock with micromamba"
     if executable is None:
         name, executable = "conda-lock lock, answer ready", str(ready(folder, place))
-    command = [str(Path(sys.executable).parent / "conda-lock"), "lock", "--conda", executable, "--micromamba", "-p", "linux-64"]
-    command += ["--file", str(folder / "environment.yml"), "--virtual-package-spec", str(folder / "virtual-packages.yml")]
+    command = [
+        str(Path(sys.executable).parent / "conda-lock"),
+        "lock",
+        "--conda",
+        executable,
+        "--micromamba",
+        "-p",
+        "linux-64",
+    ]
+    command += [
+        "--file",
+        str(folder / "environment.yml"),
+        "--virtual-package-spec",
+        str(folder / "virtual-packages.yml"),
+    ]
     from provision.catalog import DATA
 
     names = (DATA / "pypi-conda-names.yml").as_uri()
-    return {name: [*command, "--channel", channel, "--pypi_to_conda_lookup_file", names, "--lockfile", str(place / "theirs.yml")]}
+    return {
+        name: [
+            *command,
+            "--channel",
+            channel,
+            "--pypi_to_conda_lookup_file",
+            names,
+            "--lockfile",
+            str(place / "theirs.yml"),
+        ]
+    }
 
 
 def ready(folder: Path, place: Path) -> Path:
@@ -94,11 +124,20 @@ def ready(folder: Path, place: Path) -> Path:
 
     packages = lockfile.read(folder / lockfile.FILE).by("conda")
     rows = [
-        {"name": found.name, "version": found.version, "url": found.url, "md5": found.md5, "sha256": found.sha256, "fn": found.filename}
+        {
+            "name": found.name,
+            "version": found.version,
+            "url": found.url,
+            "md5": found.md5,
+            "sha256": found.sha256,
+            "fn": found.filename,
+        }
         | {"depends": list(found.depends)}
         for found in packages
     ]
-    (place / "answer.json").write_text(json.dumps({"success": True, "actions": {"FETCH": rows, "LINK": rows}}))
+    (place / "answer.json").write_text(
+        json.dumps({"success": True, "actions": {"FETCH": rows, "LINK": rows}})
+    )
     program = place / "micromamba"
     program.write_text(READY)
     program.chmod(0o755)
@@ -109,7 +148,9 @@ def measured(command: list[str], place: Path, env: Mapping[str, str]) -> Ran:
     """Run to the end; CPU and the peak of resident memory are what the kernel counted for this child."""
     (place / "theirs.yml").unlink(missing_ok=True)
     start = time.perf_counter()
-    child = subprocess.Popen(command, env=env, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        command, env=env, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(child.pid, 0)
     if status:
         raise SystemExit(f"{command[:3]} ended with {os.waitstatus_to_exitcode(status)}")
@@ -117,14 +158,21 @@ def measured(command: list[str], place: Path, env: Mapping[str, str]) -> Ran:
 
 
 def middle(runs: list[Ran]) -> Ran:
-    return Ran(*(statistics.median(getattr(run, field) for run in runs) for field in ("seconds", "cpu", "peak_mb")))
+    return Ran(
+        *(
+            statistics.median(getattr(run, field) for run in runs)
+            for field in ("seconds", "cpu", "peak_mb")
+        )
+    )
 
 
 def report(found: Mapping[str, Ran]) -> None:
     ours = found["provision lock"]
     print(f"median of {RUNS}                       wall      CPU   memory   provision lock / this")
     for name, ran in found.items():
-        print(f"{name:32} {ran.seconds:6.3f} s {ran.cpu:6.3f} s {ran.peak_mb:5.0f} MB   {ours.seconds / ran.seconds:6.2f}")
+        print(
+            f"{name:32} {ran.seconds:6.3f} s {ran.cpu:6.3f} s {ran.peak_mb:5.0f} MB   {ours.seconds / ran.seconds:6.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -37,10 +37,26 @@ def ours(env: dict[str, str]) -> float:
 def theirs(env: dict[str, str]) -> float:
     venv, locked = box() / "venv", box() / "requirements.txt"
     shutil.rmtree(venv, ignore_errors=True)
-    subprocess.run([wheels.uv(), "venv", "--quiet", "--python", sys.executable, str(venv)], check=True)
-    locked.write_text(wheels.requirements(lockfile.read(box() / "envs" / NAME / lockfile.FILE).by("pip")))
+    subprocess.run(
+        [wheels.uv(), "venv", "--quiet", "--python", sys.executable, str(venv)], check=True
+    )
+    locked.write_text(
+        wheels.requirements(lockfile.read(box() / "envs" / NAME / lockfile.FILE).by("pip"))
+    )
     python = str(venv / "bin" / "python")
-    return timed([wheels.uv(), "pip", "sync", "--quiet", "--require-hashes", "--python", python, str(locked)], env)
+    return timed(
+        [
+            wheels.uv(),
+            "pip",
+            "sync",
+            "--quiet",
+            "--require-hashes",
+            "--python",
+            python,
+            str(locked),
+        ],
+        env,
+    )
 
 
 def cold(which: str) -> float:
@@ -60,16 +76,25 @@ def main() -> None:
     options.add_argument("--cold", action="store_true")
     chosen = options.parse_args()
     env = environment()
-    subprocess.run([PROVISION, "lock", "--torch", "2.3", "--cuda", "12.1"], check=True, env=env, cwd=box())
+    subprocess.run(
+        [PROVISION, "lock", "--torch", "2.3", "--cuda", "12.1"], check=True, env=env, cwd=box()
+    )
     ours(env), theirs(env)  # fill the caches
-    pairs = [(ours(env), theirs(env)) if index % 2 else tuple(reversed((theirs(env), ours(env)))) for index in range(chosen.pairs)]
+    pairs = [
+        (ours(env), theirs(env)) if index % 2 else tuple(reversed((theirs(env), ours(env))))
+        for index in range(chosen.pairs)
+    ]
     for mine, uv in pairs:
         print(f"  warm pair: provision {mine:.1f} s, uv pip sync {uv:.1f} s")
     mine, uv = (statistics.median(column) for column in zip(*pairs))
-    print(f"warm: median provision {mine:.1f} s, uv {uv:.1f} s; ours - 1.3 x uv = {mine - 1.3 * uv:+.1f} s (target <= 3 s)")
+    print(
+        f"warm: median provision {mine:.1f} s, uv {uv:.1f} s; ours - 1.3 x uv = {mine - 1.3 * uv:+.1f} s (target <= 3 s)"
+    )
     if chosen.cold:
         first, second = cold("theirs"), cold("ours")
-        print(f"cold: provision {second:.1f} s, uv {first:.1f} s, ratio {second / first:.2f} (target <= 1.2)")
+        print(
+            f"cold: provision {second:.1f} s, uv {first:.1f} s, ratio {second / first:.2f} (target <= 1.2)"
+        )
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"largest process of all runs, uv included: {peak:.0f} MB")
     print(f"host process: {host_memory_mb(env):.0f} MB (target < 400 MB)")
@@ -84,7 +109,9 @@ def host_memory_mb(env: dict[str, str]) -> float:
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     shutil.rmtree(Path(env["PROVISION_DATA"]) / "prefixes", ignore_errors=True)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, cwd=box())
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=env, cwd=box()
+    )
     return int(done.stdout.split()[-1]) / 1024
 
 

@@ -40,7 +40,18 @@ distributed.barrier()
 
 def smoke(out: str, *arguments: str) -> float:
     started = time.perf_counter()
-    words = [PYTHON, "-s", FOLDER, "smoke", "--out", out, "--quick", "--backend", "gloo", *arguments]
+    words = [
+        PYTHON,
+        "-s",
+        FOLDER,
+        "smoke",
+        "--out",
+        out,
+        "--quick",
+        "--backend",
+        "gloo",
+        *arguments,
+    ]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.perf_counter() - started
 
@@ -49,7 +60,12 @@ def bare(folder: str, turn: int) -> float:
     started = time.perf_counter()
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     words = [PYTHON, "-s", "-c", BARE]
-    ranks = [subprocess.Popen([*words, str(rank), f"{folder}/store{turn}"], env=environment, stderr=subprocess.DEVNULL) for rank in (0, 1)]
+    ranks = [
+        subprocess.Popen(
+            [*words, str(rank), f"{folder}/store{turn}"], env=environment, stderr=subprocess.DEVNULL
+        )
+        for rank in (0, 1)
+    ]
     for rank in ranks:
         rank.wait()
         if rank.returncode:
@@ -60,8 +76,25 @@ def bare(folder: str, turn: int) -> float:
 def end_after_deadline(folder: str, fault: str) -> float:
     """From the line that says the phase before is over, less the deadline, to the end of the last process."""
     limit = ("--only", "barrier", "--deadline", f"barrier={DEADLINE_S}")
-    words = [PYTHON, "-s", FOLDER, "smoke", "--out", folder, "--quick", "--backend", "gloo", "--ranks", "2", "--inject", fault, *limit]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+    words = [
+        PYTHON,
+        "-s",
+        FOLDER,
+        "smoke",
+        "--out",
+        folder,
+        "--quick",
+        "--backend",
+        "gloo",
+        "--ranks",
+        "2",
+        "--inject",
+        fault,
+        *limit,
+    ]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
         assert child.stdout is not None
         began = next(time.perf_counter() for line in child.stdout if "rendezvous" in line)
         child.wait()
@@ -75,14 +108,22 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         bare(folder, -1)  # the files are then in memory for both
-        pairs = [(smoke(f"{folder}/quick", "--ranks", "2"), bare(folder, turn)) for turn in range(chosen.pairs)]
+        pairs = [
+            (smoke(f"{folder}/quick", "--ranks", "2"), bare(folder, turn))
+            for turn in range(chosen.pairs)
+        ]
         measured = {
             "quick_s": round(statistics.median(whole for whole, _ in pairs), 2),
             "bare_s": round(statistics.median(base for _, base in pairs), 2),
             "ratio": round(statistics.median(whole / base for whole, base in pairs), 2),
             "ours_s": round(statistics.median(whole - base for whole, base in pairs), 2),
-            "many_s": {ranks: round(smoke(f"{folder}/many", "--ranks", str(ranks)), 1) for ranks in chosen.ranks},
-            "ends_s": {fault: round(end_after_deadline(f"{folder}/ends", fault), 2) for fault in STUCK},
+            "many_s": {
+                ranks: round(smoke(f"{folder}/many", "--ranks", str(ranks)), 1)
+                for ranks in chosen.ranks
+            },
+            "ends_s": {
+                fault: round(end_after_deadline(f"{folder}/ends", fault), 2) for fault in STUCK
+            },
         }
     print(json.dumps(measured, indent=2))
 

@@ -52,7 +52,9 @@ def ours(size: int, source: Any, work: Any) -> Callable[[int], list[float]]:
 
     here = rank_env.from_environment()
     assert here is not None
-    chosen = options.Options(Path(), Path(), None, "quick", "gloo", 60.0, (), 1, None, None, None, False, ())
+    chosen = options.Options(
+        Path(), Path(), None, "quick", "gloo", 60.0, (), 1, None, None, None, False, ()
+    )
     own = session.Session(chosen, here, lambda: 60.0, backend="gloo", device="cpu")
     row = plan.Row("all_reduce", "float32", size, size // 4, 1, 1, 1)
     buffers = operations.Buffers([row], "float32", "cpu")
@@ -83,7 +85,9 @@ def _asked() -> list[tuple[int, int, int]]:
     return [(int(sys.argv[2]), int(sys.argv[3]), 5)] if len(sys.argv) == 4 else []
 
 
-def _compare(size: int, rounds: int, calls: int, loops: Sequence[Callable[[int], list[float]]]) -> None:
+def _compare(
+    size: int, rounds: int, calls: int, loops: Sequence[Callable[[int], list[float]]]
+) -> None:
     import torch
 
     orders = list(permutations(range(len(loops))))
@@ -109,30 +113,54 @@ def _print(size: int, times: list[list[list[float]]]) -> None:
     if os.environ["RANK"] != "0":
         return
     medians = [[statistics.median(side) for side in turn] for turn in times]
-    mine = [math.sqrt(first * last / (bare_one * bare_other)) for first, bare_one, bare_other, last in medians]
+    mine = [
+        math.sqrt(first * last / (bare_one * bare_other))
+        for first, bare_one, bare_other, last in medians
+    ]
     again = [bare_other / bare_one for _, bare_one, bare_other, _ in medians]
-    whole = [statistics.median(value for turn in times for side in sides for value in turn[side]) for sides in ((0, 3), (1, 2))]
+    whole = [
+        statistics.median(value for turn in times for side in sides for value in turn[side])
+        for sides in ((0, 3), (1, 2))
+    ]
     words = f"{len(times)} rounds; ours {whole[0]:.0f} us, bare {whole[1]:.0f} us"
-    print(f"{size:>9} B  ours / bare {_middle(mine)}  (bare / bare {_middle(again)}; {words})", flush=True)
+    print(
+        f"{size:>9} B  ours / bare {_middle(mine)}  (bare / bare {_middle(again)}; {words})",
+        flush=True,
+    )
 
 
 def _middle(ratios: list[float]) -> str:
     """Their median, and between which two that of rounds drawn anew lies."""
     draw = random.Random(1)
     drawn = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(DRAWS))
-    return f"{statistics.median(ratios):.3f} [{drawn[DRAWS // 40]:.3f} {drawn[-DRAWS // 40 - 1]:.3f}]"
+    return (
+        f"{statistics.median(ratios):.3f} [{drawn[DRAWS // 40]:.3f} {drawn[-DRAWS // 40 - 1]:.3f}]"
+    )
 
 
 def main() -> None:
-    python = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
+    python = (
+        sys.argv[1]
+        if len(sys.argv) > 1
+        else os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
+    )
     ranks = int(sys.argv[2]) if len(sys.argv) > 2 else 2
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    common = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+    }
     print(f"all_reduce, {ranks} ranks, gloo, {python}; target: ours / bare <= {TARGET}", flush=True)
     started = [
-        subprocess.Popen([python, __file__, "--rank", *sys.argv[3:5]], env={**common, "RANK": str(number), "LOCAL_RANK": str(number)})
+        subprocess.Popen(
+            [python, __file__, "--rank", *sys.argv[3:5]],
+            env={**common, "RANK": str(number), "LOCAL_RANK": str(number)},
+        )
         for number in range(ranks)
     ]
     sys.exit(max(child.wait() for child in started))

@@ -24,7 +24,12 @@ def seconds(command: list[str]) -> float:
 
 
 def modified() -> dict[Path, int]:
-    places = [box() / "envs", box() / "data" / "held", box() / "data" / "channels", box() / "jupyter"]
+    places = [
+        box() / "envs",
+        box() / "data" / "held",
+        box() / "data" / "channels",
+        box() / "jupyter",
+    ]
     return {path: path.stat().st_mtime_ns for place in places for path in place.rglob("*")}
 
 
@@ -46,7 +51,10 @@ def main() -> None:
         for name, (command, _) in commands.items():
             taken[name].append(seconds(command))
     for name, (_, target) in commands.items():
-        print(f"{name:26} {statistics.median(taken[name]):.3f} s" + (f"  (target {target} s)" if target else ""))
+        print(
+            f"{name:26} {statistics.median(taken[name]):.3f} s"
+            + (f"  (target {target} s)" if target else "")
+        )
     print(f"  writes                   {'nothing' if modified() == before else 'SOMETHING'}")
 
 

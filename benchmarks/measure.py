@@ -19,5 +19,9 @@ def box() -> Path:
 def environment() -> dict[str, str]:
     """A user whose folders are all in the box. uv's cache is the user's own, unless UV_CACHE_DIR says otherwise."""
     place = box()
-    ours = {"PROVISION_DATA": place / "data", "PROVISION_CACHE": place / "cache", "JUPYTER_DATA_DIR": place / "jupyter"}
+    ours = {
+        "PROVISION_DATA": place / "data",
+        "PROVISION_CACHE": place / "cache",
+        "JUPYTER_DATA_DIR": place / "jupyter",
+    }
     return {**os.environ, **{key: str(value) for key, value in ours.items()}}

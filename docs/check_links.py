@@ -10,9 +10,21 @@ ROOT = Path(__file__).parent.parent
 
 
 def main() -> int:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
-    links = [(page, target) for page in pages for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())]
-    broken = [f"{page.relative_to(ROOT)}: {target}" for page, target in links if not (page.parent / target).exists()]
+    pages = [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        ROOT / "benchmarks" / "README.md",
+    ]
+    links = [
+        (page, target)
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    ]
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page, target in links
+        if not (page.parent / target).exists()
+    ]
     print("\n".join(broken) or f"{len(links)} links lead somewhere")
     return 1 if broken else 0
 

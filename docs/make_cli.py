@@ -11,11 +11,15 @@ import click
 from provision.cli.main import cli
 
 PATH = Path(__file__).parent / "cli.md"
-HEAD = "# Command line\n\nMade from the commands by `python docs/make_cli.py`; a test compares it.\n"
+HEAD = (
+    "# Command line\n\nMade from the commands by `python docs/make_cli.py`; a test compares it.\n"
+)
 
 
 def sections(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
-    context = click.Context(command, info_name=" ".join(path), max_content_width=110, terminal_width=110)
+    context = click.Context(
+        command, info_name=" ".join(path), max_content_width=110, terminal_width=110
+    )
     yield f"\n## {' '.join(path)}\n\n```\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
         for name in sorted(command.commands):
@@ -26,7 +30,11 @@ def main() -> int:
     text = HEAD + "".join(sections(cli, ("provision",)))
     if "--check" in sys.argv:
         same = PATH.exists() and PATH.read_text() == text
-        print("docs/cli.md is current" if same else "docs/cli.md is stale: run python docs/make_cli.py")
+        print(
+            "docs/cli.md is current"
+            if same
+            else "docs/cli.md is stale: run python docs/make_cli.py"
+        )
         return 0 if same else 1
     PATH.write_text(text)
     return 0

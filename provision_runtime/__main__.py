@@ -36,7 +36,9 @@ def _adopt_folder() -> Callable[[Sequence[str]], int]:
     import importlib.util
 
     initial = os.path.join(folder, "__init__.py")
-    spec = importlib.util.spec_from_file_location(PACKAGE, initial, submodule_search_locations=[folder])
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, initial, submodule_search_locations=[folder]
+    )
     assert spec is not None and spec.loader is not None
     package = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = package

@@ -29,12 +29,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="inside", description="What this environment is, and whether it works.")
+    parser = argparse.ArgumentParser(
+        prog="inside", description="What this environment is, and whether it works."
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     about = verbs.add_parser("facts", help="print what this environment says about itself, as JSON")
-    about.add_argument("--out", type=Path, metavar="FILE", help="write the JSON there instead of on stdout")
-    about.add_argument("--in-process", action="store_true", help="import torch in this process, not in a child")
-    options.add_arguments(verbs.add_parser("smoke", help="run the DDP smoke test and write DIR/report.json"))
+    about.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the JSON there instead of on stdout"
+    )
+    about.add_argument(
+        "--in-process", action="store_true", help="import torch in this process, not in a child"
+    )
+    options.add_arguments(
+        verbs.add_parser("smoke", help="run the DDP smoke test and write DIR/report.json")
+    )
     return parser
 
 
@@ -54,10 +62,14 @@ def _smoke(chosen: options.Options, arguments: Sequence[str]) -> int:
     if here is None:
         return launcher.launch(chosen, arguments)
     if chosen.ranks not in (None, here.world_size):
-        raise options.UsageError(f"--ranks {chosen.ranks} contradicts WORLD_SIZE={here.world_size} in the environment")
+        raise options.UsageError(
+            f"--ranks {chosen.ranks} contradicts WORLD_SIZE={here.world_size} in the environment"
+        )
     options.check_faults(chosen, here.world_size)
     if not here.launched and any(chosen.fault(kind) for kind in options.OF_THE_LAUNCHER):
-        raise options.UsageError(f"--inject {', '.join(options.OF_THE_LAUNCHER)}: only where this program starts the ranks itself")
+        raise options.UsageError(
+            f"--inject {', '.join(options.OF_THE_LAUNCHER)}: only where this program starts the ranks itself"
+        )
     if chosen.fault("absent", here.rank):
         return 0
     return runner.run_rank(options.for_world(chosen, here.world_size), here)

@@ -14,10 +14,19 @@ from provision_runtime.comm.ranks import Ranks, alone
 
 
 def plan(contents: dict[str, bytes]) -> Plan:
-    return Plan(tuple(Item(name, OBJECT, content) for name, content in contents.items()), {name: (name,) for name in contents})
+    return Plan(
+        tuple(Item(name, OBJECT, content) for name, content in contents.items()),
+        {name: (name,) for name in contents},
+    )
 
 
-def save(root: Path | str | Backend, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any) -> Committed:
+def save(
+    root: Path | str | Backend,
+    step: int,
+    contents: dict[str, bytes],
+    ranks: Ranks | None = None,
+    **options: Any,
+) -> Committed:
     given = {"incremental": True, "progress": lambda _: None, **options}
     return commit(open_root(root), step, plan(contents), ranks or alone(), **given)
 

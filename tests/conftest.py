@@ -29,7 +29,11 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="Rewrite the golden files with what is rendered now.")
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="Rewrite the golden files with what is rendered now.",
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -76,12 +80,20 @@ def no_torch() -> str | None:
     """torch is wanted in an interpreter: PROVISION_TEST_PYTHON or our own; the index can provide an environment that has it."""
     python = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
     found = subprocess.run([python, "-c", "import torch"], capture_output=True, text=True)
-    return None if found.returncode == 0 else f"{python} has no torch (name one that has in PROVISION_TEST_PYTHON)"
+    return (
+        None
+        if found.returncode == 0
+        else f"{python} has no torch (name one that has in PROVISION_TEST_PYTHON)"
+    )
 
 
 @functools.cache
 def no_records() -> str | None:
-    return None if SHARED_RECORDS.exists() else f"the conda records for development are not at {SHARED_RECORDS}"
+    return (
+        None
+        if SHARED_RECORDS.exists()
+        else f"the conda records for development are not at {SHARED_RECORDS}"
+    )
 
 
 @functools.cache
@@ -91,7 +103,18 @@ def no_gpu() -> str | None:
 
 @functools.cache
 def no_browser() -> str | None:
-    return None if shutil.which("chromium") else "there is no chromium (Debian's package) to render pages with"
+    return (
+        None
+        if shutil.which("chromium")
+        else "there is no chromium (Debian's package) to render pages with"
+    )
 
 
-ABSENT = {"browser": no_browser, "docker": no_docker, "index": no_index, "torch": no_torch, "conda": no_records, "gpu": no_gpu}
+ABSENT = {
+    "browser": no_browser,
+    "docker": no_docker,
+    "index": no_index,
+    "torch": no_torch,
+    "conda": no_records,
+    "gpu": no_gpu,
+}

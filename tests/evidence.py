@@ -11,12 +11,25 @@ MIB = 1 << 20
 
 
 def finding(**changes: Any) -> dict[str, Any]:
-    told = {"id": "wrong-value", "verdict": "fail", "ranks": [1], "message": "1 wrong of 2 at 8 B", "advice": "check its memory"}
+    told = {
+        "id": "wrong-value",
+        "verdict": "fail",
+        "ranks": [1],
+        "message": "1 wrong of 2 at 8 B",
+        "advice": "check its memory",
+    }
     return {**told, **changes}
 
 
 def phase(name: str = "barrier", **changes: Any) -> dict[str, Any]:
-    said = {"name": name, "verdict": "pass", "duration_s": 0.06, "message": "200 barriers", "data": {}, "findings": []}
+    said = {
+        "name": name,
+        "verdict": "pass",
+        "duration_s": 0.06,
+        "message": "200 barriers",
+        "data": {},
+        "findings": [],
+    }
     return {**said, **changes}
 
 
@@ -45,7 +58,10 @@ def report(*phases: dict[str, Any], **changes: Any) -> dict[str, Any]:
     about = {
         "schema": 2,
         "kind": "smoke",
-        "verdict": next((verdict for verdict in ("fail", "unknown", "warn", "pass") if verdict in verdicts), "unknown"),
+        "verdict": next(
+            (verdict for verdict in ("fail", "unknown", "warn", "pass") if verdict in verdicts),
+            "unknown",
+        ),
         "started_at": "2026-01-01T00:00:00Z",
         "duration_s": 12.5,
         "backend": "gloo",
@@ -54,7 +70,14 @@ def report(*phases: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "hosts": ["node1"],
         "profile": "quick",
         "skipped": [],
-        "facts": {"host": "node1", "torch": {"version": "2.3.1+cu121", "devices": [{"name": "H100"}], "arch_list": ["sm_80", "sm_90"]}},
+        "facts": {
+            "host": "node1",
+            "torch": {
+                "version": "2.3.1+cu121",
+                "devices": [{"name": "H100"}],
+                "arch_list": ["sm_80", "sm_90"],
+            },
+        },
         "phases": list(phases),
     }
     return {**about, **changes}
@@ -63,7 +86,11 @@ def report(*phases: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def passport(*reports: dict[str, Any], host: str = "node1", **changes: Any) -> dict[str, Any]:
     """With the reports as those of the prefix and the image, in this order."""
     smoke = {
-        place: {"verdict": one["verdict"], "measured_on": {"host": host, "machine": "x86_64"}, "report": one}
+        place: {
+            "verdict": one["verdict"],
+            "measured_on": {"host": host, "machine": "x86_64"},
+            "report": one,
+        }
         for place, one in zip(("prefix", "image"), reports)
     }
     return {**json.loads(PASSPORT.read_text()), "smoke": smoke, **changes}

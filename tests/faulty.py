@@ -16,7 +16,9 @@ from urllib.parse import unquote, urlsplit
 # A number is an HTTP status. truncate: half of the file, then the connection ends. wrong: other bytes of the same length. stall: half,
 # then silence. drop: no answer at all. slow: a tenth at a time. trickle: a byte at a time. no-head: HEAD is not allowed. no-range: the
 # whole file whatever is asked.
-Fault = int | Literal["truncate", "wrong", "stall", "drop", "slow", "trickle", "no-head", "no-range"]
+Fault = (
+    int | Literal["truncate", "wrong", "stall", "drop", "slow", "trickle", "no-head", "no-range"]
+)
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -60,7 +62,9 @@ class Server(http.server.ThreadingHTTPServer):
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[Server]:
     server = Server(folder)
-    thread = threading.Thread(target=functools.partial(socketserver.BaseServer.serve_forever, server, 0.02), daemon=True)
+    thread = threading.Thread(
+        target=functools.partial(socketserver.BaseServer.serve_forever, server, 0.02), daemon=True
+    )
     thread.start()
     try:
         yield server

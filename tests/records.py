@@ -13,7 +13,9 @@ from provision.core.mirrors import Mirrors, asked
 TIMESTAMP = 1_700_000_000_000  # 2023-11-14
 
 
-def record(name: str, version: str = "1", build: str = "0", *, depends: Sequence[str] = (), **more: Any) -> dict[str, Any]:
+def record(
+    name: str, version: str = "1", build: str = "0", *, depends: Sequence[str] = (), **more: Any
+) -> dict[str, Any]:
     """One record as repodata.json has it; timestamp=None: a record without a date."""
     row = {
         "name": name,
@@ -31,7 +33,10 @@ def record(name: str, version: str = "1", build: str = "0", *, depends: Sequence
 def make_channel(folder: Path, records: Mapping[str, Sequence[dict[str, Any]]]) -> Path:
     """A channel with these records by subdir; noarch is always there."""
     for subdir in {*records, "noarch"}:
-        rows = {f"{row['name']}-{row['version']}-{row['build']}.conda": {**row, "subdir": subdir} for row in records.get(subdir, ())}
+        rows = {
+            f"{row['name']}-{row['version']}-{row['build']}.conda": {**row, "subdir": subdir}
+            for row in records.get(subdir, ())
+        }
         (folder / subdir).mkdir(parents=True, exist_ok=True)
         content = {"info": {"subdir": subdir}, "packages": {}, "packages.conda": rows}
         (folder / subdir / "repodata.json").write_text(json.dumps(content))

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # What `--torch 2.13 --cpu --no-companions` asks of an index.
-WHEELS = {"torch": "2.13.0+cpu", "numpy": "2.4.0", "ipykernel": "7.0.0", "xxhash": "4.1.0", "setuptools": "80.0.0", "pip": "26.0"}
+WHEELS = {
+    "torch": "2.13.0+cpu",
+    "numpy": "2.4.0",
+    "ipykernel": "7.0.0",
+    "xxhash": "4.1.0",
+    "setuptools": "80.0.0",
+    "pip": "26.0",
+}
 
 
 def write_wheel(folder: Path, name: str, version: str, needs: Sequence[str] = ()) -> Path:
@@ -17,11 +24,14 @@ def write_wheel(folder: Path, name: str, version: str, needs: Sequence[str] = ()
     info = f"{name}-{version}.dist-info"
     required = "".join(f"Requires-Dist: {text}\n" for text in needs)
     files = {
-        f"{name}.py": f"__version__ = {version!r}\n" + "# padding, so that half of it is something\n" * 2000,
+        f"{name}.py": f"__version__ = {version!r}\n"
+        + "# padding, so that half of it is something\n" * 2000,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    record = "".join(f"{path},{_digest(content)},{len(content)}\n" for path, content in files.items())
+    record = "".join(
+        f"{path},{_digest(content)},{len(content)}\n" for path, content in files.items()
+    )
     folder.mkdir(parents=True, exist_ok=True)
     wheel = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -31,7 +41,10 @@ def write_wheel(folder: Path, name: str, version: str, needs: Sequence[str] = ()
 
 
 def _digest(content: str) -> str:
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
+    return (
+        "sha256="
+        + base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
+    )
 
 
 def write_index(folder: Path) -> Path:
@@ -41,5 +54,7 @@ def write_index(folder: Path) -> Path:
         page = folder / "simple" / name / "index.html"
         page.parent.mkdir(parents=True)
         sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        page.write_text(f'<a href="../../files/{wheel.name.replace("+", "%2B")}#sha256={sha256}">{wheel.name}</a>\n')
+        page.write_text(
+            f'<a href="../../files/{wheel.name.replace("+", "%2B")}#sha256={sha256}">{wheel.name}</a>\n'
+        )
     return folder / "simple"

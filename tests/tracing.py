@@ -21,7 +21,16 @@ from pathlib import Path
 IS_POSSIBLE = sys.platform == "linux" and platform.machine() == "x86_64"
 
 # From asm/unistd_64.h: the calls by which a folder's content, or what is durable of it, changes; and which argument says what.
-ON_DESCRIPTOR = {1: "write", 18: "pwrite64", 20: "writev", 74: "fsync", 75: "fdatasync", 77: "ftruncate", 285: "fallocate", 296: "pwritev"}
+ON_DESCRIPTOR = {
+    1: "write",
+    18: "pwrite64",
+    20: "writev",
+    74: "fsync",
+    75: "fdatasync",
+    77: "ftruncate",
+    285: "fallocate",
+    296: "pwritev",
+}
 ON_PATHS = {  # number: (name, places of (folder's descriptor or None, path)); the last path is the one that is made
     82: ("rename", ((None, 0), (None, 1))),
     83: ("mkdir", ((None, 0),)),
@@ -83,7 +92,9 @@ class Traced:
         return os.WIFSIGNALED(self.status) and os.WTERMSIG(self.status) == signal.SIGKILL
 
 
-def run(action: Callable[[], None], folder: str, strike: Strike | None = None, *, reading: bool = False) -> Traced:
+def run(
+    action: Callable[[], None], folder: str, strike: Strike | None = None, *, reading: bool = False
+) -> Traced:
     """The action, in a fork of this process. It ends with status 0, or 1 where the action raised. reading: count also what only reads."""
     child = os.fork()
     if child == 0:
@@ -101,7 +112,12 @@ def run(action: Callable[[], None], folder: str, strike: Strike | None = None, *
             if status >> 16 == SECCOMP_EVENT:
                 _called(child, thread, folder, strike, traced, reading)
             received = os.WSTOPSIG(status)
-            _ptrace(CONT, thread, 0 if received in (signal.SIGTRAP, signal.SIGSTOP) else received, gone_is_fine=True)
+            _ptrace(
+                CONT,
+                thread,
+                0 if received in (signal.SIGTRAP, signal.SIGSTOP) else received,
+                gone_is_fine=True,
+            )
 
 
 def _be_traced(action: Callable[[], None], reading: bool) -> None:
@@ -121,8 +137,14 @@ def _be_traced(action: Callable[[], None], reading: bool) -> None:
 def _filter(numbers: tuple[int, ...]) -> None:
     """Stop this process, and its threads to come, at these calls: a seccomp program that compares the call's number with each."""
     code = [struct.pack("HBBI", 0x20, 0, 0, 0)]  # load seccomp_data.nr
-    code += [struct.pack("HBBI", 0x15, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]  # equal: jump to the end
-    code += [struct.pack("HBBI", 0x06, 0, 0, SECCOMP_RET_ALLOW), struct.pack("HBBI", 0x06, 0, 0, SECCOMP_RET_TRACE)]
+    code += [
+        struct.pack("HBBI", 0x15, len(numbers) - place, 0, number)
+        for place, number in enumerate(numbers)
+    ]  # equal: jump to the end
+    code += [
+        struct.pack("HBBI", 0x06, 0, 0, SECCOMP_RET_ALLOW),
+        struct.pack("HBBI", 0x06, 0, 0, SECCOMP_RET_TRACE),
+    ]
     held = ctypes.create_string_buffer(b"".join(code))
     program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))
     _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -130,7 +152,9 @@ def _filter(numbers: tuple[int, ...]) -> None:
         raise OSError(ctypes.get_errno(), "no seccomp filter")
 
 
-def _called(child: int, thread: int, folder: str, strike: Strike | None, traced: Traced, reading: bool) -> None:
+def _called(
+    child: int, thread: int, folder: str, strike: Strike | None, traced: Traced, reading: bool
+) -> None:
     registers = (ctypes.c_ulonglong * 27)()
     if _libc.ptrace(GETREGS, thread, None, ctypes.addressof(registers)):
         return  # killed meanwhile

@@ -15,7 +15,9 @@ from provision.core.errors import InvalidSpec
 from provision.core.types import PLATFORM, Platform
 
 Answer = Literal["yes", "no", "unknown"]
-Reach = Literal["yes", "ptx", "no", "unknown"]  # ptx: only by compiling the build's PTX when it starts
+Reach = Literal[
+    "yes", "ptx", "no", "unknown"
+]  # ptx: only by compiling the build's PTX when it starts
 # What product names carry that says nothing about the architecture.
 DECORATION = re.compile(
     r"nvidia|tesla|geforce|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|hbm\d*e?|\d+(gb|mb)|mig|\d+[cg]\.\d+gb|"
@@ -31,7 +33,9 @@ class Toolkit:
     """One CUDA version. Drivers are those of `driver_platforms`; for other platforms no source says."""
 
     cuda: str
-    driver_floor: str  # the oldest driver that runs programs of this CUDA (minor-version compatibility)
+    driver_floor: (
+        str  # the oldest driver that runs programs of this CUDA (minor-version compatibility)
+    )
     driver_source: str
     toolkit_driver: str  # the driver that ships with it: what compiling PTX, and new features, need
     toolkit_source: str
@@ -97,7 +101,12 @@ def gpus() -> dict[str, Gpu]:
     table: dict[str, Gpu] = {}
     for row in load("gpus.yml"):
         architecture = "sm_" + row["capability"].replace(".", "")
-        table.update({name: Gpu(name=name, architecture=architecture, source=row["source"]) for name in row["products"]})
+        table.update(
+            {
+                name: Gpu(name=name, architecture=architecture, source=row["source"])
+                for name in row["products"]
+            }
+        )
     return table
 
 
@@ -113,7 +122,10 @@ def find_gpu(asked: str) -> Gpu:
     products = {_words(name): gpu for name, gpu in gpus().items()}
     if not by_number and _words(text) in products:
         return products[_words(text)]
-    raise InvalidSpec(f"GPU {asked!r} is not known.", advice=f"{_close(text)}An architecture (sm_90, 9.0) also says it.")
+    raise InvalidSpec(
+        f"GPU {asked!r} is not known.",
+        advice=f"{_close(text)}An architecture (sm_90, 9.0) also says it.",
+    )
 
 
 def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Answer:
@@ -138,7 +150,13 @@ def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> Reach:
     if not build.ptx or want < max(have):
         return "no"
     toolkit = toolkits().get(build.cuda)
-    compiles = "yes" if driver is None else _not_older(driver, toolkit.toolkit_driver) if toolkit else "unknown"
+    compiles = (
+        "yes"
+        if driver is None
+        else _not_older(driver, toolkit.toolkit_driver)
+        if toolkit
+        else "unknown"
+    )
     return "ptx" if compiles == "yes" else compiles
 
 
@@ -151,9 +169,15 @@ def _runs_code(gpu: tuple[int, int], code: tuple[int, int]) -> bool:
 def compiled_by(gpu: Gpu) -> str:
     """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it; empty where no source says."""
     known = architectures().get(gpu.architecture)
-    first = f"from {known.first_cuda} on ({known.first_source})" if known and known.first_cuda else ""
+    first = (
+        f"from {known.first_cuda} on ({known.first_source})" if known and known.first_cuda else ""
+    )
     last = f"up to {known.last_cuda} ({known.last_source})" if known and known.last_cuda else ""
-    return f"for which CUDA compiles {' and '.join(filter(None, (first, last)))}" if first or last else ""
+    return (
+        f"for which CUDA compiles {' and '.join(filter(None, (first, last)))}"
+        if first or last
+        else ""
+    )
 
 
 def runs_on_machine(build: Build, glibc: str) -> Answer:
@@ -167,10 +191,16 @@ def _by_toolkit(cuda: str, gpu: Gpu) -> Reach:
     """A build whose architectures are not known holds no code for a GPU that its toolkit cannot compile for. PTX would not help
     an older GPU, and might a newer one."""
     toolkit = toolkits().get(cuda)
-    if toolkit and _number(gpu.architecture) < _number("sm_" + toolkit.capability_min.replace(".", "")):
+    if toolkit and _number(gpu.architecture) < _number(
+        "sm_" + toolkit.capability_min.replace(".", "")
+    ):
         return "no"
     known = architectures().get(gpu.architecture)
-    gone = known is not None and known.last_cuda is not None and version_key(cuda) > version_key(known.last_cuda)
+    gone = (
+        known is not None
+        and known.last_cuda is not None
+        and version_key(cuda) > version_key(known.last_cuda)
+    )
     return "no" if gone else "unknown"
 
 
@@ -208,7 +238,9 @@ def _number(architecture: str) -> tuple[int, int]:
 @functools.cache
 def _known_architectures() -> dict[str, str]:
     known = {gpu.architecture: gpu.source for gpu in gpus().values()}
-    return known | {name: one.first_source or one.last_source or "" for name, one in architectures().items()}
+    return known | {
+        name: one.first_source or one.last_source or "" for name, one in architectures().items()
+    }
 
 
 def _words(name: str) -> str:
@@ -219,8 +251,16 @@ def _words(name: str) -> str:
 
 def _close(text: str) -> str:
     products = {_words(name): name for name in gpus()}
-    having = [words for words in products if set(_words(text).split()) <= set(words.split())] if _words(text) else []
+    having = (
+        [words for words in products if set(_words(text).split()) <= set(words.split())]
+        if _words(text)
+        else []
+    )
     close = difflib.get_close_matches(_words(text), products, n=5, cutoff=0.5)
     near = [products[words] for words in dict.fromkeys([*having, *close])][:5]
     one_of_each = {gpu.architecture: name for name, gpu in reversed(gpus().items())}
-    return f"Close ones: {', '.join(near)}. " if near else f"Known ones include {', '.join(one_of_each.values())}. "
+    return (
+        f"Close ones: {', '.join(near)}. "
+        if near
+        else f"Known ones include {', '.join(one_of_each.values())}. "
+    )

@@ -27,7 +27,10 @@ def nccl_on_conda_forge() -> dict[str, CondaForgeNccl]:
     """NCCL version -> what conda-forge has of it, oldest first."""
     table = load("nccl.yml")["nccl"]
     ordered = sorted(table["builds"].items(), key=lambda item: version_key(item[0]))
-    return {version: CondaForgeNccl(version=version, cuda=tuple(cuda), source=table["source"]) for version, cuda in ordered}
+    return {
+        version: CondaForgeNccl(version=version, cuda=tuple(cuda), source=table["source"])
+        for version, cuda in ordered
+    }
 
 
 @functools.cache

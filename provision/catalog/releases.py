@@ -50,15 +50,23 @@ class Build:
     python_source: str | None
     specs: tuple[str, ...]  # conda requirements that select this build; empty for wheels
     source: str
-    free_threaded: tuple[str, ...] = ()  # Pythons without a global lock that it was also built for: 3.13t
-    channels: tuple[str, ...] = ()  # of the pytorch channel's builds: where they and their CUDA lie, in order of priority
+    free_threaded: tuple[
+        str, ...
+    ] = ()  # Pythons without a global lock that it was also built for: 3.13t
+    channels: tuple[
+        str, ...
+    ] = ()  # of the pytorch channel's builds: where they and their CUDA lie, in order of priority
     channels_source: str | None = None
-    elsewhere: dict[Platform, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)  # what differs by platform
+    elsewhere: dict[Platform, dict[str, Any]] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # what differs by platform
 
     def on(self, platform: Platform) -> Build:
         """The same build for another platform. Architectures are not known there unless a source says so for that platform."""
         assert platform in self.platforms, f"{self.tag} has no {platform}"
-        return self if platform == PLATFORM else dataclasses.replace(self, **self.elsewhere[platform])
+        return (
+            self if platform == PLATFORM else dataclasses.replace(self, **self.elsewhere[platform])
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +81,9 @@ class IndexDefault:
     glibc: str
     glibc_source: str
     source: str
-    architectures: tuple[str, ...] | None = None  # stated here where it is not the platform for which `wheels` states them
+    architectures: tuple[str, ...] | None = (
+        None  # stated here where it is not the platform for which `wheels` states them
+    )
     ptx: bool | None = None
     architectures_source: str | None = None
 
@@ -85,16 +95,22 @@ class Release:
     version: str
     index_default: dict[Platform, IndexDefault]
     torchvision: str | None
-    companions_python: tuple[str, ...] | None  # Python versions that torchvision (and torchaudio) have wheels for, where fewer than torch
+    companions_python: (
+        tuple[str, ...] | None
+    )  # Python versions that torchvision (and torchaudio) have wheels for, where fewer than torch
     torchvision_source: str
     torchaudio: str | None
-    torchaudio_pins_torch: bool  # false: it runs with several torch releases, and is no longer made for each
+    torchaudio_pins_torch: (
+        bool  # false: it runs with several torch releases, and is no longer made for each
+    )
     torchaudio_source: str
     wheels: tuple[Build, ...]
     pytorch: tuple[Build, ...]
     conda_forge: tuple[Build, ...]
     sources: dict[BuildSource, str]  # where it is known from which builds a source has
-    unlisted: dict[str, str]  # CUDA of wheels that were seen built but are not part of the release -> what is known of them
+    unlisted: dict[
+        str, str
+    ]  # CUDA of wheels that were seen built but are not part of the release -> what is known of them
 
     @property
     def minor(self) -> str:
@@ -112,7 +128,9 @@ class Release:
     @property
     def companion_audio(self) -> str | None:
         """The torchaudio of this release; later releases have none (pytorch/audio#4212), only an old one that still runs."""
-        mine = self.torchaudio and (self.torchaudio_pins_torch or minor(self.torchaudio) == self.minor)
+        mine = self.torchaudio and (
+            self.torchaudio_pins_torch or minor(self.torchaudio) == self.minor
+        )
         return self.torchaudio if mine else None
 
     def builds(self, source: BuildSource) -> tuple[Build, ...]:
@@ -162,7 +180,11 @@ def _matching(asked: str) -> tuple[Release, ...]:
         return (list(table.values())[-1],)
     if re.fullmatch(r"\d+(\.\d+){0,2}", asked):
         parts = tuple(map(int, asked.split(".")))
-        return tuple(release for version, release in table.items() if version_key(version)[: len(parts)] == parts)
+        return tuple(
+            release
+            for version, release in table.items()
+            if version_key(version)[: len(parts)] == parts
+        )
     return tuple(release for version, release in table.items() if _range(asked).contains(version))
 
 
@@ -180,25 +202,37 @@ def _range(asked: str) -> SpecifierSet:
 
 
 def _release(version: str, row: dict[str, Any]) -> Release:
-    defaults: dict[Platform, IndexDefault] = {platform: _default(one) for platform, one in row["index_default"].items()}
+    defaults: dict[Platform, IndexDefault] = {
+        platform: _default(one) for platform, one in row["index_default"].items()
+    }
     return Release(
         version=version,
         index_default=defaults,
         torchvision=row["torchvision"]["version"],
-        companions_python=tuple(row["torchvision"]["python"]) if "python" in row["torchvision"] else None,
+        companions_python=tuple(row["torchvision"]["python"])
+        if "python" in row["torchvision"]
+        else None,
         torchvision_source=row["torchvision"]["source"],
         torchaudio=row["torchaudio"]["version"],
         torchaudio_pins_torch=row["torchaudio"]["pins_torch"],
         torchaudio_source=row["torchaudio"]["source"],
         wheels=tuple(_wheel(tag, build, row, defaults) for tag, build in row["wheels"].items()),
-        pytorch=tuple(_channel_build(cuda, build, row) for cuda, build in row["pytorch_channel"]["cuda"].items()),
-        conda_forge=tuple(_forge_build(cuda, build) for cuda, build in row["conda_forge"]["cuda"].items()),
+        pytorch=tuple(
+            _channel_build(cuda, build, row)
+            for cuda, build in row["pytorch_channel"]["cuda"].items()
+        ),
+        conda_forge=tuple(
+            _forge_build(cuda, build) for cuda, build in row["conda_forge"]["cuda"].items()
+        ),
         sources={
             "wheels": defaults[PLATFORM].source,
             "pytorch": row["pytorch_channel"]["source"],
             "conda-forge": row["conda_forge"]["source"],
         },
-        unlisted={f"{tag[2:-1]}.{tag[-1]}": f"{one['note']} ({one['source']})" for tag, one in row.get("unlisted_wheels", {}).items()},
+        unlisted={
+            f"{tag[2:-1]}.{tag[-1]}": f"{one['note']} ({one['source']})"
+            for tag, one in row.get("unlisted_wheels", {}).items()
+        },
     )
 
 
@@ -241,9 +275,17 @@ def _facts(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _wheel(tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]) -> Build:
-    others = {platform: default for platform, default in defaults.items() if platform != PLATFORM and default.build == tag}
-    triton = row["triton"] if build["on_pypi"] else NOT_KNOWN  # the wheel that was read is the index's default
+def _wheel(
+    tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]
+) -> Build:
+    others = {
+        platform: default
+        for platform, default in defaults.items()
+        if platform != PLATFORM and default.build == tag
+    }
+    triton = (
+        row["triton"] if build["on_pypi"] else NOT_KNOWN
+    )  # the wheel that was read is the index's default
     return Build(
         tag=tag,
         cuda=build["cuda"],
@@ -256,7 +298,13 @@ def _wheel(tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[
         source=build["source"],
         free_threaded=defaults[PLATFORM].free_threaded,
         elsewhere={platform: _wheel_elsewhere(default) for platform, default in others.items()},
-        **_facts({"glibc": row["index_default"][PLATFORM]["glibc"], **build, "python": row["index_default"][PLATFORM]["python"]}),
+        **_facts(
+            {
+                "glibc": row["index_default"][PLATFORM]["glibc"],
+                **build,
+                "python": row["index_default"][PLATFORM]["python"],
+            }
+        ),
     )
 
 
@@ -293,7 +341,9 @@ def _channel_build(cuda: str, build: dict[str, Any], row: dict[str, Any]) -> Bui
 
 
 def _forge_build(cuda: str, build: dict[str, Any]) -> Build:
-    others: tuple[Platform, ...] = tuple(platform for platform in ("linux-aarch64",) if platform in build)
+    others: tuple[Platform, ...] = tuple(
+        platform for platform in ("linux-aarch64",) if platform in build
+    )
     return Build(
         tag=cuda,
         cuda=cuda,
@@ -304,6 +354,9 @@ def _forge_build(cuda: str, build: dict[str, Any]) -> Build:
         triton_source=build["triton"]["source"],
         specs=tuple(build["specs"]),
         source=build["source"],
-        elsewhere={platform: {**_facts(build[platform]), "source": build[platform]["source"]} for platform in others},
+        elsewhere={
+            platform: {**_facts(build[platform]), "source": build[platform]["source"]}
+            for platform in others
+        },
         **_facts(build),
     )

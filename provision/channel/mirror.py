@@ -51,15 +51,28 @@ def file_of(manager: Manager, name: str, url: str, sha256: str) -> File:
     """A file with its place. Raises IntegrityError for an entry that cannot be placed: no hash, no file's name."""
     plain = url.partition("#")[0]
     filename = unquote(plain.rsplit("/", 1)[-1])
-    if not re.fullmatch(r"[0-9a-f]{64}", sha256) or not filename or "/" in filename or filename.startswith("."):
+    if (
+        not re.fullmatch(r"[0-9a-f]{64}", sha256)
+        or not filename
+        or "/" in filename
+        or filename.startswith(".")
+    ):
         raise IntegrityError(
             f"{name} cannot be mirrored: the lock has no well-formed sha256 or no file's name for it ({without_login(url)}).",
             advice="`provision lock verify` lists what is wrong with the lock.",
         )
     if manager == "conda":
         channel, subdir, _ = plain.rsplit("/", 2)
-        return File(manager=manager, name=name, url=url, sha256=sha256, path=f"{CHANNELS}/{_slug(channel)}/{subdir}/{filename}")
-    return File(manager=manager, name=name, url=url, sha256=sha256, path=f"{WHEELS}/{sha256}/{filename}")
+        return File(
+            manager=manager,
+            name=name,
+            url=url,
+            sha256=sha256,
+            path=f"{CHANNELS}/{_slug(channel)}/{subdir}/{filename}",
+        )
+    return File(
+        manager=manager, name=name, url=url, sha256=sha256, path=f"{WHEELS}/{sha256}/{filename}"
+    )
 
 
 def _slug(channel: str) -> str:
@@ -96,22 +109,41 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         return {"schema": 1, "channels": {}, "wheels": {}}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        whole = content["schema"] == 1 and isinstance(content["channels"], dict) and isinstance(content["wheels"], dict)
+        whole = (
+            content["schema"] == 1
+            and isinstance(content["channels"], dict)
+            and isinstance(content["wheels"], dict)
+        )
     except (ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"{path} is damaged: {type(error).__name__}.", advice="Remove it; the files stay and are taken up.") from error
+        raise IntegrityError(
+            f"{path} is damaged: {type(error).__name__}.",
+            advice="Remove it; the files stay and are taken up.",
+        ) from error
     if not whole:
         raise IntegrityError(f"{path} is not the manifest of a mirror that this version makes.")
     return dict(content)
 
 
-def write(folder: Path, files: Sequence[File], records: Mapping[str, Row], *, prune: bool) -> list[Path]:
+def write(
+    folder: Path, files: Sequence[File], records: Mapping[str, Row], *, prune: bool
+) -> list[Path]:
     """Write repodata, index and manifest for the files, which are all there, and for those of earlier runs unless `prune`. Returns what
     is no longer named by them. records: of the conda packages, by address."""
     known = read_manifest(folder)
-    channels = {**({} if prune else known["channels"]), **{file.channel: _channel_path(file) for file in files if file.manager == "conda"}}
-    wheels = {**({} if prune else known["wheels"]), **{file.sha256: _row(file) for file in files if file.manager == "pip"}}
+    channels = {
+        **({} if prune else known["channels"]),
+        **{file.channel: _channel_path(file) for file in files if file.manager == "conda"},
+    }
+    wheels = {
+        **({} if prune else known["wheels"]),
+        **{file.sha256: _row(file) for file in files if file.manager == "pip"},
+    }
     for subfolder, named in _by_subfolder(files).items():
-        _write_repodata(folder / subfolder, {Path(file.path).name: records[file.url] for file in named}, prune=prune)
+        _write_repodata(
+            folder / subfolder,
+            {Path(file.path).name: records[file.url] for file in named},
+            prune=prune,
+        )
     _write_index(folder, wheels)
     manifest = {"schema": 1, "channels": channels, "wheels": wheels}
     write_whole(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
@@ -132,7 +164,9 @@ def _by_subfolder(files: Iterable[File]) -> dict[str, list[File]]:
         if file.manager == "conda":
             found.setdefault(file.path.rsplit("/", 1)[0], []).append(file)
     for channel in {subfolder.rsplit("/", 1)[0] for subfolder in found}:
-        found.setdefault(f"{channel}/noarch", [])  # conda's tools take a channel without it for none
+        found.setdefault(
+            f"{channel}/noarch", []
+        )  # conda's tools take a channel without it for none
     return found
 
 
@@ -141,9 +175,15 @@ def _write_repodata(subfolder: Path, records: Mapping[str, Row], *, prune: bool)
     content = {**({} if prune else _earlier(subfolder)), **records}
     kinds: dict[str, dict[str, Any]] = {"packages": {}, "packages.conda": {}}
     for filename, record in sorted(content.items()):
-        kinds["packages.conda" if filename.endswith(".conda") else "packages"][filename] = dict(record)
+        kinds["packages.conda" if filename.endswith(".conda") else "packages"][filename] = dict(
+            record
+        )
     subfolder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"info": {"subdir": subfolder.name}, **kinds, "repodata_version": 1}, indent=1, sort_keys=True)
+    text = json.dumps(
+        {"info": {"subdir": subfolder.name}, **kinds, "repodata_version": 1},
+        indent=1,
+        sort_keys=True,
+    )
     write_whole(subfolder / REPODATA, text + "\n")
 
 
@@ -153,17 +193,24 @@ def _earlier(subfolder: Path) -> dict[str, Any]:
         known = {**content["packages"], **content["packages.conda"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return {filename: record for filename, record in known.items() if (subfolder / filename).is_file()}
+    return {
+        filename: record for filename, record in known.items() if (subfolder / filename).is_file()
+    }
 
 
 def _write_index(folder: Path, wheels: Mapping[str, Mapping[str, str]]) -> None:
     by_name: dict[str, list[str]] = {}
     for sha256, row in sorted(wheels.items(), key=lambda pair: pair[1]["path"]):
         target = html.escape(f"../../{quote(row['path'])}#sha256={sha256}")
-        by_name.setdefault(row["name"], []).append(f'<a href="{target}">{html.escape(Path(row["path"]).name)}</a><br>')
+        by_name.setdefault(row["name"], []).append(
+            f'<a href="{target}">{html.escape(Path(row["path"]).name)}</a><br>'
+        )
     for name, links in by_name.items():
         write_whole(folder / SIMPLE / name / "index.html", _page(links))
-    write_whole(folder / SIMPLE / "index.html", _page([f'<a href="{name}/">{name}</a><br>' for name in sorted(by_name)]))
+    write_whole(
+        folder / SIMPLE / "index.html",
+        _page([f'<a href="{name}/">{name}</a><br>' for name in sorted(by_name)]),
+    )
 
 
 def _page(lines: Sequence[str]) -> str:
@@ -172,5 +219,10 @@ def _page(lines: Sequence[str]) -> str:
 
 def unnamed(folder: Path, named: set[str]) -> list[Path]:
     """Packages, wheels and unfinished downloads beside those that are named."""
-    files = (path for top in (CHANNELS, WHEELS) for path in (folder / top).rglob("*") if path.is_file() and path.name != REPODATA)
+    files = (
+        path
+        for top in (CHANNELS, WHEELS)
+        for path in (folder / top).rglob("*")
+        if path.is_file() and path.name != REPODATA
+    )
     return sorted(path for path in files if path.relative_to(folder).as_posix() not in named)

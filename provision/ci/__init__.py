@@ -9,4 +9,15 @@ from provision.ci.assignment import Job, Target, assign, misfits
 from provision.ci.runners import Runner, read
 from provision.ci.workflow import FORMATS, Format, Settings, values
 
-__all__ = ["FORMATS", "Format", "Job", "Runner", "Settings", "Target", "assign", "misfits", "read", "values"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "Job",
+    "Runner",
+    "Settings",
+    "Target",
+    "assign",
+    "misfits",
+    "read",
+    "values",
+]

@@ -19,7 +19,9 @@ class Target:
 
     resolution: Resolution
     platform: Platform
-    options: tuple[str, ...] = ()  # what `provision build NAME` needs beside the name, where there is no spec.yml
+    options: tuple[
+        str, ...
+    ] = ()  # what `provision build NAME` needs beside the name, where there is no spec.yml
     locked: bool = False  # its lock lies in the folder of environments
 
     @property
@@ -43,28 +45,50 @@ class Job:
     runner: Runner | None  # None: what the CI service itself offers
     on_gpu: bool
     ranks: int
-    notes: tuple[str, ...]  # a line each: why no GPU runner takes it, or what is not known of the one that does
+    notes: tuple[
+        str, ...
+    ]  # a line each: why no GPU runner takes it, or what is not known of the one that does
 
 
 def assign(target: Target, runners: Sequence[Runner], *, gpus: int) -> Job:
     """The job of a target. A runner that is known to fit goes before one of which that is not known; among equals, the order of
     runners.yml decides. gpus: how many the smoke test shall use."""
     considered = [(runner, misfits(target, runner, gpus=gpus)) for runner in runners if runner.gpu]
-    possible = [(runner, found) for runner, found in considered if not any(misfit.certain for misfit in found)]
+    possible = [
+        (runner, found)
+        for runner, found in considered
+        if not any(misfit.certain for misfit in found)
+    ]
     if target.resolution.cuda is not None and possible:
-        runner, unknown = min(possible, key=lambda pair: bool(pair[1]))  # min keeps the first of equals
+        runner, unknown = min(
+            possible, key=lambda pair: bool(pair[1])
+        )  # min keeps the first of equals
         notes = tuple(f"{runner.name}: {misfit.why}" for misfit in unknown)
         return Job(target=target, runner=runner, on_gpu=True, ranks=gpus, notes=notes)
     ranks = max(REHEARSAL_RANKS, gpus)
-    fitting = (runner for runner in runners if not runner.gpu and not misfits(target, runner, gpus=ranks))
-    return Job(target=target, runner=next(fitting, None), on_gpu=False, ranks=ranks, notes=tuple(_why_not(target, considered)))
+    fitting = (
+        runner for runner in runners if not runner.gpu and not misfits(target, runner, gpus=ranks)
+    )
+    return Job(
+        target=target,
+        runner=next(fitting, None),
+        on_gpu=False,
+        ranks=ranks,
+        notes=tuple(_why_not(target, considered)),
+    )
 
 
-def _why_not(target: Target, considered: Sequence[tuple[Runner, Sequence[Misfit]]]) -> Iterable[str]:
+def _why_not(
+    target: Target, considered: Sequence[tuple[Runner, Sequence[Misfit]]]
+) -> Iterable[str]:
     if target.resolution.cuda is None:
         yield "a build without CUDA: a CPU runner is all that it needs"
         return
-    yield "a rehearsal on the CPU, because no GPU runner fits" if considered else "a rehearsal on the CPU, because there is no GPU runner"
+    yield (
+        "a rehearsal on the CPU, because no GPU runner fits"
+        if considered
+        else "a rehearsal on the CPU, because there is no GPU runner"
+    )
     for runner, found in considered:
         yield f"{runner.name}: {'; '.join(misfit.why for misfit in found if misfit.certain)}"
 
@@ -92,9 +116,13 @@ def _driver_misfits(cuda: str, driver: str, platform: Platform) -> Iterable[Misf
     if answer == "no" and toolkit:
         yield _no(f"driver {driver}; CUDA {cuda} needs {toolkit.driver_floor}")
     elif answer == "unknown" and toolkit and platform in toolkit.driver_platforms:
-        yield _unknown(f"driver {driver} may or may not run CUDA {cuda}, which needs {toolkit.driver_floor}")
+        yield _unknown(
+            f"driver {driver} may or may not run CUDA {cuda}, which needs {toolkit.driver_floor}"
+        )
     elif answer == "unknown":
-        yield _unknown(f"no source says which driver CUDA {cuda} needs on {platform}; this one is {driver}")
+        yield _unknown(
+            f"no source says which driver CUDA {cuda} needs on {platform}; this one is {driver}"
+        )
 
 
 def _code_misfits(build: Build, gpu: Gpu, driver: str) -> Iterable[Misfit]:
@@ -106,17 +134,25 @@ def _code_misfits(build: Build, gpu: Gpu, driver: str) -> Iterable[Misfit]:
         yield _no(f"{shown}; CUDA {build.cuda} compiles nothing for it")
     elif answer == "no" and catalog.runs_on_gpu(build, gpu) == "ptx":
         compiler = catalog.toolkits()[build.cuda].toolkit_driver
-        yield _no(f"{shown}; this build has {have} and PTX, and compiling that needs driver {compiler}")
+        yield _no(
+            f"{shown}; this build has {have} and PTX, and compiling that needs driver {compiler}"
+        )
     elif answer == "no":
         yield _no(f"{shown}; this build has {have}{' and PTX' if build.ptx else ''}")
     elif answer == "ptx":
-        yield _unknown(f"{shown} runs this build ({have}) only by compiling its PTX, and NCCL holds none")
+        yield _unknown(
+            f"{shown} runs this build ({have}) only by compiling its PTX, and NCCL holds none"
+        )
     elif answer == "unknown":
-        yield _unknown(f"no source says whether this build{' with ' + have if have else ''} runs on {shown}")
+        yield _unknown(
+            f"no source says whether this build{' with ' + have if have else ''} runs on {shown}"
+        )
 
 
 def _machine_misfits(target: Target, runner: Runner, ranks: int) -> Iterable[Misfit]:
-    if runner.glibc is not None and version_key(runner.glibc) < version_key(target.resolution.glibc):
+    if runner.glibc is not None and version_key(runner.glibc) < version_key(
+        target.resolution.glibc
+    ):
         yield _no(f"glibc {runner.glibc}; {target.resolution.glibc} is needed")
     if runner.cpus is not None and runner.cpus < ranks:
         yield _no(f"{runner.cpus} CPU{'s' if runner.cpus > 1 else ''}; {ranks} ranks are asked for")

@@ -25,7 +25,9 @@ class Runner:
     """A machine that takes CI jobs, or several of a kind under the same labels."""
 
     name: str
-    labels: tuple[str, ...]  # GitHub's labels, GitLab's tags: a job goes to a runner that has all of them
+    labels: tuple[
+        str, ...
+    ]  # GitHub's labels, GitLab's tags: a job goes to a runner that has all of them
     gpu: Gpu | None = None  # None: a CPU runner
     gpus: int = 0
     driver: str | None = None
@@ -50,7 +52,9 @@ def _text(pattern: str) -> Callable[[Any], bool]:
 
 
 def _number(least: int, most: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    return lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    )
 
 
 def _labels(value: Any) -> bool:
@@ -59,17 +63,33 @@ def _labels(value: Any) -> bool:
 
 
 KEYS: Mapping[str, _Key] = {
-    "name": _Key(fits=_text(NAME), what="a text of at most 50 letters, digits and `.`, `_`, `-`, like a100-1"),
-    "labels": _Key(fits=_labels, what="a text or a list of texts without `$`, quotes and braces, like [self-hosted, linux, a100]"),
-    "gpu": _Key(fits=_text(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]*"), what="a GPU's name or architecture, like A100 or sm_80"),
+    "name": _Key(
+        fits=_text(NAME), what="a text of at most 50 letters, digits and `.`, `_`, `-`, like a100-1"
+    ),
+    "labels": _Key(
+        fits=_labels,
+        what="a text or a list of texts without `$`, quotes and braces, like [self-hosted, linux, a100]",
+    ),
+    "gpu": _Key(
+        fits=_text(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]*"),
+        what="a GPU's name or architecture, like A100 or sm_80",
+    ),
     "gpus": _Key(fits=_number(1, 1024), what="a whole number of at least 1"),
     "driver": _Key(fits=_text(r"\d+(\.\d+){0,2}"), what='a version in quotes, like "550.54.14"'),
     "platform": _Key(fits=lambda value: value in PLATFORMS, what=" or ".join(PLATFORMS)),
     "glibc": _Key(fits=_text(r"\d+\.\d+"), what='a version in quotes, like "2.35"'),
     "cpus": _Key(fits=_number(1, 65536), what="a whole number of at least 1"),
-    "timeout": _Key(fits=_number(1, TIMEOUT_MAX), what=f"a number of minutes, {TIMEOUT_MAX} at most"),
-    "cache": _Key(fits=_text(r"/[A-Za-z0-9._/-]+"), what="a folder of that machine from its root on, like /var/cache/provision"),
-    "image": _Key(fits=_text(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"), what="an image's reference, like registry/name:tag@sha256:..."),
+    "timeout": _Key(
+        fits=_number(1, TIMEOUT_MAX), what=f"a number of minutes, {TIMEOUT_MAX} at most"
+    ),
+    "cache": _Key(
+        fits=_text(r"/[A-Za-z0-9._/-]+"),
+        what="a folder of that machine from its root on, like /var/cache/provision",
+    ),
+    "image": _Key(
+        fits=_text(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"),
+        what="an image's reference, like registry/name:tag@sha256:...",
+    ),
 }
 REQUIRED = ("name", "labels")
 GPU_ONLY = ("gpus", "driver")
@@ -81,7 +101,8 @@ def read(path: Path) -> tuple[Runner, ...]:
     mistakes = list(_mistakes(content, lines))
     if mistakes:
         raise InvalidSpec(
-            " ".join(f"{path}:{line}: {text}" for line, text in sorted(mistakes)), advice="docs/ci.md describes the file, with an example."
+            " ".join(f"{path}:{line}: {text}" for line, text in sorted(mistakes)),
+            advice="docs/ci.md describes the file, with an example.",
         )
     return tuple(_runner(entry) for entry in content["runners"])
 
@@ -93,11 +114,15 @@ def _parse(path: Path) -> tuple[Any, _Lines]:
         text = path.read_text(encoding="utf-8")
         return yaml.safe_load(text), _Lines(yaml.compose(text, Loader=yaml.SafeLoader))
     except FileNotFoundError as error:
-        raise InvalidSpec(f"There is no {path}.", advice="docs/ci.md describes the file, with an example.") from error
+        raise InvalidSpec(
+            f"There is no {path}.", advice="docs/ci.md describes the file, with an example."
+        ) from error
     except (yaml.YAMLError, *NOT_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise InvalidSpec(f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}.") from error
+        raise InvalidSpec(
+            f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}."
+        ) from error
 
 
 class _Lines:
@@ -146,7 +171,10 @@ def _mistakes(content: Any, lines: _Lines) -> Iterable[tuple[int, str]]:
         yield from _repeated(lines.entry(index))
         name = entry.get("name")
         if isinstance(name, str) and name in names:
-            yield dict(lines.entry(index))["name"], f"`{name}` is the name of the runner in line {names[name]}, too."
+            yield (
+                dict(lines.entry(index))["name"],
+                f"`{name}` is the name of the runner in line {names[name]}, too.",
+            )
         elif isinstance(name, str):
             names[name] = line
 
@@ -159,7 +187,9 @@ def _repeated(keys: list[tuple[str, int]]) -> Iterable[tuple[int, str]]:
         seen.add(key)
 
 
-def _entry_mistakes(entry: Mapping[Any, Any], lines: Mapping[str, int], start: int) -> Iterable[tuple[int, str]]:
+def _entry_mistakes(
+    entry: Mapping[Any, Any], lines: Mapping[str, int], start: int
+) -> Iterable[tuple[int, str]]:
     for key, value in entry.items():
         line = lines.get(str(key), start)
         if key not in KEYS:
@@ -172,7 +202,10 @@ def _entry_mistakes(entry: Mapping[Any, Any], lines: Mapping[str, int], start: i
         if key not in entry:
             yield start, f"this runner has no `{key}`: {KEYS[key].what}."
     if "gpu" in entry and "driver" not in entry:
-        yield start, f"this runner has a GPU and no `driver`: {KEYS['driver'].what} (nvidia-smi says which)."
+        yield (
+            start,
+            f"this runner has a GPU and no `driver`: {KEYS['driver'].what} (nvidia-smi says which).",
+        )
     for key in GPU_ONLY:
         if key in entry and "gpu" not in entry:
             yield lines[key], f"`{key}` says something of GPUs, and this runner has no `gpu`."

@@ -43,11 +43,17 @@ class Settings:
         """Everything that is not what it must be, in sentences."""
         found = []
         if not re.fullmatch(INSTALL, self.install):
-            found.append(f"--install is a requirement like provision==1.2, or `.` for the checkout; not `{self.install}`.")
+            found.append(
+                f"--install is a requirement like provision==1.2, or `.` for the checkout; not `{self.install}`."
+            )
         if not re.fullmatch(SAFE_PATH, self.envs) or ".." in self.envs.split("/"):
-            found.append(f"The folder of environments must lie in the repository, from whose root this runs; not `{self.envs}`.")
+            found.append(
+                f"The folder of environments must lie in the repository, from whose root this runs; not `{self.envs}`."
+            )
         if not re.fullmatch(CRON, self.schedule):
-            found.append(f"--schedule is five fields of cron like `{SCHEDULE}`, not `{self.schedule}`.")
+            found.append(
+                f"--schedule is five fields of cron like `{SCHEDULE}`, not `{self.schedule}`."
+            )
         return found
 
 
@@ -75,15 +81,25 @@ def _format_mistakes(format: Format, jobs: Sequence[Job]) -> list[str]:
     found = []
     for runner in {job.runner.name: job.runner for job in jobs if job.runner}.values():
         if format == "github" and runner.image:
-            found.append(f"Runner {runner.name} names an image, which is for GitLab's docker executor: on GitHub it has no meaning here.")
-    for platform in sorted({job.target.platform for job in jobs if job.runner is None and not _hosted(format, job.target.platform)}):
+            found.append(
+                f"Runner {runner.name} names an image, which is for GitLab's docker executor: on GitHub it has no meaning here."
+            )
+    for platform in sorted(
+        {
+            job.target.platform
+            for job in jobs
+            if job.runner is None and not _hosted(format, job.target.platform)
+        }
+    ):
         found.append(
             f"{format} itself offers no CPU runner that is known for {platform}: describe one of yours in runners.yml, without `gpu`."
         )
     for kind in (True, False) if format == "github" else ():
         count = sum(job.on_gpu is kind for job in jobs)
         if count > MATRIX_MAX:
-            found.append(f"GitHub runs at most {MATRIX_MAX} jobs of one matrix, and this is {count}: ask for fewer.")
+            found.append(
+                f"GitHub runs at most {MATRIX_MAX} jobs of one matrix, and this is {count}: ask for fewer."
+            )
     return found
 
 
@@ -115,7 +131,11 @@ def commands(job: Job) -> list[str]:
     """What a job runs, as shell commands: lock, build, smoke test."""
     asked = [job.target.name, *job.target.options]
     smoke = ["--require-gpu" if job.on_gpu else "--backend=gloo", f"--ranks={job.ranks}"]
-    verbs = [["lock", *asked], ["build", *asked, "--no-image", "--no-smoke", "--no-kernel"], ["smoke", job.target.name, *smoke]]
+    verbs = [
+        ["lock", *asked],
+        ["build", *asked, "--no-image", "--no-smoke", "--no-kernel"],
+        ["smoke", job.target.name, *smoke],
+    ]
     return [shlex.join(["provision", *words]) for words in verbs]
 
 
@@ -123,7 +143,11 @@ def _about(job: Job) -> str:
     """What the environment is, and what of the runner made it fit."""
     resolution = job.target.resolution
     build = f"torch {resolution.torch}, {'CUDA ' + resolution.cuda if resolution.cuda else 'CPU'}, Python {resolution.python}"
-    needs = f"; needs driver {resolution.driver_floor}" if resolution.cuda and resolution.driver_floor else ""
+    needs = (
+        f"; needs driver {resolution.driver_floor}"
+        if resolution.cuda and resolution.driver_floor
+        else ""
+    )
     return build + needs + (f"; {_offers(job.runner)}" if job.on_gpu and job.runner else "")
 
 

@@ -34,23 +34,47 @@ if TYPE_CHECKING:
 @name_argument
 @request
 @prefix_option
-@click.option("--image/--no-image", default=None, help="Demand or skip the image.  [default: when a Docker engine answers]")
-@click.option("--smoke/--no-smoke", default=True, show_default=True, help="Run the DDP smoke test in what was built.")
-@click.option("--kernel/--no-kernel", default=True, show_default=True, help="Register a Jupyter kernel.")
+@click.option(
+    "--image/--no-image",
+    default=None,
+    help="Demand or skip the image.  [default: when a Docker engine answers]",
+)
+@click.option(
+    "--smoke/--no-smoke",
+    default=True,
+    show_default=True,
+    help="Run the DDP smoke test in what was built.",
+)
+@click.option(
+    "--kernel/--no-kernel", default=True, show_default=True, help="Register a Jupyter kernel."
+)
 @testing
 @relock_option
 @dry
 @no_wait
 @common
 @verb
-def build(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> int:
+def build(
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    prefix: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> int:
     """Build an environment, all of it: lock, prefix, image, smoke test, kernel, passport.
 
     NAME is an environment with a spec.yml in the envs folder; options override what it says.
     """
     from provision.commands import build as workflow
 
-    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(
+        console,
+        envs,
+        mirrors=options["mirrors"],
+        alias=options["alias"],
+        wait=not options["no_wait"],
+    )
     images: dict[bool | None, ImageWish] = {None: "auto", True: "demand", False: "skip"}
     wish = wish_of(
         name,
@@ -74,7 +98,12 @@ def build(console: Console, name: str | None, envs: Path | None, prefix: Path | 
     console.result(result, build_summary(result, workflow.docker_run(result)))
     if result.failed:
         evidence = result.folder / "passport.json"
-        console.error(CheckFailed(f"The smoke test failed. {' '.join(result.failed)}", advice=f"Evidence: {evidence}."), as_object=False)
+        console.error(
+            CheckFailed(
+                f"The smoke test failed. {' '.join(result.failed)}", advice=f"Evidence: {evidence}."
+            ),
+            as_object=False,
+        )
     return 1 if result.failed else 0
 
 
@@ -82,17 +111,34 @@ def build(console: Console, name: str | None, envs: Path | None, prefix: Path | 
 @name_argument
 @request
 @click.option("--force", is_flag=True, help="Undo hand edits of generated files.")
-@click.option("--check", is_flag=True, help="Change nothing; show what differs, and end with 1 if anything does.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Change nothing; show what differs, and end with 1 if anything does.",
+)
 @every
 @dry
 @no_wait
 @common
 @verb
-def render(console: Console, name: str | None, envs: Path | None, force: bool, dry_run: bool, **options: Any) -> int | None:
+def render(
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    force: bool,
+    dry_run: bool,
+    **options: Any,
+) -> int | None:
     """Write environment.yml, virtual-packages.yml and (for a locked environment) Dockerfile from spec.yml and options."""
     from provision.commands import ensure as workflow
 
-    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(
+        console,
+        envs,
+        mirrors=options["mirrors"],
+        alias=options["alias"],
+        wait=not options["no_wait"],
+    )
     if options["check"] or options["every"]:
         from provision.commands import batch
 
@@ -100,7 +146,10 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
             return show_outcomes(console, [batch.check(context, wish_of(name, options))])
         wishes = wishes_of_all(context, name, options, force=force)
         return show_outcomes(
-            console, batch.check_all(context, wishes) if options["check"] else batch.render_all(context, wishes, dry_run=dry_run)
+            console,
+            batch.check_all(context, wishes)
+            if options["check"]
+            else batch.render_all(context, wishes, dry_run=dry_run),
         )
     wish = wish_of(name, options, force=force)
     if dry_run:
@@ -110,7 +159,10 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
         console.result(wanted.texts, "\n".join(wanted.texts.values()).rstrip())
         return None
     written = workflow.render_only(context, wish)
-    console.result({"written": written}, [f"wrote {file}" for file in written] or ["nothing to write: all files are as rendered"])
+    console.result(
+        {"written": written},
+        [f"wrote {file}" for file in written] or ["nothing to write: all files are as rendered"],
+    )
     return None
 
 
@@ -118,7 +170,12 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
 @name_argument
 @request
 @relock_option
-@click.option("--update", multiple=True, metavar="PKG", help="Move this package, and others only as far as they must; several times.")
+@click.option(
+    "--update",
+    multiple=True,
+    metavar="PKG",
+    help="Move this package, and others only as far as they must; several times.",
+)
 @click.option(
     "--solver",
     type=click.Choice(["conda", "mamba", "micromamba"]),
@@ -129,12 +186,20 @@ def render(console: Console, name: str | None, envs: Path | None, force: bool, d
 @no_wait
 @common
 @verb
-def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> int | None:
+def lock(
+    console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
+) -> int | None:
     """Write conda-lock.yml: every package, conda and pip, by URL and hash."""
     from provision.commands import ensure as workflow
     from provision.commands.preview import lock_preview
 
-    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(
+        console,
+        envs,
+        mirrors=options["mirrors"],
+        alias=options["alias"],
+        wait=not options["no_wait"],
+    )
     if options["update"]:
         _update(console, context, name, options, dry_run)
         return None
@@ -144,7 +209,11 @@ def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, *
         return show_outcomes(
             console,
             batch.lock_all(
-                context, wishes_of_all(context, name, options, relock=options["relock"], solver=options["solver"]), dry_run=dry_run
+                context,
+                wishes_of_all(
+                    context, name, options, relock=options["relock"], solver=options["solver"]
+                ),
+                dry_run=dry_run,
             ),
         )
     wish = wish_of(name, options, relock=options["relock"], solver=options["solver"])
@@ -162,14 +231,25 @@ def lock(console: Console, name: str | None, envs: Path | None, dry_run: bool, *
 
     seen = read_all(made.path) if len(made.platforms) > 1 else (made,)
     counts = {lock.platform: len(lock.packages) for lock in seen}
-    told = {"path": made.path, "sha256": made.sha256, "packages": sum(counts.values()), "portable": made.portable, "made": anew}
+    told = {
+        "path": made.path,
+        "sha256": made.sha256,
+        "packages": sum(counts.values()),
+        "portable": made.portable,
+        "made": anew,
+    }
     said = ", ".join(f"{count} packages for {platform}" for platform, count in counts.items())
     word = "locked" if anew else "already locked"
-    console.result({**told, "platforms": counts}, f"{word}: {said} in {made.path}" + ("" if made.portable else " (not portable)"))
+    console.result(
+        {**told, "platforms": counts},
+        f"{word}: {said} in {made.path}" + ("" if made.portable else " (not portable)"),
+    )
     return None
 
 
-def _update(console: Console, context: Context, name: str | None, options: dict[str, Any], dry_run: bool) -> None:
+def _update(
+    console: Console, context: Context, name: str | None, options: dict[str, Any], dry_run: bool
+) -> None:
     from provision.cli.console import compared_lines
     from provision.commands.ensure import update_lock
     from provision.core.errors import InvalidSpec
@@ -186,14 +266,32 @@ def _update(console: Console, context: Context, name: str | None, options: dict[
 @name_argument
 @request
 @prefix_option
-@click.option("--in", "place", type=click.Choice(["prefix", "image", "both"]), default="prefix", show_default=True, help="Where to test.")
-@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JUnit XML too, for CI services.")
+@click.option(
+    "--in",
+    "place",
+    type=click.Choice(["prefix", "image", "both"]),
+    default="prefix",
+    show_default=True,
+    help="Where to test.",
+)
+@click.option(
+    "--junit",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the result as JUnit XML too, for CI services.",
+)
 @testing
 @testing_in_full
 @common
 @verb
 def smoke(
-    console: Console, name: str | None, envs: Path | None, prefix: Path | None, place: str, junit: Path | None, **options: Any
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    prefix: Path | None,
+    place: str,
+    junit: Path | None,
+    **options: Any,
 ) -> int:
     """Run the DDP smoke test: facts, rendezvous, barrier, collectives, compute, DDP, file system, checkpoint.
 

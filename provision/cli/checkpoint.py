@@ -20,7 +20,9 @@ class Step(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
     name = "N|latest"
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int | str:
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int | str:
         text = str(value)
         if text == "latest":
             return text
@@ -29,7 +31,9 @@ class Step(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return int(text)
 
 
-def _settings(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+def _settings(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
     """KEY=VALUE as fsspec takes them; what is JSON is taken as such, so that numbers and objects can be given."""
     found = {}
     for text in given:
@@ -45,10 +49,18 @@ def _settings(context: click.Context, parameter: click.Parameter, given: tuple[s
 
 store = options(
     click.argument("root"),
-    click.option("--option", "settings", multiple=True, metavar="KEY=VALUE", callback=_settings,
-                 help="For a root that is a URL: an option of fsspec's store, e.g. endpoint_url=http://host:9000. May be repeated."),
-)  # fmt: skip
-step_option = click.option("--step", type=Step(), default="latest", show_default=True, help="Which one.")
+    click.option(
+        "--option",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_settings,
+        help="For a root that is a URL: an option of fsspec's store, e.g. endpoint_url=http://host:9000. May be repeated.",
+    ),
+)
+step_option = click.option(
+    "--step", type=Step(), default="latest", show_default=True, help="Which one."
+)
 
 
 @click.group()
@@ -94,10 +106,14 @@ def show(console: Console, root: str, settings: dict[str, Any], step: int | str)
 @checkpoint.command()
 @store
 @step_option
-@click.option("--all", "every", is_flag=True, help="Every checkpoint; a file that several share is read once.")
+@click.option(
+    "--all", "every", is_flag=True, help="Every checkpoint; a file that several share is read once."
+)
 @shown
 @verb
-def verify(console: Console, root: str, settings: dict[str, Any], step: int | str, every: bool) -> int:
+def verify(
+    console: Console, root: str, settings: dict[str, Any], step: int | str, every: bool
+) -> int:
     """Whether checkpoints are what was committed: every file is hashed, each damage named with the tensors it concerns.
 
     Exit code 1 unless all are whole.
@@ -108,22 +124,42 @@ def verify(console: Console, root: str, settings: dict[str, Any], step: int | st
     if every and step != "latest":
         raise click.UsageError("--all takes every checkpoint, --step one: give one of them.")
     with workflow.store_errors(root):
-        found = workflow.verified(workflow.open_root(root, settings), "all" if every else step, console)
+        found = workflow.verified(
+            workflow.open_root(root, settings), "all" if every else step, console
+        )
     console.result(found, verify_lines(found))
     return 0 if found.is_whole else 1
 
 
 @checkpoint.command()
 @store
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the N steps that were committed last and can be read.")
-@click.option("--every", type=click.IntRange(1), metavar="K", help="Also keep the steps that K divides.")
-@click.option("--unfinished", "named", multiple=True, metavar="NAME",
-              help="Remove this unfinished folder, whose writer you know to have ended. May be repeated.")  # fmt: skip
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Keep the N steps that were committed last and can be read.",
+)
+@click.option(
+    "--every", type=click.IntRange(1), metavar="K", help="Also keep the steps that K divides."
+)
+@click.option(
+    "--unfinished",
+    "named",
+    multiple=True,
+    metavar="NAME",
+    help="Remove this unfinished folder, whose writer you know to have ended. May be repeated.",
+)
 @dry
 @shown
 @verb
 def prune(
-    console: Console, root: str, settings: dict[str, Any], keep: int | None, every: int | None, named: tuple[str, ...], dry_run: bool
+    console: Console,
+    root: str,
+    settings: dict[str, Any],
+    keep: int | None,
+    every: int | None,
+    named: tuple[str, ...],
+    dry_run: bool,
 ) -> None:
     """Remove old checkpoints, and what writers left that have certainly ended; say how many bytes that frees.
 
@@ -138,5 +174,7 @@ def prune(
     if keep is None and (every is not None or not named):
         raise click.UsageError("Say how many to keep, e.g. --keep 3.")
     with workflow.store_errors(root):
-        found = workflow.pruned(workflow.open_root(root, settings), keep, every=every, named=named, dry_run=dry_run)
+        found = workflow.pruned(
+            workflow.open_root(root, settings), keep, every=every, named=named, dry_run=dry_run
+        )
     console.result(found, prune_lines(found))

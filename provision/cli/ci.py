@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @click.command("ci")
-@click.option("--format", "format", type=click.Choice(["github", "gitlab"]), required=True, help="Whose CI.")
+@click.option(
+    "--format", "format", type=click.Choice(["github", "gitlab"]), required=True, help="Whose CI."
+)
 @click.option(
     "--runners",
     type=click.Path(path_type=Path),
@@ -26,8 +28,18 @@ if TYPE_CHECKING:
 )
 @builds
 @click.option("--newest", is_flag=True, help="Of each minor release only its newest patch.")
-@click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="GPUs that each smoke test uses.")
-@click.option("--install", metavar="REQ", help="What pip installs on a runner; `.` is the checkout.  [default: provision of this version]")
+@click.option(
+    "--gpus",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="GPUs that each smoke test uses.",
+)
+@click.option(
+    "--install",
+    metavar="REQ",
+    help="What pip installs on a runner; `.` is the checkout.  [default: provision of this version]",
+)
 @click.option("--schedule", metavar="CRON", help="When it runs by itself.  [default: 17 4 * * 1]")
 @click.option(
     "-o",
@@ -35,12 +47,23 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Write it there: .github/workflows/provision.yml, .gitlab-ci.yml.  [default: show it]",
 )
-@click.option("--check", is_flag=True, help="Only compare with --output. Exit code 1, and a diff, if it differs.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only compare with --output. Exit code 1, and a diff, if it differs.",
+)
 @click.option("--force", is_flag=True, help="Replace a file that was edited by hand.")
 @dry
 @common
 @verb
-def ci(console: Console, envs: Path | None, output: Path | None, check: bool, dry_run: bool, **options: Any) -> int:
+def ci(
+    console: Console,
+    envs: Path | None,
+    output: Path | None,
+    check: bool,
+    dry_run: bool,
+    **options: Any,
+) -> int:
     """A CI workflow that builds and smoke-tests environments, each on the first of a lab's runners that fits it.
 
     \b
@@ -51,18 +74,25 @@ def ci(console: Console, envs: Path | None, output: Path | None, check: bool, dr
 
     if check and output is None:
         raise click.UsageError("--check compares with a file: name it with --output.")
-    wish = workflow.CiWish(out=output, builds={name: options.pop(name) for name in BUILD_OPTIONS}, **options)
+    wish = workflow.CiWish(
+        out=output, builds={name: options.pop(name) for name in BUILD_OPTIONS}, **options
+    )
     made = workflow.workflow(context_of(console, envs), wish)
     if check and output is not None:
         difference = workflow.diff(output, made)
-        console.result({"differs": bool(difference), "diff": difference}, difference.rstrip("\n") or f"{output} is as it would be made")
+        console.result(
+            {"differs": bool(difference), "diff": difference},
+            difference.rstrip("\n") or f"{output} is as it would be made",
+        )
         return 1 if difference else 0
     if output is None or dry_run:
         console.result(_told(made, None), made.text.rstrip("\n"))
         return 0
     written = workflow.write(wish, made)
     lines = [f"{job.target.name} ({job.target.platform}): {_place(job)}" for job in made.jobs]
-    console.result(_told(made, output), [*lines, f"{'wrote' if written else 'as it was:'} {output}"])
+    console.result(
+        _told(made, output), [*lines, f"{'wrote' if written else 'as it was:'} {output}"]
+    )
     return 0
 
 

@@ -19,7 +19,13 @@ class Verbs(click.Group):
         self.usual = usual
         usual.format_help = self.format_help  # type: ignore[method-assign]
 
-    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
         """The context decides which command runs; an empty line that is being completed may become either."""
         if (args and args[0] in self.commands) or (not args and extra.get("resilient_parsing")):
             return super().make_context(info_name, args, parent, **extra)
@@ -33,4 +39,7 @@ class Verbs(click.Group):
         self.format_commands(ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        return [*super().shell_complete(ctx, incomplete), *self.usual.shell_complete(ctx, incomplete)]
+        return [
+            *super().shell_complete(ctx, incomplete),
+            *self.usual.shell_complete(ctx, incomplete),
+        ]

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 def plain(value: Any) -> Any:
     """A value as JSON can hold it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -50,9 +52,13 @@ class Bar:
             import rich.progress as bars
 
             self._progress = bars.Progress(
-                bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TaskProgressColumn(), bars.TimeElapsedColumn(),
-                console=self._console, transient=True,
-            )  # fmt: skip
+                bars.TextColumn("{task.description}"),
+                bars.BarColumn(),
+                bars.TaskProgressColumn(),
+                bars.TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
             self._progress.start()
             self._task = self._progress.add_task(self._title, total=self._total)
         return self
@@ -79,7 +85,9 @@ class Console:
 
     def say(self, text: str) -> None:
         if not self.as_json or self.verbose:
-            sys.stderr.write(f"  {harmless(text)}\n")  # one write: lines of several threads stay lines
+            sys.stderr.write(
+                f"  {harmless(text)}\n"
+            )  # one write: lines of several threads stay lines
             sys.stderr.flush()
 
     def warn(self, text: str) -> None:
@@ -92,7 +100,15 @@ class Console:
     def error(self, error: ProvisionError, *, as_object: bool = True) -> None:
         """One line; a solver's or tool's own words only when asked for. With --json an object too, unless a result was printed."""
         if self.as_json and as_object:
-            print(json.dumps({"error": type(error).__name__, "message": error.message, "advice": error.advice}))
+            print(
+                json.dumps(
+                    {
+                        "error": type(error).__name__,
+                        "message": error.message,
+                        "advice": error.advice,
+                    }
+                )
+            )
         self._rich().print(f"[red]error:[/red] {_escape(harmless(' '.join(str(error).split())))}")
         if self.verbose and error.details:
             print(harmless(error.details), file=sys.stderr)
@@ -130,7 +146,10 @@ def _escape(text: str) -> str:
 def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
     """Columns of plain text, aligned."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in [head, *rows])
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+        for row in [head, *rows]
+    )
     return "\n".join(lines)
 
 
@@ -140,7 +159,10 @@ def build_summary(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
     carries = [f"NCCL {resolution.nccl}"] if resolution.nccl else []
     carries += [f"driver >= {resolution.driver_floor}"] if resolution.driver_floor else []
     head = f"{result.name}: torch {resolution.local_version}, Python {resolution.python}"
-    rows = [(record.stage, record.status, f"{record.seconds:.1f} s", record.detail) for record in result.stages]
+    rows = [
+        (record.stage, record.status, f"{record.seconds:.1f} s", record.detail)
+        for record in result.stages
+    ]
     lines = [", ".join([head, *carries]), "", table(rows, ("stage", "status", "time", "what")), ""]
     for found in result.smoke:
         lines += [*smoke_lines(found), ""]
@@ -150,10 +172,12 @@ def build_summary(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
 def smoke_lines(result: SmokeResult) -> list[str]:
     """A smoke test: where it ran, its verdict, on what; then a line per phase, and for each finding what happened and what to do."""
     report = result.report
-    ran = (
-        f"{report.get('world_size')} rank{'' if report.get('world_size') == 1 else 's'}, {report.get('backend')} on {report.get('device')}"
-    )
-    return [f"smoke test in the {result.where}: {result.verdict} ({ran})", *phase_lines(report, "  "), f"  evidence: {result.evidence}"]
+    ran = f"{report.get('world_size')} rank{'' if report.get('world_size') == 1 else 's'}, {report.get('backend')} on {report.get('device')}"
+    return [
+        f"smoke test in the {result.where}: {result.verdict} ({ran})",
+        *phase_lines(report, "  "),
+        f"  evidence: {result.evidence}",
+    ]
 
 
 def phase_lines(report: Mapping[str, Any], indent: str) -> list[str]:
@@ -165,7 +189,9 @@ def phase_lines(report: Mapping[str, Any], indent: str) -> list[str]:
         told = f"its report is of schema {report.get('schema')!r}, which cannot be shown: run the test again"
         return [f"{indent}{told}"]
     width = table.terminal_width()
-    return [f"{indent}{line}" for line in table.lines(report, width - len(indent) if width else None)]
+    return [
+        f"{indent}{line}" for line in table.lines(report, width - len(indent) if width else None)
+    ]
 
 
 def next_commands(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
@@ -177,7 +203,9 @@ def next_commands(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
         f"  job       {prefix}/bin/torchrun --standalone --nproc-per-node={'gpu' if result.resolution.cuda else '2'} train.py",
     ]
     if result.kernel:
-        lines.append(f'  notebook  jupyter lab, then choose the kernel "{result.kernel.display_name}"')
+        lines.append(
+            f'  notebook  jupyter lab, then choose the kernel "{result.kernel.display_name}"'
+        )
     if result.image:
         lines.append(f"  image     {shlex.join(docker_run)}")
     return [*lines, f"  evidence  provision passport show {result.name}"]
@@ -186,7 +214,10 @@ def next_commands(result: BuildResult, docker_run: Sequence[str]) -> list[str]:
 def outcome_lines(outcomes: Sequence[Outcome]) -> list[str]:
     """What became of many environments: diffs first, then a row for each, then the sum."""
     diffs = [outcome.diff.rstrip() for outcome in outcomes if outcome.diff]
-    rows = [(outcome.name, outcome.status, f"{outcome.seconds:.1f} s", outcome.detail) for outcome in outcomes]
+    rows = [
+        (outcome.name, outcome.status, f"{outcome.seconds:.1f} s", outcome.detail)
+        for outcome in outcomes
+    ]
     failed = sum(outcome.exit_code != 0 for outcome in outcomes)
     verdict = f"{failed} of {len(outcomes)} failed" if failed else f"all {len(outcomes)} are fine"
     return [*diffs, table(rows, ("environment", "status", "time", "what")), "", verdict]
@@ -196,14 +227,22 @@ def explanation_lines(explanation: Any) -> list[str]:
     """Why an environment is what it is, for people: what, its value, and below it why and where that is known from."""
     lines = [explanation.name]
     pins = [(pin.manager, pin.requirement, pin.reason, pin.source) for pin in explanation.pins]
-    parts = [(title, _told(getattr(explanation, title.replace(" ", "_")))) for title in ("choices", "rules", "warnings", "not chosen")]
+    parts = [
+        (title, _told(getattr(explanation, title.replace(" ", "_"))))
+        for title in ("choices", "rules", "warnings", "not chosen")
+    ]
     for title, rows in [parts[0], ("pins", pins), *parts[1:]]:
         if rows:
             width = max(len(row[0]) for row in rows)
             lines += ["", title]
             for what, value, reason, source in rows:
-                lines += [f"  {what:{width}}  {value}".rstrip(), f"  {'':{width}}    {reason}" + (f" ({source})" if source else "")]
-    machine = ", ".join(f"{name} {version}" for name, version in explanation.virtual_packages.items())
+                lines += [
+                    f"  {what:{width}}  {value}".rstrip(),
+                    f"  {'':{width}}    {reason}" + (f" ({source})" if source else ""),
+                ]
+    machine = ", ".join(
+        f"{name} {version}" for name, version in explanation.virtual_packages.items()
+    )
     return [*lines, "", f"solved for {', '.join(explanation.platforms)} with {machine}"]
 
 
@@ -214,21 +253,32 @@ def _told(choices: Iterable[Any]) -> list[tuple[str, str, str, str]]:
 def passport_lines(passport: Mapping[str, Any]) -> list[str]:
     """A passport for people: what was asked, what came of it and why, and what was measured."""
     asked = ", ".join(f"{key} {value}" for key, value in passport["request"].items())
-    lines = [f"{passport['name']} ({passport['made_by']}, {passport['written_at']})", f"asked for: {asked}", ""]
+    lines = [
+        f"{passport['name']} ({passport['made_by']}, {passport['written_at']})",
+        f"asked for: {asked}",
+        "",
+    ]
     lines += [
         table(
-            [(r["what"], str(r["value"]), r["reason"], r["source"]) for r in passport["reasons"]], ("choice", "value", "reason", "source")
+            [(r["what"], str(r["value"]), r["reason"], r["source"]) for r in passport["reasons"]],
+            ("choice", "value", "reason", "source"),
         ),
         "",
     ]
     for found in passport.get("warnings", ()):
-        lines.append(f"warning {found['what']}: {found['reason']} ({found['source']}). {found['value']}".rstrip())
+        lines.append(
+            f"warning {found['what']}: {found['reason']} ({found['source']}). {found['value']}".rstrip()
+        )
     lines += [""] if passport.get("warnings") else []
     locked = passport["lock"]
-    lines.append(f"lock    {locked['sha256'][:16]}: {locked['packages']} packages{'' if locked['portable'] else ', not portable'}")
+    lines.append(
+        f"lock    {locked['sha256'][:16]}: {locked['packages']} packages{'' if locked['portable'] else ', not portable'}"
+    )
     lines.append(f"prefix  {passport['prefix']['path']}")
     if passport["image"]:
-        lines.append(f"image   {passport['image']['reference']} ({passport['image']['manifest_digest']})")
+        lines.append(
+            f"image   {passport['image']['reference']} ({passport['image']['manifest_digest']})"
+        )
     if passport["kernel"]:
         lines.append(f"kernel  {passport['kernel']['name']}")
     for place, found in passport["smoke"].items():
@@ -241,7 +291,9 @@ def verified_lines(found: Sequence[Verified]) -> list[str]:
     """One finding per line, then a line for each lock."""
     lines = []
     for lock in found:
-        lines += [f"{lock.lock}: {one.platform} {one.package} {one.message}" for one in lock.findings]
+        lines += [
+            f"{lock.lock}: {one.platform} {one.package} {one.message}" for one in lock.findings
+        ]
     for lock in found:
         count = len(lock.findings)
         said = f"{count} {'finding' if count == 1 else 'findings'}" if count else "nothing wrong"
@@ -254,13 +306,22 @@ def compared_lines(found: Compared) -> list[str]:
     lines = list(found.about)
     for heading in dict.fromkeys((one.platform, one.manager) for one in found.differences):
         rows = [
-            (one.change, one.package, f"{one.before} -> {one.after}" if one.before and one.after else one.before or one.after)
+            (
+                one.change,
+                one.package,
+                f"{one.before} -> {one.after}"
+                if one.before and one.after
+                else one.before or one.after,
+            )
             for one in found.differences
             if (one.platform, one.manager) == heading
         ]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines += [f"{heading[0]}, {heading[1]}"]
-        lines += [f"  {change.ljust(widths[0])}  {package.ljust(widths[1])}  {said}" for change, package, said in rows]
+        lines += [
+            f"  {change.ljust(widths[0])}  {package.ljust(widths[1])}  {said}"
+            for change, package, said in rows
+        ]
     return [*lines, size_of(found)]
 
 
@@ -276,7 +337,14 @@ def size_of(found: Compared) -> str:
 def mirrored_lines(found: Mirrored) -> list[str]:
     """What a mirror holds and what was done; a preview lists each file."""
     if found.dry_run:
-        lines = [f"would fetch {path}" for path in found.fetched] + [f"would remove {path}" for path in found.removed]
-        return [*lines, f"{found.folder}: {len(found.fetched)} of {found.files} files to fetch, {len(found.removed)} to remove"]
-    done = f"{len(found.fetched)} fetched, {found.kept} kept" + (f", {len(found.removed)} removed" if found.removed else "")
+        lines = [f"would fetch {path}" for path in found.fetched] + [
+            f"would remove {path}" for path in found.removed
+        ]
+        return [
+            *lines,
+            f"{found.folder}: {len(found.fetched)} of {found.files} files to fetch, {len(found.removed)} to remove",
+        ]
+    done = f"{len(found.fetched)} fetched, {found.kept} kept" + (
+        f", {len(found.removed)} removed" if found.removed else ""
+    )
     return [f"{found.folder}: {found.files} files, {found.bytes / 1e6:.1f} MB ({done})"]

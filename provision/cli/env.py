@@ -39,16 +39,33 @@ def env() -> None:
 @no_wait
 @common
 @verb
-def env_create(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
+def env_create(
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    prefix: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
     """Install an environment from its lock (which is made if there is none)."""
     from provision.commands import ensure as workflow
 
-    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(
+        console,
+        envs,
+        mirrors=options["mirrors"],
+        alias=options["alias"],
+        wait=not options["no_wait"],
+    )
     wish = wish_of(name, options, prefix=prefix, relock=options["relock"])
     if dry_run:
         from provision.commands.preview import build_preview
 
-        steps = [step for step in build_preview(context, wish) if step["stage"] in ("render", "lock", "prefix")]
+        steps = [
+            step
+            for step in build_preview(context, wish)
+            if step["stage"] in ("render", "lock", "prefix")
+        ]
         return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
     made, anew = workflow.create(context, wish)
     return console.result(made, f"{'created' if anew else 'already there'}: {made.path}")
@@ -63,8 +80,14 @@ def env_list(console: Console, envs: Path | None) -> None:
     from provision.commands.env import environments
 
     found = environments(context_of(console, envs))
-    rows = [(e.name, str(e.prefix or "-"), e.lock, "yes" if e.kernel else "-", e.smoke or "-") for e in found]
-    return console.result(found, table(rows, ("name", "prefix", "lock", "kernel", "smoke")) if rows else "no environments")
+    rows = [
+        (e.name, str(e.prefix or "-"), e.lock, "yes" if e.kernel else "-", e.smoke or "-")
+        for e in found
+    ]
+    return console.result(
+        found,
+        table(rows, ("name", "prefix", "lock", "kernel", "smoke")) if rows else "no environments",
+    )
 
 
 @env.command("remove")
@@ -73,12 +96,17 @@ def env_list(console: Console, envs: Path | None) -> None:
 @no_wait
 @common
 @verb
-def env_remove(console: Console, name: str, envs: Path | None, dry_run: bool, no_wait: bool) -> None:
+def env_remove(
+    console: Console, name: str, envs: Path | None, dry_run: bool, no_wait: bool
+) -> None:
     """Remove an environment's prefix, kernel and image from this machine. Its folder in envs stays."""
     from provision.commands.env import remove
 
     gone = remove(context_of(console, envs, wait=not no_wait), name, dry_run=dry_run)
-    return console.result({"removed": gone, "dry_run": dry_run}, [f"{'would remove' if dry_run else 'removed'} {what}" for what in gone])
+    return console.result(
+        {"removed": gone, "dry_run": dry_run},
+        [f"{'would remove' if dry_run else 'removed'} {what}" for what in gone],
+    )
 
 
 @env.command("diff")
@@ -87,12 +115,16 @@ def env_remove(console: Console, name: str, envs: Path | None, dry_run: bool, no
 @prefix_option
 @common
 @verb
-def env_diff(console: Console, name: str, envs: Path | None, files: bool, prefix: Path | None) -> int:
+def env_diff(
+    console: Console, name: str, envs: Path | None, files: bool, prefix: Path | None
+) -> int:
     """Compare an environment with its lock. Exit code 1 if they differ."""
     from provision.commands.env import drift
 
     found = drift(context_of(console, envs), name, files=files, asked=prefix)
-    console.result(found, [f"{one.kind:8} {one.name}: {one.detail}" for one in found] or "no difference")
+    console.result(
+        found, [f"{one.kind:8} {one.name}: {one.detail}" for one in found] or "no difference"
+    )
     return 1 if found else 0
 
 
@@ -108,7 +140,14 @@ def kernel() -> None:
 @dry
 @common
 @verb
-def kernel_add(console: Console, name: str | None, envs: Path | None, prefix: Path | None, dry_run: bool, **options: Any) -> None:
+def kernel_add(
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    prefix: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
     """Register an environment with this user's Jupyter."""
     from provision.commands import env as workflow
 
@@ -119,7 +158,9 @@ def kernel_add(console: Console, name: str | None, envs: Path | None, prefix: Pa
 
         return console.result(text, json.dumps(text, indent=1))
     made, anew = workflow.add_kernel(context, wish_of(name, options, prefix=prefix))
-    return console.result(made, f"{'registered' if anew else 'already registered'}: {made.display_name} ({made.path})")
+    return console.result(
+        made, f"{'registered' if anew else 'already registered'}: {made.display_name} ({made.path})"
+    )
 
 
 @kernel.command("list")
@@ -132,7 +173,9 @@ def kernel_list(console: Console, envs: Path | None) -> None:
 
     found = installed()
     rows = [(one.name, one.display_name, str(one.prefix)) for one in found]
-    return console.result(found, table(rows, ("name", "shown as", "prefix")) if rows else "no kernels")
+    return console.result(
+        found, table(rows, ("name", "shown as", "prefix")) if rows else "no kernels"
+    )
 
 
 @kernel.command("remove")
@@ -145,7 +188,9 @@ def kernel_remove(console: Console, name: str, envs: Path | None, dry_run: bool)
     from provision.environment import kernel as register
 
     path = register.find(name).path if dry_run else register.remove(name)
-    return console.result({"removed": path, "dry_run": dry_run}, f"{'would remove' if dry_run else 'removed'} {path}")
+    return console.result(
+        {"removed": path, "dry_run": dry_run}, f"{'would remove' if dry_run else 'removed'} {path}"
+    )
 
 
 @click.group()
@@ -172,13 +217,17 @@ def channel() -> None:
 
 
 @channel.command("bootstrap")
-@click.option("--again", is_flag=True, help="Package the interpreter anew even if its version is there.")
+@click.option(
+    "--again", is_flag=True, help="Package the interpreter anew even if its version is there."
+)
 @mirrored
 @dry
 @no_wait
 @common
 @verb
-def channel_bootstrap(console: Console, envs: Path | None, again: bool, dry_run: bool, no_wait: bool, **options: Any) -> None:
+def channel_bootstrap(
+    console: Console, envs: Path | None, again: bool, dry_run: bool, no_wait: bool, **options: Any
+) -> None:
     """Package this machine's Python and pip into a local channel, for networks where no channel answers."""
     from provision.channel import read_host_python
     from provision.commands.ensure import bootstrap
@@ -186,7 +235,10 @@ def channel_bootstrap(console: Console, envs: Path | None, again: bool, dry_run:
     context = context_of(console, envs, **options, wait=not no_wait)
     if dry_run:
         found = read_host_python()
-        return console.result(found, f"would package Python {found.version} ({found.executable}) into {context.where.channels}")
+        return console.result(
+            found,
+            f"would package Python {found.version} ({found.executable}) into {context.where.channels}",
+        )
     made = bootstrap(context, context.where.channels, again=again)
     return console.result(made, f"Python {made.python} in {made.url} (needs glibc {made.glibc})")
 
@@ -194,7 +246,13 @@ def channel_bootstrap(console: Console, envs: Path | None, again: bool, dry_run:
 @channel.command("mirror")
 @click.argument("targets", metavar="NAME|FILE...", nargs=-1, required=True)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--platform", "platforms", multiple=True, metavar="PLATFORM", help="Only these of the locks' platforms.  [default: all]")
+@click.option(
+    "--platform",
+    "platforms",
+    multiple=True,
+    metavar="PLATFORM",
+    help="Only these of the locks' platforms.  [default: all]",
+)
 @click.option("--prune", is_flag=True, help="Remove what none of these locks needs.")
 @mirrored
 @dry

@@ -53,13 +53,19 @@ def image() -> None:
 @placed
 @compression
 @click.option(
-    "--tag", "tags", multiple=True, metavar="NAME[:TAG]", help="A name for it in the engine, and in what is written; several times."
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="NAME[:TAG]",
+    help="A name for it in the engine, and in what is written; several times.",
 )
 @dry
 @no_wait
 @common
 @verb
-def image_build(console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any) -> None:
+def image_build(
+    console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
+) -> None:
     """Make the image of a locked environment, and load it into the Docker engine or write it to a path.
 
     With an --output that is a path no engine is needed; a base is then pulled by provision, or named as oci:DIR,
@@ -68,7 +74,13 @@ def image_build(console: Console, name: str | None, envs: Path | None, dry_run: 
     from provision import image as images
     from provision.commands import env as workflow
 
-    context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"], wait=not options["no_wait"])
+    context = context_of(
+        console,
+        envs,
+        mirrors=options["mirrors"],
+        alias=options["alias"],
+        wait=not options["no_wait"],
+    )
     outputs = tuple(images.output(text) for text in options["outputs"])
     _check_compression(options["compression"], outputs)
     tags = tuple(images.name_of(text) for text in options["tags"])
@@ -99,7 +111,10 @@ def _check_compression(method: Method, outputs: tuple[Output, ...]) -> None:
 
     if method != "none" and not any(to.kind in COMPRESSED for to in outputs):
         advice = "Name one with --output; `image push` has --compression too."
-        raise InvalidSpec("--compression is for OCI layouts and archives; an engine gets plain layers.", advice=advice)
+        raise InvalidSpec(
+            "--compression is for OCI layouts and archives; an engine gets plain layers.",
+            advice=advice,
+        )
 
 
 def _asked(options: dict[str, Any]) -> Asked:
@@ -119,12 +134,24 @@ def _asked(options: dict[str, Any]) -> Asked:
 @click.argument("name")
 @click.argument("place", metavar="HOST/NAME[:TAG]")
 @compression
-@click.option("--attach/--no-attach", default=True, show_default=True, help="Smoke verdicts and bills of materials beside the image.")
+@click.option(
+    "--attach/--no-attach",
+    default=True,
+    show_default=True,
+    help="Smoke verdicts and bills of materials beside the image.",
+)
 @no_wait
 @common
 @verb
 def image_push(
-    console: Console, name: str, place: str, envs: Path | None, compression: Method, attach: bool, no_wait: bool, **options: Any
+    console: Console,
+    name: str,
+    place: str,
+    envs: Path | None,
+    compression: Method,
+    attach: bool,
+    no_wait: bool,
+    **options: Any,
 ) -> None:
     """Send an environment's image to a registry: only the layers that it lacks, with the user of `docker login`.
 
@@ -132,9 +159,18 @@ def image_push(
     """
     from provision.commands import image_registry as workflow
 
-    pushed = workflow.push_image(context_of(console, envs, wait=not no_wait), wish_of(name, {}), place, compression, attach)
+    pushed = workflow.push_image(
+        context_of(console, envs, wait=not no_wait), wish_of(name, {}), place, compression, attach
+    )
     sizes = f"{pushed.sent / 1e6:.1f} MB sent, {pushed.present / 1e6:.1f} MB there already"
-    console.result(pushed, [f"pushed {pushed.tag}: {sizes}", *(f"attached {what}" for what in pushed.attached), pushed.reference])
+    console.result(
+        pushed,
+        [
+            f"pushed {pushed.tag}: {sizes}",
+            *(f"attached {what}" for what in pushed.attached),
+            pushed.reference,
+        ],
+    )
 
 
 @image.command("pull")
@@ -143,7 +179,14 @@ def image_push(
 @no_wait
 @common
 @verb
-def image_pull(console: Console, place: str, outputs: tuple[str, ...], envs: Path | None, no_wait: bool, **options: Any) -> None:
+def image_pull(
+    console: Console,
+    place: str,
+    outputs: tuple[str, ...],
+    envs: Path | None,
+    no_wait: bool,
+    **options: Any,
+) -> None:
     """Get an image for linux/amd64 out of a registry, into the Docker engine or to a path; every file is checked by its digest.
 
     A pull that broke off is gone on with. No engine is needed for paths.
@@ -151,7 +194,9 @@ def image_pull(console: Console, place: str, outputs: tuple[str, ...], envs: Pat
     from provision.commands import image_registry as workflow
     from provision.image import output
 
-    pulled = workflow.pull_image(context_of(console, envs, wait=not no_wait), place, tuple(map(output, outputs)))
+    pulled = workflow.pull_image(
+        context_of(console, envs, wait=not no_wait), place, tuple(map(output, outputs))
+    )
     console.result(pulled, [*(f"pulled to {to}" for to in pulled.places), pulled.reference])
 
 
@@ -166,20 +211,38 @@ def image_show(console: Console, place: str, envs: Path | None, **options: Any) 
 
     seen = workflow.see_image(context_of(console, envs), place)
     lines = [seen.reference, f"image id  {seen.image_id}"]
-    lines += [f"layer     {layer['size'] / 1e6:.1f} MB, {layer['mediaType']}" for layer in seen.layers]
+    lines += [
+        f"layer     {layer['size'] / 1e6:.1f} MB, {layer['mediaType']}" for layer in seen.layers
+    ]
     lines += [f"label     {key}={value}" for key, value in sorted(seen.labels.items())]
-    lines += [f"smoke     {one['place']}: {one['verdict']} at {one['report'].get('started_at', '?')}" for one in seen.verdicts]
+    lines += [
+        f"smoke     {one['place']}: {one['verdict']} at {one['report'].get('started_at', '?')}"
+        for one in seen.verdicts
+    ]
     lines += [] if seen.verdicts else ["smoke     no verdict is attached"]
     console.result(seen, map(one_line, lines))  # whoever may push there wrote them
 
 
 @image.command("sbom")
 @click.argument("name")
-@click.option("--format", "kind", type=click.Choice(["cyclonedx", "spdx"]), required=True, help="CycloneDX 1.6 or SPDX 2.3, as JSON.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["cyclonedx", "spdx"]),
+    required=True,
+    help="CycloneDX 1.6 or SPDX 2.3, as JSON.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write.  [default: standard output]",
+)
 @common
 @verb
-def image_sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
+def image_sbom(
+    console: Console, name: str, envs: Path | None, kind: Any, output: Path | None
+) -> None:
     """Write the bill of materials of an environment's image: the packages of its lock and of its base.
 
     The same image gives the same bytes. What of the base could not be read is said, in the bill too.
@@ -211,7 +274,14 @@ def image_sbom(console: Console, name: str, envs: Path | None, kind: Any, output
 @running
 @common
 @verb
-def image_contract(console: Console, name: str, envs: Path | None, format: Format, command: tuple[str, ...], **options: Any) -> None:
+def image_contract(
+    console: Console,
+    name: str,
+    envs: Path | None,
+    format: Format,
+    command: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Print how an environment's image is run: GPUs, shared memory, limits, devices, network, each with its reason.
 
     COMMAND, after --, is what runs in it.
@@ -222,7 +292,9 @@ def image_contract(console: Console, name: str, envs: Path | None, format: Forma
 
     context = context_of(console, envs)
     remake = ["provision", *sys.argv[1:]]
-    text = workflow.image_contract(context, wish_of(name, {}), format, _asked(options), command, remake)
+    text = workflow.image_contract(
+        context, wish_of(name, {}), format, _asked(options), command, remake
+    )
     console.result({"format": format, "text": text}, text.rstrip("\n"))
 
 
@@ -233,7 +305,9 @@ def image_contract(console: Console, name: str, envs: Path | None, format: Forma
 @dry
 @common
 @verb
-def image_run(console: Console, name: str, envs: Path | None, command: tuple[str, ...], **options: Any) -> None:
+def image_run(
+    console: Console, name: str, envs: Path | None, command: tuple[str, ...], **options: Any
+) -> None:
     """Run a command in an environment's image, by its contract; the exit code is the command's.
 
     COMMAND, after --, is Python if it is left out. GPUs are given where the engine has NVIDIA's runtime.
@@ -246,11 +320,20 @@ def image_run(console: Console, name: str, envs: Path | None, command: tuple[str
     from provision.core.process import replace
 
     if options["jupyter"] and command:
-        raise InvalidSpec(f"--jupyter runs Jupyter, and not `{shlex.join(command)}` too.", advice="Leave one of them out.")
+        raise InvalidSpec(
+            f"--jupyter runs Jupyter, and not `{shlex.join(command)}` too.",
+            advice="Leave one of them out.",
+        )
     context, wish = context_of(console, envs), wish_of(name, {})
-    notebooks = workflow.notebook(context, wish, options["port"], options["listen"]) if options["jupyter"] else None
+    notebooks = (
+        workflow.notebook(context, wish, options["port"], options["listen"])
+        if options["jupyter"]
+        else None
+    )
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    argv = workflow.run_argv(context, wish, _asked(options), command, terminal=terminal, serving=notebooks)
+    argv = workflow.run_argv(
+        context, wish, _asked(options), command, terminal=terminal, serving=notebooks
+    )
     if options["dry_run"]:
         console.result(argv, shlex.join(argv))
     else:
@@ -265,6 +348,8 @@ def _admitted(console: Console, notebooks: Notebook) -> dict[str, str]:
 
     token = secrets.token_hex(24)
     if notebooks.is_open:
-        console.warn(f"other machines reach Jupyter at {notebooks.address}, over plain HTTP: who sees the traffic sees the token")
+        console.warn(
+            f"other machines reach Jupyter at {notebooks.address}, over plain HTTP: who sees the traffic sees the token"
+        )
     console.say(f"Jupyter will be at {notebooks.url(token)}")
     return {TOKEN: token}

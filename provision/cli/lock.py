@@ -19,11 +19,17 @@ lock = Verbs(build.lock)
 
 @lock.command()
 @click.argument("targets", metavar="[NAME|FILE]...", nargs=-1)
-@click.option("--offline", is_flag=True, help="Ask nobody: leave out what channels and wheels say, and whether the files are still served.")
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Ask nobody: leave out what channels and wheels say, and whether the files are still served.",
+)
 @mirrored
 @common
 @verb
-def verify(console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool, **options: Any) -> int:
+def verify(
+    console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool, **options: Any
+) -> int:
     """Check whether locks are sound, whoever made them. Exit code 1 if anything is wrong.
 
     Requirements, hashes, channels, duplicates, inputs, and whether each file is still served. Without a name, all of the envs folder.
@@ -64,12 +70,28 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
     required=True,
     help="explicit: conda's list of files; requirements and pylock: the wheels, for pip and uv; cyclonedx and spdx: bills of materials.",
 )
-@click.option("--platform", metavar="PLATFORM", help="Which of the lock's platforms.  [default: the only one, or linux-64]")
-@click.option("--licenses/--no-licenses", default=True, show_default=True, help="In a bill of materials, where the prefix tells them.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@click.option(
+    "--platform",
+    metavar="PLATFORM",
+    help="Which of the lock's platforms.  [default: the only one, or linux-64]",
+)
+@click.option(
+    "--licenses/--no-licenses",
+    default=True,
+    show_default=True,
+    help="In a bill of materials, where the prefix tells them.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write.  [default: standard output]",
+)
 @common
 @verb
-def export(console: Console, target: str, envs: Path | None, output: Path | None, **options: Any) -> None:
+def export(
+    console: Console, target: str, envs: Path | None, output: Path | None, **options: Any
+) -> None:
     """Write a lock in another tool's format. The same lock gives the same bytes. What the format has no place for is said."""
     from provision.commands.lock_inspect import export_lock
 

@@ -21,15 +21,24 @@ from provision.cli.options import INTERRUPTED
 def main() -> None:
     """The `provision` command. Ends the process itself: py-rattler 0.28 was seen to crash in its own clean-up at interpreter exit
     (SIGSEGV after correct results), and the exit code must not depend on that."""
-    gc.set_threshold(100_000, 50, 50)  # thousands of objects are made by imports and stay: looking through them costs 0.1 s of a lock
-    for name in (signal.SIGTERM, signal.SIGHUP):  # a scheduler's cancel and a closed terminal clean up as Ctrl-C does
+    gc.set_threshold(
+        100_000, 50, 50
+    )  # thousands of objects are made by imports and stay: looking through them costs 0.1 s of a lock
+    for name in (
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # a scheduler's cancel and a closed terminal clean up as Ctrl-C does
         signal.signal(name, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a path may hold what the locale cannot say
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a path may hold what the locale cannot say
     status = _run()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BrokenPipeError, ValueError, AttributeError):  # the reader left, or there never was one
+        with contextlib.suppress(
+            BrokenPipeError, ValueError, AttributeError
+        ):  # the reader left, or there never was one
             stream.flush()
     if "rattler" in sys.modules:
         os._exit(status)
@@ -49,7 +58,9 @@ def _run() -> int:
     except click.ClickException as error:
         error.show()
         if "--json" in sys.argv:
-            print(json.dumps({"error": "UsageError", "message": error.format_message(), "advice": ""}))  # noqa: T201
+            print(
+                json.dumps({"error": "UsageError", "message": error.format_message(), "advice": ""})
+            )
         return error.exit_code
     except click.exceptions.Abort:
         return INTERRUPTED
@@ -77,7 +88,17 @@ def completion(shell: str) -> None:
 
 
 for command in (
-    build.build, build.render, lock.lock, image.image, build.smoke, env.env, env.kernel, env.passport, env.channel,
-    matrix.matrix, report.report, checkpoint.checkpoint,
-):  # fmt: skip
+    build.build,
+    build.render,
+    lock.lock,
+    image.image,
+    build.smoke,
+    env.env,
+    env.kernel,
+    env.passport,
+    env.channel,
+    matrix.matrix,
+    report.report,
+    checkpoint.checkpoint,
+):
     cli.add_command(command)

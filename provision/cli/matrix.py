@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 @click.group(invoke_without_command=True)
 @builds
 @click.option(
-    "--format", type=click.Choice(["table", "json", "csv", "markdown", "html"]), default="table", show_default=True, help="How it is shown."
+    "--format",
+    type=click.Choice(["table", "json", "csv", "markdown", "html"]),
+    default="table",
+    show_default=True,
+    help="How it is shown.",
 )
 @common
 @click.pass_context
@@ -44,9 +48,13 @@ def matrix(context: click.Context, /, **chosen: Any) -> None:
     """
     if context.invoked_subcommand is None:
         _show(**chosen)
-    elif given := [name for name in chosen if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]:
+    elif given := [
+        name for name in chosen if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]:
         shown = ", ".join("--json" if name == "as_json" else f"--{name}" for name in given)
-        raise click.UsageError(f"Write {shown} after `{context.invoked_subcommand}`, whose options these are.", context)
+        raise click.UsageError(
+            f"Write {shown} after `{context.invoked_subcommand}`, whose options these are.", context
+        )
 
 
 @verb
@@ -105,7 +113,9 @@ def lock(
     from provision.commands import batch
 
     if not any(chosen.values()):
-        raise click.UsageError("Say which builds, e.g. --torch '>=2.4' --driver 535: all of the table would be locked.")
+        raise click.UsageError(
+            "Say which builds, e.g. --torch '>=2.4' --driver 535: all of the table would be locked."
+        )
     context = context_of(console, envs, mirrors=mirrors, alias=alias)
     wishes = batch.wishes_for(chosen, newest=newest, relock=relock)
     return show_outcomes(console, batch.lock_all(context, wishes, dry_run=dry_run))

@@ -24,7 +24,9 @@ PIPE_CLOSED = 141
 
 
 def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    return lambda command: functools.reduce(lambda made, decorate: decorate(made), reversed(decorators), command)
+    return lambda command: functools.reduce(
+        lambda made, decorate: decorate(made), reversed(decorators), command
+    )
 
 
 # What every verb takes.
@@ -36,11 +38,17 @@ shown = options(
 # And every one that is about environments.
 common = options(
     shown,
-    click.option("--envs", type=click.Path(path_type=Path), help="Folder of environments.  [default: envs]"),
+    click.option(
+        "--envs", type=click.Path(path_type=Path), help="Folder of environments.  [default: envs]"
+    ),
 )
 dry = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-every = click.option("--all", "every", is_flag=True, help="Every environment of the envs folder, several at a time.")
-no_wait = click.option("--no-wait", is_flag=True, help="Fail if another process works on this environment.")
+every = click.option(
+    "--all", "every", is_flag=True, help="Every environment of the envs folder, several at a time."
+)
+no_wait = click.option(
+    "--no-wait", is_flag=True, help="Fail if another process works on this environment."
+)
 
 # Where to fetch from; never part of a spec or a lock.
 mirrored = options(
@@ -52,14 +60,25 @@ mirrored = options(
         help="Fetch a channel (by name or URL) or `pypi` from there instead; DIR, which `channel mirror` made, stands for everything.",
     ),
     click.option(
-        "--channel-alias", "alias", metavar="URL", help="Fetch every channel that is known by its name from there: --mirror '*=URL'."
+        "--channel-alias",
+        "alias",
+        metavar="URL",
+        help="Fetch every channel that is known by its name from there: --mirror '*=URL'.",
     ),
 )
 
 # What comes along unless it is left out.
 beside = options(
-    click.option("--companions/--no-companions", default=None, help="torchvision and torchaudio along with torch.  [default: along]"),
-    click.option("--jupyter/--no-jupyter", default=None, help="ipykernel along, by which Jupyter starts it.  [default: along]"),
+    click.option(
+        "--companions/--no-companions",
+        default=None,
+        help="torchvision and torchaudio along with torch.  [default: along]",
+    ),
+    click.option(
+        "--jupyter/--no-jupyter",
+        default=None,
+        help="ipykernel along, by which Jupyter starts it.  [default: along]",
+    ),
     click.option(
         "--fast-checkpoints/--no-fast-checkpoints",
         default=None,
@@ -69,19 +88,38 @@ beside = options(
 
 # What an environment is asked to be; the keys of spec.yml.
 request = options(
-    click.option("--torch", metavar="VERSION", help="PyTorch release: 2.3 (newest 2.3.x), 2 (newest 2.x), 2.3.1, '>=2.3,<2.6' or latest."),
+    click.option(
+        "--torch",
+        metavar="VERSION",
+        help="PyTorch release: 2.3 (newest 2.3.x), 2 (newest 2.x), 2.3.1, '>=2.3,<2.6' or latest.",
+    ),
     click.option(
         "--cuda",
         metavar="X.Y",
         help="CUDA of the build: 12.1, 12 (newest 12.x), or auto: the newest that --driver and --gpu, or this machine, can run.",
     ),
     click.option("--cpu", is_flag=True, help="A build without CUDA, for machines without GPUs."),
-    click.option("--python", metavar="X.Y", help="Python minor version.  [default: 3.11 where the build has it]"),
+    click.option(
+        "--python",
+        metavar="X.Y",
+        help="Python minor version.  [default: 3.11 where the build has it]",
+    ),
     click.option("--nccl", metavar="VERSION", help="Only a build that carries this NCCL."),
     click.option("--cudnn", metavar="VERSION", help="Only a build that carries this cuDNN."),
-    click.option("--gpu", multiple=True, metavar="GPU", help="A GPU that the build must run on: H100, sm_90 or 9.0."),
-    click.option("--driver", metavar="VERSION", help="The oldest NVIDIA driver that it must run on, e.g. 535."),
-    click.option("--glibc", metavar="X.Y", help="The oldest glibc that it must run on.  [default: 2.28]"),
+    click.option(
+        "--gpu",
+        multiple=True,
+        metavar="GPU",
+        help="A GPU that the build must run on: H100, sm_90 or 9.0.",
+    ),
+    click.option(
+        "--driver",
+        metavar="VERSION",
+        help="The oldest NVIDIA driver that it must run on, e.g. 535.",
+    ),
+    click.option(
+        "--glibc", metavar="X.Y", help="The oldest glibc that it must run on.  [default: 2.28]"
+    ),
     click.option(
         "--platform",
         "platforms",
@@ -90,92 +128,257 @@ request = options(
         help="Machines to lock for.  [default: linux-64]",
     ),
     click.option(
-        "--infiniband/--no-infiniband", default=None, help="Several hosts over InfiniBand or RoCE: RDMA libraries along.  [default: no]"
-    ),
-    click.option("--as-of", metavar="YYYY-MM-DD", help="Lock as on that day: what was published later is invisible."),
-    click.option(
-        "--source", type=click.Choice(["auto", "wheels", "pytorch", "conda-forge"]), help="Where the build comes from.  [default: auto]"
+        "--infiniband/--no-infiniband",
+        default=None,
+        help="Several hosts over InfiniBand or RoCE: RDMA libraries along.  [default: no]",
     ),
     click.option(
-        "--channel", "channels", multiple=True, metavar="NAME|URL", help="conda channel, in order of priority.  [default: conda-forge]"
+        "--as-of",
+        metavar="YYYY-MM-DD",
+        help="Lock as on that day: what was published later is invisible.",
+    ),
+    click.option(
+        "--source",
+        type=click.Choice(["auto", "wheels", "pytorch", "conda-forge"]),
+        help="Where the build comes from.  [default: auto]",
+    ),
+    click.option(
+        "--channel",
+        "channels",
+        multiple=True,
+        metavar="NAME|URL",
+        help="conda channel, in order of priority.  [default: conda-forge]",
     ),
     mirrored,
     click.option("--conda", multiple=True, metavar="SPEC", help="Another conda package."),
-    click.option("--pip", multiple=True, metavar="REQ", help="Another package from the package index."),
+    click.option(
+        "--pip", multiple=True, metavar="REQ", help="Another package from the package index."
+    ),
     beside,
     click.option(
-        "--python-from", type=click.Choice(["auto", "channel", "host"]), help="A channel's Python, or this machine's.  [default: auto]"
+        "--python-from",
+        type=click.Choice(["auto", "channel", "host"]),
+        help="A channel's Python, or this machine's.  [default: auto]",
     ),
     click.option("--base", metavar="REF", help="Base image."),
 )
 SPEC_OPTIONS = (
-    "torch", "cuda", "cpu", "python", "nccl", "cudnn", "gpu", "driver", "glibc", "platforms", "infiniband", "as_of", "source", "channels",
-    "conda", "pip", "companions", "jupyter", "fast_checkpoints", "python_from", "base",
-)  # fmt: skip
+    "torch",
+    "cuda",
+    "cpu",
+    "python",
+    "nccl",
+    "cudnn",
+    "gpu",
+    "driver",
+    "glibc",
+    "platforms",
+    "infiniband",
+    "as_of",
+    "source",
+    "channels",
+    "conda",
+    "pip",
+    "companions",
+    "jupyter",
+    "fast_checkpoints",
+    "python_from",
+    "base",
+)
 
 # Which builds of the table are meant.
 builds = options(
     click.option("--torch", metavar="EXPR", help="2, 2.3, 2.3.1, '>=2.3,<2.6' or latest."),
     click.option("--cuda", metavar="X.Y", help="CUDA 12.1, or 12 for every 12.x."),
-    click.option("--python", metavar="X.Y", help="Built for this Python: 3.13, or 3.13t for a free-threaded one."),
-    click.option("--gpu", multiple=True, metavar="GPU", help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. May be repeated."),
-    click.option("--driver", metavar="VERSION", help="Runs with this NVIDIA driver: 535, or 535.129.03."),
+    click.option(
+        "--python",
+        metavar="X.Y",
+        help="Built for this Python: 3.13, or 3.13t for a free-threaded one.",
+    ),
+    click.option(
+        "--gpu",
+        multiple=True,
+        metavar="GPU",
+        help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. May be repeated.",
+    ),
+    click.option(
+        "--driver", metavar="VERSION", help="Runs with this NVIDIA driver: 535, or 535.129.03."
+    ),
     click.option("--glibc", metavar="X.Y", help="Runs with this glibc."),
-    click.option("--platform", multiple=True, type=click.Choice(["linux-64", "linux-aarch64"]), help="For this platform."),
-    click.option("--source", multiple=True, type=click.Choice(["wheels", "pytorch", "conda-forge"]), help="From this source."),
-    click.option("--nccl", metavar="VERSION", help="Carries this NCCL, or can be given it: 2.27 or 2.27.5."),
-    click.option("--unknown", is_flag=True, help="Also show builds that might fit, where no source says."),
+    click.option(
+        "--platform",
+        multiple=True,
+        type=click.Choice(["linux-64", "linux-aarch64"]),
+        help="For this platform.",
+    ),
+    click.option(
+        "--source",
+        multiple=True,
+        type=click.Choice(["wheels", "pytorch", "conda-forge"]),
+        help="From this source.",
+    ),
+    click.option(
+        "--nccl", metavar="VERSION", help="Carries this NCCL, or can be given it: 2.27 or 2.27.5."
+    ),
+    click.option(
+        "--unknown", is_flag=True, help="Also show builds that might fit, where no source says."
+    ),
 )
-BUILD_OPTIONS = ("torch", "cuda", "python", "gpu", "driver", "glibc", "platform", "source", "nccl", "unknown")
+BUILD_OPTIONS = (
+    "torch",
+    "cuda",
+    "python",
+    "gpu",
+    "driver",
+    "glibc",
+    "platform",
+    "source",
+    "nccl",
+    "unknown",
+)
 
 # How an image is run, beyond what its environment needs.
 running = options(
-    click.option("--shm", "shm_gib", type=click.IntRange(1), help="GiB of shared memory.  [default: 8]"),
-    click.option("--mount", "mounts", multiple=True, metavar="HOST:CONTAINER[:ro]", help="A folder or a named volume; several times."),
-    click.option("--host-network", is_flag=True, help="The host's own network, for ranks on several hosts."),
-    click.option("--user", metavar="UID:GID", help="Run as this user.  [default: the image's, 1000:1000]"),
-    click.option("--as", "reference", metavar="REF", help="What the image is called where it runs.  [default: as it was built]"),
+    click.option(
+        "--shm", "shm_gib", type=click.IntRange(1), help="GiB of shared memory.  [default: 8]"
+    ),
+    click.option(
+        "--mount",
+        "mounts",
+        multiple=True,
+        metavar="HOST:CONTAINER[:ro]",
+        help="A folder or a named volume; several times.",
+    ),
+    click.option(
+        "--host-network", is_flag=True, help="The host's own network, for ranks on several hosts."
+    ),
+    click.option(
+        "--user", metavar="UID:GID", help="Run as this user.  [default: the image's, 1000:1000]"
+    ),
+    click.option(
+        "--as",
+        "reference",
+        metavar="REF",
+        help="What the image is called where it runs.  [default: as it was built]",
+    ),
     click.argument("command", nargs=-1, type=click.UNPROCESSED),
 )
 
 serving = options(
-    click.option("--jupyter", is_flag=True, help="Serve notebooks instead, with a token that is made anew."),
-    click.option("--port", type=click.IntRange(1, 65535), default=8888, show_default=True, help="Where Jupyter is reached."),
-    click.option("--listen", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="The same; 0.0.0.0: from other machines too."),
+    click.option(
+        "--jupyter", is_flag=True, help="Serve notebooks instead, with a token that is made anew."
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        default=8888,
+        show_default=True,
+        help="Where Jupyter is reached.",
+    ),
+    click.option(
+        "--listen",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        show_default=True,
+        help="The same; 0.0.0.0: from other machines too.",
+    ),
 )
 
 testing = options(
-    click.option("--ranks", type=click.IntRange(1), help="Ranks of the smoke test.  [default: one per GPU; 2 without GPUs]"),
-    click.option("--backend", type=click.Choice(["auto", "gloo", "nccl"]), default="auto", show_default=True, help="Collective backend."),
-    click.option("--quick", is_flag=True, help="Smoke test: fewer sizes and iterations."),
-    click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU instead of rehearsing on CPU."),
     click.option(
-        "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="S", help="Seconds for the whole smoke test."
+        "--ranks",
+        type=click.IntRange(1),
+        help="Ranks of the smoke test.  [default: one per GPU; 2 without GPUs]",
+    ),
+    click.option(
+        "--backend",
+        type=click.Choice(["auto", "gloo", "nccl"]),
+        default="auto",
+        show_default=True,
+        help="Collective backend.",
+    ),
+    click.option("--quick", is_flag=True, help="Smoke test: fewer sizes and iterations."),
+    click.option(
+        "--require-gpu",
+        is_flag=True,
+        help="Fail where there is no GPU instead of rehearsing on CPU.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=1),
+        default=600.0,
+        show_default=True,
+        metavar="S",
+        help="Seconds for the whole smoke test.",
     ),
 )
 # What only `provision smoke` asks.
 testing_in_full = options(
-    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
-                 help="Where the tensors are; Gloo takes those of GPUs too."),
+    click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="Where the tensors are; Gloo takes those of GPUs too.",
+    ),
     click.option("--full", is_flag=True, help="All collectives, types and sizes."),
-    click.option("--only", multiple=True, metavar="PHASE", help="Only this phase, after facts and rendezvous. May be repeated."),
+    click.option(
+        "--only",
+        multiple=True,
+        metavar="PHASE",
+        help="Only this phase, after facts and rendezvous. May be repeated.",
+    ),
     click.option("--skip", multiple=True, metavar="PHASE", help="Not this phase. May be repeated."),
-    click.option("--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), metavar="DIR",
-                 help="Where files and checkpoints are tested: the file system that the jobs use."),
-    click.option("--expect", type=click.Path(path_type=Path), metavar="FILE",
-                 help="Curves of expected bandwidth.  [default: published ones of known hardware]"),
-    click.option("--baseline", type=click.Choice(["save", "compare"]), help="Keep this run's bandwidths, or compare with those kept."),
-    click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-                 help="Keep report, logs and stacks there.  [default: in the user's data folder]"),
-    click.option("--inject", multiple=True, metavar="FAULT",
-                 help="Rehearse a fault, e.g. die:1:barrier; the test must then name it. An unknown one lists all."),
-)  # fmt: skip
-TEST_OPTIONS = ("ranks", "backend", "device", "quick", "full", "require_gpu", "timeout", "folder", "expect", "baseline", "out")
+    click.option(
+        "--folder",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="Where files and checkpoints are tested: the file system that the jobs use.",
+    ),
+    click.option(
+        "--expect",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Curves of expected bandwidth.  [default: published ones of known hardware]",
+    ),
+    click.option(
+        "--baseline",
+        type=click.Choice(["save", "compare"]),
+        help="Keep this run's bandwidths, or compare with those kept.",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Keep report, logs and stacks there.  [default: in the user's data folder]",
+    ),
+    click.option(
+        "--inject",
+        multiple=True,
+        metavar="FAULT",
+        help="Rehearse a fault, e.g. die:1:barrier; the test must then name it. An unknown one lists all.",
+    ),
+)
+TEST_OPTIONS = (
+    "ranks",
+    "backend",
+    "device",
+    "quick",
+    "full",
+    "require_gpu",
+    "timeout",
+    "folder",
+    "expect",
+    "baseline",
+    "out",
+)
 TEST_LISTS = ("only", "skip", "inject")
 
 name_argument = click.argument("name", required=False)
 prefix_option = click.option(
-    "--prefix", type=click.Path(path_type=Path), help="Folder of the environment.  [default: in the user's data folder]"
+    "--prefix",
+    type=click.Path(path_type=Path),
+    help="Folder of the environment.  [default: in the user's data folder]",
 )
 relock_option = click.option("--relock", is_flag=True, help="Replace a lock that is there.")
 
@@ -213,7 +416,12 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def context_of(
-    console: Console, envs: Path | None, *, mirrors: Sequence[str] | None = None, alias: str | None = None, wait: bool = True
+    console: Console,
+    envs: Path | None,
+    *,
+    mirrors: Sequence[str] | None = None,
+    alias: str | None = None,
+    wait: bool = True,
 ) -> Context:
     """mirrors: as given on the command line, over what is set elsewhere; None for a verb that fetches nothing."""
     from provision.adapters import conda
@@ -222,7 +430,9 @@ def context_of(
     from provision.core.paths import folders
 
     asked = () if mirrors is None else settings.mirrors(mirrors, alias, os.environ)
-    return Context(where=folders(envs), progress=console, solver=conda.Solver(mirrors_of(asked)), wait=wait)
+    return Context(
+        where=folders(envs), progress=console, solver=conda.Solver(mirrors_of(asked)), wait=wait
+    )
 
 
 def asked(options: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +451,9 @@ def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
     return Wish(name=name, options=asked(options), request=Request(**test), **more)
 
 
-def wishes_of_all(context: Context, name: str | None, options: dict[str, Any], **more: Any) -> list[Wish]:
+def wishes_of_all(
+    context: Context, name: str | None, options: dict[str, Any], **more: Any
+) -> list[Wish]:
     """--all: a wish for each environment of the envs folder. Raises InvalidSpec if one was also named or described."""
     from provision.commands.batch import named
     from provision.core.errors import InvalidSpec

@@ -67,7 +67,8 @@ def named(context: Context) -> list[str]:
     found = sorted(path.parent.name for path in context.where.envs.glob(f"*/{render.SPEC}"))
     if not found:
         raise InvalidSpec(
-            f"There is no */{render.SPEC} in {context.where.envs}.", advice="`provision render --torch … --cuda …` begins one."
+            f"There is no */{render.SPEC} in {context.where.envs}.",
+            advice="`provision render --torch … --cuda …` begins one.",
         )
     return found
 
@@ -86,10 +87,17 @@ def wanted_builds(asked: Mapping[str, Any]) -> list[Wanted]:
     """The builds of the table that fit, oldest torch and CUDA first."""
     found: dict[tuple[str, str, BuildSource], list[Platform]] = {}
     newest_first = table(question(asked)).cells
-    for cell in sorted(newest_first, key=lambda cell: (version_key(cell.torch), version_key(cell.cuda))):
+    for cell in sorted(
+        newest_first, key=lambda cell: (version_key(cell.torch), version_key(cell.cuda))
+    ):
         found.setdefault((cell.torch, cell.cuda, cell.source), []).append(cell.platform)
     return [
-        Wanted(torch=torch, cuda=cuda, source=source, platforms=tuple(sorted(platforms, key=PLATFORMS.index)))
+        Wanted(
+            torch=torch,
+            cuda=cuda,
+            source=source,
+            platforms=tuple(sorted(platforms, key=PLATFORMS.index)),
+        )
         for (torch, cuda, source), platforms in found.items()
     ]
 
@@ -102,8 +110,24 @@ def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[
     builds = wanted_builds({**asked, "platform": asked.get("platform") or (PLATFORM,)})
     if newest:
         latest = {(minor(build.torch), build.cuda, build.source): build.torch for build in builds}
-        builds = [build for build in builds if latest[minor(build.torch), build.cuda, build.source] == build.torch]
-    kept = {name: asked.get(name) for name in ("python", "nccl", "glibc", "driver", "gpu", "companions", "jupyter", "fast_checkpoints")}
+        builds = [
+            build
+            for build in builds
+            if latest[minor(build.torch), build.cuda, build.source] == build.torch
+        ]
+    kept = {
+        name: asked.get(name)
+        for name in (
+            "python",
+            "nccl",
+            "glibc",
+            "driver",
+            "gpu",
+            "companions",
+            "jupyter",
+            "fast_checkpoints",
+        )
+    }
     return [
         Wish(
             options={
@@ -125,7 +149,9 @@ def lock_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = False)
 
 
 def _solved(context: Context, wish: Wish, name: str) -> Outcome:
-    return Outcome(name=name, status="solved", detail=f"{len(lock_preview(context, wish))} packages")
+    return Outcome(
+        name=name, status="solved", detail=f"{len(lock_preview(context, wish))} packages"
+    )
 
 
 def _locked(context: Context, wish: Wish, name: str) -> Outcome:
@@ -141,7 +167,11 @@ def render_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = Fals
 
 def _to_write(context: Context, wish: Wish, name: str) -> Outcome:
     wanted, files = render_preview(context, wish)
-    told = f"would write {', '.join(files)} in {wanted.folder}" if files else "nothing to write: all files are as rendered"
+    told = (
+        f"would write {', '.join(files)} in {wanted.folder}"
+        if files
+        else "nothing to write: all files are as rendered"
+    )
     return Outcome(name=name, status="pending" if files else "kept", detail=told)
 
 
@@ -161,11 +191,19 @@ def check(context: Context, wish: Wish) -> Outcome:
     wanted = plan(context, dataclasses.replace(wish, force=True))
     texts = rendered(wanted)
     pending = render.pending(wanted.folder, texts)
-    diff = "".join(line for name in pending for line in difference(wanted.folder / name, texts[name]))
+    diff = "".join(
+        line for name in pending for line in difference(wanted.folder / name, texts[name])
+    )
     stale = [f"{locks.FILE} (stale)"] if wanted.lock and not wanted.lock_is_current else []
     if not pending and not stale:
         return Outcome(name=wanted.name, status="current", detail="as rendered")
-    return Outcome(name=wanted.name, status="differs", detail=", ".join(pending + stale), exit_code=1, diff=diff)
+    return Outcome(
+        name=wanted.name,
+        status="differs",
+        detail=", ".join(pending + stale),
+        exit_code=1,
+        diff=diff,
+    )
 
 
 def rendered(wanted: Plan) -> dict[str, str]:
@@ -178,15 +216,24 @@ def rendered(wanted: Plan) -> dict[str, str]:
 def difference(path: Path, text: str) -> Iterator[str]:
     """A unified diff from a file as it stands to its text as rendered."""
     before = render.read(path) if path.exists() else ""
-    return difflib.unified_diff(before.splitlines(keepends=True), text.splitlines(keepends=True), str(path), f"{path} (as rendered)")
+    return difflib.unified_diff(
+        before.splitlines(keepends=True),
+        text.splitlines(keepends=True),
+        str(path),
+        f"{path} (as rendered)",
+    )
 
 
-def _each(context: Context, wishes: Sequence[Wish], work: Callable[[Context, Wish, str], Outcome]) -> list[Outcome]:
+def _each(
+    context: Context, wishes: Sequence[Wish], work: Callable[[Context, Wish, str], Outcome]
+) -> list[Outcome]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         running = [pool.submit(_one, context, wish, work) for wish in wishes]
         try:
             return [future.result() for future in running]
-        except BaseException:  # Ctrl-C: what has not begun does not begin, and what uv does for the others ends
+        except (
+            BaseException
+        ):  # Ctrl-C: what has not begun does not begin, and what uv does for the others ends
             for future in running:
                 future.cancel()
             end_running()
@@ -195,10 +242,19 @@ def _each(context: Context, wishes: Sequence[Wish], work: Callable[[Context, Wis
 
 def _one(context: Context, wish: Wish, work: Callable[[Context, Wish, str], Outcome]) -> Outcome:
     started = time.monotonic()
-    name = wish.name or " ".join(str(wish.options[key]) for key in ("torch", "cuda", "source") if wish.options.get(key))
+    name = wish.name or " ".join(
+        str(wish.options[key]) for key in ("torch", "cuda", "source") if wish.options.get(key)
+    )
     try:
         name = name_of(context, wish)
-        done = work(dataclasses.replace(context, progress=Named(name, context.progress)), wish, name)
+        done = work(
+            dataclasses.replace(context, progress=Named(name, context.progress)), wish, name
+        )
     except ProvisionError as error:
-        done = Outcome(name=name, status="failed", detail=" ".join(str(error).split()), exit_code=error.exit_code)
+        done = Outcome(
+            name=name,
+            status="failed",
+            detail=" ".join(str(error).split()),
+            exit_code=error.exit_code,
+        )
     return dataclasses.replace(done, seconds=time.monotonic() - started)

@@ -44,7 +44,9 @@ class Stages:
         self.records: list[StageRecord] = []
         self._progress = progress
 
-    def run(self, stage: str, work: Callable[[], T], describe: Callable[[T], tuple[StageStatus, str]]) -> T:
+    def run(
+        self, stage: str, work: Callable[[], T], describe: Callable[[T], tuple[StageStatus, str]]
+    ) -> T:
         """describe: what became of it, and what to say of it."""
         start = time.perf_counter()
         result = work()
@@ -55,7 +57,9 @@ class Stages:
         self._add(stage, "skipped", why, time.perf_counter())
 
     def _add(self, stage: str, status: StageStatus, detail: str, start: float) -> None:
-        record = StageRecord(stage=stage, status=status, detail=detail, seconds=time.perf_counter() - start)
+        record = StageRecord(
+            stage=stage, status=status, detail=detail, seconds=time.perf_counter() - start
+        )
         self.records.append(record)
         self._progress.say(f"{stage}: {status}, {detail} ({record.seconds:.1f} s)")
 
@@ -80,15 +84,28 @@ def _build(context: Context, wish: Wish, wanted: Plan, client: Any | None) -> Bu
     if wanted.edited:
         context.progress.warn(f"{edited_files(wanted)} is edited by hand and used as it is")
     lock, _, _ = stages.run("lock", lambda: keep_lock(context, wanted, wish), _told_of_lock)
-    prefix, _ = stages.run("prefix", lambda: keep_prefix(context, wanted, lock), lambda done: (made_or_kept(done[1]), str(done[0].path)))
+    prefix, _ = stages.run(
+        "prefix",
+        lambda: keep_prefix(context, wanted, lock),
+        lambda done: (made_or_kept(done[1]), str(done[0].path)),
+    )
     image = _image_stage(context, wish, wanted, lock, prefix, client, stages)
     smoke = _smoke_stage(context, wish, wanted, prefix, image, client, stages)
     failed = smoke_runner.failures(smoke)
     kernel = _kernel_stage(wish, wanted, lock, prefix, stages, failed)
     result = BuildResult(
-        name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
-        image=image, kernel=kernel, smoke=smoke, failed=tuple(failed), stages=tuple(stages.records),
-    )  # fmt: skip
+        name=wanted.name,
+        folder=wanted.folder,
+        resolution=wanted.resolution,
+        pins=wanted.standing_pins(),
+        lock=lock,
+        prefix=prefix,
+        image=image,
+        kernel=kernel,
+        smoke=smoke,
+        failed=tuple(failed),
+        stages=tuple(stages.records),
+    )
     write_passport(context, result, wanted.asked)
     return result
 
@@ -107,14 +124,24 @@ def engine_for(wish: Wish) -> Any | None:
 
 
 def _image_stage(
-    context: Context, wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, client: Any | None, stages: Stages
+    context: Context,
+    wish: Wish,
+    wanted: Plan,
+    lock: Lock,
+    prefix: Prefix,
+    client: Any | None,
+    stages: Stages,
 ) -> Image | None:
-    if wish.image == "skip" or (client is None and not images.is_stored(wanted.resolution.spec.base)):
+    if wish.image == "skip" or (
+        client is None and not images.is_stored(wanted.resolution.spec.base)
+    ):
         stages.skip("image", "--no-image" if wish.image == "skip" else "no Docker engine answers")
         return None
     try:
         return stages.run(
-            "image", lambda: make_image(context, wanted, lock, prefix, client), lambda done: (made_or_kept(done[1]), done[0].reference)
+            "image",
+            lambda: make_image(context, wanted, lock, prefix, client),
+            lambda done: (made_or_kept(done[1]), done[0].reference),
         )[0]
     except ToolMissing as error:
         if wish.image == "demand":
@@ -125,22 +152,53 @@ def _image_stage(
 
 
 def make_image(
-    context: Context, wanted: Plan, lock: Lock, prefix: Prefix, client: Any | None, to_engine: bool = True
+    context: Context,
+    wanted: Plan,
+    lock: Lock,
+    prefix: Prefix,
+    client: Any | None,
+    to_engine: bool = True,
 ) -> tuple[Image, bool]:
     """The image of a prefix, in the engine if there is one; whether anything was made or loaded."""
     if lock.platform != PLATFORM:
-        raise InvalidSpec(f"Images are made for {PLATFORM} only, and {wanted.name} is for {lock.platform} here.", advice="Use --no-image.")
+        raise InvalidSpec(
+            f"Images are made for {PLATFORM} only, and {wanted.name} is for {lock.platform} here.",
+            advice="Use --no-image.",
+        )
     layout = context.where.images / wanted.name
     base = _base(context, wanted, client)
 
     def link(staging: Path) -> None:
         packages, final = lock.by("conda"), Path(images.PREFIX)
-        conda.link(packages, staging, final=final, cache=context.where.packages, progress=context.progress, mirrors=context.mirrors)
+        conda.link(
+            packages,
+            staging,
+            final=final,
+            cache=context.where.packages,
+            progress=context.progress,
+            mirrors=context.mirrors,
+        )
 
     epoch = images.source_date_epoch(os.environ)
-    found = images.find(wanted.resolution, lock, base, layout=layout, inside=smoke_runner.INSIDE, epoch=epoch, progress=context.progress)
+    found = images.find(
+        wanted.resolution,
+        lock,
+        base,
+        layout=layout,
+        inside=smoke_runner.INSIDE,
+        epoch=epoch,
+        progress=context.progress,
+    )
     image = found or images.build(
-        wanted.resolution, lock, prefix, base, layout=layout, inside=smoke_runner.INSIDE, link=link, progress=context.progress, epoch=epoch
+        wanted.resolution,
+        lock,
+        prefix,
+        base,
+        layout=layout,
+        inside=smoke_runner.INSIDE,
+        link=link,
+        progress=context.progress,
+        epoch=epoch,
     )
     loaded = client is not None and to_engine and images.load(image, client, context.progress)
     return image, loaded or found is None
@@ -150,11 +208,21 @@ def _base(context: Context, wanted: Plan, client: Any | None) -> images.BaseImag
     reference = wanted.resolution.spec.base
     if reference is not None and images.is_stored(reference):
         return images.find_stored_base(reference)
-    return registry_base(context, reference) if client is None else images.find_base(client, reference, context.progress)
+    return (
+        registry_base(context, reference)
+        if client is None
+        else images.find_base(client, reference, context.progress)
+    )
 
 
 def _smoke_stage(
-    context: Context, wish: Wish, wanted: Plan, prefix: Prefix, image: Image | None, client: Any | None, stages: Stages
+    context: Context,
+    wish: Wish,
+    wanted: Plan,
+    prefix: Prefix,
+    image: Image | None,
+    client: Any | None,
+    stages: Stages,
 ) -> tuple[SmokeResult, ...]:
     if not wish.smoke:
         stages.skip("smoke", "--no-smoke")
@@ -166,7 +234,16 @@ def _smoke_stage(
         results.append(
             stages.run(
                 f"smoke ({place})",
-                lambda: smoke_in(context, wanted.name, place, wanted.resolution, wish.request, prefix, image, client),  # noqa: B023 - runs at once
+                lambda: smoke_in(
+                    context,
+                    wanted.name,
+                    place,  # noqa: B023 - it runs at once
+                    wanted.resolution,
+                    wish.request,
+                    prefix,
+                    image,
+                    client,
+                ),
                 lambda done: ("ran", done.verdict),
             )
         )
@@ -192,36 +269,66 @@ def smoke_in(
         shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps one that was killed
     if request.baseline == "compare" and not baseline.is_file():
         advice = "`provision smoke --baseline save`, on a day when all is well, makes one."
-        raise ToolMissing(f"There is no baseline of the {place} of {name} on this machine.", advice=advice)
+        raise ToolMissing(
+            f"There is no baseline of the {place} of {name} on this machine.", advice=advice
+        )
     if request.baseline == "compare":
         smoke_runner.check_baseline(baseline)
     if place == "prefix":
-        return smoke_runner.in_prefix(prefix, resolution, request, register.activation(prefix), out, baseline)
+        return smoke_runner.in_prefix(
+            prefix, resolution, request, register.activation(prefix), out, baseline
+        )
     assert image is not None and client is not None
     smoke_runner.fresh(out)
     deadline_s = request.timeout_s + smoke_runner.STARTING_S
     wanted = baseline if request.baseline else None
-    files = images.Files(folder=request.folder, expect=request.expect, baseline=wanted, verb=request.baseline)
+    files = images.Files(
+        folder=request.folder, expect=request.expect, baseline=wanted, verb=request.baseline
+    )
     argv = smoke_runner.arguments(resolution, request)
-    status, output = images.run_smoke(client, image, argv, out, files=files, timeout_s=deadline_s, gpus=resolution.cuda is not None)
+    status, output = images.run_smoke(
+        client,
+        image,
+        argv,
+        out,
+        files=files,
+        timeout_s=deadline_s,
+        gpus=resolution.cuda is not None,
+    )
     return smoke_runner.read_report(out, "image", status, output)
 
 
-def _kernel_stage(wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, stages: Stages, failed: list[str]) -> Kernel | None:
+def _kernel_stage(
+    wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, stages: Stages, failed: list[str]
+) -> Kernel | None:
     shown = register.display_name(wanted.resolution)
     if not wish.kernel or failed:
         stages.skip("kernel", "the smoke test failed" if failed else "--no-kernel")
         return None
     if lock.find(register.LAUNCHER) is None:
-        why = f"no {register.LAUNCHER} in it" + ("" if wanted.resolution.spec.jupyter else " (--no-jupyter)")
-        stages.skip("kernel", why + (", and the one there was removed" if register.remove_of(prefix) else ""))
+        why = f"no {register.LAUNCHER} in it" + (
+            "" if wanted.resolution.spec.jupyter else " (--no-jupyter)"
+        )
+        stages.skip(
+            "kernel",
+            why + (", and the one there was removed" if register.remove_of(prefix) else ""),
+        )
         return None
-    return stages.run("kernel", lambda: keep_kernel(prefix, shown), lambda done: (made_or_kept(done[1]), done[0].display_name))[0]
+    return stages.run(
+        "kernel",
+        lambda: keep_kernel(prefix, shown),
+        lambda done: (made_or_kept(done[1]), done[0].display_name),
+    )[0]
 
 
 def keep_kernel(prefix: Prefix, shown: str) -> tuple[Kernel, bool]:
     if register.is_current(prefix, shown):
-        return Kernel(name=prefix.name, display_name=shown, path=register.user_folder(prefix.name), prefix=prefix.path), False
+        return Kernel(
+            name=prefix.name,
+            display_name=shown,
+            path=register.user_folder(prefix.name),
+            prefix=prefix.path,
+        ), False
     return register.add(prefix, shown), True
 
 

@@ -28,7 +28,9 @@ class CiWish:
     format: ci.Format
     runners: Path
     out: Path | None = None  # None: to be shown, not written
-    builds: Mapping[str, Any] = field(default_factory=dict)  # which builds of the table; none: the environments of the envs folder
+    builds: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # which builds of the table; none: the environments of the envs folder
     newest: bool = False  # of each minor release only its newest patch
     gpus: int = 1
     install: str | None = None
@@ -85,7 +87,10 @@ def diff(path: Path, made: Workflow) -> str:
 
 def _targets(context: Context, wish: CiWish) -> Iterator[ci.Target]:
     if _asked(wish):
-        yield from _each(wishes_for(wish.builds, newest=wish.newest, relock=False), lambda build: _from_table(context, build))
+        yield from _each(
+            wishes_for(wish.builds, newest=wish.newest, relock=False),
+            lambda build: _from_table(context, build),
+        )
     else:
         yield from _each(named(context), lambda name: _from_folder(context, name))
 
@@ -101,7 +106,9 @@ def _each(items: Iterable[Any], targets: Callable[[Any], list[ci.Target]]) -> It
     if len(failed) == 1:
         raise failed[0]
     if failed:
-        kind = NoSuchBuild if all(isinstance(error, NoSuchBuild) for error in failed) else InvalidSpec
+        kind = (
+            NoSuchBuild if all(isinstance(error, NoSuchBuild) for error in failed) else InvalidSpec
+        )
         raise kind(f"{len(failed)} environments cannot be resolved: {' '.join(map(str, failed))}")
 
 
@@ -116,7 +123,15 @@ def _from_folder(context: Context, name: str) -> list[ci.Target]:
 
 def _asked(wish: CiWish) -> list[str]:
     """The options that say which builds are meant, as a command line; none for the environments of the envs folder."""
-    return list(options({key: list(value) if isinstance(value, tuple) else value for key, value in wish.builds.items() if value}))
+    return list(
+        options(
+            {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in wish.builds.items()
+                if value
+            }
+        )
+    )
 
 
 def _from_table(context: Context, build: Wish) -> list[ci.Target]:
@@ -126,9 +141,14 @@ def _from_table(context: Context, build: Wish) -> list[ci.Target]:
     return _on_each_platform(context, resolution, words)
 
 
-def _on_each_platform(context: Context, resolution: Resolution, words: tuple[str, ...] = ()) -> list[ci.Target]:
+def _on_each_platform(
+    context: Context, resolution: Resolution, words: tuple[str, ...] = ()
+) -> list[ci.Target]:
     locked = (context.where.envs / resolution.spec.name / locks.FILE).is_file()
-    return [ci.Target(resolution=resolution, platform=platform, options=words, locked=locked) for platform in resolution.platforms]
+    return [
+        ci.Target(resolution=resolution, platform=platform, options=words, locked=locked)
+        for platform in resolution.platforms
+    ]
 
 
 def options(asked: Mapping[str, Any]) -> Iterator[str]:
@@ -140,7 +160,9 @@ def options(asked: Mapping[str, Any]) -> Iterator[str]:
         elif value is False:
             yield flag.replace("--", "--no-", 1)
         else:
-            yield from (f"{flag}={item}" for item in (value if isinstance(value, list) else [value]))
+            yield from (
+                f"{flag}={item}" for item in (value if isinstance(value, list) else [value])
+            )
 
 
 def _settings(context: Context, wish: CiWish) -> ci.Settings:
@@ -159,7 +181,16 @@ def _shown(path: Path) -> str:
 
 
 def _remake(context: Context, wish: CiWish) -> list[str]:
-    words = ["provision", "matrix", "ci", "--format", wish.format, "--runners", str(wish.runners), *_asked(wish)]
+    words = [
+        "provision",
+        "matrix",
+        "ci",
+        "--format",
+        wish.format,
+        "--runners",
+        str(wish.runners),
+        *_asked(wish),
+    ]
     words += ["--newest"] if wish.newest else []
     words += ["--envs", _shown(context.where.envs)] if _shown(context.where.envs) != "envs" else []
     words += ["--gpus", str(wish.gpus)] if wish.gpus != 1 else []

@@ -63,20 +63,30 @@ def write_inputs(wanted: Plan, *, force: bool = False) -> list[str]:
 def input_texts(wanted: Plan) -> dict[str, str]:
     """What `write_inputs` would have there."""
     path = wanted.folder / render.SPEC
-    mine = {} if render.state(path) == "edited" else {render.SPEC: render.render_spec(wanted.name, wanted.asked)}
+    mine = (
+        {}
+        if render.state(path) == "edited"
+        else {render.SPEC: render.render_spec(wanted.name, wanted.asked)}
+    )
     return {**mine, **wanted.texts}
 
 
 def dockerfile_texts(wanted: Plan, lock: Lock) -> dict[str, str]:
     """The Dockerfile of a lock, as rendered."""
-    return render.render_dockerfile(wanted.name, images.dockerfile_context(wanted.resolution, lock), wanted.templates)
+    return render.render_dockerfile(
+        wanted.name, images.dockerfile_context(wanted.resolution, lock), wanted.templates
+    )
 
 
-def write_dockerfile(context: Context, wanted: Plan, lock: Lock, *, force: bool = False) -> list[str]:
+def write_dockerfile(
+    context: Context, wanted: Plan, lock: Lock, *, force: bool = False
+) -> list[str]:
     """The Dockerfile of a lock; one that somebody edited is theirs, and is mentioned."""
     texts = dockerfile_texts(wanted, lock)
     if render.edited(wanted.folder, texts) and not force:
-        context.progress.warn(f"{wanted.folder / render.DOCKERFILE} is edited by hand and was left; it may name an older lock")
+        context.progress.warn(
+            f"{wanted.folder / render.DOCKERFILE} is edited by hand and was left; it may name an older lock"
+        )
         return []
     return render.write(wanted.folder, texts, force=force)
 
@@ -97,7 +107,10 @@ def lockable(wanted: Plan, wish: Wish) -> Plan:
             advice = "The same command with --relock locks it anew as is asked for now, without these options it stays as it is"
         if only_the_day_moved(wanted):
             advice += f"; `provision lock {wanted.name} --update PKG` moves PKG alone to that day"
-        raise StaleLock(f"{wanted.lock.path} is stale: {_why_stale(wanted, wanted.lock, changed)}.", advice=f"{advice}.")
+        raise StaleLock(
+            f"{wanted.lock.path} is stale: {_why_stale(wanted, wanted.lock, changed)}.",
+            advice=f"{advice}.",
+        )
     return wanted
 
 
@@ -132,10 +145,14 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
         written = write_inputs(wanted, force=wish.force)
         return wanted.lock, False, written + write_dockerfile(context, wanted, wanted.lock)
     _tell_open_day(context, wanted.inputs.as_of)
-    context.progress.say(f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements")
+    context.progress.say(
+        f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements"
+    )
     packages = solve(context, wanted, wish, context.where.channels)
     path = wanted.folder / locks.FILE
-    text, lock = locks.composed(path, wanted.inputs, packages, python_from=wanted.python_from, solver=wish.solver)
+    text, lock = locks.composed(
+        path, wanted.inputs, packages, python_from=wanted.python_from, solver=wish.solver
+    )
     written = write_inputs(wanted, force=wish.force)
     paths.write_whole(path, text)
     return lock, True, written + write_dockerfile(context, wanted, lock)
@@ -143,14 +160,18 @@ def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, l
 
 def _tell_open_day(context: Context, as_of: str | None) -> None:
     if as_of and as_of >= datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"):
-        context.progress.warn(f"{as_of} is not over yet: what is published before it ends would be part of a later lock")
+        context.progress.warn(
+            f"{as_of} is not over yet: what is published before it ends would be part of a later lock"
+        )
 
 
 def solve(context: Context, wanted: Plan, wish: Wish, channels: Path) -> tuple[LockedPackage, ...]:
     """The packages of a plan. channels: where this machine's Python is packaged, if that is where Python comes from."""
     outside = locks.find_solver(wish.solver, context.solver.mirrors) if wish.solver else None
     stand_in = _stand_in(context, wanted, channels)
-    return locks.solve(wanted.inputs, wanted.resolution, stand_in=stand_in, solver=context.solver, outside=outside)
+    return locks.solve(
+        wanted.inputs, wanted.resolution, stand_in=stand_in, solver=context.solver, outside=outside
+    )
 
 
 def _stand_in(context: Context, wanted: Plan, channels: Path) -> locks.StandIn | None:
@@ -160,12 +181,17 @@ def _stand_in(context: Context, wanted: Plan, channels: Path) -> locks.StandIn |
     return locks.StandIn(channel=made.url, glibc=made.glibc)
 
 
-def update_lock(context: Context, wish: Wish, names: Sequence[str], *, dry_run: bool) -> tuple[Plan, locks.Compared]:
+def update_lock(
+    context: Context, wish: Wish, names: Sequence[str], *, dry_run: bool
+) -> tuple[Plan, locks.Compared]:
     """`provision lock --update`: some packages as a new lock would have them, the others as they are; and what moved. A lock of another
     day becomes one of the day that is asked for: nothing in it is newer, but what stays is older than it need be."""
     with planned(context, wish) as wanted:
         if wanted.lock is None:
-            raise InvalidSpec(f"{wanted.name} has no lock to update.", advice=f"`provision lock {wanted.name}` makes it.")
+            raise InvalidSpec(
+                f"{wanted.name} has no lock to update.",
+                advice=f"`provision lock {wanted.name}` makes it.",
+            )
         if not only_the_day_moved(wanted):
             lockable(wanted, wish)
         _tell_open_day(context, wanted.inputs.as_of)
@@ -173,7 +199,9 @@ def update_lock(context: Context, wish: Wish, names: Sequence[str], *, dry_run: 
         context.progress.say(f"updating {', '.join(names)} in {path}")
         seen = {lock.platform: lock for lock in locks.read_all(path)}
         stand_in = _stand_in(context, wanted, context.where.channels)
-        packages = locks.update(wanted.inputs, wanted.resolution, names, seen, stand_in=stand_in, solver=context.solver)
+        packages = locks.update(
+            wanted.inputs, wanted.resolution, names, seen, stand_in=stand_in, solver=context.solver
+        )
         text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
         compared = _compared(path, text)
         if not dry_run and not (compared.same and wanted.lock_is_current):
@@ -188,14 +216,17 @@ def _compared(path: Path, text: str) -> locks.Compared:
     with scratch("diff") as folder:
         new = folder / path.name
         new.write_text(text, encoding="utf-8")
-        return locks.diff(locks.contents(path), locks.contents(new), ("the lock as it was", "the new lock"))
+        return locks.diff(
+            locks.contents(path), locks.contents(new), ("the lock as it was", "the new lock")
+        )
 
 
 def bootstrap(context: Context, channels: Path, *, again: bool = False) -> channel.Bootstrapped:
     """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
     if conda.here() != PLATFORM:
         raise ToolMissing(
-            f"This machine's Python can be packaged on {PLATFORM} only.", advice="Name a channel that answers with --channel."
+            f"This machine's Python can be packaged on {PLATFORM} only.",
+            advice="Name a channel that answers with --channel.",
         )
     with held(context.where, BOOTSTRAP, context.progress, wait=context.wait):
         return channel.bootstrap(channels, context.progress, again=again, mirrors=context.mirrors)
@@ -218,10 +249,20 @@ def check_place(wanted: Plan) -> None:
 def keep_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
     """The prefix of a lock, and whether it was made anew."""
     locks.require_here(wanted.name, lock.platforms)
-    paths.sweep(wanted.prefix_path)  # a build killed right after the swap left the old prefix beside a current one
+    paths.sweep(
+        wanted.prefix_path
+    )  # a build killed right after the swap left the old prefix beside a current one
     found = prefixes.find(wanted.name, wanted.prefix_path)
     if found and prefixes.is_current(found, lock):
         return found, False
-    made = prefixes.make(lock, wanted.name, wanted.folder, wanted.prefix_path, context.where, context.progress, context.mirrors)
+    made = prefixes.make(
+        lock,
+        wanted.name,
+        wanted.folder,
+        wanted.prefix_path,
+        context.where,
+        context.progress,
+        context.mirrors,
+    )
     paths.remember(context.where, wanted.name, wanted.prefix_path)
     return made, True

@@ -53,7 +53,10 @@ def environments(context: Context) -> list[Environment]:
     made = {name: prefixes.find(name, path) for name, path in paths.known_prefixes(where).items()}
     described = {path.parent.name for path in where.envs.glob(f"*/{render.SPEC}")}
     kernels = {kernel.name for kernel in register.installed()}
-    return [_environment(context, name, made.get(name), name in kernels) for name in sorted(described | {n for n, p in made.items() if p})]
+    return [
+        _environment(context, name, made.get(name), name in kernels)
+        for name in sorted(described | {n for n, p in made.items() if p})
+    ]
 
 
 def _environment(context: Context, name: str, prefix: Prefix | None, kernel: bool) -> Environment:
@@ -63,12 +66,22 @@ def _environment(context: Context, name: str, prefix: Prefix | None, kernel: boo
     with _unreadable(context):
         state = "unreadable"
         lock = locks.read(folder / locks.FILE) if (folder / locks.FILE).exists() else None
-        state = "none" if not (lock and prefix) else "current" if prefix.lock_sha256 == lock.sha256 else "other"
+        state = (
+            "none"
+            if not (lock and prefix)
+            else "current"
+            if prefix.lock_sha256 == lock.sha256
+            else "other"
+        )
     verdicts = "unreadable"
     with _unreadable(context):
         known = passport.read(folder) or {"smoke": {}}
-        verdicts = ", ".join(f"{place}: {found['verdict']}" for place, found in known["smoke"].items())
-    return Environment(name=name, prefix=prefix.path if prefix else None, lock=state, kernel=kernel, smoke=verdicts)
+        verdicts = ", ".join(
+            f"{place}: {found['verdict']}" for place, found in known["smoke"].items()
+        )
+    return Environment(
+        name=name, prefix=prefix.path if prefix else None, lock=state, kernel=kernel, smoke=verdicts
+    )
 
 
 @contextlib.contextmanager
@@ -85,7 +98,10 @@ def require_prefix(context: Context, name: str, asked: Path | None = None) -> Pr
     found = prefixes.find(name, paths.prefix_path(context.where, name, asked))
     if found is None:
         known = ", ".join(sorted(paths.known_prefixes(context.where))) or "none"
-        raise ToolMissing(f"There is no prefix `{name}` here.", advice=f"`provision env create {name}` makes it; prefixes: {known}.")
+        raise ToolMissing(
+            f"There is no prefix `{name}` here.",
+            advice=f"`provision env create {name}` makes it; prefixes: {known}.",
+        )
     prefixes.check_whole(found)
     return found
 
@@ -94,13 +110,20 @@ def require_lock(context: Context, name: str) -> Lock:
     """The lock of that name, or InvalidSpec."""
     path = context.where.envs / spec.check_name(name) / locks.FILE
     if not path.exists():
-        raise InvalidSpec(f"There is no {path}.", advice=f"`provision lock {name}` makes it; --envs names another folder of environments.")
+        raise InvalidSpec(
+            f"There is no {path}.",
+            advice=f"`provision lock {name}` makes it; --envs names another folder of environments.",
+        )
     return locks.read(path)
 
 
-def drift(context: Context, name: str, *, files: bool, asked: Path | None = None) -> list[prefixes.Drift]:
+def drift(
+    context: Context, name: str, *, files: bool, asked: Path | None = None
+) -> list[prefixes.Drift]:
     """`provision env diff`: how the prefix differs from the lock."""
-    return prefixes.drift(require_prefix(context, name, asked), require_lock(context, name), files=files)
+    return prefixes.drift(
+        require_prefix(context, name, asked), require_lock(context, name), files=files
+    )
 
 
 def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
@@ -123,7 +146,11 @@ def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
 def _removable(context: Context, name: str) -> tuple[list[str], list[Prefix], Kernel | None, Path]:
     """What there is of an environment on this machine, in words and as products. Raises ToolMissing if there is nothing."""
     where = context.where
-    made = [prefix for path in dict.fromkeys(paths.prefixes_of(where, name)) if (prefix := prefixes.find(name, path))]
+    made = [
+        prefix
+        for path in dict.fromkeys(paths.prefixes_of(where, name))
+        if (prefix := prefixes.find(name, path))
+    ]
     kernel = next((found for found in register.installed() if found.name == name), None)
     layout = where.images / name
     gone = [f"prefix {prefix.path}" for prefix in made]
@@ -131,7 +158,9 @@ def _removable(context: Context, name: str) -> tuple[list[str], list[Prefix], Ke
     gone += [f"image layout {layout}"] if layout.exists() else []
     if not gone:
         known = ", ".join(found.name for found in environments(context)) or "none"
-        raise ToolMissing(f"There is nothing of `{name}` on this machine.", advice=f"Environments: {known}.")
+        raise ToolMissing(
+            f"There is nothing of `{name}` on this machine.", advice=f"Environments: {known}."
+        )
     return gone, made, kernel, layout
 
 
@@ -160,12 +189,17 @@ def build_image(
     for to in outputs:
         images.check_output(to)
     to_engine = not outputs or any(to.path is None for to in outputs)
-    client = images.demand_engine("name a place on disk with --output") if to_engine else images.engine()[0]
+    client = (
+        images.demand_engine("name a place on disk with --output")
+        if to_engine
+        else images.engine()[0]
+    )
     with planned(context, wish) as wanted:
         lock = lockable(wanted, wish).lock
         if lock is None:
             raise InvalidSpec(
-                f"{wanted.name} has no lock.", advice=f"Run `provision lock {wanted.name}` or `provision build {wanted.name}` first."
+                f"{wanted.name} has no lock.",
+                advice=f"Run `provision lock {wanted.name}` or `provision build {wanted.name}` first.",
             )
         check_place(wanted)
         prefix, _ = keep_prefix(context, wanted, lock)
@@ -174,9 +208,16 @@ def build_image(
             for name in tags:
                 images.tag(client, replace(image, reference=name))
         result = BuildResult(
-            name=wanted.name, folder=wanted.folder, resolution=wanted.resolution, pins=wanted.standing_pins(), lock=lock, prefix=prefix,
-            image=image, kernel=None, smoke=(),
-        )  # fmt: skip
+            name=wanted.name,
+            folder=wanted.folder,
+            resolution=wanted.resolution,
+            pins=wanted.standing_pins(),
+            lock=lock,
+            prefix=prefix,
+            image=image,
+            kernel=None,
+            smoke=(),
+        )
         write_passport(context, result, wanted.asked)
         for to in outputs:
             if to.path is not None:
@@ -184,11 +225,15 @@ def build_image(
                 packed = images.pack(image, method, context.where.packed, context.progress)
                 images.export(packed, to, context.progress, tags)
                 if packed.manifest_digest != image.manifest_digest:
-                    context.progress.say(f"{to}: {packed.manifest_digest}, compressed with {method}")
+                    context.progress.say(
+                        f"{to}: {packed.manifest_digest}, compressed with {method}"
+                    )
         return wanted, image, made
 
 
-def smoke(context: Context, wish: Wish, places: tuple[Place, ...], junit: Path | None = None) -> list[SmokeResult]:
+def smoke(
+    context: Context, wish: Wish, places: tuple[Place, ...], junit: Path | None = None
+) -> list[SmokeResult]:
     """`provision smoke`: test a prefix, an image or both, now and here; the passport, where there is one, gets the verdicts.
 
     junit: a file for the same as JUnit XML. What an earlier run left there goes first, or it would speak for this one.
@@ -200,10 +245,19 @@ def smoke(context: Context, wish: Wish, places: tuple[Place, ...], junit: Path |
     prefix = require_prefix(context, wanted.name, wish.prefix)
     known = passport.read(wanted.folder)
     client, image = _image_of(known) if "image" in places else (None, None)
-    results = [smoke_in(context, wanted.name, place, wanted.resolution, wish.request, prefix, image, client) for place in places]
+    results = [
+        smoke_in(
+            context, wanted.name, place, wanted.resolution, wish.request, prefix, image, client
+        )
+        for place in places
+    ]
     if junit is not None:
         paths.write_whole(junit, smoke_runner.junit(results))
-    if known is not None and wish.request.is_whole and known["lock"]["sha256"] == prefix.lock_sha256:
+    if (
+        known is not None
+        and wish.request.is_whole
+        and known["lock"]["sha256"] == prefix.lock_sha256
+    ):
         updated = passport.with_smoke(known, results)
         paths.write_whole(wanted.folder / passport.FILE, passport.text(updated))
     return results
@@ -211,14 +265,18 @@ def smoke(context: Context, wish: Wish, places: tuple[Place, ...], junit: Path |
 
 def _image_of(known: Mapping[str, Any] | None) -> tuple[Any, Image]:
     if not known or not known.get("image"):
-        raise ToolMissing("The environment has no image.", advice="`provision image build NAME` makes it.")
+        raise ToolMissing(
+            "The environment has no image.", advice="`provision image build NAME` makes it."
+        )
     return images.demand_engine("test the prefix with --in prefix"), passport.image_of(known)
 
 
 def add_kernel(context: Context, wish: Wish) -> tuple[Kernel, bool]:
     """`provision kernel add`: register a prefix with this user's Jupyter."""
     wanted = plan(context, wish)
-    return keep_kernel(_startable(context, wanted.name, wish), register.display_name(wanted.resolution))
+    return keep_kernel(
+        _startable(context, wanted.name, wish), register.display_name(wanted.resolution)
+    )
 
 
 def _startable(context: Context, name: str, wish: Wish) -> Prefix:
@@ -238,7 +296,11 @@ def read_passport(context: Context, name: str) -> dict[str, Any]:
     found = passport.read(folder)
     if found is None:
         other = (folder / passport.FILE).exists()  # with a copied folder
-        what = f"{folder / passport.FILE} is of another environment" if other else f"There is no {folder / passport.FILE}"
+        what = (
+            f"{folder / passport.FILE} is of another environment"
+            if other
+            else f"There is no {folder / passport.FILE}"
+        )
         raise InvalidSpec(f"{what}.", advice=f"`provision build {name}` writes it.")
     return found
 
@@ -246,4 +308,6 @@ def read_passport(context: Context, name: str) -> dict[str, Any]:
 def preview_kernel(context: Context, wish: Wish) -> dict[str, Any]:
     """The kernel.json that `kernel add` would install."""
     wanted = plan(context, wish)
-    return register.kernel_json(_startable(context, wanted.name, wish), register.display_name(wanted.resolution))
+    return register.kernel_json(
+        _startable(context, wanted.name, wish), register.display_name(wanted.resolution)
+    )

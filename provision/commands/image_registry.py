@@ -53,32 +53,55 @@ class Seen:
     verdicts: tuple[Mapping[str, Any], ...]
 
 
-def push_image(context: Context, wish: Wish, place: str, compression: images.Method = "none", attach: bool = True) -> images.Pushed:
+def push_image(
+    context: Context,
+    wish: Wish,
+    place: str,
+    compression: images.Method = "none",
+    attach: bool = True,
+) -> images.Pushed:
     """`provision image push`: an environment's image to a registry, and beside it what is known of it. No engine is needed."""
     name = spec.check_name(wish.name or "")
     with held(context.where, name, context.progress, wait=context.wait):
         known = passport.read(context.where.envs / name)
         if not known or not known.get("image"):
-            raise ToolMissing("The environment has no image.", advice="`provision image build NAME` makes it.")
+            raise ToolMissing(
+                "The environment has no image.", advice="`provision image build NAME` makes it."
+            )
         made = passport.image_of(known)
         to = images.target(place, made)
         sent = images.pack(made, compression, context.where.packed, context.progress)
         pushed = images.push(sent, to, context.progress)
-        return dataclasses.replace(pushed, attached=_attach(context, name, known, made, sent, to)) if attach else pushed
+        return (
+            dataclasses.replace(pushed, attached=_attach(context, name, known, made, sent, to))
+            if attach
+            else pushed
+        )
 
 
-def _attach(context: Context, name: str, known: Mapping[str, Any], made: Image, sent: Image, to: images.Target) -> tuple[str, ...]:
+def _attach(
+    context: Context,
+    name: str,
+    known: Mapping[str, Any],
+    made: Image,
+    sent: Image,
+    to: images.Target,
+) -> tuple[str, ...]:
     """Verdicts and bills beside an image. A registry that takes none has the image all the same."""
     done: list[str] = []
     try:
         for evidence in passport.evidence_of(known, made):
-            images.attach(to, sent, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations)
+            images.attach(
+                to, sent, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations
+            )
             done.append(evidence.shown)
         for media_type, content in image_documents(context, name, sent):
             images.attach(to, sent, media_type, media_type, content)
             done.append(media_type)
     except ProvisionError as error:
-        context.progress.warn(f"not everything that is known of the image was attached to it: {error}")
+        context.progress.warn(
+            f"not everything that is known of the image was attached to it: {error}"
+        )
     return tuple(done)
 
 
@@ -98,13 +121,21 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
         if layout.name not in _named(context.where):  # as a base
             shutil.rmtree(layout, ignore_errors=True)
     _sweep(context)
-    return Pulled(reference=remote.at.at(remote.digest), image_id=remote.config_digest, places=tuple(map(str, wanted)))
+    return Pulled(
+        reference=remote.at.at(remote.digest),
+        image_id=remote.config_digest,
+        places=tuple(map(str, wanted)),
+    )
 
 
 def _engine(outputs: Sequence[images.Output]) -> Any:
     client, reason = images.engine()
     if client is None:
-        advice = "Start it (or set DOCKER_HOST)." if outputs else "Start it, or say where the image goes: --output oci:DIR."
+        advice = (
+            "Start it (or set DOCKER_HOST)."
+            if outputs
+            else "Start it, or say where the image goes: --output oci:DIR."
+        )
         raise ToolMissing(f"No Docker engine answers: {reason}.", advice=advice)
     return client
 
@@ -115,16 +146,24 @@ def _near(where: Folders, wanted: Sequence[images.Output]) -> list[Path]:
     return [*there, *where.images.glob("*"), *where.packed.glob("*/*"), *where.pulled.glob("*")]
 
 
-def _deliver(context: Context, remote: images.Remote, layout: Path, to: images.Output, client: Any | None) -> None:
+def _deliver(
+    context: Context, remote: images.Remote, layout: Path, to: images.Output, client: Any | None
+) -> None:
     image = images.as_pulled(remote, layout)
     if to.kind in images.COMPRESSED:
         return images.export(image, to, context.progress)
     beside = layout.with_name(f"{layout.name}.plain")
     try:
         if to.path is not None:
-            return images.export(images.plain(image, remote.diff_ids, beside, context.progress), to, context.progress)
+            return images.export(
+                images.plain(image, remote.diff_ids, beside, context.progress), to, context.progress
+            )
         if not images.has(client, image.image_id):
-            images.bring(images.plain(image, remote.diff_ids, beside, context.progress), client, context.progress)
+            images.bring(
+                images.plain(image, remote.diff_ids, beside, context.progress),
+                client,
+                context.progress,
+            )
         return images.tag(client, image)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -137,15 +176,26 @@ def see_image(context: Context, place: str) -> Seen:
     said = []
     for one in found:
         try:
-            said.append(passport.read_evidence(images.content(remote.at, remote.digest, one, passport.SMOKE)))
-        except (IntegrityError, InvalidSpec, ToolFailed, ToolMissing) as error:  # anybody who may push there may attach what is none
+            said.append(
+                passport.read_evidence(
+                    images.content(remote.at, remote.digest, one, passport.SMOKE)
+                )
+            )
+        except (
+            IntegrityError,
+            InvalidSpec,
+            ToolFailed,
+            ToolMissing,
+        ) as error:  # anybody who may push there may attach what is none
             context.progress.warn(f"what is attached as {one.digest} is left out: {error.message}")
     return Seen(
         reference=remote.at.at(remote.digest),
         image_id=remote.config_digest,
         labels=remote.labels,
         layers=tuple(layer.row for layer in remote.layers),
-        verdicts=tuple(sorted(said, key=lambda one: (str(one["place"]), str(one["report"].get("started_at"))))),
+        verdicts=tuple(
+            sorted(said, key=lambda one: (str(one["place"]), str(one["report"].get("started_at"))))
+        ),
     )
 
 
@@ -163,7 +213,11 @@ def registry_base(context: Context, wanted: str | None) -> images.BaseImage:
 def _pull_base(context: Context, at: images.Target, kept: Path | None) -> Path:
     try:
         remote = images.find_remote(at, tries=1) if kept else images.find_remote(at)
-    except (Unreachable, TimedOut, ToolFailed) as error:  # ToolFailed: it answers with an error of its own, or refuses us
+    except (
+        Unreachable,
+        TimedOut,
+        ToolFailed,
+    ) as error:  # ToolFailed: it answers with an error of its own, or refuses us
         if kept is None and isinstance(error, Unreachable):
             raise _no_base(at, error) from error
         if kept is None:
@@ -184,11 +238,15 @@ def _sweep(context: Context) -> None:
     """Remove pulls that broke off and were not gone on with, and bases whose name means another one by now."""
     pulled = context.where.pulled
     named = _named(context.where)
-    for layout in [path for path in pulled.glob("*") if path.name not in named and path.name != "names"]:
+    for layout in [
+        path for path in pulled.glob("*") if path.name not in named and path.name != "names"
+    ]:
         with contextlib.suppress(OSError, Taken):
             last = max(path.stat().st_mtime for path in (layout, *layout.glob("*")))
             if time.time() - last > FORGOTTEN_S:
-                with held(context.where, f"pulled-{layout.name[:12]}", context.progress, wait=False):
+                with held(
+                    context.where, f"pulled-{layout.name[:12]}", context.progress, wait=False
+                ):
                     shutil.rmtree(layout)
 
 

@@ -12,12 +12,19 @@ from provision.core.errors import InvalidSpec
 
 
 def image_contract(
-    context: Context, wish: Wish, format: images.Format, asked: images.Asked, command: Sequence[str], remake: Sequence[str]
+    context: Context,
+    wish: Wish,
+    format: images.Format,
+    asked: images.Asked,
+    command: Sequence[str],
+    remake: Sequence[str],
 ) -> str:
     """`provision image contract`: how an environment's image is run, for one kind of engine. The lock decides its name."""
     images.check_contract(format, asked, command)
     wanted = plan(context, wish)
-    values = images.contract_context(wanted.resolution, _image_reference(wanted, asked), command, asked)
+    values = images.contract_context(
+        wanted.resolution, _image_reference(wanted, asked), command, asked
+    )
     return render.render_contract(format, values, remake=remake, templates=wanted.templates)
 
 
@@ -25,7 +32,10 @@ def notebook(context: Context, wish: Wish, port: int, address: str) -> images.No
     """The server of notebooks that an environment's lock holds, as it is to be reached. InvalidSpec where it holds none."""
     wanted = plan(context, wish)
     if wanted.lock is None:
-        raise InvalidSpec(f"{wanted.name} has no lock, which names its packages.", advice=f"Run `provision build {wanted.name}` first.")
+        raise InvalidSpec(
+            f"{wanted.name} has no lock, which names its packages.",
+            advice=f"Run `provision build {wanted.name}` first.",
+        )
     return images.notebook(wanted.lock, port=port, address=address)
 
 
@@ -43,23 +53,42 @@ def run_argv(
     serving: instead of a command, notebooks; the token is taken from the environment of whoever runs the argv.
     """
     wanted = plan(context, wish)
-    client = images.demand_engine(f"see `provision image contract {wanted.name}` for how others run it")
+    client = images.demand_engine(
+        f"see `provision image contract {wanted.name}` for how others run it"
+    )
     reference = _image_reference(wanted, asked)
     without = images.unmet(client, reference)
     if "gpus" in without and wanted.resolution.cuda is not None:
-        context.progress.warn("this engine has no NVIDIA runtime: the container gets no GPUs, and pins no memory")
+        context.progress.warn(
+            "this engine has no NVIDIA runtime: the container gets no GPUs, and pins no memory"
+        )
     flags = images.docker_arguments(wanted.resolution, asked, without=without)
     if serving is not None:
         on_host = any(need.what == "network" for need in images.needs(wanted.resolution, asked))
-        flags, command = [*flags, *serving.flags(host_network=on_host)], serving.command(host_network=on_host)
+        flags, command = (
+            [*flags, *serving.flags(host_network=on_host)],
+            serving.command(host_network=on_host),
+        )
     if terminal:
         flags = ["--tty", *flags]
-    return ["docker", *images.cli_flags(os.environ), "run", "--rm", "--interactive", *flags, reference, *command]
+    return [
+        "docker",
+        *images.cli_flags(os.environ),
+        "run",
+        "--rm",
+        "--interactive",
+        *flags,
+        reference,
+        *command,
+    ]
 
 
 def _image_reference(wanted: Plan, asked: images.Asked) -> str:
     if asked.reference is not None:
         return asked.reference
     if wanted.lock is None:
-        raise InvalidSpec(f"{wanted.name} has no lock, which names its image.", advice=f"Run `provision build {wanted.name}` first.")
+        raise InvalidSpec(
+            f"{wanted.name} has no lock, which names its image.",
+            advice=f"Run `provision build {wanted.name}` first.",
+        )
     return images.reference(wanted.name, wanted.lock)

@@ -34,11 +34,16 @@ def _made(context: Context, name: str) -> tuple[Image, locks.Contents]:
     folder = context.where.envs / spec.check_name(name)
     known = passport.read(folder)
     if not known or not known.get("image"):
-        raise ToolMissing("The environment has no image.", advice=f"`provision image build {name}` makes it.")
+        raise ToolMissing(
+            "The environment has no image.", advice=f"`provision image build {name}` makes it."
+        )
     image = passport.image_of(known)
     lock = locks.contents(folder / locks.FILE)
     if lock.sha256 != image.lock_sha256:
-        raise StaleLock(f"The image was made from another lock than {lock.path}.", advice=f"Run `provision image build {name}` first.")
+        raise StaleLock(
+            f"The image was made from another lock than {lock.path}.",
+            advice=f"Run `provision image build {name}` first.",
+        )
     return image, lock
 
 

@@ -27,12 +27,15 @@ def lock_file(context: Context, target: str) -> Path:
     path = Path(target)
     if path.is_file() or "/" in target or target.endswith((".yml", ".yaml")):
         if not path.is_file():
-            raise InvalidSpec(f"There is no file {path}.", advice="Name a conda-lock.yml, or an environment.")
+            raise InvalidSpec(
+                f"There is no file {path}.", advice="Name a conda-lock.yml, or an environment."
+            )
         return path
     path = context.where.envs / spec.check_name(target) / locks.FILE
     if not path.is_file():
         raise InvalidSpec(
-            f"There is no {path}.", advice=f"`provision lock {target}` makes it; --envs names another folder of environments."
+            f"There is no {path}.",
+            advice=f"`provision lock {target}` makes it; --envs names another folder of environments.",
         )
     return path
 
@@ -42,31 +45,46 @@ def every_lock(context: Context) -> list[str]:
     found = sorted(path.parent.name for path in context.where.envs.glob(f"*/{locks.FILE}"))
     if not found:
         raise InvalidSpec(
-            f"There is no */{locks.FILE} in {context.where.envs}.", advice="Name a lock file, or make one: provision lock NAME."
+            f"There is no */{locks.FILE} in {context.where.envs}.",
+            advice="Name a lock file, or make one: provision lock NAME.",
         )
     return found
 
 
-def verify_locks(context: Context, targets: Sequence[str], *, offline: bool) -> list[locks.Verified]:
+def verify_locks(
+    context: Context, targets: Sequence[str], *, offline: bool
+) -> list[locks.Verified]:
     """`provision lock verify`: what is wrong with each lock; all of the envs folder if none is named."""
-    found = [(target, locks.contents(lock_file(context, target))) for target in targets or every_lock(context)]
+    found = [
+        (target, locks.contents(lock_file(context, target)))
+        for target in targets or every_lock(context)
+    ]
     asked = locks.Asked() if offline else _asked(context, [lock for _, lock in found])
     return [locks.verify(lock, asked, target) for target, lock in found]
 
 
 def _asked(context: Context, found: Sequence[locks.Contents]) -> locks.Asked:
     """What others say of all the files, each asked once: servers and channels, where their mirrors are."""
-    urls = {entry.url for lock in found for entry in lock.entries if entry.manager == "conda" and entry.url.count("/") > 3}
+    urls = {
+        entry.url
+        for lock in found
+        for entry in lock.entries
+        if entry.manager == "conda" and entry.url.count("/") > 3
+    }
     records, silent = conda.published(urls, context.mirrors)
     for channel, reason in silent.items():
         context.progress.say(f"{without_login(channel)} did not tell its records: {reason}")
     constrains = {url: tuple(record.get("constrains", ())) for url, record in records.items()}
     with http.Web(uv.pip_settings()) as web:
         served = _served(context, found, web)
-        return locks.Asked(served=served, constrains=constrains, metadata=_metadata(context, found, served, web))
+        return locks.Asked(
+            served=served, constrains=constrains, metadata=_metadata(context, found, served, web)
+        )
 
 
-def _served(context: Context, found: Sequence[locks.Contents], web: http.Web) -> dict[str, http.Answer]:
+def _served(
+    context: Context, found: Sequence[locks.Contents], web: http.Web
+) -> dict[str, http.Answer]:
     """Whether each file of the locks is still served, each asked once, where its mirror has it."""
     hashes = _hashes(found)
 
@@ -80,7 +98,10 @@ def _served(context: Context, found: Sequence[locks.Contents], web: http.Web) ->
 
 
 def _metadata(
-    context: Context, found: Sequence[locks.Contents], served: Mapping[str, http.Answer], web: http.Web
+    context: Context,
+    found: Sequence[locks.Contents],
+    served: Mapping[str, http.Answer],
+    web: http.Web,
 ) -> dict[str, uv.Metadata | str]:
     """What each wheel says of itself, or why that could not be had."""
     hashes = _hashes(found)
@@ -103,7 +124,9 @@ def _hashes(found: Sequence[locks.Contents]) -> dict[str, str]:
     return {entry.url: entry.sha256 for lock in found for entry in lock.entries}
 
 
-def _of_each(context: Context, title: str, urls: Sequence[str], ask: Callable[[str], T]) -> dict[str, T]:
+def _of_each(
+    context: Context, title: str, urls: Sequence[str], ask: Callable[[str], T]
+) -> dict[str, T]:
     """Every address's answer, several asked at a time."""
     answers = {}
     with context.progress.meter(title, len(urls)) as meter:
@@ -128,7 +151,9 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def export_lock(context: Context, target: str, *, kind: locks.Format, platform: str | None, licenses: bool) -> Exported:
+def export_lock(
+    context: Context, target: str, *, kind: locks.Format, platform: str | None, licenses: bool
+) -> Exported:
     """`provision lock export`: the lock's text in another format."""
     path = lock_file(context, target)
     lock = locks.contents(path)
@@ -138,14 +163,20 @@ def export_lock(context: Context, target: str, *, kind: locks.Format, platform: 
     chosen = locks.platform_of(lock, platform)
     text = locks.export(lock, name, kind, chosen, licenses=said, epoch=epoch)
     missing, notes = locks.left_out(lock, kind, chosen)
-    return Exported(text=text, left_out=tuple(f"{entry.name} {entry.version}" for entry in missing), notes=tuple(notes))
+    return Exported(
+        text=text,
+        left_out=tuple(f"{entry.name} {entry.version}" for entry in missing),
+        notes=tuple(notes),
+    )
 
 
 def _licenses(context: Context, name: str, lock: locks.Contents) -> Mapping[str, str]:
     """By address, as the packages in the lock's own prefix say; a lock holds no licenses, so without that prefix none is known."""
     prefix = prefixes.find(name, paths.prefix_path(context.where, name))
     if prefix is None or prefix.lock_sha256 != lock.sha256:
-        context.progress.say(f"licenses are not known: there is no prefix of this very lock (`provision env create {name}` makes it)")
+        context.progress.say(
+            f"licenses are not known: there is no prefix of this very lock (`provision env create {name}` makes it)"
+        )
         return {}
     said = licenses(prefix.path)
     keys = {entry.url: (entry.manager, uv.normal(entry.name)) for entry in lock.entries}

@@ -41,6 +41,8 @@ def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explana
 
         path = envs / check_name(name) / SPEC
         if not path.exists() and not options.get("torch"):
-            raise InvalidSpec(f"There is no {path}.", advice="Name another, or give --torch and --cuda.")
+            raise InvalidSpec(
+                f"There is no {path}.", advice="Name another, or give --torch and --cuda."
+            )
         wanted = request.combined(path, options, name=name)
     return why(request.checked(wanted), request.machine_for(wanted))

@@ -31,7 +31,9 @@ class Mirrored:
     dry_run: bool = False
 
 
-def preview(context: Context, targets: Sequence[str], folder: Path, *, platforms: Sequence[str], prune: bool) -> Mirrored:
+def preview(
+    context: Context, targets: Sequence[str], folder: Path, *, platforms: Sequence[str], prune: bool
+) -> Mirrored:
     """What `mirror` would fetch and remove; asks nobody."""
     wanted = _wanted(context, targets, platforms)
     missing = _missing(folder, wanted)
@@ -39,7 +41,9 @@ def preview(context: Context, targets: Sequence[str], folder: Path, *, platforms
     return _result(folder, wanted, missing, removed, dry_run=True)
 
 
-def mirror(context: Context, targets: Sequence[str], folder: Path, *, platforms: Sequence[str], prune: bool) -> Mirrored:
+def mirror(
+    context: Context, targets: Sequence[str], folder: Path, *, platforms: Sequence[str], prune: bool
+) -> Mirrored:
     """Fetch what is missing, each file under its name only when its hash is right, then write repodata, index and manifest for all that is
     there. Raises for the first file that could not be had, after the others were."""
     wanted = _wanted(context, targets, platforms)
@@ -50,7 +54,9 @@ def mirror(context: Context, targets: Sequence[str], folder: Path, *, platforms:
         failed = _fetch(context, folder, missing)
         lost = {file.path for file, _ in failed}
         there = [file for file in wanted if file.path not in lost]
-        removed = mirroring.write(folder, there, _records(context, folder, there), prune=prune and not failed)
+        removed = mirroring.write(
+            folder, there, _records(context, folder, there), prune=prune and not failed
+        )
         for path in removed:
             path.unlink()
             _remove_empty(path.parent, folder)
@@ -63,9 +69,19 @@ def _wanted(context: Context, targets: Sequence[str], platforms: Sequence[str]) 
     found = [locks.contents(lock_file(context, target)) for target in targets]
     there = {entry.platform for lock in found for entry in lock.entries}
     if unknown := sorted(set(platforms) - there):
-        raise InvalidSpec(f"None of these locks is for {', '.join(unknown)}.", advice=f"They are for {', '.join(sorted(there))}.")
-    entries = [entry for lock in found for entry in lock.entries if not platforms or entry.platform in platforms]
-    return mirroring.check_agree(mirroring.file_of(entry.manager, entry.name, entry.url, entry.sha256) for entry in entries)
+        raise InvalidSpec(
+            f"None of these locks is for {', '.join(unknown)}.",
+            advice=f"They are for {', '.join(sorted(there))}.",
+        )
+    entries = [
+        entry
+        for lock in found
+        for entry in lock.entries
+        if not platforms or entry.platform in platforms
+    ]
+    return mirroring.check_agree(
+        mirroring.file_of(entry.manager, entry.name, entry.url, entry.sha256) for entry in entries
+    )
 
 
 def _missing(folder: Path, wanted: Sequence[File]) -> list[File]:
@@ -79,7 +95,9 @@ def _missing(folder: Path, wanted: Sequence[File]) -> list[File]:
     return [file for file in wanted if file.path not in kept]
 
 
-def _fetch(context: Context, folder: Path, missing: Sequence[File]) -> list[tuple[File, ProvisionError]]:
+def _fetch(
+    context: Context, folder: Path, missing: Sequence[File]
+) -> list[tuple[File, ProvisionError]]:
     if not missing:
         return []
     context.progress.say(f"fetching {len(missing)} files into {folder}")
@@ -87,11 +105,21 @@ def _fetch(context: Context, folder: Path, missing: Sequence[File]) -> list[tupl
     wanted, failed = [], []
     for path, file in by_path.items():
         try:
-            wanted.append(http.Wanted(url=context.mirrors.real(file.url, file.sha256), sha256=file.sha256, target=path))
+            wanted.append(
+                http.Wanted(
+                    url=context.mirrors.real(file.url, file.sha256), sha256=file.sha256, target=path
+                )
+            )
         except ProvisionError as error:
             failed.append((file, error))
-    with http.Web(uv.pip_settings()) as web, context.progress.meter("fetching", len(wanted)) as meter:
-        return failed + [(by_path[one.target], error) for one, error in web.download(wanted, lambda one: meter.advance(1))]
+    with (
+        http.Web(uv.pip_settings()) as web,
+        context.progress.meter("fetching", len(wanted)) as meter,
+    ):
+        return failed + [
+            (by_path[one.target], error)
+            for one, error in web.download(wanted, lambda one: meter.advance(1))
+        ]
 
 
 def _records(context: Context, folder: Path, there: Sequence[File]) -> dict[str, conda.Row]:
@@ -117,13 +145,22 @@ def _failure(failed: Sequence[tuple[File, ProvisionError]], total: int) -> Provi
     """The first error, with how many there are; its class decides the exit code."""
     error = failed[0][1]
     if len(failed) > 1:
-        error.message = f"{len(failed)} of {total} files could not be had; the first: {error.message}"
+        error.message = (
+            f"{len(failed)} of {total} files could not be had; the first: {error.message}"
+        )
         error.details = "\n".join(other.message for _, other in failed)
     error.advice = f"{error.advice} What was fetched is kept; run the same command again.".strip()
     return error
 
 
-def _result(folder: Path, wanted: Sequence[File], missing: Sequence[File], removed: Iterable[Path], *, dry_run: bool = False) -> Mirrored:
+def _result(
+    folder: Path,
+    wanted: Sequence[File],
+    missing: Sequence[File],
+    removed: Iterable[Path],
+    *,
+    dry_run: bool = False,
+) -> Mirrored:
     sizes = [path.stat().st_size for file in wanted if (path := folder / file.path).is_file()]
     return Mirrored(
         folder=folder,

@@ -37,7 +37,9 @@ class Context:
 
     where: Folders
     progress: Progress
-    solver: conda.Solver = field(default_factory=conda.Solver)  # keeps what it reads of channels, for all that is solved
+    solver: conda.Solver = field(
+        default_factory=conda.Solver
+    )  # keeps what it reads of channels, for all that is solved
     wait: bool = True
 
     @property
@@ -102,12 +104,21 @@ class Plan:
         conda_rows: list[tuple[Manager, str]] = [("conda", text) for text in self.inputs.conda]
         pip_rows: list[tuple[Manager, str]] = [("pip", text) for text in self.inputs.pip]
         lab = self.templates.lab_file(render.ENVIRONMENT)
-        where = f"{lab.parent.name}/{lab.name}" if lab and render.ENVIRONMENT not in self.edited else render.ENVIRONMENT
+        where = (
+            f"{lab.parent.name}/{lab.name}"
+            if lab and render.ENVIRONMENT not in self.edited
+            else render.ENVIRONMENT
+        )
         return tuple(known.get(row) or _by_hand(*row, where) for row in conda_rows + pip_rows)
 
 
 def _by_hand(manager: Manager, requirement: str, where: str) -> Pin:
-    return Pin(manager=manager, requirement=requirement, reason=f"written into {where} by hand", source=where)
+    return Pin(
+        manager=manager,
+        requirement=requirement,
+        reason=f"written into {where} by hand",
+        source=where,
+    )
 
 
 def name_of(context: Context, wish: Wish) -> str:
@@ -131,7 +142,9 @@ def plan(context: Context, wish: Wish) -> Plan:
     if edited:
         _refuse_lost_options(folder, wish, resolution, edited)
     standing = {**texts, **{name: render.read(folder / name) for name in edited}}
-    inputs = locks.inputs(standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES], folder, as_of=wanted.as_of)
+    inputs = locks.inputs(
+        standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES], folder, as_of=wanted.as_of
+    )
     if edited or context.templates.lab_file(render.ENVIRONMENT):
         locks.check(inputs, folder)
     return Plan(
@@ -142,7 +155,9 @@ def plan(context: Context, wish: Wish) -> Plan:
         edited=tuple(edited),
         inputs=inputs,
         lock=lock,
-        lock_is_current=lock is not None and lock.python_from == python_from and _fits(lock, inputs),
+        lock_is_current=lock is not None
+        and lock.python_from == python_from
+        and _fits(lock, inputs),
         python_from=python_from,
         prefix_path=paths.prefix_path(context.where, wanted.name, wish.prefix),
         templates=context.templates,
@@ -167,7 +182,9 @@ def only_the_day_moved(wanted: Plan) -> bool:
     lock = wanted.lock
     if lock is None or lock.python_from != wanted.python_from or lock.as_of == wanted.inputs.as_of:
         return False
-    then = locks.inputs(wanted.inputs.environment, wanted.inputs.virtual_packages, wanted.folder, as_of=lock.as_of)
+    then = locks.inputs(
+        wanted.inputs.environment, wanted.inputs.virtual_packages, wanted.folder, as_of=lock.as_of
+    )
     return _fits(lock, then)
 
 
@@ -178,14 +195,20 @@ def _fits(lock: Lock, inputs: locks.Inputs) -> bool:
     return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
 
 
-def _refuse_lost_options(folder: Path, wish: Wish, resolution: Resolution, edited: list[str]) -> None:
+def _refuse_lost_options(
+    folder: Path, wish: Wish, resolution: Resolution, edited: list[str]
+) -> None:
     """An edited file is used as it is, so options that would change it cannot be honored; say so instead of dropping them."""
     path = folder / render.SPEC
-    given = {key: value for key, value in wish.options.items() if value not in (None, (), [], False)}
+    given = {
+        key: value for key, value in wish.options.items() if value not in (None, (), [], False)
+    }
     if not given or not path.exists():
         return
     before = request.resolved(spec.combine(spec.read(path), {}, name=folder.name)).spec
-    if dataclasses.replace(before, base=None, as_of=None) != dataclasses.replace(resolution.spec, base=None, as_of=None):
+    if dataclasses.replace(before, base=None, as_of=None) != dataclasses.replace(
+        resolution.spec, base=None, as_of=None
+    ):
         raise StaleLock(
             f"{', '.join(str(folder / name) for name in edited)} is edited by hand, so {', '.join(sorted(given))} would have no effect.",
             advice=f"Write it into the file, or undo the edit: provision render {folder.name} --force",
@@ -202,7 +225,10 @@ def _combined(context: Context, wish: Wish) -> Spec:
     path = context.where.envs / name / render.SPEC
     if not path.exists() and not wish.options.get("torch"):
         known = sorted(found.parent.name for found in context.where.envs.glob(f"*/{render.SPEC}"))
-        raise InvalidSpec(f"There is no {path}.", advice=f"Environments here: {', '.join(known) or 'none'}; or give --torch and --cuda.")
+        raise InvalidSpec(
+            f"There is no {path}.",
+            advice=f"Environments here: {', '.join(known) or 'none'}; or give --torch and --cuda.",
+        )
     return request.combined(path, wish.options, name=name)
 
 
@@ -217,7 +243,9 @@ def _named(context: Context, wish: Wish) -> str:
 
 def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[PythonSource, Spec]:
     """Decide once, and for an existing lock never again, where Python comes from; the answer is part of the lock."""
-    if wanted.python_from == "channel" or (wanted.python_from == "auto" and lock and lock.python_from == "channel"):
+    if wanted.python_from == "channel" or (
+        wanted.python_from == "auto" and lock and lock.python_from == "channel"
+    ):
         return "channel", wanted
     if wanted.python_from == "auto" and lock is None:
         resolution = request.resolved(wanted)
@@ -230,7 +258,10 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
                 f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
                 advice="Name a mirror with --mirror, or use --source wheels.",
             )
-        _warn_once(context, f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable")
+        _warn_once(
+            context,
+            f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable",
+        )
     return "host", _fits_host(wanted)
 
 

@@ -24,16 +24,28 @@ from provision.environment import kernel
 from provision.environment import prefix as prefixes
 
 
-def build_preview(context: Context, wish: Wish, outputs: Sequence[images.Output] = ()) -> list[dict[str, str]]:
+def build_preview(
+    context: Context, wish: Wish, outputs: Sequence[images.Output] = ()
+) -> list[dict[str, str]]:
     """Stage by stage, what `build` would do now. Raises what `build` would raise before its first change."""
     wanted = lockable(plan(context, wish), wish)
     check_place(wanted)
     if wish.kernel:
         kernel.check_name(wanted.name)
-    steps = [{"stage": "render", "would": _render(wanted)}, {"stage": "lock", "would": _lock(wanted, wish)}]
+    steps = [
+        {"stage": "render", "would": _render(wanted)},
+        {"stage": "lock", "would": _lock(wanted, wish)},
+    ]
     steps.append({"stage": "prefix", "would": _prefix(wanted, wish)})
     steps.append({"stage": "image", "would": _image(wanted, wish, outputs)})
-    steps.append({"stage": "smoke", "would": "test the prefix, and the image if there is one" if wish.smoke else "skip (--no-smoke)"})
+    steps.append(
+        {
+            "stage": "smoke",
+            "would": "test the prefix, and the image if there is one"
+            if wish.smoke
+            else "skip (--no-smoke)",
+        }
+    )
     steps.append({"stage": "kernel", "would": _kernel(wanted, wish)})
     return steps
 
@@ -42,7 +54,11 @@ def _render(wanted: Plan) -> str:
     if wanted.edited:
         return f"use {edited_files(wanted)} as edited by hand"
     files = render.pending(wanted.folder, wanted.texts)
-    return f"write {', '.join(files)} in {wanted.folder}" if files else "nothing: all files are as rendered"
+    return (
+        f"write {', '.join(files)} in {wanted.folder}"
+        if files
+        else "nothing: all files are as rendered"
+    )
 
 
 def _lock(wanted: Plan, wish: Wish) -> str:
@@ -54,7 +70,12 @@ def _lock(wanted: Plan, wish: Wish) -> str:
 
 def _prefix(wanted: Plan, wish: Wish) -> str:
     found = prefixes.find(wanted.name, wanted.prefix_path)
-    if wanted.lock is not None and wanted.lock_is_current and not wish.relock and prefixes.is_current(found, wanted.lock):
+    if (
+        wanted.lock is not None
+        and wanted.lock_is_current
+        and not wish.relock
+        and prefixes.is_current(found, wanted.lock)
+    ):
         return f"nothing: {wanted.prefix_path} is as locked"
     return f"{'replace' if found else 'make'} {wanted.prefix_path}"
 
@@ -91,15 +112,24 @@ def render_preview(context: Context, wish: Wish) -> tuple[Plan, list[str]]:
         dockerfile = dockerfile_texts(wanted, wanted.lock)
         texts |= dockerfile if wish.force or not render.edited(wanted.folder, dockerfile) else {}
     lost = render.edited(wanted.folder, texts)
-    return wanted, [f"{name} (undoing an edit by hand)" if name in lost else name for name in render.pending(wanted.folder, texts)]
+    return wanted, [
+        f"{name} (undoing an edit by hand)" if name in lost else name
+        for name in render.pending(wanted.folder, texts)
+    ]
 
 
 def lock_preview(context: Context, wish: Wish) -> tuple[LockedPackage, ...]:
     """The packages that `lock` would write now. A local channel that it would need is made in a folder that goes away."""
     wanted = lockable(plan(context, wish), wish)
     if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
-        return tuple(package for seen in locks.read_all(wanted.lock.path) for package in seen.packages)
+        return tuple(
+            package for seen in locks.read_all(wanted.lock.path) for package in seen.packages
+        )
     with scratch("preview") as folder:
-        elsewhere = dataclasses.replace(context, where=dataclasses.replace(context.where, data=folder))
-        channels = context.where.channels if context.where.channels.exists() else elsewhere.where.channels
+        elsewhere = dataclasses.replace(
+            context, where=dataclasses.replace(context.where, data=folder)
+        )
+        channels = (
+            context.where.channels if context.where.channels.exists() else elsewhere.where.channels
+        )
         return solve(elsewhere, wanted, wish, channels)

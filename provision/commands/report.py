@@ -26,7 +26,9 @@ def _evidence_of(envs: Path, target: str) -> Path:
     if named.is_file():
         return named
     if given.is_dir():
-        return next((given / name for name in (passport.FILE, ALONE) if (given / name).is_file()), given)
+        return next(
+            (given / name for name in (passport.FILE, ALONE) if (given / name).is_file()), given
+        )
     if given.exists():
         return given
     made = ", ".join(sorted(path.parent.name for path in envs.glob(f"*/{passport.FILE}"))) or "none"
@@ -46,5 +48,8 @@ def write(path: Path, text: str, *, force: bool) -> None:
     if path.is_dir():
         raise InvalidSpec(f"{path} is a folder.", advice="Name a file, such as report.html.")
     if path.exists() and not force and not render.is_report(path):
-        raise StaleLock(f"{path} is not a page that provision made.", advice="Name another file with --output, or replace it with --force.")
+        raise StaleLock(
+            f"{path} is not a page that provision made.",
+            advice="Name another file with --output, or replace it with --force.",
+        )
     write_whole(path, text)

@@ -76,7 +76,9 @@ def check(request: Request) -> None:
             options.curves(request.expect)
         left_out = options.skipped(request.only, request.skip)
         faults = [options.parse_fault(text) for text in request.inject]
-        options.refuse_what_proves_nothing(left_out, faults, baseline_wanted=request.baseline is not None)
+        options.refuse_what_proves_nothing(
+            left_out, faults, baseline_wanted=request.baseline is not None
+        )
         if request.ranks is not None:
             options.refuse_faults_of_nobody(faults, request.ranks)
     except options.UsageError as error:
@@ -88,12 +90,24 @@ def check_baseline(path: Path) -> None:
     try:
         baseline.load(path)
     except baseline.BaselineUnreadable as error:
-        raise InvalidSpec(f"--baseline compare: {error}.", advice="`--baseline save`, on a day when all is well, replaces it.") from error
+        raise InvalidSpec(
+            f"--baseline compare: {error}.",
+            advice="`--baseline save`, on a day when all is well, replaces it.",
+        ) from error
 
 
 def arguments(resolution: Resolution, request: Request) -> list[str]:
     """The test's own options: what to do, and what the lock promised of this environment. Without files: see `in_prefix`."""
-    argv = ["--backend", request.backend, "--device", request.device, "--timeout", f"{request.timeout_s:g}", "--profile", request.profile]
+    argv = [
+        "--backend",
+        request.backend,
+        "--device",
+        request.device,
+        "--timeout",
+        f"{request.timeout_s:g}",
+        "--profile",
+        request.profile,
+    ]
     argv += ["--ranks", str(request.ranks)] if request.ranks else []
     argv += ["--expect-torch", resolution.local_version, "--expect-cuda", resolution.cuda or "none"]
     argv += ["--expect-nccl", resolution.nccl] if resolution.nccl else []
@@ -102,10 +116,24 @@ def arguments(resolution: Resolution, request: Request) -> list[str]:
     return argv + [word for flag, values in many for value in values for word in (flag, value)]
 
 
-def in_prefix(prefix: Prefix, resolution: Resolution, request: Request, env: Mapping[str, str], out: Path, kept: Path) -> SmokeResult:
+def in_prefix(
+    prefix: Prefix,
+    resolution: Resolution,
+    request: Request,
+    env: Mapping[str, str],
+    out: Path,
+    kept: Path,
+) -> SmokeResult:
     """Run the smoke test in a prefix. env: the prefix's activation. out: folder for what it leaves; an earlier report there goes. kept: the
     file of the baseline."""
-    command = [str(prefix.python), str(INSIDE), "smoke", "--out", str(out), *arguments(resolution, request)]
+    command = [
+        str(prefix.python),
+        str(INSIDE),
+        "smoke",
+        "--out",
+        str(out),
+        *arguments(resolution, request),
+    ]
     command += ["--checkpoint-dir", str(request.folder.absolute())] if request.folder else []
     command += ["--expect", str(request.expect.absolute())] if request.expect else []
     command += ["--baseline", f"{request.baseline}={kept}"] if request.baseline else []
@@ -130,7 +158,9 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
     except (OSError, TypeError, ValueError, RecursionError) as error:
         refusal = output.rpartition("error: ")[2].strip() if status == USAGE else ""
         if refusal:
-            raise InvalidSpec(f"The smoke test in the {where} refused: {refusal}.", details=output) from error
+            raise InvalidSpec(
+                f"The smoke test in the {where} refused: {refusal}.", details=output
+            ) from error
         tail = " ".join(output.split())[-600:]
         raise CheckFailed(
             f"The smoke test in the {where} ended with status {status} and left no report: {tail or 'it printed nothing'}.",
@@ -144,7 +174,9 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
         verdict = reports.UNKNOWN
     if reports.succeeded(verdict) and status != 0:
         verdict = reports.UNKNOWN
-    return SmokeResult(where=where, verdict=cast("Verdict", verdict), report=document, evidence=folder)
+    return SmokeResult(
+        where=where, verdict=cast("Verdict", verdict), report=document, evidence=folder
+    )
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -174,7 +206,11 @@ def failures(results: Sequence[SmokeResult]) -> list[str]:
     """One sentence for each phase that did not pass, and for each result that is not success."""
     said = []
     for result in results:
-        bad = [phase for phase in result.report.get("phases", []) if phase.get("verdict") in ("fail", "unknown")]
+        bad = [
+            phase
+            for phase in result.report.get("phases", [])
+            if phase.get("verdict") in ("fail", "unknown")
+        ]
         said += [f"{result.where}: {_in_words(phase)}" for phase in bad]
         if not bad and result.verdict not in ("pass", "warn"):
             said.append(f"{result.where}: the verdict is {result.verdict}")
@@ -192,12 +228,23 @@ def _believed(result: SmokeResult) -> dict[str, Any]:
     if report["verdict"] == result.verdict:
         return report
     doubt = f"the report says {report['verdict']}, but the test did not end so"
-    case = {"name": DOUBT, "verdict": "unknown", "duration_s": 0.0, "message": doubt, "data": {}, "findings": []}
+    case = {
+        "name": DOUBT,
+        "verdict": "unknown",
+        "duration_s": 0.0,
+        "message": doubt,
+        "data": {},
+        "findings": [],
+    }
     return {**report, "phases": [*report["phases"], case]}
 
 
 def _in_words(phase: Mapping[str, Any]) -> str:
-    found = [finding for finding in phase.get("findings", []) if finding.get("verdict") in ("fail", "unknown")]
+    found = [
+        finding
+        for finding in phase.get("findings", [])
+        if finding.get("verdict") in ("fail", "unknown")
+    ]
     ids = ", ".join(dict.fromkeys(finding["id"] for finding in found))
     advice = " ".join(dict.fromkeys(finding["advice"] for finding in found))
     return f"{phase['name']}: {phase.get('message', '')}" + (f" ({ids}). {advice}" if found else "")

@@ -85,8 +85,13 @@ class ToolFailed(ProvisionError):
 
     def __init__(self, command: list[str], status: int, tail: str, *, advice: str = "") -> None:
         shown = " ".join(command[:4]) + (" ..." if len(command) > 4 else "")
-        reason = next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), "it printed nothing")
-        super().__init__(f"`{shown}` ended with status {status}: {reason}", advice=advice, details=tail)
+        reason = next(
+            (line.strip() for line in reversed(tail.splitlines()) if line.strip()),
+            "it printed nothing",
+        )
+        super().__init__(
+            f"`{shown}` ended with status {status}: {reason}", advice=advice, details=tail
+        )
         self.command = command
         self.status = status
         self.tail = tail
@@ -120,5 +125,8 @@ def from_system(error: OSError) -> ProvisionError:
     """A system error in our terms: which file, the system's reason, and what to do."""
     shown = f"{error.filename or 'a file'}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(f"The disk is full ({shown}).", advice="Free space and run the same command again; nothing was changed.")
+        return NoSpace(
+            f"The disk is full ({shown}).",
+            advice="Free space and run the same command again; nothing was changed.",
+        )
     return SystemRefused(f"The system refused {shown}.", advice="--debug shows where.")

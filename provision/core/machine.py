@@ -22,7 +22,9 @@ def this_machine() -> Machine:
     why = ""
     for fields in FIELDS:
         try:
-            answer = process.run([*ASK, f"--query-gpu={fields}"], timeout_s=ANSWER_TIMEOUT_S, check=False)
+            answer = process.run(
+                [*ASK, f"--query-gpu={fields}"], timeout_s=ANSWER_TIMEOUT_S, check=False
+            )
         except ToolMissing:
             return Machine(why="there is no nvidia-smi on this machine")
         except TimedOut:
@@ -36,7 +38,9 @@ def this_machine() -> Machine:
 
 def parse(answer: str) -> Machine:
     """A machine from nvidia-smi's rows: driver, compute capability if it was asked for and is known, name."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.strip()]
+    rows = [
+        [cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.strip()
+    ]
     whole = [row for row in rows if len(row) >= 2 and re.fullmatch(r"\d+(\.\d+){1,2}", row[0])]
     if not whole:
         said = " ".join(answer.split()) or "nothing"

@@ -69,7 +69,11 @@ class Mirrors:
     """Every mirror of this run. What names and folders stand for is asked at first use: most verbs never need it."""
 
     def __init__(
-        self, wanted: Iterable[Asked] = (), *, channel_url: Callable[[str], str] = str, manifest: Callable[[str], str] = str
+        self,
+        wanted: Iterable[Asked] = (),
+        *,
+        channel_url: Callable[[str], str] = str,
+        manifest: Callable[[str], str] = str,
     ) -> None:
         """channel_url: the canonical address of a channel's name (of `*`: what all names are looked up under).
         manifest: the text of the manifest of the folder with this address."""
@@ -100,7 +104,9 @@ class Mirrors:
         """From where to fetch what a lock names by `url`. Raises Unreachable if folders stand for everything and do not hold it."""
         if not self._wanted:
             return url
-        if (wheel := self._known.by_canonical.get(url) or self._known.by_hash.get(sha256)) is not None:
+        if (
+            wheel := self._known.by_canonical.get(url) or self._known.by_hash.get(sha256)
+        ) is not None:
             return wheel.url
         pairs = [pair for pair in self._known.pairs if url.startswith(pair.canonical)]
         if pairs:
@@ -120,7 +126,9 @@ class Mirrors:
         if (wheel := self._known.by_hash.get(sha256)) is not None:
             return wheel.canonical
         places = {without_login(pair.url): pair.canonical for pair in self._known.pairs}
-        plain = without_login(url)  # uv leaves a login out of what an index told it, rattler does not
+        plain = without_login(
+            url
+        )  # uv leaves a login out of what an index told it, rattler does not
         if not (fitting := [place for place in places if plain.startswith(place)]):
             return url
         best = max(fitting, key=len)
@@ -162,7 +170,10 @@ def _folder_url(text: str, where: Path) -> str:
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", text):
         scheme, host, path, *_ = urlsplit(text)
         if scheme.lower() not in SCHEMES or not (host or (scheme.lower() == "file" and path)):
-            raise InvalidSpec(f"`{without_login(text)}` is not an address of a mirror.", advice=f"Known: {', '.join(SCHEMES)}, or a path.")
+            raise InvalidSpec(
+                f"`{without_login(text)}` is not an address of a mirror.",
+                advice=f"Known: {', '.join(SCHEMES)}, or a path.",
+            )
         return text.rstrip("/") + "/"
     if not text:
         raise InvalidSpec("A mirror has no address.", advice=_SYNTAX)
@@ -206,8 +217,13 @@ def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWh
     try:
         content = json.loads(text)
         if content["schema"] != 1:
-            raise IntegrityError(f"{without_login(folder)}{MANIFEST} is of schema {content['schema']}; this reads schema 1.")
-        pairs = [Mirror(canonical=name, url=_inside(folder, path)) for name, path in content["channels"].items()]
+            raise IntegrityError(
+                f"{without_login(folder)}{MANIFEST} is of schema {content['schema']}; this reads schema 1."
+            )
+        pairs = [
+            Mirror(canonical=name, url=_inside(folder, path))
+            for name, path in content["channels"].items()
+        ]
         wheels = [
             MirroredWheel(sha256=sha256, canonical=row["url"], url=_inside(folder, row["path"]))
             for sha256, row in content["wheels"].items()

@@ -63,8 +63,12 @@ def folders(envs: Path | None = None) -> Folders:
     import platformdirs
 
     return Folders(
-        data=Path(os.environ.get("PROVISION_DATA") or platformdirs.user_data_path("provision")).absolute(),
-        cache=Path(os.environ.get("PROVISION_CACHE") or platformdirs.user_cache_path("provision")).absolute(),
+        data=Path(
+            os.environ.get("PROVISION_DATA") or platformdirs.user_data_path("provision")
+        ).absolute(),
+        cache=Path(
+            os.environ.get("PROVISION_CACHE") or platformdirs.user_cache_path("provision")
+        ).absolute(),
         envs=Path(envs or os.environ.get("PROVISION_ENVS") or "envs").absolute(),
         templates=Path("templates").absolute(),
     )
@@ -86,12 +90,16 @@ def held(where: Folders, name: str, progress: Progress, *, wait: bool = True) ->
         except BlockingIOError:
             holder = _holder(os.fstat(descriptor).st_ino)
             if not wait:
-                raise Taken(f"{name} is being worked on by {holder}.", advice="Wait for it, or leave out --no-wait.") from None
+                raise Taken(
+                    f"{name} is being worked on by {holder}.",
+                    advice="Wait for it, or leave out --no-wait.",
+                ) from None
             progress.say(f"waiting for {holder}, which works on {name}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
             raise SystemRefused(
-                f"The disk of {where.data} cannot lock files: {error.strerror}.", advice="Set PROVISION_DATA to a folder on another disk."
+                f"The disk of {where.data} cannot lock files: {error.strerror}.",
+                advice="Set PROVISION_DATA to a folder on another disk.",
             ) from error
         yield
     finally:
@@ -110,7 +118,11 @@ def _holder(inode: int) -> str:
     """Who has the lock on this file, from the kernel's list: `1: FLOCK  ADVISORY  WRITE <pid> <major>:<minor>:<inode> 0 EOF`."""
     try:
         rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-        pid = next(row[4] for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5].endswith(f":{inode}"))
+        pid = next(
+            row[4]
+            for row in rows
+            if len(row) > 5 and row[1] == "FLOCK" and row[5].endswith(f":{inode}")
+        )
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except (OSError, StopIteration):
         return "another process"
@@ -151,7 +163,9 @@ def sweep_until_quiet(path: Path, *, quiet_s: float, patience_s: float) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Put a whole file in place, or leave the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as file:
         try:
             file.write(text)
             file.flush()
@@ -192,7 +206,11 @@ def forget(where: Folders, name: str) -> None:
 
 def known_prefixes(where: Folders) -> dict[str, Path]:
     """Every prefix of this user by name, where it was last made."""
-    usual = {path.name: path for path in sorted(where.prefixes.glob("*")) if path.is_dir() and not path.name.startswith(".")}
+    usual = {
+        path.name: path
+        for path in sorted(where.prefixes.glob("*"))
+        if path.is_dir() and not path.name.startswith(".")
+    }
     return usual | {name: Path(places[-1]) for name, places in _elsewhere(where).items()}
 
 
@@ -200,7 +218,10 @@ def _note(where: Folders, name: str, places: list[str]) -> None:
     where.data.mkdir(parents=True, exist_ok=True)
     with _exclusive(where.data / "elsewhere.lock"):
         known = {key: value for key, value in _elsewhere(where).items() if key != name}
-        write_whole(where.data / "elsewhere.json", json.dumps(known | ({name: places} if places else {}), indent=1) + "\n")
+        write_whole(
+            where.data / "elsewhere.json",
+            json.dumps(known | ({name: places} if places else {}), indent=1) + "\n",
+        )
 
 
 @contextlib.contextmanager
@@ -220,4 +241,8 @@ def _elsewhere(where: Folders) -> dict[str, list[str]]:
     except (OSError, ValueError):
         return {}
     rows = known.items() if isinstance(known, dict) else ()
-    return {name: [place for place in places if isinstance(place, str)] for name, places in rows if isinstance(places, list) and places}
+    return {
+        name: [place for place in places if isinstance(place, str)]
+        for name, places in rows
+        if isinstance(places, list) and places
+    }

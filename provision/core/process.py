@@ -28,7 +28,15 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 # Variables that make a child look outside the environment it belongs to.
-FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
+FOREIGN = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+)
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -49,7 +57,9 @@ def replace(command: Sequence[str], extra: Mapping[str, str] | None = None) -> N
         os.execvpe(command[0], list(command), {**os.environ, **(extra or {})})
     except FileNotFoundError as error:
         shown = shlex.join(command)
-        raise ToolMissing(f"There is no `{command[0]}` on PATH.", advice=f"Install it, or run elsewhere: {shown}") from error
+        raise ToolMissing(
+            f"There is no `{command[0]}` on PATH.", advice=f"Install it, or run elsewhere: {shown}"
+        ) from error
 
 
 def end_running() -> None:
@@ -98,7 +108,9 @@ def run(
         try:
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise TimedOut(f"`{' '.join(argv[:4])}` did not end within {timeout_s:.0f} s and was stopped.") from error
+            raise TimedOut(
+                f"`{' '.join(argv[:4])}` did not end within {timeout_s:.0f} s and was stopped."
+            ) from error
         finally:
             _running.discard(child)
             end_group(child)
@@ -119,7 +131,9 @@ class _Terminal:
     def __init__(self) -> None:
         self._ours, self.child_end = pty.openpty()
         with contextlib.suppress(OSError):  # our own may not know its size
-            fcntl.ioctl(self.child_end, termios.TIOCSWINSZ, fcntl.ioctl(2, termios.TIOCGWINSZ, b"\0" * 8))
+            fcntl.ioctl(
+                self.child_end, termios.TIOCSWINSZ, fcntl.ioctl(2, termios.TIOCGWINSZ, b"\0" * 8)
+            )
         self._kept = b""
         self._reader = threading.Thread(target=self._pass_on, daemon=True)
 
@@ -145,7 +159,9 @@ class _Terminal:
 
     def text(self) -> str:
         """What was written, without what moves the cursor or sets colors."""
-        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07", "", self._kept.decode(errors="replace"))
+        plain = re.sub(
+            r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07", "", self._kept.decode(errors="replace")
+        )
         return plain.replace("\r\n", "\n").replace("\r", "\n")
 
 

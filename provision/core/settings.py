@@ -18,7 +18,9 @@ CHANNEL_ALIAS = "PROVISION_CHANNEL_ALIAS"
 KEYS = ("mirrors",)
 
 
-def mirrors(options: Sequence[str], alias: str | None, environ: Mapping[str, str]) -> tuple[Asked, ...]:
+def mirrors(
+    options: Sequence[str], alias: str | None, environ: Mapping[str, str]
+) -> tuple[Asked, ...]:
     """What was asked for on the command line, else by variables, else in the user's file, else in the site's."""
     here = Path.cwd()
     given = [asked(text, here) for text in options] + ([_alias(alias, here)] if alias else [])
@@ -32,7 +34,10 @@ def _alias(text: str, here: Path) -> Asked:
     """A mirror of all channel names. It is a URL, seldom a folder: one that is not there is a slip of the pen, not an outage."""
     found = asked(f"{ALIAS}={text}", here)
     if "://" not in text and not path_of(found.url).is_dir():
-        raise InvalidSpec(f"{path_of(found.url)} is not there.", advice="A channel alias is a URL (https://…), or a folder of channels.")
+        raise InvalidSpec(
+            f"{path_of(found.url)} is not there.",
+            advice="A channel alias is a URL (https://…), or a folder of channels.",
+        )
     return found
 
 
@@ -45,7 +50,10 @@ def files(environ: Mapping[str, str]) -> tuple[Path, ...]:
         if not path.is_file():
             raise InvalidSpec(f"{path}, which {CONFIG} names, is not there.")
         return (path,)
-    usual = (platformdirs.user_config_path("provision") / FILE, platformdirs.site_config_path("provision") / FILE)
+    usual = (
+        platformdirs.user_config_path("provision") / FILE,
+        platformdirs.site_config_path("provision") / FILE,
+    )
     return tuple(path for path in usual if path.is_file())
 
 
@@ -56,10 +64,15 @@ def _in_file(path: Path) -> list[Asked]:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, *NOT_YAML) as error:
         raise InvalidSpec(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
-    if not isinstance(content, dict) or (unknown := sorted(str(key) for key in content if key not in KEYS)):
+    if not isinstance(content, dict) or (
+        unknown := sorted(str(key) for key in content if key not in KEYS)
+    ):
         said = f"says {', '.join(unknown)}" if isinstance(content, dict) else "is not a mapping"
         raise InvalidSpec(f"{path} {said}.", advice=f"It may say: {', '.join(KEYS)}.")
     rows = content.get("mirrors") or []
     if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
-        raise InvalidSpec(f"{path}: `mirrors` is not a list of what --mirror takes.", advice="Write `- NAME_OR_URL=URL` or `- DIR`.")
+        raise InvalidSpec(
+            f"{path}: `mirrors` is not a list of what --mirror takes.",
+            advice="Write `- NAME_OR_URL=URL` or `- DIR`.",
+        )
     return [asked(row, path.parent) for row in rows]

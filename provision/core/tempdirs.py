@@ -32,7 +32,9 @@ def scratch(what_for: str) -> Iterator[Path]:
 
 def sweep() -> list[Path]:
     """Remove the folders that nobody holds any more; those of other users, and what cannot be removed, are left."""
-    return [path for path in sorted(Path(tempfile.gettempdir()).glob(f"{BEGINS}*.*")) if _is_swept(path)]
+    return [
+        path for path in sorted(Path(tempfile.gettempdir()).glob(f"{BEGINS}*.*")) if _is_swept(path)
+    ]
 
 
 def _is_swept(path: Path) -> bool:
@@ -65,7 +67,9 @@ def _held_folder(what_for: str) -> tuple[Path, int]:
         except BlockingIOError:
             os.close(descriptor)
             continue
-        except OSError:  # a file system without locks: nobody can hold anything there, and nobody sweeps
+        except (
+            OSError
+        ):  # a file system without locks: nobody can hold anything there, and nobody sweeps
             return path, descriptor
         if path.exists():
             return path, descriptor

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 BuildSource = Literal["wheels", "pytorch", "conda-forge"]
-Source = Literal["auto", "wheels", "pytorch", "conda-forge"]  # as asked for; auto becomes one of the others
+Source = Literal[
+    "auto", "wheels", "pytorch", "conda-forge"
+]  # as asked for; auto becomes one of the others
 PythonFrom = Literal["auto", "channel", "host"]
 Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
@@ -29,7 +31,9 @@ class Spec:
 
     name: str
     torch: str  # 2, 2.3, 2.3.1, a PEP 440 range such as >=2.3,<2.6, or latest
-    cuda: str | None  # 12.1, 12, or auto (the newest that `driver` and `gpu` can run); None: a CPU build, asked for as such
+    cuda: (
+        str | None
+    )  # 12.1, 12, or auto (the newest that `driver` and `gpu` can run); None: a CPU build, asked for as such
     python: str | None = None
     nccl: str | None = None
     cudnn: str | None = None
@@ -37,8 +41,12 @@ class Spec:
     driver: str | None = None  # the oldest NVIDIA driver it must run on
     glibc: str | None = None  # the oldest glibc it must run on
     platforms: tuple[Platform, ...] = (PLATFORM,)
-    infiniband: bool = False  # several hosts over InfiniBand or RoCE: user-space RDMA libraries come along
-    as_of: str | None = None  # YYYY-MM-DD: records and wheels newer than the end of that day (UTC) are invisible to the solvers
+    infiniband: bool = (
+        False  # several hosts over InfiniBand or RoCE: user-space RDMA libraries come along
+    )
+    as_of: str | None = (
+        None  # YYYY-MM-DD: records and wheels newer than the end of that day (UTC) are invisible to the solvers
+    )
     source: Source = "auto"
     channels: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
@@ -100,7 +108,9 @@ class Resolution:
     virtual_packages: tuple[tuple[str, str], ...]  # the same on every platform
     choices: tuple[Choice, ...]
     platforms: tuple[Platform, ...] = (PLATFORM,)
-    warnings: tuple[Choice, ...] = ()  # pitfalls that hold for this combination and that no pin can avoid
+    warnings: tuple[
+        Choice, ...
+    ] = ()  # pitfalls that hold for this combination and that no pin can avoid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +148,9 @@ class Lock:
     platforms: tuple[Platform, ...] = (PLATFORM,)  # all that the file locks
     channels: tuple[str, ...] = ()  # as the file declares them
     as_of: str | None = None  # YYYY-MM-DD: what was published later was invisible to the solvers
-    solver: str | None = None  # the executable that solved its conda part, if it was not the one built in
+    solver: str | None = (
+        None  # the executable that solved its conda part, if it was not the one built in
+    )
 
     def find(self, name: str) -> LockedPackage | None:
         return next((package for package in self.packages if package.name == name), None)
@@ -237,7 +249,9 @@ class Outcome:
     """What became of one environment of many."""
 
     name: str
-    status: Literal["made", "kept", "solved", "pending", "current", "differs", "failed"]  # solved, pending: with --dry-run
+    status: Literal[
+        "made", "kept", "solved", "pending", "current", "differs", "failed"
+    ]  # solved, pending: with --dry-run
     detail: str
     seconds: float = 0.0
     exit_code: int = 0  # what the verb would have ended with for this environment alone

@@ -44,7 +44,10 @@ def kernel_json(prefix: Prefix, shown: str) -> dict[str, Any]:
         "display_name": shown,
         "language": "python",
         "env": activation(prefix),
-        "metadata": {"debugger": True, OWNER: {"name": prefix.name, "lock_sha256": prefix.lock_sha256}},
+        "metadata": {
+            "debugger": True,
+            OWNER: {"name": prefix.name, "lock_sha256": prefix.lock_sha256},
+        },
     }
 
 
@@ -81,14 +84,24 @@ def check_name(name: str) -> None:
 
 def _is_taken(folder: Path) -> bool:
     """Whether there is more than what a killed `add` may have left: a folder without a file that Jupyter would look at."""
-    return folder.exists() and (not folder.is_dir() or any(not path.name.startswith(".") for path in folder.iterdir()))
+    return folder.exists() and (
+        not folder.is_dir() or any(not path.name.startswith(".") for path in folder.iterdir())
+    )
 
 
 def _is_ours(spec: dict[str, Any] | None) -> bool:
     """Whether this is a whole kernel.json of ours; anything else in Jupyter's folder is somebody's and left alone."""
-    if spec is None or not isinstance(spec.get("metadata"), dict) or not isinstance(spec["metadata"].get(OWNER), dict):
+    if (
+        spec is None
+        or not isinstance(spec.get("metadata"), dict)
+        or not isinstance(spec["metadata"].get(OWNER), dict)
+    ):
         return False
-    return isinstance(spec.get("display_name"), str) and isinstance(spec.get("env"), dict) and "CONDA_PREFIX" in spec["env"]
+    return (
+        isinstance(spec.get("display_name"), str)
+        and isinstance(spec.get("env"), dict)
+        and "CONDA_PREFIX" in spec["env"]
+    )
 
 
 def add(prefix: Prefix, shown: str) -> Kernel:
@@ -104,7 +117,12 @@ def installed() -> list[Kernel]:
     folder = Path(_manager().user_kernel_dir)
     found = ((path, _read(path)) for path in sorted(folder.glob("*")) if path.is_dir())
     return [
-        Kernel(name=path.name, display_name=spec["display_name"], path=path, prefix=Path(spec["env"]["CONDA_PREFIX"]))
+        Kernel(
+            name=path.name,
+            display_name=spec["display_name"],
+            path=path,
+            prefix=Path(spec["env"]["CONDA_PREFIX"]),
+        )
         for path, spec in found
         if spec is not None and _is_ours(spec)
     ]
@@ -115,7 +133,10 @@ def find(name: str) -> Kernel:
     ours = {kernel.name: kernel for kernel in installed()}
     if name not in ours:
         listed = ", ".join(ours) or "none"
-        raise Taken(f"There is no Jupyter kernel `{name}` of provision's.", advice=f"Kernels of provision: {listed}.")
+        raise Taken(
+            f"There is no Jupyter kernel `{name}` of provision's.",
+            advice=f"Kernels of provision: {listed}.",
+        )
     return ours[name]
 
 
@@ -128,7 +149,9 @@ def remove(name: str) -> Path:
 
 def remove_of(prefix: Prefix) -> bool:
     """Remove the kernel of this prefix, if there is one: without its launcher it would not start."""
-    stale = any(kernel.name == prefix.name and kernel.prefix == prefix.path for kernel in installed())
+    stale = any(
+        kernel.name == prefix.name and kernel.prefix == prefix.path for kernel in installed()
+    )
     if stale:
         remove(prefix.name)
     return stale

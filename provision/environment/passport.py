@@ -23,20 +23,33 @@ SMOKE_SCHEMA = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any]:
+def compose(
+    result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """The passport of a build. What an earlier run on the very same lock made or measured stays where this run skipped it."""
     resolution, lock = result.resolution, result.lock
     kept = previous if previous and previous["lock"]["sha256"] == lock.sha256 else {}
     image = _image(result) or kept.get("image")
-    smoke = {**kept.get("smoke", {}), **{found.where: _evidence(found, image) for found in result.smoke}}
+    smoke = {
+        **kept.get("smoke", {}),
+        **{found.where: _evidence(found, image) for found in result.smoke},
+    }
     return {
         "schema": SCHEMA,
         "name": result.name,
         "made_by": f"provision {__version__}",
         "request": dict(asked),
-        "reasons": [_fields(choice, "what", "value", "reason", "source") for choice in resolution.choices],
-        "warnings": [_fields(choice, "what", "value", "reason", "source") for choice in resolution.warnings],
-        "pins": [_fields(pin, "manager", "requirement", "reason", "source") | {"locked": locked(pin, lock)} for pin in result.pins],
+        "reasons": [
+            _fields(choice, "what", "value", "reason", "source") for choice in resolution.choices
+        ],
+        "warnings": [
+            _fields(choice, "what", "value", "reason", "source") for choice in resolution.warnings
+        ],
+        "pins": [
+            _fields(pin, "manager", "requirement", "reason", "source")
+            | {"locked": locked(pin, lock)}
+            for pin in result.pins
+        ],
         "lock": {
             "sha256": lock.sha256,
             "content_hash": lock.content_hash,
@@ -44,10 +57,23 @@ def compose(result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str
             "python_from": lock.python_from,
             "portable": lock.portable,
         },
-        "environment": _fields(resolution, "torch", "local_version", "source", "cuda", "nccl", "cudnn", "python", "glibc", "driver_floor"),
+        "environment": _fields(
+            resolution,
+            "torch",
+            "local_version",
+            "source",
+            "cuda",
+            "nccl",
+            "cudnn",
+            "python",
+            "glibc",
+            "driver_floor",
+        ),
         "prefix": {"path": str(result.prefix.path), "lock_sha256": result.prefix.lock_sha256},
         "image": image,
-        "kernel": {"name": result.kernel.name, "path": str(result.kernel.path)} if result.kernel else kept.get("kernel"),
+        "kernel": {"name": result.kernel.name, "path": str(result.kernel.path)}
+        if result.kernel
+        else kept.get("kernel"),
         "smoke": smoke,
     }
 
@@ -56,7 +82,9 @@ def locked(pin: Pin, lock: Lock) -> str | None:
     """The version that the lock holds of a pin's package: `numpy` says nothing of it."""
     found = NAME.match(pin.requirement.rpartition("::")[2])
     wanted = _spelled(found[0]) if found else ""
-    return next((package.version for package in lock.packages if _spelled(package.name) == wanted), None)
+    return next(
+        (package.version for package in lock.packages if _spelled(package.name) == wanted), None
+    )
 
 
 def _spelled(name: str) -> str:
@@ -72,7 +100,9 @@ def _image(result: BuildResult) -> dict[str, Any] | None:
     image = result.image
     if image is None:
         return None
-    return _fields(image, "reference", "manifest_digest", "image_id", "base", "base_digest", "lock_sha256") | {
+    return _fields(
+        image, "reference", "manifest_digest", "image_id", "base", "base_digest", "lock_sha256"
+    ) | {
         "layout": str(image.layout),
         "layers": [_fields(layer, "group", "digest", "size") for layer in image.layers],
     }
@@ -86,7 +116,10 @@ def _evidence(found: SmokeResult, image: Mapping[str, Any] | None) -> dict[str, 
 
 def with_smoke(passport: Mapping[str, Any], results: Sequence[SmokeResult]) -> dict[str, Any]:
     """The passport with newer verdicts; those of places not tested now stay."""
-    verdicts = {**(passport.get("smoke") or {}), **{found.where: _evidence(found, passport["image"]) for found in results}}
+    verdicts = {
+        **(passport.get("smoke") or {}),
+        **{found.where: _evidence(found, passport["image"]) for found in results},
+    }
     return {**passport, "smoke": verdicts, "written_at": _now()}
 
 
@@ -112,16 +145,31 @@ def evidence_of(passport: Mapping[str, Any], image: Image) -> list[Evidence]:
     if passport["lock"]["sha256"] != image.lock_sha256:
         return []
     known = passport["smoke"].items()
-    return [_attached(place, found, image) for place, found in known if place != "image" or found.get("image_id") == image.image_id]
+    return [
+        _attached(place, found, image)
+        for place, found in known
+        if place != "image" or found.get("image_id") == image.image_id
+    ]
 
 
 def _attached(place: str, found: Mapping[str, Any], image: Image) -> Evidence:
-    document = {"schema": SMOKE_SCHEMA, "place": place, "image_id": image.image_id, "lock_sha256": image.lock_sha256}
+    document = {
+        "schema": SMOKE_SCHEMA,
+        "place": place,
+        "image_id": image.image_id,
+        "lock_sha256": image.lock_sha256,
+    }
     document |= {key: found[key] for key in ("verdict", "measured_on", "report")}
     said = {"org.provision.smoke.place": place, "org.provision.smoke.verdict": found["verdict"]}
-    when = {"org.opencontainers.image.created": found["report"]["started_at"]} if "started_at" in found["report"] else {}
+    when = (
+        {"org.opencontainers.image.created": found["report"]["started_at"]}
+        if "started_at" in found["report"]
+        else {}
+    )
     content = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-    return Evidence(shown=f"smoke ({place}): {found['verdict']}", content=content, annotations={**said, **when})
+    return Evidence(
+        shown=f"smoke ({place}): {found['verdict']}", content=content, annotations={**said, **when}
+    )
 
 
 def read_evidence(content: bytes) -> dict[str, Any]:
@@ -129,9 +177,14 @@ def read_evidence(content: bytes) -> dict[str, Any]:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise IntegrityError("A verdict that is attached to the image is not JSON.", advice="Tell whoever attached it.") from error
+        raise IntegrityError(
+            "A verdict that is attached to the image is not JSON.",
+            advice="Tell whoever attached it.",
+        ) from error
     known = document if isinstance(document, dict) else {}
-    whole = {"place", "verdict", "measured_on"} <= known.keys() and isinstance(known.get("report"), dict)
+    whole = {"place", "verdict", "measured_on"} <= known.keys() and isinstance(
+        known.get("report"), dict
+    )
     if not whole or known.get("schema") != SMOKE_SCHEMA:
         told = f"A verdict that is attached to the image is not of schema {SMOKE_SCHEMA}."
         raise IntegrityError(told, advice="Read it with the provision that made it.")
@@ -144,7 +197,9 @@ def _now() -> str:
 
 def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The passport with the time of writing, or None if it says nothing that the previous one does not."""
-    if previous is not None and {key: value for key, value in previous.items() if key != "written_at"} == dict(passport):
+    if previous is not None and {
+        key: value for key, value in previous.items() if key != "written_at"
+    } == dict(passport):
         return None
     return {**passport, "written_at": _now()}
 
@@ -158,9 +213,14 @@ def read(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path} is not JSON.", advice="Build again: it is written anew.") from error
+        raise IntegrityError(
+            f"{path} is not JSON.", advice="Build again: it is written anew."
+        ) from error
     if not _is_whole(passport):
-        raise IntegrityError(f"{path} is not a whole passport of schema {SCHEMA}.", advice="Build again: it is written anew.")
+        raise IntegrityError(
+            f"{path} is not a whole passport of schema {SCHEMA}.",
+            advice="Build again: it is written anew.",
+        )
     return passport if passport["name"] == folder.name else None
 
 
@@ -181,8 +241,13 @@ def _is_whole(passport: Any) -> bool:
     }
     if not all(isinstance(passport.get(key), kind) for key, kind in kinds.items()):
         return False
-    whole_lock = {"sha256", "packages", "portable"} <= passport["lock"].keys() and "path" in passport["prefix"]
-    verdicts = all(isinstance(found, dict) and {"verdict", "measured_on", "report"} <= found.keys() for found in passport["smoke"].values())
+    whole_lock = {"sha256", "packages", "portable"} <= passport[
+        "lock"
+    ].keys() and "path" in passport["prefix"]
+    verdicts = all(
+        isinstance(found, dict) and {"verdict", "measured_on", "report"} <= found.keys()
+        for found in passport["smoke"].values()
+    )
     return whole_lock and verdicts and {"image", "kernel"} <= passport.keys()
 
 

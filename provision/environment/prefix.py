@@ -48,7 +48,12 @@ def find(name: str, path: Path) -> Prefix | None:
     if known is None or known["name"] != name:
         return None
     installed = known.get("wheels")
-    return Prefix(name=name, path=path, lock_sha256=known["lock_sha256"], wheels=installed if isinstance(installed, dict) else None)
+    return Prefix(
+        name=name,
+        path=path,
+        lock_sha256=known["lock_sha256"],
+        wheels=installed if isinstance(installed, dict) else None,
+    )
 
 
 def _marker(path: Path) -> dict[str, Any] | None:
@@ -56,23 +61,33 @@ def _marker(path: Path) -> dict[str, Any] | None:
         known = json.loads((path / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    whole = isinstance(known, dict) and all(isinstance(known.get(key), str) for key in ("name", "folder", "lock_sha256"))
+    whole = isinstance(known, dict) and all(
+        isinstance(known.get(key), str) for key in ("name", "folder", "lock_sha256")
+    )
     return known if whole else None
 
 
 def check_place(name: str, folder: Path, path: Path) -> None:
     """Raise Taken unless `path` is free, or the prefix of this very environment (its name, and its folder under envs)."""
     if path == Path.cwd():
-        raise InvalidSpec("--prefix must name a folder of its own for the environment, not the one you are in.")
+        raise InvalidSpec(
+            "--prefix must name a folder of its own for the environment, not the one you are in."
+        )
     if path.exists() and not path.is_dir():
         raise Taken(f"{path} is a file.", advice="Name a folder with --prefix.")
     known = _marker(path)
     if known is None:
         if path.exists() and any(path.iterdir()):
-            raise Taken(f"{path} exists and is not an environment of provision.", advice="Name another place with --prefix.")
+            raise Taken(
+                f"{path} exists and is not an environment of provision.",
+                advice="Name another place with --prefix.",
+            )
         return
     if known["name"] != name:
-        raise Taken(f"{path} is the environment `{known['name']}`, not `{name}`.", advice="Name another place with --prefix.")
+        raise Taken(
+            f"{path} is the environment `{known['name']}`, not `{name}`.",
+            advice="Name another place with --prefix.",
+        )
     if known["folder"] != str(folder) and Path(known["folder"]).exists():
         raise Taken(
             f"{path} belongs to {known['folder']}, not to {folder}.",
@@ -87,7 +102,15 @@ def is_current(prefix: Prefix | None, lock: Lock) -> bool:
     return not any(_package_drift(prefix, lock))
 
 
-def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progress: Progress, mirrors: Mirrors = DIRECT) -> Prefix:
+def make(
+    lock: Lock,
+    name: str,
+    folder: Path,
+    path: Path,
+    where: Folders,
+    progress: Progress,
+    mirrors: Mirrors = DIRECT,
+) -> Prefix:
     """Realize a lock at `path`, replacing what was there in one step. The caller holds the name and has checked the place.
 
     folder: the environment's folder under envs, by which two folders that use one name are kept apart.
@@ -98,7 +121,12 @@ def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progre
     try:
         _fill(lock, building, path, where, progress, mirrors)
         installed = uv.fingerprints(building)
-        marker = {"name": name, "folder": str(folder), "lock_sha256": lock.sha256, "wheels": installed}
+        marker = {
+            "name": name,
+            "folder": str(folder),
+            "lock_sha256": lock.sha256,
+            "wheels": installed,
+        }
         (building / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
         _swap(building, path)
     except KeyboardInterrupt:
@@ -111,8 +139,17 @@ def make(lock: Lock, name: str, folder: Path, path: Path, where: Folders, progre
     return Prefix(name=name, path=path, lock_sha256=lock.sha256, wheels=installed)
 
 
-def _fill(lock: Lock, building: Path, final: Path, where: Folders, progress: Progress, mirrors: Mirrors) -> None:
-    conda.link(lock.by("conda"), building, final=final, cache=where.packages, progress=progress, mirrors=mirrors)
+def _fill(
+    lock: Lock, building: Path, final: Path, where: Folders, progress: Progress, mirrors: Mirrors
+) -> None:
+    conda.link(
+        lock.by("conda"),
+        building,
+        final=final,
+        cache=where.packages,
+        progress=progress,
+        mirrors=mirrors,
+    )
     locked = lock.by("pip")
     if locked:
         progress.say(f"installing {len(locked)} wheels")
@@ -149,7 +186,9 @@ def _name_final(building: Path, final: Path) -> None:
 
 def _record_hash(content: bytes) -> str:
     """As RECORD holds it: urlsafe base64 without padding (PEP 376, PEP 427)."""
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return (
+        "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    )
 
 
 def _swap(building: Path, path: Path) -> None:
@@ -158,7 +197,9 @@ def _swap(building: Path, path: Path) -> None:
         building.rename(path)
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.renameat2(_AT_FDCWD, os.fsencode(building), _AT_FDCWD, os.fsencode(path), _RENAME_EXCHANGE)
+    done = libc.renameat2(
+        _AT_FDCWD, os.fsencode(building), _AT_FDCWD, os.fsencode(path), _RENAME_EXCHANGE
+    )
     if done == 0:
         building.rename(replaced(path))
         return
@@ -186,18 +227,32 @@ def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
     yield from _compare(locked, _installed_conda(prefix))
     # Wheels that conda packages brought along (conda's own pip) have dist-info too: they are conda's.
     wheels_locked = {_normal(package.name): package.version for package in lock.by("pip")}
-    installed = {name: version for name, version in _installed_wheels(prefix).items() if name in wheels_locked or name not in locked}
+    installed = {
+        name: version
+        for name, version in _installed_wheels(prefix).items()
+        if name in wheels_locked or name not in locked
+    }
     yield from _compare(wheels_locked, installed)
 
 
 def _compare(locked: dict[str, str], installed: dict[str, str]) -> Iterator[Drift]:
     for name in sorted(locked.keys() | installed.keys()):
         if name not in installed:
-            yield Drift(kind="missing", name=name, detail=f"locked {locked[name].strip()}, not installed")
+            yield Drift(
+                kind="missing", name=name, detail=f"locked {locked[name].strip()}, not installed"
+            )
         elif name not in locked:
-            yield Drift(kind="extra", name=name, detail=f"installed {installed[name].strip()}, not in the lock")
+            yield Drift(
+                kind="extra",
+                name=name,
+                detail=f"installed {installed[name].strip()}, not in the lock",
+            )
         elif not _same_version(locked[name], installed[name]):
-            yield Drift(kind="version", name=name, detail=f"locked {locked[name].strip()}, installed {installed[name].strip()}")
+            yield Drift(
+                kind="version",
+                name=name,
+                detail=f"locked {locked[name].strip()}, installed {installed[name].strip()}",
+            )
 
 
 def _same_version(locked: str, installed: str) -> bool:
@@ -206,7 +261,10 @@ def _same_version(locked: str, installed: str) -> bool:
 
 
 def _installed_conda(prefix: Prefix) -> dict[str, str]:
-    return {record["name"]: f"{record['version']} {record['build']}" for record in _conda_records(prefix)}
+    return {
+        record["name"]: f"{record['version']} {record['build']}"
+        for record in _conda_records(prefix)
+    }
 
 
 def _conda_records(prefix: Prefix) -> Iterator[dict[str, Any]]:
@@ -220,7 +278,10 @@ def _conda_records(prefix: Prefix) -> Iterator[dict[str, Any]]:
 
 def _installed_wheels(prefix: Prefix) -> dict[str, str]:
     """By folder name alone: name-version.dist-info (PEP 376); reading 60 METADATA files would take longer than the rest."""
-    names = (path.name.removesuffix(".dist-info") for path in prefix.path.glob("lib/python*/site-packages/*.dist-info"))
+    names = (
+        path.name.removesuffix(".dist-info")
+        for path in prefix.path.glob("lib/python*/site-packages/*.dist-info")
+    )
     return {_normal(name.rpartition("-")[0]): name.rpartition("-")[2] for name in names}
 
 
@@ -234,7 +295,11 @@ def _wheel_drift(prefix: Prefix) -> Iterator[Drift]:
     for folder, found in uv.fingerprints(prefix.path).items() if known else ():
         if known.get(folder, found) != found:
             name, _, version = folder.removesuffix(".dist-info").rpartition("-")
-            yield Drift(kind="changed", name=name, detail=f"RECORD or executables of {version} are not as they were installed")
+            yield Drift(
+                kind="changed",
+                name=name,
+                detail=f"RECORD or executables of {version} are not as they were installed",
+            )
 
 
 def _conda_file_drift(prefix: Prefix) -> Iterator[Drift]:
@@ -242,7 +307,9 @@ def _conda_file_drift(prefix: Prefix) -> Iterator[Drift]:
         for entry in record.get("paths_data", {}).get("paths", ()):
             if entry["path_type"] == "hardlink":
                 expected = entry.get("sha256_in_prefix") or entry.get("sha256")
-                yield from _file_drift(record["name"], prefix.path / entry["_path"], expected, prefix)
+                yield from _file_drift(
+                    record["name"], prefix.path / entry["_path"], expected, prefix
+                )
 
 
 def _wheel_file_drift(prefix: Prefix) -> Iterator[Drift]:
@@ -250,12 +317,16 @@ def _wheel_file_drift(prefix: Prefix) -> Iterator[Drift]:
         name = record.parent.name.removesuffix(".dist-info").rpartition("-")[0]
         for row in csv.reader(record.read_text(encoding="utf-8", errors="replace").splitlines()):
             if len(row) != 3:
-                yield Drift(kind="unreadable", name=name, detail=os.path.relpath(record, prefix.path))
+                yield Drift(
+                    kind="unreadable", name=name, detail=os.path.relpath(record, prefix.path)
+                )
                 break
             algorithm, _, encoded = row[1].partition("=")
             if algorithm == "sha256":
                 expected = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
-                yield from _file_drift(name, Path(os.path.normpath(record.parent.parent / row[0])), expected, prefix)
+                yield from _file_drift(
+                    name, Path(os.path.normpath(record.parent.parent / row[0])), expected, prefix
+                )
 
 
 def _file_drift(package: str, path: Path, expected: str | None, prefix: Prefix) -> Iterator[Drift]:
@@ -269,4 +340,6 @@ def _file_drift(package: str, path: Path, expected: str | None, prefix: Prefix) 
 def check_whole(prefix: Prefix) -> None:
     """Raise IntegrityError if the prefix has lost its interpreter."""
     if not prefix.python.exists():
-        raise IntegrityError(f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {prefix.name}`.")
+        raise IntegrityError(
+            f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {prefix.name}`."
+        )

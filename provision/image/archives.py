@@ -11,12 +11,25 @@ from collections.abc import Callable
 
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 HEADER_LIMIT = 1 << 20  # of the names and attributes of one member, which tarfile reads whole
-_LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_LONG = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 
 # What tarfile raises for an archive that is none; RecursionError: names of names of names.
 UNREADABLE = (
-    tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile
-)  # fmt: skip
+    tarfile.TarError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    gzip.BadGzipFile,
+)
 
 
 class Bounded(tarfile.TarInfo):

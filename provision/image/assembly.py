@@ -19,12 +19,21 @@ RECIPE = "org.provision.recipe"
 
 
 def find(
-    resolution: Resolution, lock: Lock, base: BaseImage, *, layout: Path, inside: Path, progress: Progress, epoch: int = config.EPOCH
+    resolution: Resolution,
+    lock: Lock,
+    base: BaseImage,
+    *,
+    layout: Path,
+    inside: Path,
+    progress: Progress,
+    epoch: int = config.EPOCH,
 ) -> Image | None:
     """The image that already lies in `layout`, if building it now would give the same. Only layers whose files changed are read for
     it; one that is damaged is named and taken out, so that the next build makes it again."""
     own = conda_files.own_entries(inside)
-    return _find(Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch), layout, progress)
+    return _find(
+        Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch), layout, progress
+    )
 
 
 def build(
@@ -47,12 +56,20 @@ def build(
     """
     conda_files.check_prefix(prefix, lock.sha256)
     _check_encoding()
-    recipe = Recipe(resolution=resolution, lock=lock, base=base, own=conda_files.own_entries(inside), epoch=epoch)
+    recipe = Recipe(
+        resolution=resolution,
+        lock=lock,
+        base=base,
+        own=conda_files.own_entries(inside),
+        epoch=epoch,
+    )
     found = _find(recipe, layout, progress)
     if found is not None:
         return found
     with _space_for(layout), oci_layout.building(layout) as new:
-        making = Making(recipe=recipe, prefix=prefix, layout=layout, new=new, link=link, progress=progress)
+        making = Making(
+            recipe=recipe, prefix=prefix, layout=layout, new=new, link=link, progress=progress
+        )
         written = _complete(recipe, new, making.layers())
     return _image(recipe, layout, written)
 
@@ -61,7 +78,10 @@ def _check_encoding() -> None:
     """Names in images are UTF-8, and would be others where this host's are not."""
     encoding = sys.getfilesystemencoding()
     if encoding != "utf-8":
-        raise InvalidSpec(f"File names here are {encoding}, by the locale, and UTF-8 in images.", advice="Set LC_ALL=C.UTF-8.")
+        raise InvalidSpec(
+            f"File names here are {encoding}, by the locale, and UTF-8 in images.",
+            advice="Set LC_ALL=C.UTF-8.",
+        )
 
 
 def _find(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:
@@ -70,7 +90,9 @@ def _find(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:
         return None
     damaged = layer_cache.damaged(layout, [layer.digest for layer in written.layers])
     for digest in damaged:
-        progress.warn(f"the layer {digest[:19]} in {layout} was damaged: it is not what its digest says, and is made again")
+        progress.warn(
+            f"the layer {digest[:19]} in {layout} was damaged: it is not what its digest says, and is made again"
+        )
     if damaged:
         return None
     oci_layout.clear(layout)  # a build that was killed right after its end left what it replaced
@@ -93,7 +115,9 @@ def _image(recipe: Recipe, layout: Path, written: oci_layout.Written) -> Image:
 def _complete(recipe: Recipe, new: Path, made: Sequence[Layer]) -> oci_layout.Written:
     document = config.image_config(recipe.variables, recipe.labels, made, recipe.epoch)
     annotations = {**recipe.labels, RECIPE: recipe.digest}
-    return oci_layout.write(new, document, made, annotations, config.reference(recipe.resolution.spec.name, recipe.lock))
+    return oci_layout.write(
+        new, document, made, annotations, config.reference(recipe.resolution.spec.name, recipe.lock)
+    )
 
 
 @contextmanager

@@ -80,7 +80,10 @@ def _source(reference: str) -> Iterator[Source]:
     transport, path = match[1], Path(match[2])
     if not (path.is_dir() if transport == "oci" else path.is_file()):
         kind = "folder with an OCI image layout" if transport == "oci" else "archive"
-        raise ToolMissing(f"The base {reference} is not there: {path} is no {kind}.", advice="Name one that is there with --base.")
+        raise ToolMissing(
+            f"The base {reference} is not there: {path} is no {kind}.",
+            advice="Name one that is there with --base.",
+        )
     if transport == "oci":
         yield Source(str(path), lambda name: _open_below(path, name))
         return
@@ -88,10 +91,14 @@ def _source(reference: str) -> Iterator[Source]:
         with tarfile.open(path, tarinfo=Bounded) as archive:
             members = {}
             for member in itertools.islice(archive, MEMBERS_LIMIT):
-                members[posixpath.normpath(member.name)] = member  # `tar -C layout .` writes ./index.json
+                members[posixpath.normpath(member.name)] = (
+                    member  # `tar -C layout .` writes ./index.json
+                )
             yield Source(str(path), lambda name: _member(archive, members[name]))
     except UNREADABLE as error:
-        raise IntegrityError(f"{path} cannot be read as an archive: {error}.", advice="Save the image again.") from error
+        raise IntegrityError(
+            f"{path} cannot be read as an archive: {error}.", advice="Save the image again."
+        ) from error
 
 
 def _open_below(folder: Path, name: str) -> IO[bytes]:
@@ -114,7 +121,9 @@ def _find(source: Source) -> Found:
     docker = _read(source, "manifest.json")
     if docker is not None:
         return _find_docker(source, docker)
-    index = _object(_json(_demand(source, "index.json"), source, "index.json"), source, "index.json")
+    index = _object(
+        _json(_demand(source, "index.json"), source, "index.json"), source, "index.json"
+    )
     entry = _linux(source, index)
     manifest = _blob(source, entry["digest"])
     layers = tuple(_path(_digest(row, source)) for row in _rows(manifest, "layers", source))
@@ -127,20 +136,36 @@ def _find(source: Source) -> Found:
 def _find_docker(source: Source, content: bytes) -> Found:
     entries = _rows({"images": _json(content, source, "manifest.json")}, "images", source)
     told = [entry.get("RepoTags") for entry in entries]
-    tags = [[tag for tag in row if isinstance(tag, str)] if isinstance(row, list) else [] for row in told]
+    tags = [
+        [tag for tag in row if isinstance(tag, str)] if isinstance(row, list) else []
+        for row in told
+    ]
     if len(entries) != 1:
         names = ", ".join(tag for each in tags for tag in each or ["<untitled>"])
-        raise InvalidSpec(f"{source.shown} holds several images ({names}).", advice="Save the one that you mean alone.")
+        raise InvalidSpec(
+            f"{source.shown} holds several images ({names}).",
+            advice="Save the one that you mean alone.",
+        )
     config, layers = entries[0].get("Config"), entries[0].get("Layers")
-    if not isinstance(config, str) or not isinstance(layers, list) or not all(isinstance(name, str) for name in layers):
+    if (
+        not isinstance(config, str)
+        or not isinstance(layers, list)
+        or not all(isinstance(name, str) for name in layers)
+    ):
         raise _none(source, "manifest.json names no config or no layers")
     return Found(_demand(source, config), tuple(layers), next(iter(tags[0]), None))
 
 
 def _linux(source: Source, index: dict[str, Any], depth: int = 0) -> dict[str, Any]:
     """The entry for linux/amd64 (or the only one), also where indexes are nested."""
-    rows = [row for row in _rows(index, "manifests", source) if row.get("mediaType") in (*MANIFESTS, *LISTS)]
-    named = {_digest(row, source): row for row in reversed(rows)}  # an image that has several names is one
+    rows = [
+        row
+        for row in _rows(index, "manifests", source)
+        if row.get("mediaType") in (*MANIFESTS, *LISTS)
+    ]
+    named = {
+        _digest(row, source): row for row in reversed(rows)
+    }  # an image that has several names is one
     fitting = [row for row in named.values() if _platform(row) in (None, ("linux", "amd64"))]
     if len(fitting) != 1:
         there = ", ".join("/".join(_platform(row) or ("any",)) for row in rows) or "none"
@@ -159,7 +184,11 @@ def _linux(source: Source, index: dict[str, Any], depth: int = 0) -> dict[str, A
 
 def _platform(row: dict[str, Any]) -> tuple[str, str] | None:
     platform = row.get("platform")
-    return (str(platform.get("os")), str(platform.get("architecture"))) if isinstance(platform, dict) and platform else None
+    return (
+        (str(platform.get("os")), str(platform.get("architecture")))
+        if isinstance(platform, dict) and platform
+        else None
+    )
 
 
 def _name(entry: dict[str, Any]) -> str | None:
@@ -168,12 +197,16 @@ def _name(entry: dict[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _checked(config: dict[str, Any], layers: int, source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _checked(
+    config: dict[str, Any], layers: int, source: Source
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The diff ids and the environment of a config that fits this many layers."""
     rootfs, run = config.get("rootfs"), config.get("config") or {}
     diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     environment = (run.get("Env") or []) if isinstance(run, dict) else None
-    if not isinstance(diff_ids, list) or not all(isinstance(one, str) and DIGEST.fullmatch(one) for one in diff_ids):
+    if not isinstance(diff_ids, list) or not all(
+        isinstance(one, str) and DIGEST.fullmatch(one) for one in diff_ids
+    ):
         raise _none(source, "its config names no layers")
     if len(diff_ids) != layers:
         raise _none(source, f"its config names {len(diff_ids)} layers, its manifest {layers}")
@@ -225,7 +258,9 @@ def _path(digest: str) -> str:
 def _demand(source: Source, name: str) -> bytes:
     content = _read(source, name)
     if content is None:
-        raise IntegrityError(f"{source.shown} has no {name}: it is not a whole image.", advice=ADVICE)
+        raise IntegrityError(
+            f"{source.shown} has no {name}: it is not a whole image.", advice=ADVICE
+        )
     return content
 
 

@@ -62,7 +62,9 @@ def _row(entry: dict[str, Any]) -> Row:
     row = Row(**entry)
     pinned = DIGEST.fullmatch(row.digest) and "@" not in row.reference
     if row.use not in ("base", "builder") or not pinned or not row.source:
-        raise ValueError(f"data/base_images.yml: {row.reference} needs a use, a name and tag, a digest and a source")
+        raise ValueError(
+            f"data/base_images.yml: {row.reference} needs a use, a name and tag, a digest and a source"
+        )
     return row
 
 
@@ -75,7 +77,11 @@ def chosen_base(reference: str | None) -> str:
     """The base a user named, or ours."""
     if reference is None:
         return pinned("base")
-    return reference if is_stored(reference) else engine_reference(reference, ", or oci:DIR, oci-archive:FILE, docker-archive:FILE")
+    return (
+        reference
+        if is_stored(reference)
+        else engine_reference(reference, ", or oci:DIR, oci-archive:FILE, docker-archive:FILE")
+    )
 
 
 def engine_reference(text: str, otherwise: str = "") -> str:

@@ -44,12 +44,21 @@ def check(reference: str, layers: Sequence[Path], glibc: str) -> None:
         _add(root, layer)
     advice = "Name another base with --base: Debian, Ubuntu and the like, not older than this."
     if not root.libc:
-        raise InvalidSpec(f"The base {reference} has no glibc, which every build of PyTorch needs (Alpine has musl).", advice=advice)
+        raise InvalidSpec(
+            f"The base {reference} has no glibc, which every build of PyTorch needs (Alpine has musl).",
+            advice=advice,
+        )
     version = max(root.libc.values(), key=_numbers)
     if _numbers(version) < _numbers(glibc):
-        raise InvalidSpec(f"The base {reference} has glibc {version}, but the environment was locked for {glibc} or newer.", advice=advice)
+        raise InvalidSpec(
+            f"The base {reference} has glibc {version}, but the environment was locked for {glibc} or newer.",
+            advice=advice,
+        )
     if not root.shells:
-        raise InvalidSpec(f"The base {reference} has no /bin/sh, which commands of packages start with.", advice=advice)
+        raise InvalidSpec(
+            f"The base {reference} has no /bin/sh, which commands of packages start with.",
+            advice=advice,
+        )
 
 
 def _add(root: Root, layer: Path) -> None:
@@ -58,7 +67,9 @@ def _add(root: Root, layer: Path) -> None:
             for member in archive:
                 _take(root, archive, member)
     except UNREADABLE as error:
-        raise IntegrityError(f"A layer of the base is no archive: {error}.", advice="Load or save the base again.") from error
+        raise IntegrityError(
+            f"A layer of the base is no archive: {error}.", advice="Load or save the base again."
+        ) from error
 
 
 def _take(root: Root, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:

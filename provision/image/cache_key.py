@@ -19,7 +19,9 @@ LAYER_VERSION = 3
 
 _GLIBC = re.compile(r"__glibc >=\s*(\d+(?:\.\d+)*)(?:,.*|\s.*)?")
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
-_OLD_MANYLINUX = re.compile(r"manylinux(?:1|2010|2014)_")  # 2.5, 2.12 and 2.17: older than any base that is of use
+_OLD_MANYLINUX = re.compile(
+    r"manylinux(?:1|2010|2014)_"
+)  # 2.5, 2.12 and 2.17: older than any base that is of use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,9 @@ class Recipe:
 
     @property
     def labels(self) -> dict[str, str]:
-        return config.labels(self.resolution, self.lock, self.base.reference, self.base.digest, self.epoch)
+        return config.labels(
+            self.resolution, self.lock, self.base.reference, self.base.digest, self.epoch
+        )
 
     @property
     def glibc(self) -> str:
@@ -49,7 +53,10 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        own = [(entry.path, entry.mode, hashlib.sha256(entry.content or b"").hexdigest()) for entry in self.own]
+        own = [
+            (entry.path, entry.mode, hashlib.sha256(entry.content or b"").hexdigest())
+            for entry in self.own
+        ]
         known = {
             "base": self.base.diff_ids,
             "config": config.image_config(self.variables, self.labels, (), self.epoch),
@@ -73,7 +80,9 @@ class Recipe:
         packages = list(packages)
         conda = {package.name for package in packages if package.manager == "conda"}
         known = {
-            "clobbered": {name: paths for name, paths in (clobbered or {}).items() if name in conda},
+            "clobbered": {
+                name: paths for name, paths in (clobbered or {}).items() if name in conda
+            },
             "epoch": self.epoch,
             "group": group,
             "packages": sorted(_told(package) for package in packages),
@@ -98,5 +107,9 @@ def _told(package: LockedPackage) -> list[str]:
     known = [package.manager, package.name, package.version, package.sha256]
     if package.manager == "pip":
         return known
-    url = conda_files.without_folder(package.url, keep=2) if package.url.startswith("file:") else without_credentials(package.url)
+    url = (
+        conda_files.without_folder(package.url, keep=2)
+        if package.url.startswith("file:")
+        else without_credentials(package.url)
+    )
     return [*known, package.build, package.md5 or "", url, *package.depends]

@@ -56,10 +56,14 @@ def codec(method: Literal["gzip", "zstd"]) -> Codec:
     import zstandard
 
     version = ".".join(map(str, zstandard.ZSTD_VERSION))
-    return Codec(name=f"zstd-{ZSTD_LEVEL}-libzstd{version}", suffix="+zstd", block=_zstd, is_gzip=False)
+    return Codec(
+        name=f"zstd-{ZSTD_LEVEL}-libzstd{version}", suffix="+zstd", block=_zstd, is_gzip=False
+    )
 
 
-def pack(image: Image, method: Method, packed: Path, progress: Progress, workers: int | None = None) -> Image:
+def pack(
+    image: Image, method: Method, packed: Path, progress: Progress, workers: int | None = None
+) -> Image:
     """The image with compressed layers, in a layout below `packed`; as it is for `none`.
 
     A layer that was compressed before, for this environment or another, is not compressed again. The caller holds the environment.
@@ -71,9 +75,16 @@ def pack(image: Image, method: Method, packed: Path, progress: Progress, workers
     layout = packed / image.layout.name / by.name
     written = oci_layout.read(image.layout)
     if written is None or written.manifest_digest != image.manifest_digest:
-        raise IntegrityError(f"{image.layout} is not the whole image any more.", advice="`provision image build` makes it again.")
+        raise IntegrityError(
+            f"{image.layout} is not the whole image any more.",
+            advice="`provision image build` makes it again.",
+        )
     found = _whole(layout)
-    if found is None or found.config_digest != written.config_digest or found.annotations != written.annotations:
+    if (
+        found is None
+        or found.config_digest != written.config_digest
+        or found.annotations != written.annotations
+    ):
         with _space_for(layout), oci_layout.building(layout) as new:
             made = _pack_all(image, by, _known(packed, by.name), new, progress, workers or cores())
             config = json.loads(oci_layout.blob(image.layout, image.image_id).read_bytes())
@@ -85,7 +96,12 @@ def pack(image: Image, method: Method, packed: Path, progress: Progress, workers
 
 def _whole(layout: Path) -> oci_layout.Written | None:
     written = oci_layout.read(layout)
-    return None if written is None or layer_cache.damaged(layout, [layer.digest for layer in written.layers]) else written
+    return (
+        None
+        if written is None
+        or layer_cache.damaged(layout, [layer.digest for layer in written.layers])
+        else written
+    )
 
 
 def cores() -> int:
@@ -102,19 +118,36 @@ def _known(packed: Path, name: str) -> dict[str, tuple[Path, Layer]]:
         if written is not None:
             config = json.loads(oci_layout.blob(layout, written.config_digest).read_bytes())
             rows = zip(config["rootfs"]["diff_ids"], written.layers, strict=True)
-            known |= {diff_id: (oci_layout.blob(layout, layer.digest), layer) for diff_id, layer in rows}
+            known |= {
+                diff_id: (oci_layout.blob(layout, layer.digest), layer) for diff_id, layer in rows
+            }
     return known
 
 
-def _pack_all(image: Image, by: Codec, known: Mapping[str, tuple[Path, Layer]], new: Path, progress: Progress, workers: int) -> list[Layer]:
+def _pack_all(
+    image: Image,
+    by: Codec,
+    known: Mapping[str, tuple[Path, Layer]],
+    new: Path,
+    progress: Progress,
+    workers: int,
+) -> list[Layer]:
     made: list[Layer] = []
     title = f"compressing layers ({by.name.partition('-')[0]})"
     with progress.meter(title, sum(layer.size for layer in image.layers)) as meter:
         for layer in image.layers:
-            ready = _take(*known[layer.digest], oci_layout.blobs(new)) if layer.digest in known else None
+            ready = (
+                _take(*known[layer.digest], oci_layout.blobs(new))
+                if layer.digest in known
+                else None
+            )
             if ready is not None:
                 meter.advance(layer.size)
-            made.append(replace(ready, group=layer.group) if ready else _pack(image.layout, layer, by, new, meter.advance, workers))
+            made.append(
+                replace(ready, group=layer.group)
+                if ready
+                else _pack(image.layout, layer, by, new, meter.advance, workers)
+            )
     return made
 
 
@@ -127,15 +160,22 @@ def _take(path: Path, layer: Layer, blobs: Path) -> Layer | None:
     return layer
 
 
-def _pack(layout: Path, layer: Layer, by: Codec, new: Path, advance: Callable[[int], None], workers: int) -> Layer:
-    plain, digest, size, beside = hashlib.sha256(), hashlib.sha256(), 0, oci_layout.blobs(new) / ".packing"
+def _pack(
+    layout: Path, layer: Layer, by: Codec, new: Path, advance: Callable[[int], None], workers: int
+) -> Layer:
+    plain, digest, size, beside = (
+        hashlib.sha256(),
+        hashlib.sha256(),
+        0,
+        oci_layout.blobs(new) / ".packing",
+    )
     crc = 0
 
     def pieces() -> Iterator[bytes]:
         nonlocal crc
-        with oci_layout.blob(layout, layer.digest).open(
-            "rb"
-        ) as file:  # unbuffered, a read may bring less, and blocks of other sizes are another digest
+        with (
+            oci_layout.blob(layout, layer.digest).open("rb") as file
+        ):  # unbuffered, a read may bring less, and blocks of other sizes are another digest
             while piece := file.read(BLOCK):
                 plain.update(piece)
                 crc = zlib.crc32(piece, crc) if by.is_gzip else 0
@@ -149,9 +189,17 @@ def _pack(layout: Path, layer: Layer, by: Codec, new: Path, advance: Callable[[i
             size += len(part)
             file.write(part)
     if f"sha256:{plain.hexdigest()}" != layer.digest:
-        raise IntegrityError(f"The layer {layer.digest} in {layout} is damaged.", advice="Remove that folder and build the image again.")
+        raise IntegrityError(
+            f"The layer {layer.digest} in {layout} is damaged.",
+            advice="Remove that folder and build the image again.",
+        )
     beside.replace(oci_layout.blobs(new) / digest.hexdigest())
-    return replace(layer, digest=f"sha256:{digest.hexdigest()}", size=size, media_type=oci_layout.LAYER + by.suffix)
+    return replace(
+        layer,
+        digest=f"sha256:{digest.hexdigest()}",
+        size=size,
+        media_type=oci_layout.LAYER + by.suffix,
+    )
 
 
 def _framed(blocks: Iterable[bytes], by: Codec, trailer: Callable[[], bytes]) -> Iterator[bytes]:
@@ -163,7 +211,9 @@ def _framed(blocks: Iterable[bytes], by: Codec, trailer: Callable[[], bytes]) ->
         yield LAST_BLOCK + trailer()
 
 
-def _parallel(work: Callable[[bytes], bytes], pieces: Iterable[bytes], workers: int) -> Iterator[bytes]:
+def _parallel(
+    work: Callable[[bytes], bytes], pieces: Iterable[bytes], workers: int
+) -> Iterator[bytes]:
     """Each piece worked on, in order. zlib and libzstd run without the interpreter's lock. At most 2 * workers pieces are held."""
     waiting: deque[Future[bytes]] = deque()
     with ThreadPoolExecutor(workers) as pool:
@@ -200,5 +250,8 @@ def _space_for(layout: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(f"The disk of {layout.parent} is full: nothing was compressed.", advice="Free space there.") from error
+            raise NoSpace(
+                f"The disk of {layout.parent} is full: nothing was compressed.",
+                advice="Free space there.",
+            ) from error
         raise

@@ -30,7 +30,10 @@ ENTRY_SCRIPT = f'#!/bin/sh\n# The smoke test of this environment: provision-smok
 # What installers leave for themselves and what differs between hosts: a cache marker, where a wheel came from. Byte code is
 # left out too: its header holds its source's time.
 LEFT_OUT = frozenset({"CACHEDIR.TAG", "direct_url.json", "uv_cache.json", "uv_build.json"})
-_OWN_KINDS = (".py", ".json")  # of our code and its tables; what an editor leaves beside them is neither
+_OWN_KINDS = (
+    ".py",
+    ".json",
+)  # of our code and its tables; what an editor leaves beside them is neither
 _HOST_KEYS = ("extracted_package_dir", "package_tarball_full_path", "link")
 # By this file conda knows an environment. rattler leaves it empty, and so do we: conda would write times into it.
 _HISTORY = "conda-meta/history"
@@ -57,7 +60,12 @@ class Entry:
 
     @staticmethod
     def of(path: str, content: bytes, *, executable: bool = False) -> Entry:
-        return Entry(path=path.lstrip("/"), content=content, size=len(content), mode=0o755 if executable else 0o644)
+        return Entry(
+            path=path.lstrip("/"),
+            content=content,
+            size=len(content),
+            mode=0o755 if executable else 0o644,
+        )
 
 
 @dataclass
@@ -78,15 +86,25 @@ def conda_entries(staging: Path) -> Iterator[Entry]:
     for path in _walk(staging):
         relative = path.relative_to(staging).as_posix()
         if relative != _HISTORY and not relative.startswith(_CLOBBERS):
-            yield replace(_conda_entry(path, relative, told.hashes(relative)), conda=told.package.get(relative, ""))
+            yield replace(
+                _conda_entry(path, relative, told.hashes(relative)),
+                conda=told.package.get(relative, ""),
+            )
 
 
 def _conda_entry(path: Path, relative: str, hashes: frozenset[str]) -> Entry:
     inside = f"{PREFIX.lstrip('/')}/{relative}"
     if path.is_symlink():
-        return Entry(path=inside, kind="link", mode=0o777, target=_checked_target(str(path.readlink()), inside))
+        return Entry(
+            path=inside,
+            kind="link",
+            mode=0o777,
+            target=_checked_target(str(path.readlink()), inside),
+        )
     if not path.is_file():
-        raise IntegrityError(f"{relative} in a conda package is neither a file nor a link, so it is not put into an image.")
+        raise IntegrityError(
+            f"{relative} in a conda package is neither a file nor a link, so it is not put into an image."
+        )
     if relative.startswith("conda-meta/") and relative.endswith(".json"):
         return Entry.of(inside, without_host_paths(path.read_text(encoding="utf-8")))
     return replace(from_file(inside, path), hashes=hashes)
@@ -116,14 +134,23 @@ def clobbered(prefix: Path) -> dict[str, list[str]]:
         if '"original_path"' in text:  # most prefixes have none, and their records are long
             record = json.loads(text)
             rows = record.get("paths_data", {}).get("paths", ())
-            found[record["name"]] = sorted(row["original_path"] for row in rows if row.get("original_path"))
+            found[record["name"]] = sorted(
+                row["original_path"] for row in rows if row.get("original_path")
+            )
     return found
 
 
 def own_entries(inside: Path) -> list[Entry]:
     """What provision itself adds: the code of the smoke test, its command, and a folder that any user may write to."""
-    own = [path for path in _walk(inside) if path.suffix in _OWN_KINDS and not path.name.startswith(".") and path.is_file()]
-    entries = [Entry.of(f"{INSIDE}/{path.relative_to(inside).as_posix()}", path.read_bytes()) for path in own]
+    own = [
+        path
+        for path in _walk(inside)
+        if path.suffix in _OWN_KINDS and not path.name.startswith(".") and path.is_file()
+    ]
+    entries = [
+        Entry.of(f"{INSIDE}/{path.relative_to(inside).as_posix()}", path.read_bytes())
+        for path in own
+    ]
     entries.append(Entry.of(ENTRY, ENTRY_SCRIPT.encode(), executable=True))
     entries.append(Entry.of(f"{PREFIX}/{_HISTORY}", b""))
     entries.append(Entry(path=WORKSPACE.lstrip("/"), kind="folder", mode=0o1777))
@@ -177,15 +204,26 @@ def from_file(inside: str, path: Path) -> Entry:
     """A file by what it is on this host. Never anything that is not one: a pipe would be waited for, a device read without end."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise IntegrityError(f"{path} is not a file, though a package says so; it is not put into an image.")
-    return Entry(path=inside, mode=0o755 if status.st_mode & 0o100 else 0o644, size=status.st_size, source=path)
+        raise IntegrityError(
+            f"{path} is not a file, though a package says so; it is not put into an image."
+        )
+    return Entry(
+        path=inside,
+        mode=0o755 if status.st_mode & 0o100 else 0o644,
+        size=status.st_size,
+        source=path,
+    )
 
 
 def _checked_target(target: str, path: str) -> str:
     if target.startswith("/") and not target.startswith(f"{PREFIX}/"):
-        raise IntegrityError(f"/{path} in a conda package links to {target} on the host, so it is not put into an image.")
+        raise IntegrityError(
+            f"/{path} in a conda package links to {target} on the host, so it is not put into an image."
+        )
     if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).startswith(".."):
-        raise IntegrityError(f"/{path} in a conda package links to {target}, beyond the root, so it is not put into an image.")
+        raise IntegrityError(
+            f"/{path} in a conda package links to {target}, beyond the root, so it is not put into an image."
+        )
     return target
 
 
@@ -195,7 +233,9 @@ def _walk(folder: Path) -> Iterator[Path]:
         items = sorted(found, key=lambda item: item.name)
         names = {item.name for item in items}
         for item in items:
-            is_cache = item.name == "__pycache__" or (item.name.endswith(".pyc") and item.name[:-1] in names)
+            is_cache = item.name == "__pycache__" or (
+                item.name.endswith(".pyc") and item.name[:-1] in names
+            )
             if is_cache or item.name in LEFT_OUT:
                 continue
             if item.is_dir(follow_symlinks=False):

@@ -41,7 +41,10 @@ def source_date_epoch(environment: Mapping[str, str]) -> int:
     if not text:
         return EPOCH
     if not (text.isascii() and text.isdecimal()) or int(text) >= 8**11:
-        raise InvalidSpec(f"SOURCE_DATE_EPOCH is {text!r}, but must be seconds since 1970.", advice="Unset it or give a whole number.")
+        raise InvalidSpec(
+            f"SOURCE_DATE_EPOCH is {text!r}, but must be seconds since 1970.",
+            advice="Unset it or give a whole number.",
+        )
     return int(text)
 
 
@@ -59,7 +62,9 @@ def reference(name: str, lock: Lock) -> str:
     return f"{repository(name)}:{lock.sha256[:12]}"
 
 
-def environment(resolution: Resolution, lock: Lock, inherited: Sequence[str] = ()) -> dict[str, str]:
+def environment(
+    resolution: Resolution, lock: Lock, inherited: Sequence[str] = ()
+) -> dict[str, str]:
     """The variables of the image, laid over those of its base."""
     pairs = (pair.partition("=") for pair in inherited)
     base = {key: value for key, _, value in pairs if key not in FOREIGN}
@@ -77,7 +82,9 @@ def _own_variables(resolution: Resolution, lock: Lock, path: str) -> dict[str, s
         "PYTORCH_VERSION": resolution.local_version,  # enroot's 50-slurm-pytorch.sh then tells each rank of srun who it is
     }
     if resolution.spec.infiniband:
-        own["MELLANOX_VISIBLE_DEVICES"] = "all"  # enroot's 99-mellanox.sh reads it from the image, and gives no adapter without it
+        own["MELLANOX_VISIBLE_DEVICES"] = (
+            "all"  # enroot's 99-mellanox.sh reads it from the image, and gives no adapter without it
+        )
     if resolution.cuda is not None:
         own["NVIDIA_VISIBLE_DEVICES"] = "all"
         own["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
@@ -95,7 +102,9 @@ def _require_cuda(resolution: Resolution) -> str:
     return f"cuda>={resolution.cuda}{floor}"
 
 
-def labels(resolution: Resolution, lock: Lock, base: str, base_digest: str | None, epoch: int | None = None) -> dict[str, str]:
+def labels(
+    resolution: Resolution, lock: Lock, base: str, base_digest: str | None, epoch: int | None = None
+) -> dict[str, str]:
     """Labels of the config, which are the annotations of the manifest too. A value that is not known has no key.
 
     epoch: when it was made, where that is said. Of source and licenses nothing is said: they are the packages' own, and in its bill.
@@ -139,7 +148,9 @@ def _pinned(base: str) -> str | None:
     return base.partition("@")[2] or None
 
 
-def image_config(variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int) -> dict[str, Any]:
+def image_config(
+    variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int
+) -> dict[str, Any]:
     """The OCI image config. Its digest is what an engine calls the image id."""
     created = _time(epoch)
     return {
@@ -153,7 +164,10 @@ def image_config(variables: Mapping[str, str], label: Mapping[str, str], layers:
             "WorkingDir": WORKSPACE,
         },
         "created": created,
-        "history": [{"created": created, "created_by": f"{_STEP}{_layer_title(layer.group)}"} for layer in layers],
+        "history": [
+            {"created": created, "created_by": f"{_STEP}{_layer_title(layer.group)}"}
+            for layer in layers
+        ],
         "os": "linux",
         "rootfs": {"diff_ids": [layer.digest for layer in layers], "type": "layers"},
     }
@@ -162,7 +176,11 @@ def image_config(variables: Mapping[str, str], label: Mapping[str, str], layers:
 def healthcheck() -> dict[str, Any]:
     """As Docker's config has it: times in nanoseconds."""
     second = 10**9
-    times = {"Interval": HEALTH_INTERVAL_S * second, "Timeout": HEALTH_TIMEOUT_S * second, "Retries": HEALTH_RETRIES}
+    times = {
+        "Interval": HEALTH_INTERVAL_S * second,
+        "Timeout": HEALTH_TIMEOUT_S * second,
+        "Retries": HEALTH_RETRIES,
+    }
     return {"Test": ["CMD", *HEALTH], **times}
 
 

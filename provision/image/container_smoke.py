@@ -25,7 +25,9 @@ INPUTS = "/tmp/provision-inputs"
 EXPECT, BASELINE = "expected.json", "baseline.json"
 HOST = "smoke"
 LABEL = "org.provision.smoke"
-OWNER = "org.provision.smoke.owner"  # the provision that waits for it, as in inside/smoke/processes.py
+OWNER = (
+    "org.provision.smoke.owner"  # the provision that waits for it, as in inside/smoke/processes.py
+)
 OWNER_FIELDS = 3
 REPORT_LIMIT = 64 << 20
 
@@ -51,7 +53,11 @@ class Files:
         if self.folder is None:
             return {}
         volumes = {str(self.folder.absolute()): {"bind": CHECKPOINTS, "mode": "rw"}}
-        return {"volumes": volumes, "user": f"{os.getuid()}:{os.getgid()}", "group_add": os.getgroups()}
+        return {
+            "volumes": volumes,
+            "user": f"{os.getuid()}:{os.getgid()}",
+            "group_add": os.getgroups(),
+        }
 
     def copy_in(self, container: Any) -> None:
         """By the engine, which may be on another machine; readable by every user."""
@@ -70,7 +76,9 @@ class Files:
         if self.baseline and self.verb == "save" and (out / BASELINE).is_file():
             try:
                 fs.atomic_write(self.baseline, (out / BASELINE).read_bytes())
-            except OSError as error:  # the name of the file that was to be replaced, not of the one beside it
+            except (
+                OSError
+            ) as error:  # the name of the file that was to be replaced, not of the one beside it
                 raise OSError(error.errno, error.strerror, str(self.baseline)) from error
 
 
@@ -92,14 +100,26 @@ def run_smoke(
     TimedOut after timeout_s.
     """
     given = files or Files()
-    command = ["provision-smoke", "--out", FOLDER, "--checkpoint-dir", CHECKPOINTS, *argv, *given.options]
+    command = [
+        "provision-smoke",
+        "--out",
+        FOLDER,
+        "--checkpoint-dir",
+        CHECKPOINTS,
+        *argv,
+        *given.options,
+    ]
     identity = called(image, client)
     if identity is None:
         advice = "Build it again: `provision image build`."
-        raise ToolMissing(f"The image {image.reference} is not in the Docker engine (any more).", advice=advice)
+        raise ToolMissing(
+            f"The image {image.reference} is not in the Docker engine (any more).", advice=advice
+        )
     _remove_leftovers(client, image)
     with speaking(f"run {image.reference}"):
-        container = client.containers.create(identity, command, **_options(client, image, shm_size, gpus, network), **given.mounts)
+        container = client.containers.create(
+            identity, command, **_options(client, image, shm_size, gpus, network), **given.mounts
+        )
         try:
             given.copy_in(container)
             container.start()
@@ -110,13 +130,17 @@ def run_smoke(
         finally:
             container.remove(force=True, v=True)
     if status is None:
-        late = TimedOut(f"The smoke test in {image.reference} did not end within {timeout_s:g} s; its container was removed.")
+        late = TimedOut(
+            f"The smoke test in {image.reference} did not end within {timeout_s:g} s; its container was removed."
+        )
         late.details = printed
         raise late
     return status, printed
 
 
-def _options(client: Client, image: Image, shm_size: str, gpus: bool, network: str) -> dict[str, Any]:
+def _options(
+    client: Client, image: Image, shm_size: str, gpus: bool, network: str
+) -> dict[str, Any]:
     apart = network == "none"  # nothing then knows the container's own name, which Gloo looks up
     with_gpus = gpus and "nvidia" in client.info().get("Runtimes", {})
     return {
@@ -145,7 +169,9 @@ def _remove_leftovers(client: Client, image: Image) -> None:
     """Containers of an earlier smoke test of this environment whose provision was killed. Another test may run right now, and
     clear away too."""
     with speaking("remove left-over containers"):
-        for container in client.containers.list(all=True, filters={"label": f"{LABEL}={_name(image)}"}, ignore_removed=True):
+        for container in client.containers.list(
+            all=True, filters={"label": f"{LABEL}={_name(image)}"}, ignore_removed=True
+        ):
             if _is_orphan(container.labels):
                 found(lambda: container.remove(force=True, v=True))  # noqa: B023 - runs at once
 
@@ -153,7 +179,11 @@ def _remove_leftovers(client: Client, image: Image) -> None:
 def _is_orphan(labels: Mapping[str, str]) -> bool:
     """Whether its owner is known to be gone: one of another machine, boot or container cannot be seen from here."""
     owner = labels.get(OWNER, "").split(" ")
-    return len(owner) == OWNER_FIELDS and owner[1].isdigit() and processes.state(owner) == processes.GONE
+    return (
+        len(owner) == OWNER_FIELDS
+        and owner[1].isdigit()
+        and processes.state(owner) == processes.GONE
+    )
 
 
 def _copy_out(container: Any, out: Path) -> None:

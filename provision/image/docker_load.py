@@ -85,14 +85,18 @@ def _known_layers(image: Image, client: Client) -> int:
     with speaking("list images"):
         ours = client.api.images(filters={"label": LOCK_LABEL}, quiet=True)
     candidates = (get(client, identity) for identity in {image.base_digest, *ours} - {""})
-    chains = (candidate.attrs["RootFS"]["Layers"] for candidate in candidates if candidate is not None)
+    chains = (
+        candidate.attrs["RootFS"]["Layers"] for candidate in candidates if candidate is not None
+    )
     return max((_common(wanted, chain) for chain in chains), default=0)
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
     """How many leading items are the same."""
     pairs = zip(one, other, strict=False)
-    return next((index for index, (mine, its) in enumerate(pairs) if mine != its), min(len(one), len(other)))
+    return next(
+        (index for index, (mine, its) in enumerate(pairs) if mine != its), min(len(one), len(other))
+    )
 
 
 def _sent_thin(image: Image, client: Client, progress: Progress, known: int) -> bool:
@@ -107,18 +111,25 @@ def _sent_thin(image: Image, client: Client, progress: Progress, known: int) -> 
 def _send(image: Image, client: Client, progress: Progress, known: int) -> None:
     size = sum(layer.size for layer in image.layers[known:])
     try:
-        with speaking(f"load {image.reference}"), progress.meter("loading the image into Docker", size) as meter:
+        with (
+            speaking(f"load {image.reference}"),
+            progress.meter("loading the image into Docker", size) as meter,
+        ):
             taken = client.images.load(_counted(archive(image, known), meter.advance))
     except ToolFailed:
         # An engine compares each layer with its digest and refuses one that was damaged here: that is looked for only now.
-        if bad := layer_cache.damaged(image.layout, [layer.digest for layer in image.layers[known:]], thorough=True):
+        if bad := layer_cache.damaged(
+            image.layout, [layer.digest for layer in image.layers[known:]], thorough=True
+        ):
             raise layer_cache.broken(oci_layout.blob(image.layout, bad[0])) from None
         raise
     if get(client, image.image_id) is not None:
         return
     others = [one for one in taken if is_same(one.attrs, image)]
     if not others:
-        raise ToolFailed(["docker", "load"], 0, f"the engine took the archive but has no image {image.image_id}")
+        raise ToolFailed(
+            ["docker", "load"], 0, f"the engine took the archive but has no image {image.image_id}"
+        )
     name, _, last = image.reference.rpartition(":")  # by which it is found from now on
     with speaking(f"tag {image.reference}"):
         client.api.tag(others[0].id, name, last)
@@ -131,18 +142,31 @@ def _counted(pieces: Iterable[bytes], advance: Callable[[int], None]) -> Iterato
 
 
 def archive(
-    image: Image, known: int = 0, tags: Sequence[str] | None = None, read: Callable[[Path], Iterator[bytes]] | None = None
+    image: Image,
+    known: int = 0,
+    tags: Sequence[str] | None = None,
+    read: Callable[[Path], Iterator[bytes]] | None = None,
 ) -> Iterator[bytes]:
     """The image as `docker load` reads it, without its first `known` layers, straight from the blobs. read: how a blob is read."""
     read = read or _plain
     layers = [f"blobs/sha256/{layer.digest.removeprefix('sha256:')}" for layer in image.layers]
     config = f"{image.image_id.removeprefix('sha256:')}.json"
-    manifest = oci_layout.canonical([{"Config": config, "Layers": layers, "RepoTags": None if tags is None else list(tags)}])
+    manifest = oci_layout.canonical(
+        [{"Config": config, "Layers": layers, "RepoTags": None if tags is None else list(tags)}]
+    )
     yield tar.header("manifest.json", kind="file", mode=0o644, mtime=0, size=len(manifest))
     yield manifest + tar.padding(len(manifest))
-    yield from member(config, oci_layout.blob(image.layout, image.image_id), read(oci_layout.blob(image.layout, image.image_id)))
+    yield from member(
+        config,
+        oci_layout.blob(image.layout, image.image_id),
+        read(oci_layout.blob(image.layout, image.image_id)),
+    )
     for layer, name in list(zip(image.layers, layers, strict=True))[known:]:
-        yield from member(name, oci_layout.blob(image.layout, layer.digest), read(oci_layout.blob(image.layout, layer.digest)))
+        yield from member(
+            name,
+            oci_layout.blob(image.layout, layer.digest),
+            read(oci_layout.blob(image.layout, layer.digest)),
+        )
     yield tar.END
 
 

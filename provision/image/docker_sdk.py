@@ -55,7 +55,10 @@ def demand_engine(otherwise: str = "build with --no-image") -> Client:
     """A client, or ToolMissing. otherwise: what can be done without one."""
     client, reason = engine()
     if client is None:
-        raise ToolMissing(f"No Docker engine answers: {reason}.", advice=f"Start it (or set DOCKER_HOST), or {otherwise}.")
+        raise ToolMissing(
+            f"No Docker engine answers: {reason}.",
+            advice=f"Start it (or set DOCKER_HOST), or {otherwise}.",
+        )
     return client
 
 
@@ -63,7 +66,11 @@ def cli_flags(environment: Mapping[str, str]) -> list[str]:
     """What makes the docker command speak to the engine that `engine` speaks to: it knows contexts, which the SDK does not read."""
     from docker.constants import DEFAULT_UNIX_SOCKET
 
-    return [] if environment.get("DOCKER_HOST") else ["--host", DEFAULT_UNIX_SOCKET.removeprefix("http+")]
+    return (
+        []
+        if environment.get("DOCKER_HOST")
+        else ["--host", DEFAULT_UNIX_SOCKET.removeprefix("http+")]
+    )
 
 
 def _last_cause(error: BaseException) -> str:
@@ -86,7 +93,11 @@ def speaking(purpose: str) -> Iterator[None]:
         raise _refused(purpose, str(error.explanation or error), error.status_code) from error
     except DockerException as error:
         raise _refused(purpose, str(error), None) from error
-    except (requests.RequestException, HTTPError, ConnectionError) as error:  # HTTPError: within an answer that comes in pieces
+    except (
+        requests.RequestException,
+        HTTPError,
+        ConnectionError,
+    ) as error:  # HTTPError: within an answer that comes in pieces
         raise Unreachable(
             f"The Docker engine went away: could not {purpose}.",
             advice="See whether it runs (`docker info`) and run the same command again.",
@@ -97,10 +108,14 @@ def speaking(purpose: str) -> Iterator[None]:
 def _refused(purpose: str, words: str, status: int | None) -> ProvisionError:
     if "no space left" in words.lower():
         advice = "Free space there (`docker system df`) and run the same command again."
-        return NoSpace(f"The Docker engine's disk is full: could not {purpose}.", advice=advice, details=words)
+        return NoSpace(
+            f"The Docker engine's disk is full: could not {purpose}.", advice=advice, details=words
+        )
     if status == 409:
         advice = "Remove the container (`docker ps -a` lists them) and run the same command again."
-        return Taken(f"A container is in the way: could not {purpose}.", advice=advice, details=words)
+        return Taken(
+            f"A container is in the way: could not {purpose}.", advice=advice, details=words
+        )
     return ToolFailed(["docker", *purpose.split()], status or 1, words)
 
 
@@ -133,10 +148,17 @@ def login(registry: str) -> Login | None:
     from docker import auth
 
     with speaking(f"read Docker's credentials for {registry}"):
-        kept = {key.lower(): value for key, value in (auth.load_config().resolve_authconfig(registry) or {}).items()}
+        kept = {
+            key.lower(): value
+            for key, value in (auth.load_config().resolve_authconfig(registry) or {}).items()
+        }
     if kept.get("identitytoken"):
         return Login("", kept["identitytoken"])
-    return Login(kept["username"], kept["password"]) if kept.get("username") and kept.get("password") else None
+    return (
+        Login(kept["username"], kept["password"])
+        if kept.get("username") and kept.get("password")
+        else None
+    )
 
 
 def unmet(client: Client, reference: str) -> tuple[str, ...]:
@@ -156,7 +178,9 @@ def wait(container: Any, timeout_s: float) -> int | None:
     try:
         return int(container.wait(timeout=timeout_s)["StatusCode"])
     except requests.RequestException:
-        if time.monotonic() - started < timeout_s:  # the connection broke, and not for want of patience
+        if (
+            time.monotonic() - started < timeout_s
+        ):  # the connection broke, and not for want of patience
             raise
         return None
 
@@ -188,7 +212,9 @@ def _config_digest(client: Client, identity: str) -> str:
 
 def keeps_manifests(info: Mapping[str, Any]) -> bool:
     """Whether an engine has containerd's image store, as Docker's manual has one find out (`docker info`, DriverStatus)."""
-    return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in info.get("DriverStatus") or ()]
+    return ["driver-type", "io.containerd.snapshotter.v1"] in [
+        list(row) for row in info.get("DriverStatus") or ()
+    ]
 
 
 def config_of(archive: Iterable[bytes]) -> str | None:
@@ -197,14 +223,21 @@ def config_of(archive: Iterable[bytes]) -> str | None:
     try:
         with reading(archive) as members:
             for member in members:
-                file = members.extractfile(member) if member.isreg() and member.size <= _DOCUMENT else None
+                file = (
+                    members.extractfile(member)
+                    if member.isreg() and member.size <= _DOCUMENT
+                    else None
+                )
                 if file is not None:
                     content = file.read()
                     hashes[member.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
                     named = json.loads(content) if member.name == "manifest.json" else named
         return hashes.get(named[0]["Config"]) if named is not None and len(named) == 1 else None
     except (*UNREADABLE, LookupError, TypeError) as error:
-        raise IntegrityError(f"What the engine saves is no archive of an image: {error}.", advice="Load or pull it again.") from error
+        raise IntegrityError(
+            f"What the engine saves is no archive of an image: {error}.",
+            advice="Load or pull it again.",
+        ) from error
 
 
 def _pull(client: Client, reference: str, progress: Progress) -> Any:

@@ -21,9 +21,20 @@ from provision.image.base_archive import LISTS
 
 Kind = Literal["docker", "oci", "oci-archive", "docker-archive"]
 
-COMPRESSED: tuple[Kind, ...] = ("oci", "oci-archive")  # whose layers may be; docker's readers do not know every kind
+COMPRESSED: tuple[Kind, ...] = (
+    "oci",
+    "oci-archive",
+)  # whose layers may be; docker's readers do not know every kind
 # What lies in a layout: of the specification, of `docker save`, and of ours.
-_OF_A_LAYOUT = {"blobs", "index.json", "oci-layout", "manifest.json", "repositories", layer_cache.FILE, oci_layout.MARK}
+_OF_A_LAYOUT = {
+    "blobs",
+    "index.json",
+    "oci-layout",
+    "manifest.json",
+    "repositories",
+    layer_cache.FILE,
+    oci_layout.MARK,
+}
 _FORM = re.compile(r"(docker)|(oci|oci-archive|docker-archive):(.+)")
 
 
@@ -44,7 +55,9 @@ def output(text: str) -> Output:
     if match is None:
         forms = "docker, oci:DIR, oci-archive:FILE or docker-archive:FILE"
         raise InvalidSpec(f"{text!r} is not a place for an image.", advice=f"It is {forms}.")
-    return Output(kind="docker") if match[1] else Output(kind=match[2], path=Path(match[3]).absolute())  # type: ignore[arg-type]
+    return (
+        Output(kind="docker") if match[1] else Output(kind=match[2], path=Path(match[3]).absolute())
+    )  # type: ignore[arg-type]
 
 
 def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = ()) -> None:
@@ -60,11 +73,18 @@ def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = 
             _copy_layout(image, path, names)
         else:
             tags = names or [image.reference]
-            pieces = _oci_archive(image, names) if to.kind == "oci-archive" else docker_load.archive(image, tags=tags, read=layer_cache.pieces)
+            pieces = (
+                _oci_archive(image, names)
+                if to.kind == "oci-archive"
+                else docker_load.archive(image, tags=tags, read=layer_cache.pieces)
+            )
             _write(pieces, path, sum(layer.size for layer in image.layers), progress)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(f"The disk of {path.parent} is full: {to} was not written.", advice="Free space there.") from error
+            raise NoSpace(
+                f"The disk of {path.parent} is full: {to} was not written.",
+                advice="Free space there.",
+            ) from error
         raise
 
 
@@ -73,8 +93,17 @@ def check_free(to: Output) -> None:
     if to.path is None or not (path := _real(to)).exists():
         return
     if to.kind == "oci" and os.path.ismount(path):
-        raise Taken(f"{path} is where a file system is mounted, and cannot be replaced.", advice="Name a folder in it.")
-    problem = _not_replaced(path) if to.kind == "oci" else "" if path.is_file() else "is there and is no file"
+        raise Taken(
+            f"{path} is where a file system is mounted, and cannot be replaced.",
+            advice="Name a folder in it.",
+        )
+    problem = (
+        _not_replaced(path)
+        if to.kind == "oci"
+        else ""
+        if path.is_file()
+        else "is there and is no file"
+    )
     if problem:
         raise Taken(f"{path} {problem}.", advice="Name another place.")
 
@@ -93,13 +122,17 @@ def _not_replaced(path: Path) -> str:
         return "is there and is no image layout"
     try:
         rows = json.loads((path / "index.json").read_bytes())["manifests"]
-        several = len({row["digest"] for row in rows}) > 1 or any(row.get("mediaType") in LISTS for row in rows)
+        several = len({row["digest"] for row in rows}) > 1 or any(
+            row.get("mediaType") in LISTS for row in rows
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return "has an index that cannot be read; it would be replaced whole"
     if several:
         return "is a layout of several images; it would be replaced whole"
     foreign = next(_foreign(path), None)
-    return f"holds more than an image layout, {foreign}; it would be replaced whole" if foreign else ""
+    return (
+        f"holds more than an image layout, {foreign}; it would be replaced whole" if foreign else ""
+    )
 
 
 def _foreign(layout: Path) -> Iterator[str]:
@@ -107,7 +140,11 @@ def _foreign(layout: Path) -> Iterator[str]:
     blobs = oci_layout.blobs(layout)
     yield from sorted(item.name for item in layout.iterdir() if item.name not in _OF_A_LAYOUT)
     yield from (f"blobs/{item.name}" for item in _items(blobs.parent) if item != blobs)
-    yield from (f"blobs/sha256/{item.name}" for item in _items(blobs) if not re.fullmatch("[0-9a-f]{64}", item.name))
+    yield from (
+        f"blobs/sha256/{item.name}"
+        for item in _items(blobs)
+        if not re.fullmatch("[0-9a-f]{64}", item.name)
+    )
 
 
 def _items(folder: Path) -> list[Path]:
@@ -128,7 +165,9 @@ def _copy_layout(image: Image, to: Path, names: Sequence[str]) -> None:
 
 def _blobs(image: Image) -> list[Path]:
     """The files that the image consists of: other things may lie in a folder. IntegrityError where one is gone."""
-    digests = dict.fromkeys([image.manifest_digest, image.image_id, *(layer.digest for layer in image.layers)])
+    digests = dict.fromkeys(
+        [image.manifest_digest, image.image_id, *(layer.digest for layer in image.layers)]
+    )
     blobs = [oci_layout.blob(image.layout, digest) for digest in digests]
     if gone := [blob for blob in blobs if not blob.is_file()]:
         raise layer_cache.broken(gone[0])
@@ -156,7 +195,9 @@ def _oci_archive(image: Image, names: Sequence[str]) -> Iterator[bytes]:
     yield tar.header("index.json", kind="file", mode=0o644, mtime=0, size=len(index))
     yield index + tar.padding(len(index))
     for blob in sorted(_blobs(image), key=lambda path: (path.stat().st_size, path.name)):
-        yield from docker_load.member(blob.relative_to(image.layout).as_posix(), blob, layer_cache.pieces(blob))
+        yield from docker_load.member(
+            blob.relative_to(image.layout).as_posix(), blob, layer_cache.pieces(blob)
+        )
     yield tar.END
 
 

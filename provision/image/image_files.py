@@ -30,14 +30,18 @@ class Within:
         for _ in range(LINKS):
             if path in self.files:
                 return self.files[path]
-            link = next((known for known in (path, posixpath.dirname(path)) if known in self.links), None)
+            link = next(
+                (known for known in (path, posixpath.dirname(path)) if known in self.links), None
+            )
             if link is None:
                 return None
             path = self._target(link) + path[len(link) :]
         return None
 
     def _target(self, link: str) -> str:
-        return posixpath.normpath(posixpath.join("/", posixpath.dirname(link), self.links[link])).lstrip("/")
+        return posixpath.normpath(
+            posixpath.join("/", posixpath.dirname(link), self.links[link])
+        ).lstrip("/")
 
     def forget(self, hidden: Callable[[str], bool]) -> None:
         self.files = {name: content for name, content in self.files.items() if not hidden(name)}
@@ -45,7 +49,9 @@ class Within:
         self.seen = {name for name in self.seen if not hidden(name)}
 
 
-def within(layers: Sequence[Path], wanted: re.Pattern[str], noticed: re.Pattern[str], limit: int) -> Within:
+def within(
+    layers: Sequence[Path], wanted: re.Pattern[str], noticed: re.Pattern[str], limit: int
+) -> Within:
     """The files and links whose whole path matches `wanted`; of what matches `noticed`, the names.
 
     layers: uncompressed archives from the bottom up. Raises IntegrityError where one is no archive, or the files have more than
@@ -59,15 +65,23 @@ def within(layers: Sequence[Path], wanted: re.Pattern[str], noticed: re.Pattern[
                     _take(found, archive, member, wanted, noticed, limit)
                     if found.size > limit:
                         raise IntegrityError(
-                            f"The image's package records have more than {limit >> 20} MiB.", advice="Choose another base with --base."
+                            f"The image's package records have more than {limit >> 20} MiB.",
+                            advice="Choose another base with --base.",
                         )
         except UNREADABLE as error:
-            raise IntegrityError(f"A layer of the image is no archive: {error}.", advice="Build the image again.") from error
+            raise IntegrityError(
+                f"A layer of the image is no archive: {error}.", advice="Build the image again."
+            ) from error
     return found
 
 
 def _take(
-    found: Within, archive: tarfile.TarFile, member: tarfile.TarInfo, wanted: re.Pattern[str], noticed: re.Pattern[str], limit: int
+    found: Within,
+    archive: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    wanted: re.Pattern[str],
+    noticed: re.Pattern[str],
+    limit: int,
 ) -> None:
     path = posixpath.normpath(member.name).lstrip("/")
     if hidden := hidden_by(path):

@@ -48,8 +48,13 @@ class Making:
         there = layer_cache.around(self.layout)
         base = self._base(there)
         lost = conda_files.clobbered(self.prefix.path)
-        wanted = {name: self.recipe.made_of(name, packages, self._sharers(name), lost) for name, packages in self._packages.items()}
-        found = {name: layer for name, key in wanted.items() if (layer := self._take(name, key, there))}
+        wanted = {
+            name: self.recipe.made_of(name, packages, self._sharers(name), lost)
+            for name, packages in self._packages.items()
+        }
+        found = {
+            name: layer for name, key in wanted.items() if (layer := self._take(name, key, there))
+        }
         entries = self._entries([name for name in wanted if name not in found])
         size = sum(map(layers.size_of, entries.values()))
         self._check_space(size)
@@ -60,11 +65,15 @@ class Making:
 
     @cached_property
     def _wheels(self) -> list[wheel_files.Wheel]:
-        return wheel_files.installed(self.prefix, self.recipe.lock.by("pip"), self.recipe.resolution.python)
+        return wheel_files.installed(
+            self.prefix, self.recipe.lock.by("pip"), self.recipe.resolution.python
+        )
 
     @cached_property
     def _packages(self) -> Mapping[str, Sequence[LockedPackage]]:
-        return layer_groups.sort(self.recipe.lock.packages, {wheel.package.name: wheel.size for wheel in self._wheels})
+        return layer_groups.sort(
+            self.recipe.lock.packages, {wheel.package.name: wheel.size for wheel in self._wheels}
+        )
 
     @cached_property
     def _clashes(self) -> Mapping[str, Sequence[wheel_files.Claim]]:
@@ -79,7 +88,10 @@ class Making:
     def _take_base(self, there: Sequence[Kept]) -> list[str]:
         """The base's layers that some layout has, by their digests; those that none has."""
         wanted = dict.fromkeys(self.recipe.base.diff_ids)
-        taken = [layer_cache.take([row for row in there if row.digest == digest], self.new) for digest in wanted]
+        taken = [
+            layer_cache.take([row for row in there if row.digest == digest], self.new)
+            for digest in wanted
+        ]
         self._note({digest: "" for digest in taken if digest})
         return [digest for digest in wanted if digest not in taken]
 
@@ -92,8 +104,17 @@ class Making:
             with self.progress.meter("reading the base", base.size) as meter:
                 layers.write_base(base.archive(), absent, oci_layout.blobs(self.new), meter.advance)
             self._note(dict.fromkeys(absent, ""))
-        found = [Layer(group="base", digest=digest, size=oci_layout.blob(self.new, digest).stat().st_size) for digest in base.diff_ids]
-        base_inspection.check(base.reference, [oci_layout.blob(self.new, layer.digest) for layer in found], self.recipe.glibc)
+        found = [
+            Layer(
+                group="base", digest=digest, size=oci_layout.blob(self.new, digest).stat().st_size
+            )
+            for digest in base.diff_ids
+        ]
+        base_inspection.check(
+            base.reference,
+            [oci_layout.blob(self.new, layer.digest) for layer in found],
+            self.recipe.glibc,
+        )
         return found
 
     def _take(self, group: str, key: str, there: Sequence[Kept]) -> Layer | None:
@@ -101,7 +122,9 @@ class Making:
         if digest is None:
             return None
         self._note({digest: key})
-        return Layer(group=group, digest=digest, size=oci_layout.blob(self.new, digest).stat().st_size)
+        return Layer(
+            group=group, digest=digest, size=oci_layout.blob(self.new, digest).stat().st_size
+        )
 
     def _note(self, more: Mapping[str, str]) -> None:
         """After each layer, so that what a killed build had made is not lost."""
@@ -114,29 +137,44 @@ class Making:
         if any(package.manager == "conda" for name in names for package in self._packages[name]):
             self._add_conda(found)
         for name in names:
-            found[name].update(wheel_files.entries(self._wheels_of(name), self._clashes, self.prefix))
+            found[name].update(
+                wheel_files.entries(self._wheels_of(name), self._clashes, self.prefix)
+            )
         found[OWN] = {entry.path: entry for entry in self.recipe.own}
-        return {name: [entries[path] for path in sorted(entries)] for name, entries in found.items()}
+        return {
+            name: [entries[path] for path in sorted(entries)] for name, entries in found.items()
+        }
 
     def _add_conda(self, found: Mapping[str, dict[str, Entry]]) -> None:
         staging = self.new / "staging"
         staging.mkdir()
         self.link(staging)
-        group_of = {package.name: name for name, packages in self._packages.items() for package in packages if package.manager == "conda"}
+        group_of = {
+            package.name: name
+            for name, packages in self._packages.items()
+            for package in packages
+            if package.manager == "conda"
+        }
         for entry in conda_files.conda_entries(staging):
             name = group_of.get(entry.conda, "python")
             if name in found:
                 found[name][entry.path] = entry
 
     def _write(
-        self, entries: Mapping[str, Sequence[Entry]], made_of: Mapping[str, str], advance: Callable[[int], None]
+        self,
+        entries: Mapping[str, Sequence[Entry]],
+        made_of: Mapping[str, str],
+        advance: Callable[[int], None],
     ) -> dict[str, Layer]:
         """Several layers at a time: hashing, which takes longest, leaves Python's lock alone."""
         blobs, epoch = oci_layout.blobs(self.new), self.recipe.epoch
         done = {}
         with ThreadPoolExecutor(cores()) as pool, _stoppable(advance) as counted:
             largest_first = sorted(entries, key=lambda name: -layers.size_of(entries[name]))
-            futures: list[Future[Layer]] = [pool.submit(layers.write, name, entries[name], blobs, epoch, counted) for name in largest_first]
+            futures: list[Future[Layer]] = [
+                pool.submit(layers.write, name, entries[name], blobs, epoch, counted)
+                for name in largest_first
+            ]
             for future in as_completed(futures):
                 layer = future.result()
                 done[layer.group] = layer

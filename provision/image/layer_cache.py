@@ -50,7 +50,10 @@ def _mark(path: Path) -> tuple[int, ...]:
 
 def note(layout: Path, made_of: Mapping[str, str]) -> None:
     """Remember layers that were just hashed: made_of by digest."""
-    rows = {digest: {"made_of": key, "mark": _mark(oci_layout.blob(layout, digest))} for digest, key in made_of.items()}
+    rows = {
+        digest: {"made_of": key, "mark": _mark(oci_layout.blob(layout, digest))}
+        for digest, key in made_of.items()
+    }
     beside = layout / f".{FILE}"
     beside.write_bytes(oci_layout.canonical(rows))
     beside.replace(layout / FILE)
@@ -61,7 +64,11 @@ def read(layout: Path) -> list[Kept]:
     try:
         rows = json.loads((layout / FILE).read_bytes())
         return [
-            Kept(path=oci_layout.blob(layout, digest), made_of=str(row["made_of"]), mark=tuple(map(int, row["mark"])))
+            Kept(
+                path=oci_layout.blob(layout, digest),
+                made_of=str(row["made_of"]),
+                mark=tuple(map(int, row["mark"])),
+            )
             for digest, row in rows.items()
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -79,7 +86,9 @@ def take(found: Iterable[Kept], layout: Path) -> str | None:
     """Give the first of these that is as it was hashed a second name in a layout; its digest. No byte of it is read."""
     for kept in found:
         to = oci_layout.blobs(layout) / kept.path.name
-        with contextlib.suppress(OSError):  # gone meanwhile, on another disk, or a disk without second names: then it is made
+        with contextlib.suppress(
+            OSError
+        ):  # gone meanwhile, on another disk, or a disk without second names: then it is made
             if kept.is_as_hashed:
                 if not to.exists():
                     os.link(kept.path, to)
@@ -95,14 +104,24 @@ def damaged(layout: Path, digests: Sequence[str], *, thorough: bool = False) -> 
     A layer is hashed where its file is not as it was when it was hashed last, or always.
     """
     known = {kept.digest: kept for kept in read(layout)}
-    doubtful = [digest for digest in dict.fromkeys(digests) if thorough or digest not in known or not known[digest].is_as_hashed]
-    bad = [digest for digest in doubtful if f"sha256:{sha256_of(oci_layout.blob(layout, digest))}" != digest]
+    doubtful = [
+        digest
+        for digest in dict.fromkeys(digests)
+        if thorough or digest not in known or not known[digest].is_as_hashed
+    ]
+    bad = [
+        digest
+        for digest in doubtful
+        if f"sha256:{sha256_of(oci_layout.blob(layout, digest))}" != digest
+    ]
     for digest in bad:
         strike(oci_layout.blob(layout, digest))
     if doubtful:
         rows = {row.digest: row.made_of for row in known.values() if row.path.exists()}
         rows |= {digest: rows.get(digest, "") for digest in digests if digest not in bad}
-        with contextlib.suppress(OSError):  # not ours to write to: then it is hashed again next time
+        with contextlib.suppress(
+            OSError
+        ):  # not ours to write to: then it is hashed again next time
             note(layout, rows)
     return bad
 
@@ -129,5 +148,6 @@ def pieces(blob: Path) -> Iterator[bytes]:
 def broken(blob: Path) -> IntegrityError:
     """A blob of a layout that is not what its name says."""
     return IntegrityError(
-        f"{blob} was damaged on this disk: it is not what its name says.", advice="`provision image build` makes it again."
+        f"{blob} was damaged on this disk: it is not what its name says.",
+        advice="`provision image build` makes it again.",
     )

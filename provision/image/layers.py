@@ -27,7 +27,9 @@ GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # A layer may become this many times larger; small ones, with a file of zeros perhaps, up to 1 GiB.
 INFLATED_TIMES, INFLATED_LEAST = 100, 1 << 30
 _ADVICE = "Make or fetch it again (where it lies in an engine: docker pull, docker load), or choose another base with --base."
-ZSTD_WINDOW = 128 << 20  # of memory to read a layer with; what the zstd command reads without being asked for more
+ZSTD_WINDOW = (
+    128 << 20
+)  # of memory to read a layer with; what the zstd command reads without being asked for more
 
 
 class _Sink:
@@ -63,7 +65,9 @@ class _Sink:
         self._path.unlink(missing_ok=True)
 
 
-def write(group: str, entries: Sequence[Entry], blobs: Path, mtime: int, advance: Callable[[int], None]) -> Layer:
+def write(
+    group: str, entries: Sequence[Entry], blobs: Path, mtime: int, advance: Callable[[int], None]
+) -> Layer:
     """Write one layer into a layout's blobs. Entries are sorted by path; folders above them are added."""
     buffer = memoryview(bytearray(PIECE))
     with _Sink(blobs / f".{group}") as sink:
@@ -75,7 +79,9 @@ def write(group: str, entries: Sequence[Entry], blobs: Path, mtime: int, advance
 
 def size_of(entries: Iterable[Entry]) -> int:
     """Bytes of a layer with these entries, nearly: long names need some more."""
-    return sum(tar.BLOCK + entry.size + len(tar.padding(entry.size)) for entry in entries) + len(tar.END)
+    return sum(tar.BLOCK + entry.size + len(tar.padding(entry.size)) for entry in entries) + len(
+        tar.END
+    )
 
 
 def with_folders(entries: Sequence[Entry]) -> list[Entry]:
@@ -89,9 +95,13 @@ def with_folders(entries: Sequence[Entry]) -> list[Entry]:
     return [given[path] for path in sorted(given)]
 
 
-def _write_member(entry: Entry, sink: _Sink, mtime: int, buffer: memoryview, advance: Callable[[int], None]) -> None:
+def _write_member(
+    entry: Entry, sink: _Sink, mtime: int, buffer: memoryview, advance: Callable[[int], None]
+) -> None:
     mode, size, target = entry.mode, entry.size, entry.target
-    sink.write(tar.header(entry.path, kind=entry.kind, mode=mode, mtime=mtime, size=size, target=target))
+    sink.write(
+        tar.header(entry.path, kind=entry.kind, mode=mode, mtime=mtime, size=size, target=target)
+    )
     if entry.content is not None:
         sink.write(entry.content)
         advance(entry.size)
@@ -101,7 +111,9 @@ def _write_member(entry: Entry, sink: _Sink, mtime: int, buffer: memoryview, adv
     sink.write(tar.padding(size))
 
 
-def _copy(entry: Entry, file: FileIO, sink: _Sink, buffer: memoryview, advance: Callable[[int], None]) -> None:
+def _copy(
+    entry: Entry, file: FileIO, sink: _Sink, buffer: memoryview, advance: Callable[[int], None]
+) -> None:
     digest = hashlib.sha256() if entry.hashes else None
     left = entry.size
     while left > 0 and (count := file.readinto(buffer)):
@@ -112,12 +124,16 @@ def _copy(entry: Entry, file: FileIO, sink: _Sink, buffer: memoryview, advance: 
         advance(len(piece))
         left -= count
     if left != 0 or (entry.size and file.read(1)):
-        raise IntegrityError(f"{entry.source} changed while it was read.", advice="Run the same command again.")
+        raise IntegrityError(
+            f"{entry.source} changed while it was read.", advice="Run the same command again."
+        )
     if digest:
         verify(entry, digest.hexdigest())
 
 
-def write_base(archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, advance: Callable[[int], None]) -> list[Layer]:
+def write_base(
+    archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, advance: Callable[[int], None]
+) -> list[Layer]:
     """Write the layers of a base straight out of an image archive (docker's or OCI's: layers are told by their digest).
 
     Raises IntegrityError unless every layer that the base's config names was there.
@@ -132,7 +148,9 @@ def write_base(archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, a
                     sizes[digest] = size
                     advance(size if digest in wanted else 0)
     except UNREADABLE as error:
-        raise IntegrityError(f"An archive of image layers cannot be read: {error}.", advice=_ADVICE) from error
+        raise IntegrityError(
+            f"An archive of image layers cannot be read: {error}.", advice=_ADVICE
+        ) from error
     missing = [digest for digest in diff_ids if digest not in sizes]
     if missing:
         raise IntegrityError(
@@ -188,14 +206,20 @@ def _unzstd(first: bytes, file: IO[bytes]) -> Iterator[bytes]:
     whole = _Reader(itertools.chain((first,), _pieces(file)))
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     try:
-        yield from _pieces(decompressor.stream_reader(cast(IO[bytes], whole), read_size=PIECE, read_across_frames=True))
+        yield from _pieces(
+            decompressor.stream_reader(
+                cast(IO[bytes], whole), read_size=PIECE, read_across_frames=True
+            )
+        )
     except zstandard.ZstdError as error:
         raise tarfile.ReadError(f"not zstd: {error}") from error
 
 
 def reading(archive: Iterable[bytes]) -> tarfile.TarFile:
     """A tar archive to iterate over while it streams in."""
-    return tarfile.open(fileobj=cast(IO[bytes], _Reader(archive)), mode="r|", bufsize=PIECE, tarinfo=Bounded)
+    return tarfile.open(
+        fileobj=cast(IO[bytes], _Reader(archive)), mode="r|", bufsize=PIECE, tarinfo=Bounded
+    )
 
 
 class _Reader:

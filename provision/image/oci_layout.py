@@ -110,7 +110,10 @@ def _check_free(layout: Path) -> None:
     new, old = _beside(layout)
     for path in (new, old, left(layout)):
         if path.exists() and not _is_ours(path):
-            raise Taken(f"{path} is in the way, and is not of our making.", advice="Rename it, or name another place.")
+            raise Taken(
+                f"{path} is in the way, and is not of our making.",
+                advice="Rename it, or name another place.",
+            )
     if _is_busy(new):
         raise _busy(layout)
 
@@ -123,7 +126,9 @@ def _begin(new: Path) -> int:
     except FileExistsError as error:
         raise _busy(new) from error
     held = open_lock(new / MARK)
-    with contextlib.suppress(OSError):  # a file system without locks: then two runs at once are not told apart
+    with contextlib.suppress(
+        OSError
+    ):  # a file system without locks: then two runs at once are not told apart
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return held
 
@@ -145,12 +150,19 @@ def _is_busy(new: Path) -> bool:
 
 
 def _busy(layout: Path) -> Taken:
-    return Taken(f"Another run is writing {layout} now.", advice="Wait until it is done, or name another place.")
+    return Taken(
+        f"Another run is writing {layout} now.",
+        advice="Wait until it is done, or name another place.",
+    )
 
 
 def _is_ours(path: Path) -> bool:
     """Whether it was made or put aside here: marked, or empty as one is that was killed before it was."""
-    return path.is_dir() and not path.is_symlink() and ((path / MARK).exists() or not any(path.iterdir()))
+    return (
+        path.is_dir()
+        and not path.is_symlink()
+        and ((path / MARK).exists() or not any(path.iterdir()))
+    )
 
 
 def _remove(path: Path) -> None:
@@ -175,14 +187,25 @@ def _beside(layout: Path) -> tuple[Path, Path]:
     return layout.with_name(f".{layout.name}.new"), layout.with_name(f".{layout.name}.old")
 
 
-def write(layout: Path, config: Mapping[str, Any], layers: Sequence[Layer], annotations: Mapping[str, str], name: str) -> Written:
+def write(
+    layout: Path,
+    config: Mapping[str, Any],
+    layers: Sequence[Layer],
+    annotations: Mapping[str, str],
+    name: str,
+) -> Written:
     """Complete a folder that already holds the layers: config, manifest, index."""
     config_digest, config_size = _put(layout, config)
     manifest = {
         "annotations": dict(annotations),
         "config": {"digest": config_digest, "mediaType": CONFIG, "size": config_size},
         "layers": [
-            {"annotations": {GROUP: layer.group}, "digest": layer.digest, "mediaType": layer.media_type, "size": layer.size}
+            {
+                "annotations": {GROUP: layer.group},
+                "digest": layer.digest,
+                "mediaType": layer.media_type,
+                "size": layer.size,
+            }
             for layer in layers
         ],
         "mediaType": MANIFEST,
@@ -196,9 +219,16 @@ def write(layout: Path, config: Mapping[str, Any], layers: Sequence[Layer], anno
         "platform": {"architecture": "amd64", "os": "linux"},
         "size": size,
     }
-    (layout / "index.json").write_bytes(canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2}))
+    (layout / "index.json").write_bytes(
+        canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2})
+    )
     (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
-    return Written(manifest_digest=digest, config_digest=config_digest, layers=tuple(layers), annotations=dict(annotations))
+    return Written(
+        manifest_digest=digest,
+        config_digest=config_digest,
+        layers=tuple(layers),
+        annotations=dict(annotations),
+    )
 
 
 def index(layout: Path, names: Sequence[str]) -> bytes:
@@ -208,7 +238,9 @@ def index(layout: Path, names: Sequence[str]) -> bytes:
         return content
     document = json.loads(content)
     (entry,) = document["manifests"]
-    return canonical({**document, "manifests": [{**entry, "annotations": {NAME: name}} for name in names]})
+    return canonical(
+        {**document, "manifests": [{**entry, "annotations": {NAME: name}} for name in names]}
+    )
 
 
 def read(layout: Path) -> Written | None:
@@ -235,7 +267,12 @@ def read(layout: Path) -> Written | None:
 
 
 def _layer(layout: Path, row: Mapping[str, Any]) -> Layer:
-    layer = Layer(group=row["annotations"][GROUP], digest=row["digest"], size=row["size"], media_type=row["mediaType"])
+    layer = Layer(
+        group=row["annotations"][GROUP],
+        digest=row["digest"],
+        size=row["size"],
+        media_type=row["mediaType"],
+    )
     if blob(layout, layer.digest).stat().st_size != layer.size:
         raise ValueError(f"{layer.digest} is not whole")
     return layer

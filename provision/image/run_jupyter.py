@@ -41,13 +41,24 @@ class Notebook:
 
     def flags(self, *, host_network: bool) -> list[str]:
         """Of `docker run`; the token comes from docker's own environment."""
-        published = [] if host_network else ["--publish", f"{_bracketed(self.address)}:{self.port}:{self.port}"]
+        published = (
+            []
+            if host_network
+            else ["--publish", f"{_bracketed(self.address)}:{self.port}:{self.port}"]
+        )
         return ["--env", TOKEN, *published]
 
     def command(self, *, host_network: bool) -> list[str]:
         where = self.address if host_network else "0.0.0.0"
         fixed = ["--no-browser", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={WORKSPACE}"]
-        return [PYTHON, "-m", self.module, f"--ServerApp.ip={where}", f"--ServerApp.port={self.port}", *fixed]
+        return [
+            PYTHON,
+            "-m",
+            self.module,
+            f"--ServerApp.ip={where}",
+            f"--ServerApp.port={self.port}",
+            *fixed,
+        ]
 
     def url(self, token: str) -> str:
         address = LOOPBACK if ipaddress.ip_address(self.address).is_unspecified else self.address
@@ -59,7 +70,10 @@ def notebook(lock: Lock, *, port: int = 8888, address: str = LOOPBACK) -> Notebo
     try:
         ipaddress.ip_address(address)
     except ValueError as error:
-        raise InvalidSpec(f"{address!r} is no address.", advice="Write one in numbers: 127.0.0.1, or 0.0.0.0 for all.") from error
+        raise InvalidSpec(
+            f"{address!r} is no address.",
+            advice="Write one in numbers: 127.0.0.1, or 0.0.0.0 for all.",
+        ) from error
     there = {normal(package.name) for package in lock.packages}
     found = next((SERVERS[name] for name in SERVERS if name in there), None)
     if found is None:

@@ -37,14 +37,33 @@ def look(image: Image) -> Looked:
     """
     there = oci_layout.read(image.layout)
     if there is None:
-        raise ToolMissing(f"The image layout {image.layout} is not there, or not whole.", advice="`provision image build` makes it.")
+        raise ToolMissing(
+            f"The image layout {image.layout} is not there, or not whole.",
+            advice="`provision image build` makes it.",
+        )
     if there.manifest_digest != image.manifest_digest:
-        raise IntegrityError(f"{image.layout} holds another image than the passport names.", advice="Run `provision image build` again.")
+        raise IntegrityError(
+            f"{image.layout} holds another image than the passport names.",
+            advice="Run `provision image build` again.",
+        )
     layers = [oci_layout.blob(image.layout, layer.digest) for layer in there.layers]
     found = within(layers, _WANTED, system_packages.RPM, system_packages.LIMIT)
-    own = {path: content for path, content in found.files.items() if path.startswith(PREFIX.lstrip("/"))}
-    base = Within(files={path: content for path, content in found.files.items() if path not in own}, links=found.links, seen=found.seen)
-    return Looked(base=system_packages.base_packages(base), unread=system_packages.unread(base), own=own, epoch=_made(image))
+    own = {
+        path: content
+        for path, content in found.files.items()
+        if path.startswith(PREFIX.lstrip("/"))
+    }
+    base = Within(
+        files={path: content for path, content in found.files.items() if path not in own},
+        links=found.links,
+        seen=found.seen,
+    )
+    return Looked(
+        base=system_packages.base_packages(base),
+        unread=system_packages.unread(base),
+        own=own,
+        epoch=_made(image),
+    )
 
 
 def _made(image: Image) -> int:
@@ -67,13 +86,17 @@ def bill(image: Image, looked: Looked, locked: Sequence[Part]) -> Bill:
         reference=f"image:{name}@{digest}",
         comment=f"An image on {image.base} ({image.base_digest}); the sha256 of its conda-lock.yml is {image.lock_sha256}.",
         parts=parts,
-        identity=json.dumps([name, digest, [(part.purl, part.license) for part in parts], looked.unread]),
+        identity=json.dumps(
+            [name, digest, [(part.purl, part.license) for part in parts], looked.unread]
+        ),
         properties=(
             ("provision:lock", image.lock_sha256),
             ("provision:base", image.base),
             ("provision:base-id", image.base_digest),
         ),
-        purl=PackageURL("oci", None, name.rpartition("/")[2], digest, {"arch": "amd64"}).to_string(),
+        purl=PackageURL(
+            "oci", None, name.rpartition("/")[2], digest, {"arch": "amd64"}
+        ).to_string(),
         sha256=digest.removeprefix("sha256:"),
         epoch=looked.epoch,
         unread=looked.unread,
@@ -82,4 +105,7 @@ def bill(image: Image, looked: Looked, locked: Sequence[Part]) -> Bill:
 
 def documents(made: Bill) -> list[tuple[str, bytes]]:
     """Both bills with their media types, as a registry keeps them beside the image."""
-    return [(media_type, sbom.text(made, kind).encode()) for kind, media_type in sbom.MEDIA_TYPES.items()]
+    return [
+        (media_type, sbom.text(made, kind).encode())
+        for kind, media_type in sbom.MEDIA_TYPES.items()
+    ]

@@ -20,7 +20,9 @@ _SIZE_LIMIT = 8 << 30  # eleven octal digits
 _NAME_LIMIT, _PREFIX_LIMIT, _LINK_LIMIT = 100, 155, 100
 
 
-def header(path: str, *, kind: Kind, mode: int, mtime: int, size: int = 0, target: str = "") -> bytes:
+def header(
+    path: str, *, kind: Kind, mode: int, mtime: int, size: int = 0, target: str = ""
+) -> bytes:
     """The header of one member, with a pax header before it if a value does not fit."""
     name = _encoded(path + "/" if kind == "folder" else path)
     link = _encoded(target)
@@ -68,7 +70,9 @@ def _record(key: bytes, value: bytes) -> bytes:
     return b"%d %s=%s\n" % (length, key, value)
 
 
-def _block(parts: tuple[bytes, bytes], kind: bytes, mode: int, mtime: int, size: int, link: bytes) -> bytes:
+def _block(
+    parts: tuple[bytes, bytes], kind: bytes, mode: int, mtime: int, size: int, link: bytes
+) -> bytes:
     prefix, name = parts
     before = b"".join(
         (
@@ -80,6 +84,15 @@ def _block(parts: tuple[bytes, bytes], kind: bytes, mode: int, mtime: int, size:
             b"%011o\0" % mtime,
         )
     )
-    after = b"".join((kind, link.ljust(100, b"\0"), b"ustar\x0000", bytes(80), prefix.ljust(155, b"\0"), bytes(12)))
+    after = b"".join(
+        (
+            kind,
+            link.ljust(100, b"\0"),
+            b"ustar\x0000",
+            bytes(80),
+            prefix.ljust(155, b"\0"),
+            bytes(12),
+        )
+    )
     checksum = sum(before) + sum(after) + 8 * ord(" ")
     return before + b"%06o\0 " % checksum + after

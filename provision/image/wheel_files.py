@@ -44,7 +44,9 @@ class Wheel:
     @property
     def size(self) -> int:
         """Bytes of its files. Scripts, whose first line is longer or shorter from host to host, do not count."""
-        return sum(int(size) for name, _, size in self.shipped if size and not name.startswith("../"))
+        return sum(
+            int(size) for name, _, size in self.shipped if size and not name.startswith("../")
+        )
 
     @property
     def shipped(self) -> list[Row]:
@@ -56,13 +58,19 @@ class Wheel:
 def installed(prefix: Prefix, packages: Iterable[LockedPackage], python: str) -> list[Wheel]:
     """The wheels of a lock in its prefix. IntegrityError where one is not there, or its RECORD is none."""
     site = prefix.path / "lib" / f"python{python}" / "site-packages"
-    folders = {canonical(path.name.split("-")[0]): path for path in sorted(site.glob("*.dist-info"))}
+    folders = {
+        canonical(path.name.split("-")[0]): path for path in sorted(site.glob("*.dist-info"))
+    }
     found = []
     for package in packages:
         folder = folders.get(canonical(package.name))
         if folder is None:
-            raise _drifted(prefix, f"does not hold {package.name} {package.version}, which its lock names")
-        found.append(Wheel(package=package, folder=folder, rows=read_record(folder / "RECORD", prefix)))
+            raise _drifted(
+                prefix, f"does not hold {package.name} {package.version}, which its lock names"
+            )
+        found.append(
+            Wheel(package=package, folder=folder, rows=read_record(folder / "RECORD", prefix))
+        )
         _check_wheel(prefix, folder)
     return found
 
@@ -70,10 +78,16 @@ def installed(prefix: Prefix, packages: Iterable[LockedPackage], python: str) ->
 def _check_wheel(prefix: Prefix, folder: Path) -> None:
     """Raise for a wheel that is not the one that was installed, though its name and version are the same."""
     if (folder / "RECORD").stat().st_mode & 0o100:
-        raise _drifted(prefix, "lies on a disk where every file may be run, so that which of them should be is not known")
+        raise _drifted(
+            prefix,
+            "lies on a disk where every file may be run, so that which of them should be is not known",
+        )
     known = (prefix.wheels or {}).get(folder.name)
     if known is not None and known != fingerprint(folder / "RECORD"):
-        raise _drifted(prefix, f"has another {folder.name.removesuffix('.dist-info')} than was installed: its RECORD, or what may be run")
+        raise _drifted(
+            prefix,
+            f"has another {folder.name.removesuffix('.dist-info')} than was installed: its RECORD, or what may be run",
+        )
 
 
 def clashes(wheels: Iterable[Wheel]) -> dict[str, list[Claim]]:
@@ -82,24 +96,41 @@ def clashes(wheels: Iterable[Wheel]) -> dict[str, list[Claim]]:
     claims: dict[str, list[Claim]] = {}
     for wheel in sorted(wheels, key=lambda wheel: canonical(wheel.package.name)):
         for row in wheel.shipped:
-            claims.setdefault(posixpath.normpath(row[0]), []).append(Claim(package=wheel.package, row=row))
+            claims.setdefault(posixpath.normpath(row[0]), []).append(
+                Claim(package=wheel.package, row=row)
+            )
     return {path: found for path, found in claims.items() if len(found) > 1}
 
 
-def sharers(wheels: Sequence[Wheel], clashing: Mapping[str, Sequence[Claim]]) -> list[LockedPackage]:
+def sharers(
+    wheels: Sequence[Wheel], clashing: Mapping[str, Sequence[Claim]]
+) -> list[LockedPackage]:
     """The packages that decide files of these wheels beside themselves: those that list the same path with other bytes."""
     own = [wheel.package for wheel in wheels]
     paths = {posixpath.normpath(row[0]) for wheel in wheels for row in wheel.rows}
-    claims = [claim for path in paths & clashing.keys() if _differ(clashing[path]) for claim in clashing[path]]
-    return list({claim.package.name: claim.package for claim in claims if claim.package not in own}.values())
+    claims = [
+        claim
+        for path in paths & clashing.keys()
+        if _differ(clashing[path])
+        for claim in clashing[path]
+    ]
+    return list(
+        {claim.package.name: claim.package for claim in claims if claim.package not in own}.values()
+    )
 
 
-def entries(wheels: Sequence[Wheel], clashing: Mapping[str, Sequence[Claim]], prefix: Prefix) -> dict[str, Entry]:
+def entries(
+    wheels: Sequence[Wheel], clashing: Mapping[str, Sequence[Claim]], prefix: Prefix
+) -> dict[str, Entry]:
     """The files of some of the prefix's wheels, by path. One that several list, of whichever layer, must be what the last of them says."""
-    return {entry.path: entry for wheel in wheels for entry in wheel_entries(wheel, prefix, clashing)}
+    return {
+        entry.path: entry for wheel in wheels for entry in wheel_entries(wheel, prefix, clashing)
+    }
 
 
-def wheel_entries(wheel: Wheel, prefix: Prefix, clashing: Mapping[str, Sequence[Claim]] | None = None) -> list[Entry]:
+def wheel_entries(
+    wheel: Wheel, prefix: Prefix, clashing: Mapping[str, Sequence[Claim]] | None = None
+) -> list[Entry]:
     """The files of one installed wheel, by its RECORD; scripts name the image's interpreter, and RECORD says so."""
     site, own_record = wheel.folder.parent, f"{wheel.folder.name}/RECORD"
     rows: list[Row] = []
@@ -149,9 +180,19 @@ def read_record(path: Path, prefix: Prefix) -> tuple[Row, ...]:
         raise _drifted(prefix, f"has a {shown} that cannot be read ({error})") from error
     if any(len(row) != 3 for row in rows):
         raise _drifted(prefix, f"has a {shown} with rows that are not path, hash, size")
-    wrong = next((row for row in rows if "\0" in row[0] or not _HASH.fullmatch(row[1]) or not _SIZE.fullmatch(row[2])), None)
+    wrong = next(
+        (
+            row
+            for row in rows
+            if "\0" in row[0] or not _HASH.fullmatch(row[1]) or not _SIZE.fullmatch(row[2])
+        ),
+        None,
+    )
     if wrong:
-        raise _drifted(prefix, f"has a {shown} that says no hash or size of {wrong[0][:200]!r}: {wrong[1][:80]!r}, {wrong[2][:20]!r}")
+        raise _drifted(
+            prefix,
+            f"has a {shown} that says no hash or size of {wrong[0][:200]!r}: {wrong[1][:80]!r}, {wrong[2][:20]!r}",
+        )
     return tuple((row[0], row[1], row[2]) for row in rows)
 
 
@@ -174,19 +215,30 @@ def _wheel_file(path: Path, rows: Sequence[Row], prefix: Prefix) -> Entry:
         raise _drifted(prefix, f"lacks {rows[0][0]}") from error
     hashes = frozenset(value for row in rows for value in _hex(row[1]))
     if not hashes and path.is_symlink():
-        raise _drifted(prefix, f"has a link where a wheel says that a file is, {rows[0][0]}, and no hash to know it by")
+        raise _drifted(
+            prefix,
+            f"has a link where a wheel says that a file is, {rows[0][0]}, and no hash to know it by",
+        )
     sizes = frozenset(int(row[2]) for row in rows if row[2])
     if sizes and entry.size not in sizes:
-        raise _drifted(prefix, f"has a changed {inside}: {entry.size} bytes instead of {max(sizes)}")
+        raise _drifted(
+            prefix, f"has a changed {inside}: {entry.size} bytes instead of {max(sizes)}"
+        )
     entry = replace(entry, hashes=hashes, sizes=sizes)
-    return _with_image_interpreter(entry, prefix) if inside.startswith(f"{PREFIX.lstrip('/')}/bin/") else entry
+    return (
+        _with_image_interpreter(entry, prefix)
+        if inside.startswith(f"{PREFIX.lstrip('/')}/bin/")
+        else entry
+    )
 
 
 def _in_image(path: Path, prefix: Prefix) -> str:
     """Where a file of the host prefix lies in the image. A RECORD that leads out of its prefix is refused."""
     relative = os.path.relpath(os.path.normpath(path), prefix.path)
     if relative.startswith(".."):
-        raise _drifted(prefix, f"has a RECORD that names a file outside of it, {os.path.normpath(path)}")
+        raise _drifted(
+            prefix, f"has a RECORD that names a file outside of it, {os.path.normpath(path)}"
+        )
     return posixpath.join(PREFIX.lstrip("/"), relative)
 
 
@@ -217,8 +269,18 @@ def _with_image_interpreter(entry: Entry, prefix: Prefix) -> Entry:
         return entry
     rewritten = f"#!{PYTHON}\n".encode() + body
     if os.fsencode(prefix.path) in rewritten:
-        raise _drifted(prefix, f"has a script that names this host's folder beyond its first line, {entry.source.name}")
-    return replace(entry, source=None, content=rewritten, size=len(rewritten), hashes=frozenset(), sizes=frozenset())
+        raise _drifted(
+            prefix,
+            f"has a script that names this host's folder beyond its first line, {entry.source.name}",
+        )
+    return replace(
+        entry,
+        source=None,
+        content=rewritten,
+        size=len(rewritten),
+        hashes=frozenset(),
+        sizes=frozenset(),
+    )
 
 
 def _body(script: bytes, prefix: Path) -> bytes | None:
@@ -232,4 +294,7 @@ def _body(script: bytes, prefix: Path) -> bytes | None:
 
 
 def _drifted(prefix: Prefix, what: str) -> IntegrityError:
-    return IntegrityError(f"The prefix {prefix.path} {what}.", advice="`provision env remove` it and build it again, then build the image.")
+    return IntegrityError(
+        f"The prefix {prefix.path} {what}.",
+        advice="`provision env remove` it and build it again, then build the image.",
+    )

@@ -44,13 +44,21 @@ def read_all(path: Path) -> tuple[Lock, ...]:
     """The lock as seen from each of its platforms."""
 
     def every(raw: bytes, content: Any) -> tuple[Lock, ...]:
-        return tuple(_lock(path, raw, content, platform) for platform in _lock(path, raw, content, None).platforms)
+        return tuple(
+            _lock(path, raw, content, platform)
+            for platform in _lock(path, raw, content, None).platforms
+        )
 
     return _seen(path, every)
 
 
 def composed(
-    path: Path, wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: PythonSource, solver: str | None = None
+    path: Path,
+    wanted: Inputs,
+    packages: Sequence[LockedPackage],
+    *,
+    python_from: PythonSource,
+    solver: str | None = None,
 ) -> tuple[str, Lock]:
     """The text of a lock that is to be written at `path`, and what reading it would give, without parsing it."""
     said = content(wanted, packages, python_from=python_from, solver=solver)
@@ -65,7 +73,9 @@ def _seen(path: Path, see: Callable[[bytes, Any], T]) -> T:
     try:
         said = yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, *NOT_YAML) as error:
-        raise IntegrityError(f"{path} is not a lock file: {' '.join(str(error).split())}.", advice=_RELOCK) from error
+        raise IntegrityError(
+            f"{path} is not a lock file: {' '.join(str(error).split())}.", advice=_RELOCK
+        ) from error
     try:
         return see(raw, said)
     except _Wrong as error:
@@ -79,7 +89,11 @@ class _Wrong(Exception):
 def _take(content: Any, key: str, kind: type[T], where: str) -> T:
     found = content.get(key) if isinstance(content, dict) else None
     if not isinstance(found, kind):
-        raise _Wrong(f"{where} has no {key}" if found is None else f"{where} has a {key} that is no {kind.__name__}")
+        raise _Wrong(
+            f"{where} has no {key}"
+            if found is None
+            else f"{where} has a {key} that is no {kind.__name__}"
+        )
     return found
 
 
@@ -94,7 +108,11 @@ def _lock(path: Path, raw: bytes, content: Any, asked: Platform | None) -> Lock:
     if version != 1:
         raise _Wrong(f"it is version {version} of the format, and this reads version 1")
     meta = _take(content, "metadata", dict, "it")
-    custom = _texts(meta.get("custom_metadata") or {}, "custom_metadata") if isinstance(meta.get("custom_metadata") or {}, dict) else {}
+    custom = (
+        _texts(meta.get("custom_metadata") or {}, "custom_metadata")
+        if isinstance(meta.get("custom_metadata") or {}, dict)
+        else {}
+    )
     hashes = _texts(_take(meta, "content_hash", dict, "metadata"), "content_hash")
     platforms = tuple(platform for platform in PLATFORMS if platform in hashes)
     platform = _seen_from(path, platforms, asked)
@@ -104,12 +122,18 @@ def _lock(path: Path, raw: bytes, content: Any, asked: Platform | None) -> Lock:
         sha256=hashlib.sha256(raw).hexdigest(),
         inputs_sha256=custom.get(INPUTS, ""),
         content_hash=hashes[platform],
-        packages=tuple(_package(entry, platform) for entry in entries if _take(entry, "platform", str, "a package") == platform),
+        packages=tuple(
+            _package(entry, platform)
+            for entry in entries
+            if _take(entry, "platform", str, "a package") == platform
+        ),
         python_from="host" if custom.get(PYTHON_FROM) == "host" else "channel",
         portable=custom.get(PORTABLE) != "false",
         platform=platform,
         platforms=platforms,
-        channels=tuple(_take(channel, "url", str, "a channel") for channel in meta.get("channels") or ()),
+        channels=tuple(
+            _take(channel, "url", str, "a channel") for channel in meta.get("channels") or ()
+        ),
         as_of=custom.get(AS_OF),
         solver=custom.get(SOLVER),
     )
@@ -119,12 +143,17 @@ def _seen_from(path: Path, platforms: tuple[Platform, ...], asked: Platform | No
     if not platforms:
         raise _Wrong(f"it locks none of {', '.join(PLATFORMS)}")
     if asked and asked not in platforms:
-        raise InvalidSpec(f"{path} locks nothing for {asked}.", advice=f"It is for {', '.join(platforms)}. {ADD_PLATFORM}")
+        raise InvalidSpec(
+            f"{path} locks nothing for {asked}.",
+            advice=f"It is for {', '.join(platforms)}. {ADD_PLATFORM}",
+        )
     here = conda.here()
     return asked or (here if here in platforms else platforms[0])
 
 
-ADD_PLATFORM = "Name the platform in spec.yml (platforms:) and lock it anew: provision lock NAME --relock"
+ADD_PLATFORM = (
+    "Name the platform in spec.yml (platforms:) and lock it anew: provision lock NAME --relock"
+)
 
 
 def require_here(name: str, platforms: Collection[Platform]) -> None:
@@ -150,7 +179,10 @@ def _package(entry: Mapping[str, Any], platform: Platform) -> LockedPackage:
     if entry["manager"] not in get_args(Manager):
         raise _Wrong(f"{name} has the manager {entry['manager']!r}")
     build = entry.get("build") or ""
-    needs = _texts(_take(entry, "dependencies", dict, name) if entry.get("dependencies") else {}, f"dependencies of {name}")
+    needs = _texts(
+        _take(entry, "dependencies", dict, name) if entry.get("dependencies") else {},
+        f"dependencies of {name}",
+    )
     return LockedPackage(
         manager=manager,
         name=name,

@@ -67,11 +67,16 @@ def contents(path: Path) -> Contents:
     try:
         content = yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         if content["version"] != 1:
-            raise IntegrityError(f"{path} is version {content['version']} of the lock format; this reads version 1.")
+            raise IntegrityError(
+                f"{path} is version {content['version']} of the lock format; this reads version 1."
+            )
         return _contents(path, raw, content)
     except (yaml.YAMLError, *NOT_YAML) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise IntegrityError(f"{path} is not a lock file ({reason}).", advice="Name a conda-lock.yml, or an environment.") from error
+        raise IntegrityError(
+            f"{path} is not a lock file ({reason}).",
+            advice="Name a conda-lock.yml, or an environment.",
+        ) from error
 
 
 def _contents(path: Path, raw: bytes, content: Mapping[str, Any]) -> Contents:
@@ -80,9 +85,15 @@ def _contents(path: Path, raw: bytes, content: Mapping[str, Any]) -> Contents:
         path=path,
         sha256=hashlib.sha256(raw).hexdigest(),
         entries=tuple(_entry(entry) for entry in content["package"]),
-        channels=tuple(channel if isinstance(channel, str) else str(channel["url"]) for channel in meta.get("channels") or ()),
+        channels=tuple(
+            channel if isinstance(channel, str) else str(channel["url"])
+            for channel in meta.get("channels") or ()
+        ),
         platforms=tuple(str(platform) for platform in meta.get("platforms") or ()),
-        content_hash={str(platform): str(value) for platform, value in (meta.get("content_hash") or {}).items()},
+        content_hash={
+            str(platform): str(value)
+            for platform, value in (meta.get("content_hash") or {}).items()
+        },
         sources=tuple(str(source) for source in meta.get("sources") or ()),
         custom={str(key): str(value) for key, value in (meta.get("custom_metadata") or {}).items()},
     )
@@ -100,6 +111,9 @@ def _entry(entry: Mapping[str, Any]) -> Entry:
         md5=str(hashes.get("md5") or ""),
         sha256=str(hashes.get("sha256") or ""),
         build=str(entry.get("build") or ""),
-        depends=tuple((str(name), str(bound or "")) for name, bound in (entry.get("dependencies") or {}).items()),
+        depends=tuple(
+            (str(name), str(bound or ""))
+            for name, bound in (entry.get("dependencies") or {}).items()
+        ),
         category=str(entry.get("category", "main")),
     )

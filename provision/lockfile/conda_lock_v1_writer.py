@@ -16,7 +16,11 @@ FILE = "conda-lock.yml"
 PythonSource = Literal["channel", "host"]
 
 # Keys of the lock's metadata.custom_metadata; conda-lock carries them along untouched.
-PYTHON_FROM, PORTABLE, INPUTS = "provision_python_from", "provision_portable", "provision_inputs_sha256"
+PYTHON_FROM, PORTABLE, INPUTS = (
+    "provision_python_from",
+    "provision_portable",
+    "provision_inputs_sha256",
+)
 AS_OF, SOLVER = "provision_as_of", "provision_solver"
 
 HEADER = """\
@@ -30,19 +34,39 @@ HEADER = """\
 Content = dict[str, Any]
 
 
-def text(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: PythonSource, solver: str | None = None) -> str:
+def text(
+    wanted: Inputs,
+    packages: Sequence[LockedPackage],
+    *,
+    python_from: PythonSource,
+    solver: str | None = None,
+) -> str:
     """The lock file of these packages, of all platforms. solver: the executable that solved, if it was not ours."""
     return emitted(content(wanted, packages, python_from=python_from, solver=solver))
 
 
-def content(wanted: Inputs, packages: Sequence[LockedPackage], *, python_from: PythonSource, solver: str | None = None) -> Content:
+def content(
+    wanted: Inputs,
+    packages: Sequence[LockedPackage],
+    *,
+    python_from: PythonSource,
+    solver: str | None = None,
+) -> Content:
     """What that file says."""
-    portable = python_from == "channel" and not any(package.url.startswith("file:") for package in packages)
+    portable = python_from == "channel" and not any(
+        package.url.startswith("file:") for package in packages
+    )
     custom = {PYTHON_FROM: python_from, PORTABLE: str(portable).lower(), INPUTS: wanted.sha256}
     custom |= {AS_OF: wanted.as_of} if wanted.as_of else {}
     custom |= {SOLVER: solver} if solver else {}
-    listed = sorted((package for package in packages if not package.name.startswith("__")), key=_key)
-    return {"version": 1, "metadata": _metadata(wanted, custom), "package": [_entry(package) for package in listed]}
+    listed = sorted(
+        (package for package in packages if not package.name.startswith("__")), key=_key
+    )
+    return {
+        "version": 1,
+        "metadata": _metadata(wanted, custom),
+        "package": [_entry(package) for package in listed],
+    }
 
 
 def emitted(content: Content) -> str:
@@ -99,7 +123,9 @@ def _both(one: str, other: str) -> str:
     if not one or not other or one == other:
         return one or other
     (versions, build), (more, other_build) = (bound.partition(" ")[::2] for bound in (one, other))
-    joined = "|".join(_each_once(f"{mine},{theirs}") for mine in versions.split("|") for theirs in more.split("|"))
+    joined = "|".join(
+        _each_once(f"{mine},{theirs}") for mine in versions.split("|") for theirs in more.split("|")
+    )
     narrower = other_build if not build or fnmatch.fnmatchcase(other_build, build) else build
     return f"{joined} {narrower}".strip()
 

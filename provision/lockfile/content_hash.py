@@ -44,19 +44,37 @@ def ours(wanted: Inputs) -> dict[Platform, str] | None:
         return None
     rows = [_conda(text) for text in wanted.conda] + [_pip(text) for text in wanted.pip]
     if wanted.pip:
-        rows.append(_dependency("pip", "conda", "*"))  # conda-lock adds it wherever there is a pip section
+        rows.append(
+            _dependency("pip", "conda", "*")
+        )  # conda-lock adds it wherever there is a pip section
     known = {(row["manager"], row["name"]): row for row in rows if row}
-    machines = [word for machine in wanted.machines.values() for _, version in machine for word in version.split()[1:]]
+    machines = [
+        word
+        for machine in wanted.machines.values()
+        for _, version in machine
+        for word in version.split()[1:]
+    ]
     if None in rows or machines:
         return None
-    return {platform: _hash(wanted.channels, list(known.values()), platform, machine) for platform, machine in wanted.machines.items()}
+    return {
+        platform: _hash(wanted.channels, list(known.values()), platform, machine)
+        for platform, machine in wanted.machines.items()
+    }
 
 
-def _hash(channels: Sequence[str], rows: Sequence[Dependency], platform: Platform, machine: Machine) -> str:
+def _hash(
+    channels: Sequence[str], rows: Sequence[Dependency], platform: Platform, machine: Machine
+) -> str:
     content = {
-        "channels": [json.dumps({"url": channel, "used_env_vars": []}, separators=(",", ":")) for channel in channels],
+        "channels": [
+            json.dumps({"url": channel, "used_env_vars": []}, separators=(",", ":"))
+            for channel in channels
+        ],
         "specs": sorted(rows, key=lambda row: (row["manager"], row["name"])),
-        "virtual_package_hash": {"noarch": _subdir("noarch", ()), platform: _subdir(platform, machine)},
+        "virtual_package_hash": {
+            "noarch": _subdir("noarch", ()),
+            platform: _subdir(platform, machine),
+        },
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -66,7 +84,9 @@ def _conda(text: str) -> Dependency | None:
     if found is None:
         return None
     version = f"{found['fuzzy']}.*" if found["fuzzy"] else found["exact"] or found["range"] or ""
-    return _dependency(found["name"], "conda", version, build=found["build"], conda_channel=found["channel"])
+    return _dependency(
+        found["name"], "conda", version, build=found["build"], conda_channel=found["channel"]
+    )
 
 
 def _pip(text: str) -> Dependency | None:
@@ -76,11 +96,22 @@ def _pip(text: str) -> Dependency | None:
     wanted = Requirement(text)
     if wanted.url or wanted.marker or "===" in text:
         return None
-    return _dependency(canonicalize_name(wanted.name), "pip", str(wanted.specifier) or "*", extras=sorted(wanted.extras))
+    return _dependency(
+        canonicalize_name(wanted.name),
+        "pip",
+        str(wanted.specifier) or "*",
+        extras=sorted(wanted.extras),
+    )
 
 
 def _dependency(name: str, manager: str, version: str, **more: Any) -> Dependency:
-    plain: Dependency = {"category": "main", "extras": [], "build": None, "conda_channel": None, "hash": None}
+    plain: Dependency = {
+        "category": "main",
+        "extras": [],
+        "build": None,
+        "conda_channel": None,
+        "hash": None,
+    }
     return {**plain, "name": name, "manager": manager, "version": version, **more}
 
 
@@ -123,12 +154,18 @@ def theirs(wanted: Inputs) -> dict[Platform, str]:
 
     names = (DATA / "pypi-conda-names.yml").absolute().as_uri()
     with _written(wanted) as folder:
-        spec = make_lock_spec(src_files=[folder / ENVIRONMENT], platform_overrides=list(wanted.machines), mapping_url=names)
+        spec = make_lock_spec(
+            src_files=[folder / ENVIRONMENT],
+            platform_overrides=list(wanted.machines),
+            mapping_url=names,
+        )
         machines = virtual_package_repo_from_specification(folder / VIRTUAL_PACKAGES)
         try:
             hashes: dict[Platform, str] = compute_content_hashes(spec, machines)
         finally:
-            shutil.rmtree(machines.base_path)  # conda-lock leaves it to an exit handler, which need not run
+            shutil.rmtree(
+                machines.base_path
+            )  # conda-lock leaves it to an exit handler, which need not run
     return hashes
 
 

@@ -32,23 +32,35 @@ def problem_of(packages: Sequence[LockedPackage], resolution: Resolution) -> str
     torch = next((package for package in packages if package.name == name), None)
     if torch is None:
         return f"The solver's answer holds no {name}; was it removed from environment.yml by hand?"
-    problem = _wheel_problem(packages, torch, resolution) if resolution.source == "wheels" else _build_problem(torch, resolution)
+    problem = (
+        _wheel_problem(packages, torch, resolution)
+        if resolution.source == "wheels"
+        else _build_problem(torch, resolution)
+    )
     chosen = f"{torch.name} {torch.version} {torch.build}".rstrip()
-    return f"{problem} The solver chose {chosen} ({torch.filename}, {torch.platform})." if problem else None
+    return (
+        f"{problem} The solver chose {chosen} ({torch.filename}, {torch.platform})."
+        if problem
+        else None
+    )
 
 
 def torch_name(resolution: Resolution) -> str:
     return "torch" if resolution.source == "wheels" else "pytorch"
 
 
-def _wheel_problem(packages: Sequence[LockedPackage], torch: LockedPackage, resolution: Resolution) -> str | None:
+def _wheel_problem(
+    packages: Sequence[LockedPackage], torch: LockedPackage, resolution: Resolution
+) -> str | None:
     version, _, local = torch.version.partition("+")
     if version != resolution.torch:
         return f"The locked torch is {torch.version}, not {resolution.torch}."
     wanted = resolution.local_version.partition("+")[2]
     if (not local and resolution.needs_local_build) or local not in ("", wanted):
         return f"The locked torch is not the {wanted} build."
-    if _brings_cuda(resolution) and not any(text.startswith(("nvidia-", "cuda-")) for text in torch.depends):
+    if _brings_cuda(resolution) and not any(
+        text.startswith(("nvidia-", "cuda-")) for text in torch.depends
+    ):
         return f"CUDA {resolution.cuda} was asked for, but the locked torch needs no CUDA libraries: it is a build for CPUs."
     return _nccl_problem(packages, resolution)
 
@@ -76,7 +88,11 @@ def _build_problem(torch: LockedPackage, resolution: Resolution) -> str | None:
         return f"The locked pytorch is {torch.version}, not {resolution.torch}."
     if resolution.cuda is None:
         return "A CPU environment was asked for." if "cuda" in torch.build else None
-    return None if _is_wanted(torch.build, resolution) else f"CUDA {resolution.cuda} was asked for, but the locked build is another one."
+    return (
+        None
+        if _is_wanted(torch.build, resolution)
+        else f"CUDA {resolution.cuda} was asked for, but the locked build is another one."
+    )
 
 
 def _is_wanted(build: str, resolution: Resolution) -> bool:
@@ -90,19 +106,30 @@ def _is_wanted(build: str, resolution: Resolution) -> bool:
 def cause_of(request: conda.Request, resolution: Resolution, solver: conda.Solver, why: Why) -> str:
     """Why conda's solver could choose another build of pytorch, and what stands against the right one."""
     asked = [spec for spec in request.specs if conda.name_of(spec) == "pytorch"]
-    said = [f"It could: {why.listed([spec])} {'asks for it' if conda.pins_build(spec) else 'pins no build string'}." for spec in asked]
+    said = [
+        f"It could: {why.listed([spec])} {'asks for it' if conda.pins_build(spec) else 'pins no build string'}."
+        for spec in asked
+    ]
     records = Records(solver, request)
-    known = [record for record in records.find("pytorch") if record.version == resolution.torch and record.visible]
+    known = [
+        record
+        for record in records.find("pytorch")
+        if record.version == resolution.torch and record.visible
+    ]
     right = [record for record in known if _is_wanted(record.build, resolution)]
     flavor = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
     if not right:
         there = ", ".join(dict.fromkeys(record.build for record in known[:SHOWN])) or "none"
-        said.append(f"No channel has a {flavor} build of pytorch {resolution.torch} for {request.platform}; the builds there: {there}.")
+        said.append(
+            f"No channel has a {flavor} build of pytorch {resolution.torch} for {request.platform}; the builds there: {there}."
+        )
     elif fitting := [record for record in right if _fits_python(record, resolution)]:
         said.append(_against(fitting[:TRIED], request, asked, solver, why))
     else:
         builds = ", ".join(dict.fromkeys(record.build for record in right[:SHOWN]))
-        said.append(f"No {flavor} build of pytorch {resolution.torch} there is for Python {resolution.python}: {builds}.")
+        said.append(
+            f"No {flavor} build of pytorch {resolution.torch} there is for Python {resolution.python}: {builds}."
+        )
     return " ".join(said)
 
 
@@ -112,15 +139,25 @@ def _fits_python(record: Record, resolution: Resolution) -> bool:
     return found is None or f"{found[1]}.{found[2]}" == resolution.python
 
 
-def _against(fitting: Sequence[Record], request: conda.Request, asked: Sequence[str], solver: conda.Solver, why: Why) -> str:
+def _against(
+    fitting: Sequence[Record],
+    request: conda.Request,
+    asked: Sequence[str],
+    solver: conda.Solver,
+    why: Why,
+) -> str:
     """What stands against builds that are there and right: the first that could be had is the one to pin."""
     for record in fitting:
         exact = f"{record.channel}::pytorch=={record.version}={record.build}"
-        wanted = dataclasses.replace(request, specs=(exact, *(spec for spec in request.specs if spec not in asked)))
+        wanted = dataclasses.replace(
+            request, specs=(exact, *(spec for spec in request.specs if spec not in asked))
+        )
         try:
             solver.solve(wanted)
         except Unsolvable as error:
-            found = explaining_conda.explain(error, wanted, solver, Why({**why.reasons, exact: "the right build"}, why.otherwise))
+            found = explaining_conda.explain(
+                error, wanted, solver, Why({**why.reasons, exact: "the right build"}, why.otherwise)
+            )
             said = f"The right build, {record.build}, could not be had: {found.message.partition(': ')[2]}"
             continue
         except ProvisionError as error:

@@ -35,7 +35,9 @@ class Compared:
     before: str
     after: str
     differences: tuple[Difference, ...]
-    about: tuple[str, ...]  # what differs of the locks themselves: channels, platforms, the day as of which
+    about: tuple[
+        str, ...
+    ]  # what differs of the locks themselves: channels, platforms, the day as of which
     packages: int  # in either lock, counted for each platform
 
     @property
@@ -46,9 +48,17 @@ class Compared:
 def diff(before: Contents, after: Contents, names: tuple[str, str]) -> Compared:
     """All differences, by platform, manager and package."""
     old, new = _by_key(before), _by_key(after)
-    found = [_difference(key, old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())]
+    found = [
+        _difference(key, old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())
+    ]
     differences = tuple(one for one in found if one is not None)
-    return Compared(before=names[0], after=names[1], differences=differences, about=tuple(_about(before, after)), packages=len(found))
+    return Compared(
+        before=names[0],
+        after=names[1],
+        differences=differences,
+        about=tuple(_about(before, after)),
+        packages=len(found),
+    )
 
 
 Key = tuple[str, Manager, str]
@@ -62,7 +72,9 @@ def _difference(key: Key, old: Entry | None, new: Entry | None) -> Difference | 
     change, before, after = _change(old, new)
     if change is None:
         return None
-    return Difference(platform=key[0], manager=key[1], package=key[2], change=change, before=before, after=after)
+    return Difference(
+        platform=key[0], manager=key[1], package=key[2], change=change, before=before, after=after
+    )
 
 
 def _change(old: Entry | None, new: Entry | None) -> tuple[Change | None, str, str]:
@@ -73,7 +85,11 @@ def _change(old: Entry | None, new: Entry | None) -> tuple[Change | None, str, s
     if _build(old) != _build(new):
         return "rebuilt", _said(old), _said(new)
     if _hashes(old) != _hashes(new):
-        return "rebuilt", f"{_said(old)} sha256 {old.sha256[:8]}", f"{_said(new)} sha256 {new.sha256[:8]}"
+        return (
+            "rebuilt",
+            f"{_said(old)} sha256 {old.sha256[:8]}",
+            f"{_said(new)} sha256 {new.sha256[:8]}",
+        )
     if old.url != new.url:
         return "re-sourced", _place(old), _place(new)
     return None, "", ""

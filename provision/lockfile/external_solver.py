@@ -44,33 +44,56 @@ class Outside:
         """The packages, sorted by name. Such a solver knows no bounds: where its answer breaks one, the bound is asked for as well."""
         if request.as_of or request.prefer:
             said = "--as-of" if request.as_of else "--update"
-            raise InvalidSpec(f"{said} is for provision's own solver, not for {self.name}.", advice=f"Leave out {said} or --solver.")
+            raise InvalidSpec(
+                f"{said} is for provision's own solver, not for {self.name}.",
+                advice=f"Leave out {said} or --solver.",
+            )
         found = self._solve(request)
         there = {package.name: _candidate(package) for package in found}
-        broken = tuple(bound for bound, _ in conda.unsatisfied(request.bounds, there, if_there=True))
-        return self._solve(dataclasses.replace(request, specs=(*request.specs, *broken))) if broken else found
+        broken = tuple(
+            bound for bound, _ in conda.unsatisfied(request.bounds, there, if_there=True)
+        )
+        return (
+            self._solve(dataclasses.replace(request, specs=(*request.specs, *broken)))
+            if broken
+            else found
+        )
 
     def _solve(self, request: conda.Request) -> tuple[LockedPackage, ...]:
         with scratch("solver") as folder:
             for name, text in files(request, self.mirrors).items():
                 (folder / name).write_text(text, encoding="utf-8")
             try:
-                run(command(self.name, self.executable, request, folder), env=clean_environment(), cwd=folder, show=True)
+                run(
+                    command(self.name, self.executable, request, folder),
+                    env=clean_environment(),
+                    cwd=folder,
+                    show=True,
+                )
             except ToolFailed as error:
                 raise self._failure(error, request) from error
             try:
                 packages = read(folder / FILE, request.platform).by("conda")
             except IntegrityError as error:
                 said = error.message.partition(": ")[2]
-                raise IntegrityError(f"What {self.name} answered cannot be locked: {said}", advice=_OURS) from error
-        own = {conda.without_login(self.mirrors.real(conda.url_of(name))): conda.url_of(name) for name in request.channels}
-        found = tuple(sorted((_named(package, own) for package in packages), key=lambda package: package.name))
+                raise IntegrityError(
+                    f"What {self.name} answered cannot be locked: {said}", advice=_OURS
+                ) from error
+        own = {
+            conda.without_login(self.mirrors.real(conda.url_of(name))): conda.url_of(name)
+            for name in request.channels
+        }
+        found = tuple(
+            sorted((_named(package, own) for package in packages), key=lambda package: package.name)
+        )
         _check_channels(request.specs, found)
         return found
 
     def _failure(self, error: ToolFailed, request: conda.Request) -> ToolFailed | Unsolvable:
         if "Could not lock the environment" in error.tail:
-            message = f"{self.name} found no environment for {request.platform} (-v shows its words)."
+            message = (
+                f"{self.name} found no environment for {request.platform} (-v shows its words)."
+            )
             return Unsolvable(message, advice=_OURS, details=error.tail)
         error.advice = _OURS
         return error
@@ -80,24 +103,33 @@ def find_solver(name: SolverName, mirrors: conda.Mirrors) -> Outside:
     """The executable of that name on PATH, or ToolMissing."""
     found = shutil.which(name)
     if found is None:
-        raise ToolMissing(f"--solver {name} needs the executable `{name}`, and PATH has none.", advice=f"Install it. {_OURS}")
+        raise ToolMissing(
+            f"--solver {name} needs the executable `{name}`, and PATH has none.",
+            advice=f"Install it. {_OURS}",
+        )
     return Outside(name, Path(found), mirrors)
 
 
 def files(request: conda.Request, mirrors: conda.Mirrors) -> dict[str, str]:
     """What conda-lock is given: conda's part alone, with channels where they are really read. (JSON is YAML.)"""
     environment = {
-        "channels": [mirrors.real(conda.url_of(name)) for name in request.channels] + ["nodefaults"],
+        "channels": [mirrors.real(conda.url_of(name)) for name in request.channels]
+        + ["nodefaults"],
         "dependencies": [_spec(spec, mirrors) for spec in request.specs],
     }
     machine = {"subdirs": {request.platform: {"packages": dict(request.virtual_packages)}}}
-    return {ENVIRONMENT: json.dumps(environment, indent=1) + "\n", VIRTUAL_PACKAGES: json.dumps(machine, indent=1) + "\n"}
+    return {
+        ENVIRONMENT: json.dumps(environment, indent=1) + "\n",
+        VIRTUAL_PACKAGES: json.dumps(machine, indent=1) + "\n",
+    }
 
 
 def _spec(spec: str, mirrors: conda.Mirrors) -> str:
     """`channel::package` means nothing to an executable that reads that channel elsewhere; where it came from is looked at instead."""
     channel, separator, rest = spec.rpartition("::")
-    return rest if separator and mirrors.real(conda.url_of(channel)) != conda.url_of(channel) else spec
+    return (
+        rest if separator and mirrors.real(conda.url_of(channel)) != conda.url_of(channel) else spec
+    )
 
 
 def _check_channels(specs: Sequence[str], packages: Sequence[LockedPackage]) -> None:
@@ -106,15 +138,41 @@ def _check_channels(specs: Sequence[str], packages: Sequence[LockedPackage]) -> 
         channel, separator, _ = spec.rpartition("::")
         url = urls.get(conda.name_of(spec), "")
         if separator and not url.startswith(conda.url_of(channel)):
-            raise Unsolvable(f"`{spec}` was answered with {url or 'nothing'}, which is of another channel.", advice=_OURS)
+            raise Unsolvable(
+                f"`{spec}` was answered with {url or 'nothing'}, which is of another channel.",
+                advice=_OURS,
+            )
 
 
-def command(name: SolverName, executable: Path, request: conda.Request, folder: Path) -> list[str | Path]:
+def command(
+    name: SolverName, executable: Path, request: conda.Request, folder: Path
+) -> list[str | Path]:
     """The conda-lock command that came with us, as it would be typed."""
-    argv: list[str | Path] = [sys.executable, "-m", "conda_lock", "lock", "--log-level", "WARNING", "--conda", executable]
-    argv += ["--mamba" if name == "mamba" else "--no-mamba", "--micromamba" if name == "micromamba" else "--no-micromamba"]
-    argv += ["--platform", request.platform, "--file", folder / ENVIRONMENT, "--virtual-package-spec", folder / VIRTUAL_PACKAGES]
-    names = (DATA / "pypi-conda-names.yml").absolute().as_uri()  # the table that conda-lock would fetch from the network
+    argv: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "conda_lock",
+        "lock",
+        "--log-level",
+        "WARNING",
+        "--conda",
+        executable,
+    ]
+    argv += [
+        "--mamba" if name == "mamba" else "--no-mamba",
+        "--micromamba" if name == "micromamba" else "--no-micromamba",
+    ]
+    argv += [
+        "--platform",
+        request.platform,
+        "--file",
+        folder / ENVIRONMENT,
+        "--virtual-package-spec",
+        folder / VIRTUAL_PACKAGES,
+    ]
+    names = (
+        (DATA / "pypi-conda-names.yml").absolute().as_uri()
+    )  # the table that conda-lock would fetch from the network
     return [*argv, "--pypi_to_conda_lookup_file", names, "--lockfile", folder / FILE]
 
 

@@ -46,12 +46,20 @@ def solve(
     solver = solver or conda.Solver()
     found: Packages = ()
     for platform in wanted.machines:
-        both = dataclasses.replace(problem(wanted, resolution, platform, stand_in, solver), outside=outside)
+        both = dataclasses.replace(
+            problem(wanted, resolution, platform, stand_in, solver), outside=outside
+        )
         found += guarded(both.solve(), both, resolution)
     return found
 
 
-def problem(wanted: Inputs, resolution: Resolution, platform: Platform, stand_in: StandIn | None, solver: conda.Solver) -> Both:
+def problem(
+    wanted: Inputs,
+    resolution: Resolution,
+    platform: Platform,
+    stand_in: StandIn | None,
+    solver: conda.Solver,
+) -> Both:
     """What is to be solved for one platform."""
     if stand_in and platform != conda.here():
         raise InvalidSpec(
@@ -70,11 +78,17 @@ def guarded(packages: Packages, both: Both, resolution: Resolution) -> Packages:
 
 
 def requests(
-    wanted: Inputs, resolution: Resolution, platform: Platform, stand_in: StandIn | None, mirrors: conda.Mirrors
+    wanted: Inputs,
+    resolution: Resolution,
+    platform: Platform,
+    stand_in: StandIn | None,
+    mirrors: conda.Mirrors,
 ) -> tuple[conda.Request, wheels.Request | None]:
     """What conda's solver and uv are asked for one platform; uv nothing, if nothing is asked of the package index."""
     virtual = dict(wanted.machines[platform])
-    if stand_in:  # its Python runs on this machine's glibc or newer, whatever the request assumes of others
+    if (
+        stand_in
+    ):  # its Python runs on this machine's glibc or newer, whatever the request assumes of others
         virtual["__glibc"] = max(virtual["__glibc"], stand_in.glibc, key=version_key)
     from_conda = conda.Request(
         specs=wanted.conda,
@@ -88,7 +102,9 @@ def requests(
         python=resolution.python,
         glibc=virtual["__glibc"],
         platform=platform,
-        build_path=resolution.local_version.partition("+")[2] if resolution.needs_local_build else None,
+        build_path=resolution.local_version.partition("+")[2]
+        if resolution.needs_local_build
+        else None,
         as_of=wanted.as_of,
         mirrors=mirrors,
     )
@@ -115,13 +131,21 @@ class Both:
             return base + wheels.resolve(dataclasses.replace(self.wheels, provided=provided(base)))
         except Unsolvable:
             free = versions(self._from_index({}))
-            lower = [f"{name} <={free[wheels.normal(name)]}" for name in versions(base) if wheels.normal(name) in free]
+            lower = [
+                f"{name} <={free[wheels.normal(name)]}"
+                for name in versions(base)
+                if wheels.normal(name) in free
+            ]
             base = self.base(*filter(self._fits, lower)) if lower else base
             return base + self._from_index(provided(base))
 
     def bounds(self) -> tuple[str, ...]:
         """What limits conda beside its own requirements."""
-        return tuple(dict.fromkeys((*self.conda.bounds, *_bounded(self.wheels.requirements if self.wheels else ()))))
+        return tuple(
+            dict.fromkeys(
+                (*self.conda.bounds, *_bounded(self.wheels.requirements if self.wheels else ()))
+            )
+        )
 
     def base(self, *more: str) -> Packages:
         """conda's part, within bounds and more bounds."""
@@ -137,7 +161,11 @@ class Both:
         """Why torch could come out as another build."""
         if resolution.source != "wheels":
             return cause_of(self.conda, resolution, self.solver, self.why)
-        asked = [text for text in (self.wheels.requirements if self.wheels else ()) if conda.name_of(text) == torch_name(resolution)]
+        asked = [
+            text
+            for text in (self.wheels.requirements if self.wheels else ())
+            if conda.name_of(text) == torch_name(resolution)
+        ]
         return f"What was asked for is {self.why.listed(asked)}." if asked else ""
 
     def _fits(self, bound: str) -> bool:
@@ -173,5 +201,13 @@ def _bounded(requirements: Sequence[str]) -> dict[str, str]:
     from packaging.requirements import Requirement
 
     parsed = [Requirement(text) for text in requirements]
-    bounds = {f"{wanted.name} {wanted.specifier}": str(wanted) for wanted in parsed if wanted.specifier and not wanted.marker}
-    return {bound: f"what the wheels ask for: {text}" for bound, text in bounds.items() if not conda.check_specs([bound])}
+    bounds = {
+        f"{wanted.name} {wanted.specifier}": str(wanted)
+        for wanted in parsed
+        if wanted.specifier and not wanted.marker
+    }
+    return {
+        bound: f"what the wheels ask for: {text}"
+        for bound, text in bounds.items()
+        if not conda.check_specs([bound])
+    }

@@ -40,19 +40,31 @@ def _check_names(names: Sequence[str], packages: Sequence[LockedPackage]) -> Non
     known = sorted({package.name for package in packages})
     there = {uv.normal(name) for name in known}
     if unknown := [name for name in names if uv.normal(name) not in there]:
-        near = list(dict.fromkeys(match for name in unknown for match in difflib.get_close_matches(name.lower(), known, CLOSE, 0.6)))
+        near = list(
+            dict.fromkeys(
+                match
+                for name in unknown
+                for match in difflib.get_close_matches(name.lower(), known, CLOSE, 0.6)
+            )
+        )
         raise InvalidSpec(
             f"The lock holds no {', '.join(f'`{name}`' for name in unknown)}.",
-            advice=f"Near it: {', '.join(near)}." if near else "`provision lock NAME --dry-run` lists what it holds.",
+            advice=f"Near it: {', '.join(near)}."
+            if near
+            else "`provision lock NAME --dry-run` lists what it holds.",
         )
 
 
 def _update(both: Both, lock: Lock, moving: set[str]) -> Packages:
     staying = [package for package in lock.packages if uv.normal(package.name) not in moving]
-    conda_part = dataclasses.replace(both.conda, prefer=tuple(package for package in staying if package.manager == "conda"))
+    conda_part = dataclasses.replace(
+        both.conda, prefer=tuple(package for package in staying if package.manager == "conda")
+    )
     if targets := [package for package in both.base() if uv.normal(package.name) in moving]:
         fixed = tuple(_exactly(package) for package in targets)
-        conda_part = _fewest_moves(both.solver, dataclasses.replace(conda_part, bounds=(*both.bounds(), *fixed)))
+        conda_part = _fewest_moves(
+            both.solver, dataclasses.replace(conda_part, bounds=(*both.bounds(), *fixed))
+        )
     wheels_part = both.wheels
     if wheels_part is not None:
         prefer = versions([package for package in staying if package.manager == "pip"])

@@ -36,7 +36,10 @@ WORKFLOWS = {"github": "github-workflow.yml", "gitlab": "gitlab-ci.yml"}
 def render_inputs(resolution: Resolution, templates: Templates = STANDARD) -> dict[str, str]:
     """What a lock is made from: environment.yml and virtual-packages.yml."""
     values = input_values(resolution)
-    return {file: _sealed(resolution.spec.name, file, values, templates) for file in (ENVIRONMENT, VIRTUAL_PACKAGES)}
+    return {
+        file: _sealed(resolution.spec.name, file, values, templates)
+        for file in (ENVIRONMENT, VIRTUAL_PACKAGES)
+    }
 
 
 def input_values(resolution: Resolution) -> dict[str, Any]:
@@ -56,7 +59,9 @@ def _sealed(name: str, file: str, values: Mapping[str, Any], templates: Template
     return sealed(name, templates.render(file, values), templates.origin(file))
 
 
-def render_dockerfile(name: str, values: Mapping[str, Any], templates: Templates = STANDARD) -> dict[str, str]:
+def render_dockerfile(
+    name: str, values: Mapping[str, Any], templates: Templates = STANDARD
+) -> dict[str, str]:
     """The Dockerfile; its values are the image stage's, and include the lock's hash."""
     return {DOCKERFILE: _sealed(name, DOCKERFILE, values, templates)}
 
@@ -75,7 +80,9 @@ def render_report(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
     """The page of a report, which needs nothing else. What passports say is not ours: all of it is escaped."""
     made_by = f"{REPORT_MADE_BY}; remake with: {shlex.join(remake)}"
     text = page(REPORT, {**values, "made_by": made_by}, escaped=True)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # halves of surrogate pairs, which JSON can hold
+    return text.encode("utf-8", "backslashreplace").decode(
+        "utf-8"
+    )  # halves of surrogate pairs, which JSON can hold
 
 
 def is_report(path: Path) -> bool:
@@ -85,7 +92,12 @@ def is_report(path: Path) -> bool:
 
 
 def render_workflow(
-    format: str, values: Mapping[str, Any], *, made_from: str, remake: Sequence[str], templates: Templates = STANDARD
+    format: str,
+    values: Mapping[str, Any],
+    *,
+    made_from: str,
+    remake: Sequence[str],
+    templates: Templates = STANDARD,
 ) -> str:
     """The text of a CI workflow. Its header names the command that remakes it."""
     file = WORKFLOWS[format]
@@ -93,7 +105,13 @@ def render_workflow(
     return sealed_by(made_by, templates.render(file, values))
 
 
-def render_contract(format: str, values: Mapping[str, Any], *, remake: Sequence[str], templates: Templates = STANDARD) -> str:
+def render_contract(
+    format: str,
+    values: Mapping[str, Any],
+    *,
+    remake: Sequence[str],
+    templates: Templates = STANDARD,
+) -> str:
     """An image's run contract, as one kind of engine or scheduler reads it."""
     file = CONTRACTS[format]
     origin = templates.origin(file).replace(" and ", " from ", 1)

@@ -36,7 +36,11 @@ def state(path: Path) -> State:
         return "missing"
     except UnicodeDecodeError:
         return "edited"
-    ours = len(lines) == 3 and lines[0].startswith("# Made by provision") and lines[1] == DIGEST + _digest(lines[2])
+    ours = (
+        len(lines) == 3
+        and lines[0].startswith("# Made by provision")
+        and lines[1] == DIGEST + _digest(lines[2])
+    )
     return "ours" if ours else "edited"
 
 
@@ -45,7 +49,9 @@ def read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidSpec(f"{path} is not UTF-8 text (byte {error.start}).", advice="Save it as UTF-8.") from error
+        raise InvalidSpec(
+            f"{path} is not UTF-8 text (byte {error.start}).", advice="Save it as UTF-8."
+        ) from error
 
 
 def pending(folder: Path, texts: Mapping[str, str]) -> list[str]:

@@ -24,7 +24,14 @@ FOLDER = "templates"
 # In a lab's template, ours is called so: {% include "provision/Dockerfile.j2" %}
 OURS = "provision"
 # Of what a lab may change: not spec.yml, which is a request and must read back as it was asked, and not the pages of evidence.
-CHANGEABLE = ("environment.yml", "virtual-packages.yml", "Dockerfile", "contract-", "github-workflow.yml", "gitlab-ci.yml")
+CHANGEABLE = (
+    "environment.yml",
+    "virtual-packages.yml",
+    "Dockerfile",
+    "contract-",
+    "github-workflow.yml",
+    "gitlab-ci.yml",
+)
 
 
 class Templates:
@@ -33,7 +40,9 @@ class Templates:
     folder: of a lab's own; none: ours alone. tell: is called once for each of a lab's that is used, with a sentence.
     """
 
-    def __init__(self, folder: Path | None = None, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, folder: Path | None = None, tell: Callable[[str], None] | None = None
+    ) -> None:
         self._folder, self._tell = folder, tell
         self._told: set[str] = set()
 
@@ -66,19 +75,35 @@ def _of_lab(path: Path, name: str, values: Mapping[str, Any]) -> str:
     """Whatever is wrong with a lab's template is the lab's to mend, so every kind of error is named with its place."""
     import jinja2
 
-    mistakes = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+    mistakes = (
+        jinja2.TemplateError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    )
     try:
         return _bracketed(_lab(path.parent), name).get_template(path.name).render(values)
     except mistakes as error:
         file, line = _place(error, path)
-        raise InvalidSpec(f"{file}{f', line {line}' if line else ''}: {_said(error)}.", advice=_advice(name, values)) from error
+        raise InvalidSpec(
+            f"{file}{f', line {line}' if line else ''}: {_said(error)}.",
+            advice=_advice(name, values),
+        ) from error
 
 
 def _said(error: Exception) -> str:
     import jinja2
 
     missing = isinstance(error, jinja2.TemplateNotFound)
-    return f"there is no template {error}" if missing else (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    return (
+        f"there is no template {error}"
+        if missing
+        else (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    )
 
 
 def _advice(name: str, values: Mapping[str, Any]) -> str:
@@ -91,7 +116,11 @@ def _place(error: Exception, path: Path) -> tuple[str, int | None]:
 
     if isinstance(error, jinja2.TemplateSyntaxError):
         return error.filename or str(path), error.lineno
-    places = [(file, line) for file, line in _lines(error.__traceback__) if Path(file).parent.is_relative_to(path.parent)]
+    places = [
+        (file, line)
+        for file, line in _lines(error.__traceback__)
+        if Path(file).parent.is_relative_to(path.parent)
+    ]
     return places[-1] if places else (str(path), None)
 
 
@@ -116,7 +145,9 @@ def _lab(folder: Path) -> jinja2.Environment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     ours = jinja2.PrefixLoader({OURS: jinja2.FileSystemLoader(TEMPLATES)})
-    return _strict(ImmutableSandboxedEnvironment, jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), ours]))
+    return _strict(
+        ImmutableSandboxedEnvironment, jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), ours])
+    )
 
 
 def _strict(kind: type[jinja2.Environment], loader: jinja2.BaseLoader) -> jinja2.Environment:
@@ -130,7 +161,12 @@ def _strict(kind: type[jinja2.Environment], loader: jinja2.BaseLoader) -> jinja2
         lstrip_blocks=True,
         autoescape=False,  # the targets are YAML, shell and Dockerfile: each has its own filter
     )
-    environment.filters |= {"yaml": as_yaml, "json": json.dumps, "comment": as_comment, "shell": shlex.quote}
+    environment.filters |= {
+        "yaml": as_yaml,
+        "json": json.dumps,
+        "comment": as_comment,
+        "shell": shlex.quote,
+    }
     return environment
 
 
@@ -146,8 +182,15 @@ def as_yaml(value: object) -> str:
     text = json.dumps(value)
     if not isinstance(value, str):
         return text
-    plain = value[:1].isalpha() and all(character.isalnum() or character in "=.*_+-/<>" for character in value)
-    return value if plain and value.lower() not in ("yes", "no", "true", "false", "null", "on", "off", "y", "n") else text
+    plain = value[:1].isalpha() and all(
+        character.isalnum() or character in "=.*_+-/<>" for character in value
+    )
+    return (
+        value
+        if plain
+        and value.lower() not in ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
+        else text
+    )
 
 
 def as_command(words: Sequence[str]) -> str:
@@ -158,7 +201,10 @@ def as_command(words: Sequence[str]) -> str:
 def _escaped(word: str) -> str:
     """bash's $'...'."""
     plain = (character.isprintable() and character not in "\\'" for character in word)
-    told = (c if keep else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c)) for c, keep in zip(word, plain, strict=True))
+    told = (
+        c if keep else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c))
+        for c, keep in zip(word, plain, strict=True)
+    )
     return f"$'{''.join(told)}'"
 
 

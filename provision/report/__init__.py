@@ -17,7 +17,17 @@ from provision_runtime.report.table import name_ranks
 
 __all__ = ["Evidence", "Page", "page", "read", "values"]
 
-VALUES_HEAD = ("run", "type", "size", "time", "p99", "algbw, GB/s", "busbw, GB/s", "slowest rank", "judged")
+VALUES_HEAD = (
+    "run",
+    "type",
+    "size",
+    "time",
+    "p99",
+    "algbw, GB/s",
+    "busbw, GB/s",
+    "slowest rank",
+    "judged",
+)
 
 
 def values(page: Page) -> dict[str, Any]:
@@ -38,4 +48,8 @@ def _compared(page: Page) -> Iterator[tuple[str, str, list[str]]]:
     if len(page.environments) > 1:
         yield "environment", "Between the environments", [one.name for one in page.environments]
     if len(page.measurements) > 1:
-        yield "measurement", "Between the runs of the smoke test", [one.label for one in page.measurements]
+        yield (
+            "measurement",
+            "Between the runs of the smoke test",
+            [one.label for one in page.measurements],
+        )

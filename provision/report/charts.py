@@ -22,7 +22,14 @@ from provision.report.model import Page
 
 WIDTH, HEIGHT = 360, 240
 LEFT, RIGHT, TOP, BOTTOM = 46, 20, 10, 34
-FRAME = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM}
+FRAME = {
+    "width": WIDTH,
+    "height": HEIGHT,
+    "left": LEFT,
+    "right": WIDTH - RIGHT,
+    "top": TOP,
+    "bottom": HEIGHT - BOTTOM,
+}
 MOST_SIZE_TICKS = 5
 COLORS = 8
 NARROW = 1e-6
@@ -86,7 +93,9 @@ class Figure:
 class Axis:
     """A logarithmic axis from the smallest to the largest value. room: a share of its length left free at either end."""
 
-    def __init__(self, values: Sequence[float], begin: float, end: float, room: float = 0.0) -> None:
+    def __init__(
+        self, values: Sequence[float], begin: float, end: float, room: float = 0.0
+    ) -> None:
         low, high = math.log10(min(values)), math.log10(max(values))
         more = max((high - low) * room, (SHORTEST - (high - low)) / 2)
         self.low, self.high, self._begin, self._end = low - more, high + more, begin, end
@@ -102,17 +111,36 @@ class Axis:
 def figures(page: Page) -> list[Figure]:
     """A figure for each collective, with the curves of every run in it."""
     collectives = dict.fromkeys(curve.collective for curve in page.curves)
-    return [_figure(page, [curve for curve in page.curves if curve.collective == name]) for name in collectives]
+    return [
+        _figure(page, [curve for curve in page.curves if curve.collective == name])
+        for name in collectives
+    ]
 
 
 def _figure(page: Page, curves: Sequence[Curve]) -> Figure:
     styles = _styles(page, curves)
-    large = {point.bytes for curve in curves for point in curve.points if point.bytes >= BANDWIDTH_BYTES}
+    large = {
+        point.bytes for curve in curves for point in curve.points if point.bytes >= BANDWIDTH_BYTES
+    }
     least = BANDWIDTH_BYTES if len(large) >= FEWEST_SIZES else 0
     title = f"Bus bandwidth in GB/s{f', from {size_in_words(least)} on' if least else ''}"
     charts = [
-        _chart(curves, styles, title, lambda point: point.busbw_gb_s if point.bytes >= least else None, rate_in_words, banded=True),
-        _chart(curves, styles, "Time: the slowest rank's median", lambda point: point.time_us, time_in_words, banded=False),
+        _chart(
+            curves,
+            styles,
+            title,
+            lambda point: point.busbw_gb_s if point.bytes >= least else None,
+            rate_in_words,
+            banded=True,
+        ),
+        _chart(
+            curves,
+            styles,
+            "Time: the slowest rank's median",
+            lambda point: point.time_us,
+            time_in_words,
+            banded=False,
+        ),
     ]
     return Figure(
         collective=curves[0].collective,
@@ -127,8 +155,16 @@ def _notes(page: Page, curves: Sequence[Curve]) -> Iterator[str]:
     """Each note once; with the names of the runs that it is about, where it is not about all."""
     runs = list(dict.fromkeys(curve.measurement for curve in curves))
     for note in dict.fromkeys(note for curve in curves for note in curve.notes):
-        about = [run for run in runs if any(curve.measurement == run and note in curve.notes for curve in curves)]
-        yield note if about == runs else f"{', '.join(page.measurements[run].label for run in about)}: {note}"
+        about = [
+            run
+            for run in runs
+            if any(curve.measurement == run and note in curve.notes for curve in curves)
+        ]
+        yield (
+            note
+            if about == runs
+            else f"{', '.join(page.measurements[run].label for run in about)}: {note}"
+        )
 
 
 def _styles(page: Page, curves: Sequence[Curve]) -> list[tuple[str, int, int]]:
@@ -142,7 +178,13 @@ def _styles(page: Page, curves: Sequence[Curve]) -> list[tuple[str, int, int]]:
         if len(runs) == 1:
             found.append((curve.dtype, kind % COLORS, kind // COLORS))
         else:
-            found.append((f"{label}, {curve.dtype}" if len(types) > 1 else label, run % COLORS, kind + run // COLORS))
+            found.append(
+                (
+                    f"{label}, {curve.dtype}" if len(types) > 1 else label,
+                    run % COLORS,
+                    kind + run // COLORS,
+                )
+            )
     return found
 
 
@@ -156,13 +198,25 @@ def _chart(
     banded: bool,
 ) -> Chart | None:
     """None where nothing can be drawn: no value above 0."""
-    drawn = [[(point, found) for point in curve.points if (found := value(point)) and found > 0] for curve in curves]
+    drawn = [
+        [(point, found) for point in curve.points if (found := value(point)) and found > 0]
+        for curve in curves
+    ]
     values = [found for points in drawn for _, found in points]
     if not values:
         return None
     x = Axis([point.bytes for points in drawn for point, _ in points], LEFT, WIDTH - RIGHT)
-    expected = list(dict.fromkeys(tuple(filter(x.holds, curve.expected)) for curve in curves if banded and curve.expected))
-    edges = [edge for bands in expected for band in bands for edge in (band.bad or band.expected, band.expected)]
+    expected = list(
+        dict.fromkeys(
+            tuple(filter(x.holds, curve.expected)) for curve in curves if banded and curve.expected
+        )
+    )
+    edges = [
+        edge
+        for bands in expected
+        for band in bands
+        for edge in (band.bad or band.expected, band.expected)
+    ]
     y = Axis([*values, *edges], HEIGHT - BOTTOM, TOP, room=0.06)
     lines = [_line(style, points, x, y, label) for style, points in zip(styles, drawn) if points]
     return Chart(
@@ -176,12 +230,28 @@ def _chart(
     )
 
 
-def _line(style: tuple[str, int, int], points: Sequence[tuple[Point, float]], x: Axis, y: Axis, label: Callable[[float], str]) -> Line:
+def _line(
+    style: tuple[str, int, int],
+    points: Sequence[tuple[Point, float]],
+    x: Axis,
+    y: Axis,
+    label: Callable[[float], str],
+) -> Line:
     marks = tuple(
-        Mark(x=x.at(point.bytes), y=y.at(value), told=f"{style[0]}, {size_in_words(point.bytes)}: {label(value)}")
+        Mark(
+            x=x.at(point.bytes),
+            y=y.at(value),
+            told=f"{style[0]}, {size_in_words(point.bytes)}: {label(value)}",
+        )
         for point, value in points
     )
-    return Line(label=style[0], color=style[1], dash=style[2], path=_path((mark.x, mark.y) for mark in marks), marks=marks)
+    return Line(
+        label=style[0],
+        color=style[1],
+        dash=style[2],
+        path=_path((mark.x, mark.y) for mark in marks),
+        marks=marks,
+    )
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:
@@ -207,7 +277,10 @@ def _edge(bands: Sequence[Band], edge: str, x: Axis, y: Axis) -> Iterator[tuple[
 
 def _size_ticks(axis: Axis) -> Iterator[Tick]:
     """Powers of two, few enough to be read."""
-    first, last = math.ceil(axis.low / math.log10(2) - 1e-6), math.floor(axis.high / math.log10(2) + 1e-6)
+    first, last = (
+        math.ceil(axis.low / math.log10(2) - 1e-6),
+        math.floor(axis.high / math.log10(2) + 1e-6),
+    )
     step = max(1, math.ceil((last - first) / MOST_SIZE_TICKS))
     for power in range(first, last + 1, step):
         yield Tick(at=axis.at(2.0**power), label=size_in_words(2**power) if power >= 0 else "")
@@ -223,12 +296,17 @@ def _round_values(low: float, high: float) -> Iterator[float]:
     """Whole decades where there are enough of them, else 1, 2 and 5 of each, else round steps: about as many as can be read."""
     if high - low < NARROWER_THAN_STEPS:
         step = _round_up((10**high - 10**low) / FEW)
-        yield from (step * count for count in range(math.ceil(10**low / step), math.floor(10**high / step) + 1))
+        yield from (
+            step * count
+            for count in range(math.ceil(10**low / step), math.floor(10**high / step) + 1)
+        )
         return
     every = max(1, math.ceil((high - low) / MOST_DECADES))
     for power in range(math.floor(low), math.ceil(high) + 1):
         if power % every == 0:
-            yield from (part * 10.0**power for part in ((1, 2, 5) if high - low < MOST_PARTED else (1,)))
+            yield from (
+                part * 10.0**power for part in ((1, 2, 5) if high - low < MOST_PARTED else (1,))
+            )
 
 
 def _round_up(value: float) -> float:

@@ -36,7 +36,10 @@ def labels(runs: Sequence[tuple[str, ...]]) -> list[str]:
     if 3 in telling and len({tuple(run[part] for part in chosen) for run in runs}) < len(runs):
         chosen = [*chosen, 3]
     shown = [", ".join(run[part] for part in chosen) or run[1] for run in runs]
-    return [f"{label} ({shown[: place + 1].count(label)})" if shown.count(label) > 1 else label for place, label in enumerate(shown)]
+    return [
+        f"{label} ({shown[: place + 1].count(label)})" if shown.count(label) > 1 else label
+        for place, label in enumerate(shown)
+    ]
 
 
 def telling_parts(files: Sequence[str]) -> list[str]:
@@ -58,11 +61,16 @@ def differences(measurements: Sequence[Measurement]) -> tuple[tuple[Difference, 
     """In which facts the runs differ, and how many facts they have in common."""
     if len(measurements) < 2:
         return (), 0
-    tables = [{**one.about, **dict(_verdicts(one)), **_without_prefix(one.facts)} for one in measurements]
+    tables = [
+        {**one.about, **dict(_verdicts(one)), **_without_prefix(one.facts)} for one in measurements
+    ]
     keys = list(dict.fromkeys(key for table in tables for key in table if key not in OWN))
     rows = {key: [table.get(key, ABSENT) for table in tables] for key in keys}
     unlike = {key: values for key, values in rows.items() if len(set(values)) > 1}
-    told = tuple(Difference(kind="measurement", what=key, values=tuple(_own(values))) for key, values in unlike.items())
+    told = tuple(
+        Difference(kind="measurement", what=key, values=tuple(_own(values)))
+        for key, values in unlike.items()
+    )
     return told, len(rows) - len(unlike)
 
 
@@ -75,7 +83,10 @@ def _without_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
     def below(text: str) -> str:
         return text.replace(f"{prefix}/", "PREFIX/")
 
-    return {key: below(fact) if isinstance(fact, str) else tuple(map(below, fact)) for key, fact in facts.items()}
+    return {
+        key: below(fact) if isinstance(fact, str) else tuple(map(below, fact))
+        for key, fact in facts.items()
+    }
 
 
 def _own(values: Sequence[Fact]) -> Iterator[str]:
@@ -103,7 +114,12 @@ def environments(found: Sequence[Environment]) -> tuple[Difference, ...]:
     locked = all(any(pin.locked for pin in one.pins) for one in found)
     tables = [{**dict(_choices(one)), **dict(_pins(one, locked=locked))} for one in found]
     keys = dict.fromkeys(key for table in tables for key in table)
-    rows = [Difference(kind="environment", what=key, values=tuple(table.get(key, ABSENT) for table in tables)) for key in keys]
+    rows = [
+        Difference(
+            kind="environment", what=key, values=tuple(table.get(key, ABSENT) for table in tables)
+        )
+        for key in keys
+    ]
     return tuple(row for row in rows if len(set(row.values)) > 1)
 
 
@@ -117,7 +133,10 @@ def _pins(one: Environment, *, locked: bool) -> Iterator[tuple[str, str]]:
     for pin in one.pins:
         name = pin.value.partition("::")[2] or pin.value
         end = next((place for place, mark in enumerate(name) if mark in "=<>!~ ["), len(name))
-        yield f"pin of {name[:end]} ({pin.what})", f"{pin.value}, locked {pin.locked}" if locked and pin.locked else pin.value
+        yield (
+            f"pin of {name[:end]} ({pin.what})",
+            f"{pin.value}, locked {pin.locked}" if locked and pin.locked else pin.value,
+        )
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Fact]]:

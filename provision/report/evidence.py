@@ -57,10 +57,15 @@ def read(path: Path) -> Evidence:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number, parse_float=_finite)
+        document = json.loads(
+            path.read_text(encoding="utf-8"), parse_constant=_no_number, parse_float=_finite
+        )
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise InvalidSpec(f"{path} {what}.", advice="Name an environment, a passport.json, or the report.json of a smoke test.") from error
+        raise InvalidSpec(
+            f"{path} {what}.",
+            advice="Name an environment, a passport.json, or the report.json of a smoke test.",
+        ) from error
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is not JSON: {error}.", advice=OTHER) from error
     if not isinstance(document, dict) or "schema" not in document:
@@ -84,7 +89,9 @@ def _measured(path: Path, place: str, found: Mapping[str, Any]) -> Measured:
     host = found["measured_on"].get("host", "an unnamed host")
     if report.get("schema") != SCHEMA[REPORT]:
         unread = f"the report is of schema {report.get('schema')!r}, and this provision reads schema {SCHEMA[REPORT]}"
-        return Measured(place=place, verdict=found["verdict"], host=host, report=None, unread=unread)
+        return Measured(
+            place=place, verdict=found["verdict"], host=host, report=None, unread=unread
+        )
     _check(report, REPORT, f"{path}: the smoke report of the {place}")
     return Measured(place=place, verdict=found["verdict"], host=host, report=report)
 
@@ -95,9 +102,13 @@ def _check(document: Mapping[str, Any], kind: str, shown: str) -> None:
 
     schema = document.get("schema")
     if schema != SCHEMA[kind]:
-        made_by = f" (made by {document['made_by']})" if isinstance(document.get("made_by"), str) else ""
+        made_by = (
+            f" (made by {document['made_by']})" if isinstance(document.get("made_by"), str) else ""
+        )
         told = f"{shown} is of schema {schema!r}{made_by}, and this provision reads schema {SCHEMA[kind]}."
-        raise IntegrityError(told, advice="Read it with the provision that made it, or make it anew.")
+        raise IntegrityError(
+            told, advice="Read it with the provision that made it, or make it anew."
+        )
     error = best_match(_validator(kind).iter_errors(document))
     if error is not None:
         where = error.json_path.removeprefix("$").removeprefix(".") or "the top"
@@ -109,7 +120,9 @@ def _check(document: Mapping[str, Any], kind: str, shown: str) -> None:
 def _validator(kind: str) -> Any:
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(json.loads((DATA / f"{kind}.schema.json").read_text(encoding="utf-8")))
+    return Draft202012Validator(
+        json.loads((DATA / f"{kind}.schema.json").read_text(encoding="utf-8"))
+    )
 
 
 def _again(kind: str) -> str:

@@ -28,7 +28,9 @@ class HeatMap:
     groups: tuple[tuple[str, int], ...]  # what stands above how many columns
     columns: tuple[Column, ...]
     meanings: tuple[str, ...]
-    rows: tuple[tuple[int, str, tuple[Shade, ...]], ...]  # rank, its host where there are several, its cells
+    rows: tuple[
+        tuple[int, str, tuple[Shade, ...]], ...
+    ]  # rank, its host where there are several, its cells
     hidden: int
 
 
@@ -41,8 +43,13 @@ def _heat_map(page: Page, table: RankTable) -> HeatMap:
         (rank, host, tuple(_shade(cell, column) for cell, column in zip(cells, table.columns)))
         for rank, host, cells in zip(table.ranks, table.hosts, table.rows)
     ]
-    groups = tuple((name, len(list(columns))) for name, columns in itertools.groupby(column.group for column in table.columns))
-    meanings = tuple(f"{column.group}: {column.meaning}" for column in table.columns if column.meaning)
+    groups = tuple(
+        (name, len(list(columns)))
+        for name, columns in itertools.groupby(column.group for column in table.columns)
+    )
+    meanings = tuple(
+        f"{column.group}: {column.meaning}" for column in table.columns if column.meaning
+    )
     return HeatMap(
         label=page.measurements[table.measurement].label,
         groups=groups,

@@ -95,7 +95,10 @@ def curves(measurement: int, report: Mapping[str, Any]) -> Iterator[Curve]:
     data = phase_data(report, "collectives")
     rows = data.get("rows", [])
     for collective, dtype in dict.fromkeys((row["collective"], row["dtype"]) for row in rows):
-        own = sorted((row for row in rows if (row["collective"], row["dtype"]) == (collective, dtype)), key=lambda row: row["bytes"])
+        own = sorted(
+            (row for row in rows if (row["collective"], row["dtype"]) == (collective, dtype)),
+            key=lambda row: row["bytes"],
+        )
         known = data.get("expected", {}).get(collective)
         judged_from = known["from_bytes"] if isinstance(known, dict) else None
         yield Curve(
@@ -124,7 +127,12 @@ def _point(row: Mapping[str, Any]) -> Point:
 def _band(row: Mapping[str, Any], judged_from: int | None) -> Band:
     wanted = row["expected_gb_s"]
     is_judged = judged_from is not None and row["bytes"] >= judged_from
-    return Band(bytes=row["bytes"], expected=wanted, fine=FINE * wanted if is_judged else None, bad=BAD * wanted if is_judged else None)
+    return Band(
+        bytes=row["bytes"],
+        expected=wanted,
+        fine=FINE * wanted if is_judged else None,
+        bad=BAD * wanted if is_judged else None,
+    )
 
 
 def _notes(data: Mapping[str, Any], known: Any, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -141,15 +149,25 @@ def _notes(data: Mapping[str, Any], known: Any, rows: Sequence[Mapping[str, Any]
 
 def not_measured(report: Mapping[str, Any]) -> list[str]:
     """Collectives and types that were to be measured and could not be, each with the reason."""
-    return [f"{name}: {reason}" for name, reason in phase_data(report, "collectives").get("refused", {}).items()]
+    return [
+        f"{name}: {reason}"
+        for name, reason in phase_data(report, "collectives").get("refused", {}).items()
+    ]
 
 
 def rank_table(measurement: int, report: Mapping[str, Any]) -> RankTable | None:
     """What each rank measured, or None where the report says nothing by rank."""
-    measured = [(column, values) for column, values in _columns(report) if len(values) == report["world_size"] > 1]
+    measured = [
+        (column, values)
+        for column, values in _columns(report)
+        if len(values) == report["world_size"] > 1
+    ]
     if not measured:
         return None
-    cells = [[_cell(values[rank], column.median) for column, values in measured] for rank in range(report["world_size"])]
+    cells = [
+        [_cell(values[rank], column.median) for column, values in measured]
+        for rank in range(report["world_size"])
+    ]
     shown = _most_telling(cells)
     return RankTable(
         measurement=measurement,
@@ -170,7 +188,11 @@ def _host(report: Mapping[str, Any], rank: int) -> str:
 
 def gpus(report: Mapping[str, Any]) -> str:
     """The GPUs of all ranks by name, or nothing."""
-    names = Counter(one["gpu_name"] for one in phase_data(report, "facts").get("ranks", []) if one.get("gpu_name"))
+    names = Counter(
+        one["gpu_name"]
+        for one in phase_data(report, "facts").get("ranks", [])
+        if one.get("gpu_name")
+    )
     return ", ".join(f"{count} x {name}" for name, count in names.items())
 
 
@@ -179,14 +201,34 @@ def _columns(report: Mapping[str, Any]) -> Iterator[tuple[Column, Sequence[float
     yield _column("barrier", "wait", "us", WAITS, waits)
     compute = phase_data(report, "compute")
     for what, unit in compute.get("units", {}).items():
-        yield _column("compute", what.replace("_", " "), unit, "", [rank[what] for rank in compute.get("ranks", []) if what in rank])
+        yield _column(
+            "compute",
+            what.replace("_", " "),
+            unit,
+            "",
+            [rank[what] for rank in compute.get("ranks", []) if what in rank],
+        )
     for row in phase_data(report, "collectives").get("rows", []):
         if row["collective"] == "all_reduce" and row.get("time_us_by_rank"):
-            yield _column(f"all_reduce of {row['dtype']}", size_in_words(row["bytes"]), "us", "", row["time_us_by_rank"])
+            yield _column(
+                f"all_reduce of {row['dtype']}",
+                size_in_words(row["bytes"]),
+                "us",
+                "",
+                row["time_us_by_rank"],
+            )
 
 
-def _column(group: str, title: str, unit: str, meaning: str, values: Sequence[float]) -> tuple[Column, Sequence[float]]:
-    return Column(group=group, title=title, unit=unit, meaning=meaning, median=statistics.median(values) if values else 0.0), values
+def _column(
+    group: str, title: str, unit: str, meaning: str, values: Sequence[float]
+) -> tuple[Column, Sequence[float]]:
+    return Column(
+        group=group,
+        title=title,
+        unit=unit,
+        meaning=meaning,
+        median=statistics.median(values) if values else 0.0,
+    ), values
 
 
 def _cell(value: float, median: float) -> Cell:
@@ -195,7 +237,9 @@ def _cell(value: float, median: float) -> Cell:
 
 def _most_telling(cells: Sequence[Sequence[Cell]]) -> list[int]:
     """All ranks, or of very many those furthest from the median in anything; in the order of ranks."""
-    furthest = sorted(range(len(cells)), key=lambda rank: -max(_distance(cell) for cell in cells[rank]))
+    furthest = sorted(
+        range(len(cells)), key=lambda rank: -max(_distance(cell) for cell in cells[rank])
+    )
     return sorted(furthest[:MOST_RANKS])
 
 

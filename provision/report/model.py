@@ -100,16 +100,31 @@ WORST_FIRST = ("fail", "unknown", "warn", "pass")
 def page(evidence: Sequence[Evidence]) -> Page:
     """All that the files say, in the order in which they were named."""
     runs = [(one, measured) for one in evidence for measured in one.measured]
-    labels = comparison.labels([(_name(one), measured.host, measured.place, one.source) for one, measured in runs])
-    measurements = tuple(_measurement(label, one, measured) for label, (one, measured) in zip(labels, runs))
-    reports = [(place, measured.report) for place, (_, measured) in enumerate(runs) if measured.report is not None]
+    labels = comparison.labels(
+        [(_name(one), measured.host, measured.place, one.source) for one, measured in runs]
+    )
+    measurements = tuple(
+        _measurement(label, one, measured) for label, (one, measured) in zip(labels, runs)
+    )
+    reports = [
+        (place, measured.report)
+        for place, (_, measured) in enumerate(runs)
+        if measured.report is not None
+    ]
     curves = tuple(curve for place, report in reports for curve in measures.curves(place, report))
     tables = [measures.rank_table(place, report) for place, report in reports]
     environments = _environments(evidence)
     differences, same = comparison.differences(measurements)
     return Page(
         title=_title(evidence, measurements),
-        verdict=next((verdict for verdict in WORST_FIRST if any(one.verdict == verdict for one in measurements)), "unknown"),
+        verdict=next(
+            (
+                verdict
+                for verdict in WORST_FIRST
+                if any(one.verdict == verdict for one in measurements)
+            ),
+            "unknown",
+        ),
         environments=environments,
         measurements=measurements,
         curves=curves,
@@ -137,13 +152,20 @@ def _environments(evidence: Sequence[Evidence]) -> tuple[Environment, ...]:
     found: dict[tuple[Any, ...], list[Evidence]] = {}
     for one in evidence:
         if one.passport is not None:
-            key = (one.passport["name"], one.passport["lock"]["sha256"], repr(one.passport["request"]))
+            key = (
+                one.passport["name"],
+                one.passport["lock"]["sha256"],
+                repr(one.passport["request"]),
+            )
             found.setdefault(key, []).append(one)
     return tuple(_environment(same) for same in found.values())
 
 
 def _environment(same: Sequence[Evidence]) -> Environment:
-    newest = max((one.passport for one in same if one.passport), key=lambda passport: str(passport["written_at"]))
+    newest = max(
+        (one.passport for one in same if one.passport),
+        key=lambda passport: str(passport["written_at"]),
+    )
     return Environment(
         name=newest["name"],
         files=tuple(one.source for one in same),
@@ -153,7 +175,13 @@ def _environment(same: Sequence[Evidence]) -> Environment:
         choices=tuple(_told(choice) for choice in newest["reasons"]),
         warnings=tuple(_told(choice) for choice in newest.get("warnings", [])),
         pins=tuple(
-            Pin(what=pin["manager"], value=pin["requirement"], reason=pin["reason"], source=pin["source"], locked=pin.get("locked") or "")
+            Pin(
+                what=pin["manager"],
+                value=pin["requirement"],
+                reason=pin["reason"],
+                source=pin["source"],
+                locked=pin.get("locked") or "",
+            )
             for pin in newest["pins"]
         ),
         products=_products(newest),
@@ -161,16 +189,27 @@ def _environment(same: Sequence[Evidence]) -> Environment:
 
 
 def _told(choice: Mapping[str, Any]) -> Told:
-    return Told(what=choice["what"], value=comparison.in_words(choice["value"]), reason=choice["reason"], source=choice["source"])
+    return Told(
+        what=choice["what"],
+        value=comparison.in_words(choice["value"]),
+        reason=choice["reason"],
+        source=choice["source"],
+    )
 
 
 def _products(passport: Mapping[str, Any]) -> dict[str, str]:
     lock, image, kernel = passport["lock"], passport["image"], passport["kernel"]
-    portable = "" if lock["portable"] else "; not portable: its Python is the one of the machine that made it"
+    portable = (
+        ""
+        if lock["portable"]
+        else "; not portable: its Python is the one of the machine that made it"
+    )
     return {
         "lock": f"{lock['packages']} packages, sha256 {lock['sha256']}{portable}",
         "prefix": passport["prefix"]["path"],
-        "image": f"{image['reference']}, {image['manifest_digest']}, on {image['base']}" if image else "none was made",
+        "image": f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
+        if image
+        else "none was made",
         "kernel": kernel["name"] if kernel else "none was registered",
     }
 
@@ -206,9 +245,13 @@ def _notes(measured: Measured) -> list[str]:
         return [f"Its phases cannot be shown: {measured.unread}."]
     found = []
     if measured.verdict != report["verdict"]:
-        found.append(f"The report says {report['verdict']}, but the test did not end as it says: the verdict is {measured.verdict}.")
+        found.append(
+            f"The report says {report['verdict']}, but the test did not end as it says: the verdict is {measured.verdict}."
+        )
     if report["device"] == "cpu":
-        found.append("It ran on the CPU over Gloo: correctness is proven, the speed of GPUs and their links is not.")
+        found.append(
+            "It ran on the CPU over Gloo: correctness is proven, the speed of GPUs and their links is not."
+        )
     if report["world_size"] == 1:
         found.append("There was one rank: what several ranks do together was not tested.")
     found += [f"Not measured: {told}." for told in measures.not_measured(report)]
@@ -222,16 +265,25 @@ def _phases(report: Mapping[str, Any]) -> list[Phase]:
             verdict=phase["verdict"],
             duration_s=phase["duration_s"],
             message=phase["message"],
-            findings=tuple(Finding(**{**finding, "ranks": tuple(finding["ranks"])}) for finding in phase["findings"]),
+            findings=tuple(
+                Finding(**{**finding, "ranks": tuple(finding["ranks"])})
+                for finding in phase["findings"]
+            ),
         )
         for phase in report["phases"]
     ]
-    left_out = [Phase(name=name, verdict="skipped", duration_s=0.0, message=NOT_RUN) for name in report["skipped"]]
+    left_out = [
+        Phase(name=name, verdict="skipped", duration_s=0.0, message=NOT_RUN)
+        for name in report["skipped"]
+    ]
     return ran + left_out
 
 
 def _missing(
-    evidence: Sequence[Evidence], measurements: Sequence[Measurement], curves: Sequence[Curve], tables: Sequence[RankTable | None]
+    evidence: Sequence[Evidence],
+    measurements: Sequence[Measurement],
+    curves: Sequence[Curve],
+    tables: Sequence[RankTable | None],
 ) -> list[str]:
     """What a reader would look for and not find, and why."""
     said = [f"{one.source}: no smoke test was run." for one in evidence if not one.measured]

@@ -14,7 +14,11 @@ from provision.core.types import PLATFORM, PLATFORMS, BuildSource, Platform
 Library = Literal["nccl", "cudnn"]
 SOURCES: tuple[BuildSource, ...] = ("wheels", "pytorch", "conda-forge")
 # How a source is spoken of.
-SPOKEN: dict[BuildSource, str] = {"wheels": "the wheels", "pytorch": "the pytorch channel", "conda-forge": "conda-forge"}
+SPOKEN: dict[BuildSource, str] = {
+    "wheels": "the wheels",
+    "pytorch": "the pytorch channel",
+    "conda-forge": "conda-forge",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # each exists once
@@ -47,14 +51,18 @@ class Cell:
         if self.build:
             return self.build.platforms
         if self.source == "wheels":
-            return tuple(platform for platform in PLATFORMS if platform in self.release.index_default)
+            return tuple(
+                platform for platform in PLATFORMS if platform in self.release.index_default
+            )
         return PLATFORMS if self.source == "conda-forge" else (PLATFORM,)
 
     def is_known_on(self, platform: Platform) -> bool:
         """Whether a source says that it exists for a platform."""
         if self.build or self.is_index_default(platform):
             return True
-        if self.source == "wheels":  # not the default of the index there; PyTorch's own index may have it
+        if (
+            self.source == "wheels"
+        ):  # not the default of the index there; PyTorch's own index may have it
             return platform == PLATFORM
         return any(platform in build.platforms for build in self.release.builds(self.source))
 
@@ -64,27 +72,55 @@ class Cell:
     def is_index_default(self, platform: Platform) -> bool:
         """Whether a package index serves this build as plain `torch==V`."""
         default = self.release.index_default.get(platform)
-        return self.source == "wheels" and default is not None and default.build == (self.build.tag if self.build else "cpu")
+        return (
+            self.source == "wheels"
+            and default is not None
+            and default.build == (self.build.tag if self.build else "cpu")
+        )
 
     def needs_torch_index(self, platforms: Sequence[Platform]) -> bool:
         """Whether only PyTorch's own wheel index has this build, for one of the platforms at least."""
-        return self.source == "wheels" and not all(self.is_index_default(platform) for platform in platforms)
+        return self.source == "wheels" and not all(
+            self.is_index_default(platform) for platform in platforms
+        )
 
     def is_named_differently(self, platforms: Sequence[Platform]) -> bool:
         """Whether an index serves it by default on one platform and not on another: `torch==V` here, `torch==V+cpu` there. A line
         for each, told apart by a marker, is not what conda-lock understands (only sys_platform, os_name and platform_system)."""
-        return self.source == "wheels" and len({self.is_index_default(one) for one in platforms if one in self.platforms}) > 1
+        return (
+            self.source == "wheels"
+            and len({self.is_index_default(one) for one in platforms if one in self.platforms}) > 1
+        )
 
     def glibc(self, platforms: Sequence[Platform]) -> str | None:
         """The glibc that it needs, or None where no source says for one of the platforms."""
         needed = [build.glibc if (build := self.on(platform)) else None for platform in platforms]
-        return max((glibc for glibc in needed if glibc), key=version_key) if needed and all(needed) else None
+        return (
+            max((glibc for glibc in needed if glibc), key=version_key)
+            if needed and all(needed)
+            else None
+        )
 
-    def floor(self, library: Library, platforms: Sequence[Platform]) -> tuple[str | None, str | None]:
+    def floor(
+        self, library: Library, platforms: Sequence[Platform]
+    ) -> tuple[str | None, str | None]:
         """The oldest NCCL or cuDNN that a conda-forge build takes, on all of the platforms, and its source; None where it is not known."""
-        builds = [build for platform in platforms if platform in self.platforms and (build := self.on(platform))]
-        facts = [(one.nccl_floor, one.nccl_source) if library == "nccl" else (one.cudnn_floor, one.cudnn_source) for one in builds]
-        return max(((floor, source) for floor, source in facts if floor), key=lambda fact: version_key(fact[0]), default=(None, None))
+        builds = [
+            build
+            for platform in platforms
+            if platform in self.platforms and (build := self.on(platform))
+        ]
+        facts = [
+            (one.nccl_floor, one.nccl_source)
+            if library == "nccl"
+            else (one.cudnn_floor, one.cudnn_source)
+            for one in builds
+        ]
+        return max(
+            ((floor, source) for floor, source in facts if floor),
+            key=lambda fact: version_key(fact[0]),
+            default=(None, None),
+        )
 
     def preference(self, platforms: Sequence[Platform]) -> tuple[int, str]:
         """The place of this source in what `auto` means, and why: facts decide, never what the network answers."""
@@ -96,8 +132,14 @@ class Cell:
                 return 0, f"the package index's default build of {version} has CUDA {cuda}"
             return 3, f"only PyTorch's own wheel index has {version} with CUDA {cuda}"
         if self.source == "pytorch":
-            return 1, f"the default wheel of {version} has another CUDA; the pytorch channel has {cuda}"
-        return 2, f"neither the default wheel nor the pytorch channel has {version} with CUDA {cuda}"
+            return (
+                1,
+                f"the default wheel of {version} has another CUDA; the pytorch channel has {cuda}",
+            )
+        return (
+            2,
+            f"neither the default wheel nor the pytorch channel has {version} with CUDA {cuda}",
+        )
 
 
 @functools.cache
@@ -110,7 +152,15 @@ def cells() -> tuple[Cell, ...]:
 def cells_of(version: str) -> tuple[Cell, ...]:
     """The cells of one release."""
     release = catalog.releases()[version]
-    found = [Cell(release=release, source=source, build=build) for source in SOURCES for build in release.builds(source)]
+    found = [
+        Cell(release=release, source=source, build=build)
+        for source in SOURCES
+        for build in release.builds(source)
+    ]
     newest_first = sorted(found, key=lambda cell: version_key(cell.cuda or "0"), reverse=True)
-    cpu = [Cell(release=release, source=source, build=None) for source in SOURCES if release.builds(source)]
+    cpu = [
+        Cell(release=release, source=source, build=None)
+        for source in SOURCES
+        if release.builds(source)
+    ]
     return (*newest_first, *cpu)

@@ -25,7 +25,11 @@ def packages(spec: Spec) -> tuple[str, ...]:
 
 def conflicts(spec: Spec, cell: Cell, pins: Iterable[Pin]) -> Iterator[str]:
     """Each extra that cannot be beside this torch, as a sentence with its source and what to do."""
-    ours = {package(pin.requirement): pin for pin in pins if pin.source != "spec.yml" and pin.manager == "pip"}
+    ours = {
+        package(pin.requirement): pin
+        for pin in pins
+        if pin.source != "spec.yml" and pin.manager == "pip"
+    }
     for text in spec.pip:
         if package(text) == "torch" and cell.source != "wheels":
             yield f"`{text}` puts a wheel of torch over {cell}. Remove it; --torch and --cuda choose the build."
@@ -46,7 +50,11 @@ def _excludes(asked: str, ours: str) -> bool:
 
     wanted, pinned = Requirement(asked), Requirement(ours)
     exact = [one.version for one in pinned.specifier if one.operator == "=="]
-    return bool(exact) and wanted.url is None and not wanted.specifier.contains(exact[0].partition("+")[0], prereleases=True)
+    return (
+        bool(exact)
+        and wanted.url is None
+        and not wanted.specifier.contains(exact[0].partition("+")[0], prereleases=True)
+    )
 
 
 def _families(spec: Spec, cell: Cell) -> Iterator[str]:
@@ -57,5 +65,7 @@ def _families(spec: Spec, cell: Cell) -> Iterator[str]:
         yield f"{listed} is about GPUs, and {cell} has no use for it. Remove it."
     elif len(set(asked.values())) > 1:
         yield f"{listed}: NVIDIA wheels of different CUDA versions write the same files ({FAMILY_SOURCE}). Keep one family."
-    elif asked and cell.source != "wheels" and (cell.cuda or "").split(".")[0] not in asked.values():
+    elif (
+        asked and cell.source != "wheels" and (cell.cuda or "").split(".")[0] not in asked.values()
+    ):
         yield f"{listed} is for another CUDA than {cell}; two of them in one process break each other ({FAMILY_SOURCE}). Remove it."

@@ -15,7 +15,9 @@ from provision.resolver import python_versions
 from provision.resolver.candidate import SPOKEN, Cell
 
 # What a request can give up to come to a build that exists, and what it cannot: the machine is as it is.
-Axis = Literal["torch", "cuda", "source", "platform", "python", "nccl", "cudnn", "gpu", "driver", "glibc"]
+Axis = Literal[
+    "torch", "cuda", "source", "platform", "python", "nccl", "cudnn", "gpu", "driver", "glibc"
+]
 CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python", "nccl", "cudnn")
 MACHINE: tuple[Axis, ...] = ("gpu", "driver", "glibc")
 
@@ -27,7 +29,9 @@ class Objection:
     axis: Axis
     fact: str
     source: str
-    rules_out: bool = True  # false: it may be what is asked for; no source says, or not without a drawback
+    rules_out: bool = (
+        True  # false: it may be what is asked for; no source says, or not without a drawback
+    )
     unlikely: bool = False  # it may be, but only by what nobody says that the build has: asked for by name, never taken by itself
 
     def __str__(self) -> str:
@@ -66,7 +70,11 @@ def starts(version: str | None, prefix: str) -> bool:
 
 def _torch(cell: Cell, spec: Spec) -> Iterator[Objection]:
     if cell.release.version not in releases_of(spec.torch):
-        yield Objection(axis="torch", fact=f"torch {cell.release.version} is not {spec.torch}", source="asked for")
+        yield Objection(
+            axis="torch",
+            fact=f"torch {cell.release.version} is not {spec.torch}",
+            source="asked for",
+        )
 
 
 @functools.cache
@@ -93,14 +101,20 @@ def _is_cuda(have: str | None, asked: str | None) -> bool:
 
 def _source(cell: Cell, spec: Spec) -> Iterator[Objection]:
     if spec.source != "auto" and spec.source != cell.source:
-        yield Objection(axis="source", fact=f"{cell} is not from {SPOKEN[spec.source]}", source="asked for")
+        yield Objection(
+            axis="source", fact=f"{cell} is not from {SPOKEN[spec.source]}", source="asked for"
+        )
 
 
 def _platform(cell: Cell, spec: Spec) -> Iterator[Objection]:
     for platform in spec.platforms:
         if platform not in cell.platforms:
             known = ", ".join(cell.platforms)
-            yield Objection(axis="platform", fact=f"{cell} exists for {known} and not for {platform}", source=cell.origin)
+            yield Objection(
+                axis="platform",
+                fact=f"{cell} exists for {known} and not for {platform}",
+                source=cell.origin,
+            )
         elif not cell.is_known_on(platform):
             fact = f"whether there is a build of {cell} for {platform} is not known"
             yield Objection(axis="platform", fact=fact, source=NO_SOURCE, rules_out=False)
@@ -109,7 +123,9 @@ def _platform(cell: Cell, spec: Spec) -> Iterator[Objection]:
             f"{cell} is plain torch=={cell.release.version} on one of {', '.join(spec.platforms)} and named by its build on another, "
             "which one environment.yml cannot say"
         )
-        yield Objection(axis="platform", fact=fact, source=cell.release.index_default[spec.platforms[0]].source)
+        yield Objection(
+            axis="platform", fact=fact, source=cell.release.index_default[spec.platforms[0]].source
+        )
 
 
 def _python(cell: Cell, spec: Spec) -> Iterator[Objection]:
@@ -124,7 +140,11 @@ def _python(cell: Cell, spec: Spec) -> Iterator[Objection]:
         origin = python_versions.source_of(cell, platform)
         if spec.python not in built:
             fact = f"torch {cell.release.version} has no build for Python {spec.python} from {SPOKEN[cell.source]} on {platform}, only for "
-            yield Objection(axis="python", fact=fact + ", ".join(built), source=origin or cell.release.python_source)
+            yield Objection(
+                axis="python",
+                fact=fact + ", ".join(built),
+                source=origin or cell.release.python_source,
+            )
         elif not python_versions.is_known(cell, platform, spec.python):
             fact = f"whether there is a build of {cell} for Python {spec.python} is not known"
             yield Objection(axis="python", fact=fact, source=NO_SOURCE, rules_out=False)
@@ -159,7 +179,11 @@ def _nccl_on_conda_forge(cell: Cell, spec: Spec, asked: str) -> Iterator[Objecti
     source = table[newest].source
     if not meant:
         has = "is not known to have" if version_key(asked) > version_key(newest) else "never had"
-        for_cuda = dict.fromkeys(catalog.minor(version) for version, one in table.items() if one.runs_with(cell.build.cuda))
+        for_cuda = dict.fromkeys(
+            catalog.minor(version)
+            for version, one in table.items()
+            if one.runs_with(cell.build.cuda)
+        )
         fact = f"conda-forge {has} NCCL {asked}, and for CUDA {cell.build.cuda} has {', '.join(for_cuda) or 'none'}"
         yield Objection(axis="nccl", fact=fact, source=source)
         return
@@ -169,7 +193,11 @@ def _nccl_on_conda_forge(cell: Cell, spec: Spec, asked: str) -> Iterator[Objecti
         fact = f"conda-forge built NCCL {asked} for CUDA {', '.join(meant[-1].cuda)} only"
         yield Objection(axis="nccl", fact=fact, source=source)
     elif floor and all(version_key(one.version) < version_key(floor) for one in fitting):
-        yield Objection(axis="nccl", fact=f"{cell} needs NCCL {floor} or later, not {asked}", source=floor_source or NO_SOURCE)
+        yield Objection(
+            axis="nccl",
+            fact=f"{cell} needs NCCL {floor} or later, not {asked}",
+            source=floor_source or NO_SOURCE,
+        )
     elif floor is None:
         fact = f"which NCCL {cell} takes is not known; the solver will tell"
         yield Objection(axis="nccl", fact=fact, source=NO_SOURCE, rules_out=False)
@@ -179,13 +207,20 @@ def _cudnn(cell: Cell, spec: Spec) -> Iterator[Objection]:
     if spec.cudnn is None:
         return
     if cell.build is None:
-        yield Objection(axis="cudnn", fact=f"{cell} is a CPU build without cuDNN", source=cell.origin)
+        yield Objection(
+            axis="cudnn", fact=f"{cell} is a CPU build without cuDNN", source=cell.origin
+        )
     elif cell.source == "conda-forge":
         yield from _cudnn_on_conda_forge(cell, spec, spec.cudnn)
     elif cell.source == "pytorch" and cell.build.cudnn and starts(spec.cudnn, cell.build.cudnn):
         if spec.cudnn != cell.build.cudnn:  # a build string holds three numbers of it
             fact = f"{cell} carries cuDNN {cell.build.cudnn}; whether that is {spec.cudnn} is not known"
-            yield Objection(axis="cudnn", fact=fact, source=cell.build.cudnn_source or NO_SOURCE, rules_out=False)
+            yield Objection(
+                axis="cudnn",
+                fact=fact,
+                source=cell.build.cudnn_source or NO_SOURCE,
+                rules_out=False,
+            )
     elif not starts(cell.build.cudnn, spec.cudnn):
         carried = cell.build.cudnn or "whose version is not known"
         fact = f"{cell} carries cuDNN {carried}, not {spec.cudnn}, and it cannot be exchanged"
@@ -221,12 +256,16 @@ def _reach(cell: Cell, platform: Platform, gpu: catalog.Gpu, spec: Spec) -> Obje
     build = cell.build.on(platform)
     there = f"{cell}" + (f" on {platform}" if platform != PLATFORM else "")
     reach = catalog.runs_on_gpu(build, gpu, spec.driver)
-    named = f"{gpu.name} is {gpu.architecture}" if gpu.name != gpu.architecture else gpu.architecture
+    named = (
+        f"{gpu.name} is {gpu.architecture}" if gpu.name != gpu.architecture else gpu.architecture
+    )
     if reach == "yes":
         return None
     if reach == "ptx":
         fact = f"{there} holds no code for {gpu.name}, which compiles its PTX when a program starts"
-        return Objection(axis="gpu", fact=fact, source=build.architectures_source or NO_SOURCE, rules_out=False)
+        return Objection(
+            axis="gpu", fact=fact, source=build.architectures_source or NO_SOURCE, rules_out=False
+        )
     if reach == "unknown" and build.architectures is None and _is_beyond(build.cuda, gpu):
         toolkit = catalog.toolkits()[build.cuda]
         fact = (
@@ -270,7 +309,9 @@ def _driver(cell: Cell, spec: Spec) -> Iterator[Objection]:
     elif answer == "unknown":
         fact = f"{needs}; whether {spec.driver} is that is not known"
         yield Objection(axis="driver", fact=fact, source=toolkit.driver_source, rules_out=False)
-    elif others := ", ".join(platform for platform in spec.platforms if platform not in toolkit.driver_platforms):
+    elif others := ", ".join(
+        platform for platform in spec.platforms if platform not in toolkit.driver_platforms
+    ):
         fact = f"{needs} on {', '.join(toolkit.driver_platforms)}; which it needs on {others} is not known"
         yield Objection(axis="driver", fact=fact, source=toolkit.driver_source, rules_out=False)
 
@@ -281,11 +322,20 @@ def _glibc(cell: Cell, spec: Spec) -> Iterator[Objection]:
     here = [platform for platform in spec.platforms if platform in cell.platforms]
     needed = cell.glibc(here)
     if needed is None:
-        yield Objection(axis="glibc", fact=f"which glibc {cell} needs is not known", source=NO_SOURCE, rules_out=False)
+        yield Objection(
+            axis="glibc",
+            fact=f"which glibc {cell} needs is not known",
+            source=NO_SOURCE,
+            rules_out=False,
+        )
     elif version_key(needed) > version_key(spec.glibc):
         build = cell.on(here[-1])
         source = (build.glibc_source if build else None) or NO_SOURCE
-        yield Objection(axis="glibc", fact=f"{cell} needs glibc {needed} or later, and {spec.glibc} was asked for", source=source)
+        yield Objection(
+            axis="glibc",
+            fact=f"{cell} needs glibc {needed} or later, and {spec.glibc} was asked for",
+            source=source,
+        )
 
 
 CHECKS: dict[Axis, Callable[[Cell, Spec], Iterator[Objection]]] = {

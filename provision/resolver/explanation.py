@@ -47,7 +47,13 @@ def explain(spec: Spec, machine: Machine | None = None) -> Explanation:
         choices=found.choices,
         pins=found.pins,
         rules=tuple(
-            Choice(what=rule.id, value=rule.requirement or rule.consequence, reason=rule.reason, source=rule.source) for rule in held
+            Choice(
+                what=rule.id,
+                value=rule.requirement or rule.consequence,
+                reason=rule.reason,
+                source=rule.source,
+            )
+            for rule in held
         ),
         warnings=found.warnings,
         not_chosen=tuple(_not_chosen(spec, there, cell)),
@@ -63,34 +69,68 @@ def _not_chosen(asked: Spec, settled: Spec, cell: Cell) -> Iterator[Choice]:
     yield from _releases(there, cell)
     yield from _cudas(there, cell)
     yield from _sources(there, cell)
-    others = [minor for minor in python_versions.supported(cell, settled.platforms, companions=settled.companions) if minor != settled.python]
+    others = [
+        minor
+        for minor in python_versions.supported(
+            cell, settled.platforms, companions=settled.companions
+        )
+        if minor != settled.python
+    ]
     if others:
         source = python_versions.source_of(cell, settled.platforms[0]) or constraints.NO_SOURCE
-        near = "the default" if settled.python == python_versions.DEFAULT_PYTHON else f"the nearest to {python_versions.DEFAULT_PYTHON}"
+        near = (
+            "the default"
+            if settled.python == python_versions.DEFAULT_PYTHON
+            else f"the nearest to {python_versions.DEFAULT_PYTHON}"
+        )
         why = f"{settled.python} {'was asked for' if asked.python else f'is {near}'}"
-        yield Choice(what="python", value=", ".join(others), reason=f"would do as well; {why}", source=source)
+        yield Choice(
+            what="python", value=", ".join(others), reason=f"would do as well; {why}", source=source
+        )
 
 
 def _releases(asked: Spec, cell: Cell) -> Iterator[Choice]:
     """Newer releases that were meant too, and why each would not do."""
-    versions = [version for version in constraints.releases_of(asked.torch) if version_key(version) > version_key(cell.release.version)]
+    versions = [
+        version
+        for version in constraints.releases_of(asked.torch)
+        if version_key(version) > version_key(cell.release.version)
+    ]
     for version in reversed(versions):
         yield _because("torch", version, conflict(dataclasses.replace(asked, torch=version)))
 
 
 def _cudas(asked: Spec, cell: Cell) -> Iterator[Choice]:
     """The other CUDAs of the release, newest first, and why not."""
-    builds = [other for other in cells_of(cell.release.version) if other.build and other.cuda != cell.cuda]
+    builds = [
+        other for other in cells_of(cell.release.version) if other.build and other.cuda != cell.cuda
+    ]
     for cuda, alike in itertools.groupby(builds, key=lambda other: other.cuda):
         having = ", ".join(other.source for other in alike)
         one = dataclasses.replace(asked, torch=cell.release.version, cuda=cuda)
-        if not constraints.passes(next(other for other in builds if other.cuda == cuda), asked, "cuda"):
-            yield Choice(what="cuda", value=f"{cuda} ({having})", reason=NOT_ASKED, source=cell.release.sources[cell.source])
+        if not constraints.passes(
+            next(other for other in builds if other.cuda == cuda), asked, "cuda"
+        ):
+            yield Choice(
+                what="cuda",
+                value=f"{cuda} ({having})",
+                reason=NOT_ASKED,
+                source=cell.release.sources[cell.source],
+            )
         elif facts := conflict(one):
             yield _because("cuda", f"{cuda} ({having})", facts)
         else:
-            reason = "older" if version_key(cuda or "0") < version_key(cell.cuda or "0") else "whether it runs there is not known"
-            yield Choice(what="cuda", value=f"{cuda} ({having})", reason=reason, source=cell.release.sources[cell.source])
+            reason = (
+                "older"
+                if version_key(cuda or "0") < version_key(cell.cuda or "0")
+                else "whether it runs there is not known"
+            )
+            yield Choice(
+                what="cuda",
+                value=f"{cuda} ({having})",
+                reason=reason,
+                source=cell.release.sources[cell.source],
+            )
 
 
 def _sources(asked: Spec, cell: Cell) -> Iterator[Choice]:
@@ -99,13 +139,24 @@ def _sources(asked: Spec, cell: Cell) -> Iterator[Choice]:
     for source in SOURCES:
         if source == cell.source:
             continue
-        alike = (other for other in cells_of(cell.release.version) if (other.cuda, other.source) == (cell.cuda, source))
+        alike = (
+            other
+            for other in cells_of(cell.release.version)
+            if (other.cuda, other.source) == (cell.cuda, source)
+        )
         having = next(alike, None)
-        if having is None or not constraints.fits(having, dataclasses.replace(exact, source=source)):
+        if having is None or not constraints.fits(
+            having, dataclasses.replace(exact, source=source)
+        ):
             yield _because("source", source, conflict(dataclasses.replace(exact, source=source)))
         else:
             why = NOT_ASKED if asked.source != "auto" else why_source(exact, cell)
-            yield Choice(what="source", value=source, reason=f"has this build too; {why}", source=having.origin)
+            yield Choice(
+                what="source",
+                value=source,
+                reason=f"has this build too; {why}",
+                source=having.origin,
+            )
 
 
 def _because(what: str, value: str, facts: list[str]) -> Choice:

@@ -12,11 +12,18 @@ from provision.resolver.candidate import Cell
 # The same whether asked for or by default: the first build writes the default into spec.yml, and must render the same again.
 PYTHON_REASON = "one minor version per environment, and this build supports it"
 COMPANION = "the release made for this torch"
-COMPANION_LINE = "the releases made for this torch; conda-forge has not every one, and builds each for one torch"
+COMPANION_LINE = (
+    "the releases made for this torch; conda-forge has not every one, and builds each for one torch"
+)
 JUPYTER, JUPYTER_SOURCE = "Jupyter starts this environment through it", "provision kernel"
 CHECKPOINTS = "inside.checkpoint loads, and saves again, several times as fast by its XXH128, which came with 2.0"
 CHECKPOINTS_SOURCE = "provision inside.checkpoint; ifduyue/python-xxhash@v2.0.0:CHANGELOG.rst"
-PIP = Pin(manager="conda", requirement="pip", reason="conda-lock installs wheels with the prefix's own pip", source="conda-lock 4")
+PIP = Pin(
+    manager="conda",
+    requirement="pip",
+    reason="conda-lock installs wheels with the prefix's own pip",
+    source="conda-lock 4",
+)
 RDMA = "several hosts over InfiniBand or RoCE: NCCL loads libibverbs when it starts, and without it falls back to TCP"
 RDMA_SOURCE = "NVIDIA/nccl@d97a32fac84f69cbd022ffdc57d5687c760742c7:src/misc/ibvsymbols.cc"
 
@@ -31,7 +38,9 @@ def pins(spec: Spec, cell: Cell, rules: tuple[Rule, ...]) -> Iterator[Pin]:
     assert spec.python is not None
     manager = manager_of(cell)
     origin = python_versions.source_of(cell, spec.platforms[0]) or "no source says"
-    yield Pin(manager="conda", requirement=f"python={spec.python}", reason=PYTHON_REASON, source=origin)
+    yield Pin(
+        manager="conda", requirement=f"python={spec.python}", reason=PYTHON_REASON, source=origin
+    )
     if cell.source == "wheels":
         yield PIP
         yield from _wheels(spec, cell)
@@ -43,14 +52,24 @@ def pins(spec: Spec, cell: Cell, rules: tuple[Rule, ...]) -> Iterator[Pin]:
         yield PIP
     for rule in rules:
         if rule.consequence == "pin" and rule.requirement:
-            yield Pin(manager=manager, requirement=rule.requirement, reason=rule.reason, source=rule.source)
+            yield Pin(
+                manager=manager,
+                requirement=rule.requirement,
+                reason=rule.reason,
+                source=rule.source,
+            )
     if spec.infiniband:
         yield Pin(manager="conda", requirement="rdma-core", reason=RDMA, source=RDMA_SOURCE)
     if spec.jupyter:
         yield Pin(manager=manager, requirement="ipykernel", reason=JUPYTER, source=JUPYTER_SOURCE)
     if spec.fast_checkpoints:
         package = "xxhash" if manager == "pip" else "python-xxhash"
-        yield Pin(manager=manager, requirement=f"{package}>=2", reason=CHECKPOINTS, source=CHECKPOINTS_SOURCE)
+        yield Pin(
+            manager=manager,
+            requirement=f"{package}>=2",
+            reason=CHECKPOINTS,
+            source=CHECKPOINTS_SOURCE,
+        )
     for extra in spec.conda:
         yield Pin(manager="conda", requirement=extra, reason="asked for", source="spec.yml")
     for extra in spec.pip:
@@ -62,7 +81,11 @@ def channels(spec: Spec, cell: Cell) -> tuple[str, ...]:
     the nvidia channel says the build; conda-forge is what is asked for where nothing is."""
     first: tuple[str, ...] = ()
     if cell.source == "pytorch":
-        first = tuple(name for name in cell.build.channels if name != "conda-forge") if cell.build else ("pytorch",)
+        first = (
+            tuple(name for name in cell.build.channels if name != "conda-forge")
+            if cell.build
+            else ("pytorch",)
+        )
     asked = spec.channels or ("conda-forge",)
     return first + tuple(name for name in asked if name not in first)
 
@@ -85,34 +108,70 @@ def _wheels(spec: Spec, cell: Cell) -> Iterator[Pin]:
     suffix = "+" + local.partition("+")[2] if apart else ""
     origin = build.source if build else "asked for with --cpu"
     reason = f"{torch_reason(spec, cell)}; {'this build' if apart else 'the index default build'} is {cell.flavor} ({local})"
-    yield Pin(manager="pip", requirement=f"torch=={release.version}{suffix}", reason=reason, source=origin)
+    yield Pin(
+        manager="pip", requirement=f"torch=={release.version}{suffix}", reason=reason, source=origin
+    )
     if spec.companions and release.torchvision:
         requirement = f"torchvision=={release.torchvision}{suffix}"
-        yield Pin(manager="pip", requirement=requirement, reason=COMPANION, source=release.torchvision_source)
+        yield Pin(
+            manager="pip",
+            requirement=requirement,
+            reason=COMPANION,
+            source=release.torchvision_source,
+        )
     if spec.companions and release.companion_audio:
         requirement = f"torchaudio=={release.companion_audio}{suffix}"
-        yield Pin(manager="pip", requirement=requirement, reason=COMPANION, source=release.torchaudio_source)
+        yield Pin(
+            manager="pip",
+            requirement=requirement,
+            reason=COMPANION,
+            source=release.torchaudio_source,
+        )
     if build and build.nccl and build.nccl_is_package:
         requirement = f"nvidia-nccl-cu{build.cuda.split('.')[0]}=={build.nccl}"
-        reason = "the NCCL that this torch was built for; two versions in one process break collectives"
-        yield Pin(manager="pip", requirement=requirement, reason=reason, source=build.nccl_source or origin)
+        reason = (
+            "the NCCL that this torch was built for; two versions in one process break collectives"
+        )
+        yield Pin(
+            manager="pip",
+            requirement=requirement,
+            reason=reason,
+            source=build.nccl_source or origin,
+        )
 
 
 def _pytorch(spec: Spec, cell: Cell) -> Iterator[Pin]:
     """Build strings are pinned: without one a solver may answer with a CPU build (conda/conda#14761)."""
     release, build, origin = cell.release, cell.build, cell.origin
     string = build.tag.replace("py3.*", f"py{spec.python}") if build else f"py{spec.python}_cpu*"
-    yield Pin(manager="conda", requirement=f"pytorch::pytorch={release.version}={string}", reason="build string pinned", source=origin)
+    yield Pin(
+        manager="conda",
+        requirement=f"pytorch::pytorch={release.version}={string}",
+        reason="build string pinned",
+        source=origin,
+    )
     for selector in build.specs if build else ("cpuonly",):
-        qualified = f"pytorch::{selector}" if selector.startswith(("pytorch-cuda", "cpuonly")) else selector
+        qualified = (
+            f"pytorch::{selector}" if selector.startswith(("pytorch-cuda", "cpuonly")) else selector
+        )
         reason = "selects the CUDA variant" if build else "selects the CPU variant"
         yield Pin(manager="conda", requirement=qualified, reason=reason, source=origin)
     if spec.companions and release.torchvision:
         requirement = f"pytorch::torchvision={release.torchvision}"
-        yield Pin(manager="conda", requirement=requirement, reason=COMPANION, source=release.torchvision_source)
+        yield Pin(
+            manager="conda",
+            requirement=requirement,
+            reason=COMPANION,
+            source=release.torchvision_source,
+        )
     if spec.companions and release.companion_audio:
         requirement = f"pytorch::torchaudio={release.companion_audio}"
-        yield Pin(manager="conda", requirement=requirement, reason=COMPANION, source=release.torchaudio_source)
+        yield Pin(
+            manager="conda",
+            requirement=requirement,
+            reason=COMPANION,
+            source=release.torchaudio_source,
+        )
 
 
 def _conda_forge(spec: Spec, cell: Cell) -> Iterator[Pin]:
@@ -120,15 +179,32 @@ def _conda_forge(spec: Spec, cell: Cell) -> Iterator[Pin]:
     torch = build.specs[0] if build else f"pytorch={release.version}=cpu*"
     yield Pin(manager="conda", requirement=torch, reason="build string pinned", source=origin)
     for requirement in build.specs[1:] if build else ():
-        yield Pin(manager="conda", requirement=requirement, reason="the CUDA of that build", source=origin)
+        yield Pin(
+            manager="conda", requirement=requirement, reason="the CUDA of that build", source=origin
+        )
     if build:
         nccl = _within("nccl", spec.nccl, parts=3)
-        yield Pin(manager="conda", requirement=nccl, reason="asked for" if spec.nccl else "chosen by the solver", source=origin)
+        yield Pin(
+            manager="conda",
+            requirement=nccl,
+            reason="asked for" if spec.nccl else "chosen by the solver",
+            source=origin,
+        )
     if build and spec.cudnn:
-        yield Pin(manager="conda", requirement=_within("cudnn", spec.cudnn, parts=4), reason="asked for", source=origin)
+        yield Pin(
+            manager="conda",
+            requirement=_within("cudnn", spec.cudnn, parts=4),
+            reason="asked for",
+            source=origin,
+        )
     if spec.companions and release.torchvision:
         requirement = f"torchvision={minor(release.torchvision)}.*"
-        yield Pin(manager="conda", requirement=requirement, reason=COMPANION_LINE, source=release.torchvision_source)
+        yield Pin(
+            manager="conda",
+            requirement=requirement,
+            reason=COMPANION_LINE,
+            source=release.torchvision_source,
+        )
 
 
 def _within(package: str, version: str | None, *, parts: int) -> str:

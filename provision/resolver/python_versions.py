@@ -24,7 +24,10 @@ def _cpu(cell: Cell, platform: Platform) -> tuple[str, ...]:
     if cell.source == "wheels":
         return cell.release.index_default[platform].python
     known = {
-        minor for build in cell.release.builds(cell.source) if platform in build.platforms for minor in build.on(platform).python or ()
+        minor
+        for build in cell.release.builds(cell.source)
+        if platform in build.platforms
+        for minor in build.on(platform).python or ()
     }
     return tuple(sorted(known, key=version_key)) or cell.release.python
 
@@ -32,8 +35,15 @@ def _cpu(cell: Cell, platform: Platform) -> tuple[str, ...]:
 def source_of(cell: Cell, platform: Platform) -> str | None:
     """Where the Pythons of a build are known from; None where they are not."""
     if cell.build is None:
-        known = next((build for build in cell.release.builds(cell.source) if platform in build.platforms), None)
-        return known.on(platform).python_source if known else cell.release.index_default[platform].source
+        known = next(
+            (build for build in cell.release.builds(cell.source) if platform in build.platforms),
+            None,
+        )
+        return (
+            known.on(platform).python_source
+            if known
+            else cell.release.index_default[platform].source
+        )
     return cell.build.on(platform).python_source
 
 
@@ -48,7 +58,15 @@ def is_known(cell: Cell, platform: Platform, python: str) -> bool:
 def supported(cell: Cell, platforms: Sequence[Platform], *, companions: bool) -> tuple[str, ...]:
     """Pythons that a build, and its companions if they come along, have on all of the platforms."""
     here = [platform for platform in platforms if platform in cell.platforms]
-    common = [minor for minor in built_for(cell, here[0]) if all(minor in built_for(cell, other) for other in here[1:])] if here else []
+    common = (
+        [
+            minor
+            for minor in built_for(cell, here[0])
+            if all(minor in built_for(cell, other) for other in here[1:])
+        ]
+        if here
+        else []
+    )
     fewer = with_companions(cell) if companions else None
     return tuple(minor for minor in common if fewer is None or minor in fewer)
 
@@ -63,7 +81,11 @@ def chosen(cell: Cell, spec: Spec) -> str:
     if spec.python is not None:
         return spec.python
     choices = supported(cell, spec.platforms, companions=spec.companions)
-    named = [minor for minor in choices if all(is_known(cell, platform, minor) for platform in spec.platforms)]
+    named = [
+        minor
+        for minor in choices
+        if all(is_known(cell, platform, minor) for platform in spec.platforms)
+    ]
     return nearest(named or choices, DEFAULT_PYTHON)
 
 

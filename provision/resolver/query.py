@@ -50,7 +50,9 @@ def question(options: Mapping[str, Any]) -> Question:
         raise InvalidSpec(" ".join(mistakes))
     asked = options.get("torch")
     return Question(
-        releases=catalog.matching_releases(asked) if asked is not None else tuple(catalog.releases().values()),
+        releases=catalog.matching_releases(asked)
+        if asked is not None
+        else tuple(catalog.releases().values()),
         gpus=tuple(gpus),
         platforms=tuple(options.get("platform", ())),
         sources=tuple(options.get("source", ())),

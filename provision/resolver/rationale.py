@@ -19,13 +19,18 @@ DEFAULT_GLIBC = "2.28"
 GLIBC_SOURCE = "conda-lock's default-virtual-packages.yaml"
 
 
-def choices(asked: Spec, there: Spec, spec: Spec, cell: Cell, channels: tuple[str, ...]) -> Iterator[Choice]:
+def choices(
+    asked: Spec, there: Spec, spec: Spec, cell: Cell, channels: tuple[str, ...]
+) -> Iterator[Choice]:
     """asked: what was asked for; there: with the machine that it is for; spec: with what was left open made exact."""
     yield _torch(asked, cell)
     why = why_source(dataclasses.replace(there, cuda=cell.cuda), cell)
     yield Choice(what="source", value=cell.source, reason=why, source=cell.origin)
     yield Choice(
-        what="python", value=spec.python or "", reason=PYTHON_REASON, source=python_versions.source_of(cell, spec.platforms[0]) or NO_SOURCE
+        what="python",
+        value=spec.python or "",
+        reason=PYTHON_REASON,
+        source=python_versions.source_of(cell, spec.platforms[0]) or NO_SOURCE,
     )
     if cell.build:
         yield _cuda(there, cell)
@@ -41,9 +46,19 @@ def choices(asked: Spec, there: Spec, spec: Spec, cell: Cell, channels: tuple[st
     if spec.infiniband:
         yield Choice(what="infiniband", value="rdma-core", reason=RDMA, source=RDMA_SOURCE)
     if not spec.jupyter:
-        yield Choice(what="jupyter", value="left out", reason="asked for with --no-jupyter", source="spec.yml")
+        yield Choice(
+            what="jupyter",
+            value="left out",
+            reason="asked for with --no-jupyter",
+            source="spec.yml",
+        )
     if not spec.fast_checkpoints:
-        yield Choice(what="fast_checkpoints", value="left out", reason="asked for with --no-fast-checkpoints", source="spec.yml")
+        yield Choice(
+            what="fast_checkpoints",
+            value="left out",
+            reason="asked for with --no-fast-checkpoints",
+            source="spec.yml",
+        )
 
 
 def glibc(spec: Spec, cell: Cell) -> str:
@@ -55,7 +70,11 @@ def glibc(spec: Spec, cell: Cell) -> str:
 def driver_floor(spec: Spec, cell: Cell) -> str | None:
     """The oldest driver that runs the build, where a source says for one of the platforms."""
     toolkit = catalog.toolkits().get(cell.build.cuda) if cell.build else None
-    return toolkit.driver_floor if toolkit and any(one in toolkit.driver_platforms for one in spec.platforms) else None
+    return (
+        toolkit.driver_floor
+        if toolkit and any(one in toolkit.driver_platforms for one in spec.platforms)
+        else None
+    )
 
 
 def nccl(spec: Spec, cell: Cell) -> str | None:
@@ -75,14 +94,20 @@ def _torch(asked: Spec, cell: Cell) -> Choice:
         reason = f"newest {asked.torch} release in the table" + (
             "" if constraints.releases_of(asked.torch)[-1] == version else " that fits the rest"
         )
-    return Choice(what="torch", value=version, reason=reason, source=cell.release.sources[cell.source])
+    return Choice(
+        what="torch", value=version, reason=reason, source=cell.release.sources[cell.source]
+    )
 
 
 def why_source(asked: Spec, cell: Cell) -> str:
     """Why a build comes from where it does. asked: with the machine that it is for."""
     if asked.source != "auto":
         return "asked for with --source"
-    alike = [one for one in cells_of(cell.release.version) if one.cuda == cell.cuda and constraints.passes(one, asked, "platform")]
+    alike = [
+        one
+        for one in cells_of(cell.release.version)
+        if one.cuda == cell.cuda and constraints.passes(one, asked, "platform")
+    ]
     usual = min(alike, key=lambda one: one.preference(asked.platforms)[0])
     if usual is cell:
         return cell.preference(asked.platforms)[1]
@@ -104,30 +129,49 @@ def _nccl(spec: Spec, cell: Cell) -> Choice:
     assert cell.build is not None
     if cell.source == "conda-forge":
         floor = cell.floor("nccl", spec.platforms)[0]
-        reason = "a shared package on conda-forge, chosen by the solver" + (f" from {floor} on" if floor else "")
+        reason = "a shared package on conda-forge, chosen by the solver" + (
+            f" from {floor} on" if floor else ""
+        )
         value = spec.nccl or "chosen by the solver"
     elif cell.build.nccl_is_package:
-        reason, value = "a package of its own: the exact version that torch's metadata pins", cell.build.nccl or NOT_KNOWN
+        reason, value = (
+            "a package of its own: the exact version that torch's metadata pins",
+            cell.build.nccl or NOT_KNOWN,
+        )
     else:
-        reason, value = "linked statically into the build; cannot be chosen", cell.build.nccl or NOT_KNOWN
-    return Choice(what="nccl", value=value, reason=reason, source=cell.build.nccl_source or NO_SOURCE)
+        reason, value = (
+            "linked statically into the build; cannot be chosen",
+            cell.build.nccl or NOT_KNOWN,
+        )
+    return Choice(
+        what="nccl", value=value, reason=reason, source=cell.build.nccl_source or NO_SOURCE
+    )
 
 
 def _cudnn(spec: Spec, cell: Cell) -> Choice:
     assert cell.build is not None
     floor = cell.floor("cudnn", spec.platforms)[0]
     if cell.source == "conda-forge":
-        reason = "a shared package on conda-forge, chosen by the solver" + (f" from {floor} on" if floor else "")
+        reason = "a shared package on conda-forge, chosen by the solver" + (
+            f" from {floor} on" if floor else ""
+        )
         value = spec.cudnn or "chosen by the solver"
     else:
         reason, value = "the one that the build was made with", cell.build.cudnn or NOT_KNOWN
-    return Choice(what="cudnn", value=value, reason=reason, source=cell.build.cudnn_source or NO_SOURCE)
+    return Choice(
+        what="cudnn", value=value, reason=reason, source=cell.build.cudnn_source or NO_SOURCE
+    )
 
 
 def _triton(cell: Cell) -> Choice:
     assert cell.build is not None
     value = (cell.build.triton or NOT_KNOWN).removeprefix("==")
-    return Choice(what="triton", value=value, reason="what torch requires", source=cell.build.triton_source or NO_SOURCE)
+    return Choice(
+        what="triton",
+        value=value,
+        reason="what torch requires",
+        source=cell.build.triton_source or NO_SOURCE,
+    )
 
 
 def _driver(spec: Spec, cell: Cell) -> Choice:
@@ -138,7 +182,9 @@ def _driver(spec: Spec, cell: Cell) -> Choice:
     if toolkit and floor is None:
         reason += f": {toolkit.driver_floor} on {', '.join(toolkit.driver_platforms)}, and no source says for {', '.join(spec.platforms)}"
     source = toolkit.driver_source if toolkit else NO_SOURCE
-    return Choice(what="driver", value=f">={floor}" if floor else NOT_KNOWN, reason=reason, source=source)
+    return Choice(
+        what="driver", value=f">={floor}" if floor else NOT_KNOWN, reason=reason, source=source
+    )
 
 
 def _architectures(cell: Cell) -> Choice:
@@ -147,12 +193,28 @@ def _architectures(cell: Cell) -> Choice:
     if build.architectures is None:
         toolkit = catalog.toolkits().get(build.cuda)
         reason = (
-            f"no source says; CUDA {build.cuda} itself compiles for {toolkit.capability_min} and newer" if toolkit else "no source says"
+            f"no source says; CUDA {build.cuda} itself compiles for {toolkit.capability_min} and newer"
+            if toolkit
+            else "no source says"
         )
-        return Choice(what="gpu", value=NOT_KNOWN, reason=reason, source=toolkit.capability_source if toolkit else NO_SOURCE)
-    ptx = {True: "; newer GPUs compile its PTX", False: "; it holds no PTX for newer ones", None: ""}[build.ptx]
+        return Choice(
+            what="gpu",
+            value=NOT_KNOWN,
+            reason=reason,
+            source=toolkit.capability_source if toolkit else NO_SOURCE,
+        )
+    ptx = {
+        True: "; newer GPUs compile its PTX",
+        False: "; it holds no PTX for newer ones",
+        None: "",
+    }[build.ptx]
     reason = f"GPU code in the build; code for sm_80 also runs on 8.6{ptx}"
-    return Choice(what="gpu", value=" ".join(build.architectures), reason=reason, source=build.architectures_source or NO_SOURCE)
+    return Choice(
+        what="gpu",
+        value=" ".join(build.architectures),
+        reason=reason,
+        source=build.architectures_source or NO_SOURCE,
+    )
 
 
 def _companions(spec: Spec, cell: Cell) -> Iterator[Choice]:
@@ -162,15 +224,28 @@ def _companions(spec: Spec, cell: Cell) -> Iterator[Choice]:
         ("torchaudio", release.companion_audio, release.torchaudio_source),
     ):
         if not spec.companions:
-            yield Choice(what=name, value="left out", reason="asked for with --no-companions", source="spec.yml")
+            yield Choice(
+                what=name,
+                value="left out",
+                reason="asked for with --no-companions",
+                source="spec.yml",
+            )
         elif version is None:
-            reason = "this release has none" if name == "torchvision" else "torchaudio ends with 2.11 (pytorch/audio#4212)"
+            reason = (
+                "this release has none"
+                if name == "torchvision"
+                else "torchaudio ends with 2.11 (pytorch/audio#4212)"
+            )
             yield Choice(what=name, value="none", reason=reason, source=source)
         elif name == "torchaudio" and cell.source == "conda-forge":
-            reason = "which torchaudio conda-forge has is not known; ask for it with --conda torchaudio"
+            reason = (
+                "which torchaudio conda-forge has is not known; ask for it with --conda torchaudio"
+            )
             yield Choice(what=name, value="left out", reason=reason, source=NO_SOURCE)
         elif cell.source == "conda-forge":
-            yield Choice(what=name, value=f"{catalog.minor(version)}.*", reason=COMPANION_LINE, source=source)
+            yield Choice(
+                what=name, value=f"{catalog.minor(version)}.*", reason=COMPANION_LINE, source=source
+            )
         else:
             yield Choice(what=name, value=version, reason=COMPANION, source=source)
 
@@ -178,9 +253,18 @@ def _companions(spec: Spec, cell: Cell) -> Iterator[Choice]:
 def _glibc(spec: Spec, cell: Cell) -> Choice:
     value = glibc(spec, cell)
     needed = cell.glibc(spec.platforms)
-    source = next((build.glibc_source for platform in spec.platforms if (build := cell.on(platform)) and build.glibc == needed), None)
+    source = next(
+        (
+            build.glibc_source
+            for platform in spec.platforms
+            if (build := cell.on(platform)) and build.glibc == needed
+        ),
+        None,
+    )
     if spec.glibc:
-        reason = ASKED + (f"; the build needs {needed}" if needed else "; what the build needs is not known")
+        reason = ASKED + (
+            f"; the build needs {needed}" if needed else "; what the build needs is not known"
+        )
     elif needed == value:
         reason = "what the build needs"
     else:
@@ -193,13 +277,19 @@ def _glibc(spec: Spec, cell: Cell) -> Choice:
 
 def _platforms(asked: Spec, cell: Cell) -> Choice:
     return Choice(
-        what="platforms", value=", ".join(asked.platforms), reason=f"the build exists for {', '.join(cell.platforms)}", source=cell.origin
+        what="platforms",
+        value=", ".join(asked.platforms),
+        reason=f"the build exists for {', '.join(cell.platforms)}",
+        source=cell.origin,
     )
 
 
 def _channels(asked: Spec, cell: Cell, channels: tuple[str, ...]) -> Choice:
     if cell.source == "pytorch":
-        reason, source = "the pytorch channel first: the order decides between CUDA and CPU builds", "mamba-org/micromamba-docker#388"
+        reason, source = (
+            "the pytorch channel first: the order decides between CUDA and CPU builds",
+            "mamba-org/micromamba-docker#388",
+        )
         if cell.build and "nvidia" in channels:
             reason += f"; nvidia has what {cell.build.specs[0]} selects"
             source += f"; {cell.build.channels_source}"

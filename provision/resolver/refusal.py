@@ -22,7 +22,11 @@ def no_such_build(spec: Spec, leads_to: Callable[[Spec], Cell | None]) -> NoSuch
     facts = "; ".join(conflict(spec))
     near = [_offer(found) for found in nearest(spec, NEAREST, leads_to)]
     beside = " beside those packages" if spec.conda or spec.pip else ""
-    advice = f"Nearest: {'; '.join(near)}." if near else f"Nothing in the table comes near it: no build runs on that machine{beside}."
+    advice = (
+        f"Nearest: {'; '.join(near)}."
+        if near
+        else f"Nothing in the table comes near it: no build runs on that machine{beside}."
+    )
     return NoSuchBuild(f"There is no build for {in_words(spec)}: {facts}.", advice=advice)
 
 
@@ -35,7 +39,14 @@ def _offer(found: Neighbor) -> str:
 
 def in_words(spec: Spec) -> str:
     """What a spec asks for, in the words of a sentence."""
-    named = {"CUDA": spec.cuda, "Python": spec.python, "NCCL": spec.nccl, "cuDNN": spec.cudnn, "driver": spec.driver, "glibc": spec.glibc}
+    named = {
+        "CUDA": spec.cuda,
+        "Python": spec.python,
+        "NCCL": spec.nccl,
+        "cuDNN": spec.cudnn,
+        "driver": spec.driver,
+        "glibc": spec.glibc,
+    }
     words = [f"torch {spec.torch}", *([] if spec.cuda else ["CPU"])]
     words += [f"{what} {value}" for what, value in named.items() if value]
     words += [f"source {spec.source}"] if spec.source != "auto" else []
@@ -45,25 +56,40 @@ def in_words(spec: Spec) -> str:
 
 def conflict(spec: Spec) -> list[str]:
     """The facts that stand against a request, each a sentence part with its source."""
-    of_release = [cell for version in reversed(constraints.releases_of(spec.torch)) for cell in cells_of(version)]
+    of_release = [
+        cell
+        for version in reversed(constraints.releases_of(spec.torch))
+        for cell in cells_of(version)
+    ]
     if not of_release:
         known = list(catalog.releases())
-        return [f"torch {spec.torch} is not in the table of known releases ({known[0]} to {known[-1]})"]
+        return [
+            f"torch {spec.torch} is not in the table of known releases ({known[0]} to {known[-1]})"
+        ]
     of_cuda = [cell for cell in of_release if constraints.passes(cell, spec, "cuda")]
     if not of_cuda:
         return [*(_has(spec, of_release, source) for source in SOURCES), *_seen(spec, of_release)]
     of_source = [cell for cell in of_cuda if constraints.passes(cell, spec, "source")]
     if not of_source:
         assert spec.source != "auto"
-        return [_has(spec, of_release, spec.source), *(_seen(spec, of_release) if spec.source == "wheels" else ())]
+        return [
+            _has(spec, of_release, spec.source),
+            *(_seen(spec, of_release) if spec.source == "wheels" else ()),
+        ]
     return _objections(spec, of_source)
 
 
 def _has(spec: Spec, of_release: Sequence[Cell], source: BuildSource) -> str:
     """With which CUDAs a source has the releases asked for."""
-    found = sorted({cell.cuda for cell in of_release if cell.source == source and cell.cuda}, key=version_key)
+    found = sorted(
+        {cell.cuda for cell in of_release if cell.source == source and cell.cuda}, key=version_key
+    )
     newest = of_release[0].release
-    having = f"torch {spec.torch} with CUDA {', '.join(found)} only" if found else f"no torch {spec.torch}"
+    having = (
+        f"torch {spec.torch} with CUDA {', '.join(found)} only"
+        if found
+        else f"no torch {spec.torch}"
+    )
     return f"{SPOKEN[source]} {'have' if source == 'wheels' else 'has'} {having} ({newest.sources[source]})"
 
 
@@ -84,15 +110,34 @@ REST: tuple[Axis, ...] = ("platform", "python", "nccl", "cudnn", "gpu", "driver"
 def _objections(spec: Spec, survivors: Sequence[Cell]) -> list[str]:
     """What stands against all builds of that release, CUDA and source; where each fails by another choice, against the closest."""
     against = {
-        cell: found for cell in survivors if (found := [one for axis in REST for one in constraints.CHECKS[axis](cell, spec) if one.rules_out])
+        cell: found
+        for cell in survivors
+        if (
+            found := [
+                one
+                for axis in REST
+                for one in constraints.CHECKS[axis](cell, spec)
+                if one.rules_out
+            ]
+        )
     }
-    common = [axis for axis in REST if against and all(any(one.axis == axis for one in found) for found in against.values())]
+    common = [
+        axis
+        for axis in REST
+        if against and all(any(one.axis == axis for one in found) for found in against.values())
+    ]
     if not common:
         return _some(map(str, min(against.values(), key=_count, default=())))
     seen: dict[tuple[str, str | None, str], Cell] = {}
     for cell in against:  # the newest patch release speaks for the others
         seen.setdefault((cell.release.minor, cell.cuda, cell.source), cell)
-    return [text for axis in common for text in _some(str(one) for cell in seen.values() for one in against[cell] if one.axis == axis)]
+    return [
+        text
+        for axis in common
+        for text in _some(
+            str(one) for cell in seen.values() for one in against[cell] if one.axis == axis
+        )
+    ]
 
 
 def _count(found: Sequence[object]) -> int:

@@ -30,7 +30,10 @@ def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
     cell = choose(spec, machine)
     if cell is None:
         typed = (spec.gpu, spec.driver)
-        raise no_such_build(described(spec, machine), lambda offered: leads_to(dataclasses.replace(offered, gpu=typed[0], driver=typed[1])))
+        raise no_such_build(
+            described(spec, machine),
+            lambda offered: leads_to(dataclasses.replace(offered, gpu=typed[0], driver=typed[1])),
+        )
     return _resolution(spec, machine, cell)
 
 
@@ -90,17 +93,26 @@ def applying(spec: Spec, cell: Cell, ordered: Sequence[str]) -> tuple[Rule, ...]
         platforms=spec.platforms,
         packages=conflicts.packages(spec),
         channels=spec.channels or ordered,
-        through_ptx=cell.build is not None and any(catalog.runs_on_gpu(cell.build, gpu, spec.driver) == "ptx" for gpu in gpus),
+        through_ptx=cell.build is not None
+        and any(catalog.runs_on_gpu(cell.build, gpu, spec.driver) == "ptx" for gpu in gpus),
     )
 
 
 def _refuse(spec: Spec, cell: Cell, rules: Sequence[Rule], made: Sequence[Pin]) -> None:
     """Everything that is known to be wrong with a request, at once."""
     refused = [rule for rule in rules if rule.consequence == "refuse"]
-    builds = [f"{cell}: {rule.reason} ({rule.source}). {rule.advice}".strip() for rule in refused if rule.package is None]
+    builds = [
+        f"{cell}: {rule.reason} ({rule.source}). {rule.advice}".strip()
+        for rule in refused
+        if rule.package is None
+    ]
     if builds:
         raise NoSuchBuild(" ".join(builds))
-    mistakes = [f"{_named(spec, rule)}: {rule.reason} ({rule.source}). {rule.advice}".strip() for rule in refused if rule.package]
+    mistakes = [
+        f"{_named(spec, rule)}: {rule.reason} ({rule.source}). {rule.advice}".strip()
+        for rule in refused
+        if rule.package
+    ]
     mistakes += conflicts.conflicts(spec, cell, made)
     if mistakes:
         raise InvalidSpec(" ".join(mistakes))
@@ -108,7 +120,9 @@ def _refuse(spec: Spec, cell: Cell, rules: Sequence[Rule], made: Sequence[Pin]) 
 
 def _named(spec: Spec, rule: Rule) -> str:
     """The packages of a request that a rule is about."""
-    return ", ".join(f"`{name}`" for name in fnmatch.filter(conflicts.packages(spec), rule.package or "*"))
+    return ", ".join(
+        f"`{name}`" for name in fnmatch.filter(conflicts.packages(spec), rule.package or "*")
+    )
 
 
 def _warnings(spec: Spec, cell: Cell, rules: Sequence[Rule]) -> tuple[Choice, ...]:
@@ -118,7 +132,11 @@ def _warnings(spec: Spec, cell: Cell, rules: Sequence[Rule]) -> tuple[Choice, ..
         for found in constraints.objections(cell, spec)
         if not found.rules_out
     ]
-    told = [Choice(what=rule.id, value=rule.advice, reason=rule.reason, source=rule.source) for rule in rules if rule.consequence == "warn"]
+    told = [
+        Choice(what=rule.id, value=rule.advice, reason=rule.reason, source=rule.source)
+        for rule in rules
+        if rule.consequence == "warn"
+    ]
     return (*unknown, *told)
 
 

@@ -39,7 +39,9 @@ def described(spec: Spec, machine: Machine) -> Spec:
 def settle(spec: Spec, cell: Cell) -> Spec:
     """The spec with what was left open made exact, so that it means this cell on every machine."""
     torch = spec.torch if NUMBER.fullmatch(spec.torch) else cell.release.version
-    exact = dataclasses.replace(spec, torch=torch, cuda=cell.cuda, python=python_versions.chosen(cell, spec))
+    exact = dataclasses.replace(
+        spec, torch=torch, cuda=cell.cuda, python=python_versions.chosen(cell, spec)
+    )
     if next(_best(exact), None) is not cell:  # auto went by a machine that the spec does not name
         exact = dataclasses.replace(exact, source=cell.source)
     return dataclasses.replace(exact, name=spec.name or _name(spec, exact, cell))
@@ -51,8 +53,14 @@ def _name(spec: Spec, exact: Spec, cell: Cell) -> str:
     torch = spec.torch if NUMBER.fullmatch(spec.torch) else cell.release.version
     if catalog.means_minor(spec.torch, cell.release.minor):
         torch = cell.release.minor
-    parts = [f"torch{torch}", f"cuda{cell.cuda}" if cell.cuda else "cpu", f"py{(exact.python or '').replace('.', '')}"]
-    plain = dataclasses.replace(exact, source="auto", torch=torch, nccl=None, cudnn=None, gpu=(), driver=None, glibc=None)
+    parts = [
+        f"torch{torch}",
+        f"cuda{cell.cuda}" if cell.cuda else "cpu",
+        f"py{(exact.python or '').replace('.', '')}",
+    ]
+    plain = dataclasses.replace(
+        exact, source="auto", torch=torch, nccl=None, cudnn=None, gpu=(), driver=None, glibc=None
+    )
     usual = next(_best(plain), None)
     parts += [] if usual and usual.source == cell.source else [cell.source]
     return "-".join(parts + ([] if "linux-64" in spec.platforms else ["aarch64"]))
@@ -61,8 +69,16 @@ def _name(spec: Spec, exact: Spec, cell: Cell) -> str:
 def _best(spec: Spec) -> Iterator[Cell]:
     """The cells that a spec may mean, newest release and CUDA first; of each the one from the source that `auto` means, which is
     another one only where a machine is described on which that would not run as it is."""
-    meant = (cell for version in reversed(constraints.releases_of(spec.torch)) for cell in cells_of(version))
-    as_asked = (cell for cell in meant if all(constraints.passes(cell, spec, axis) for axis in constraints.CHANGEABLE))
+    meant = (
+        cell
+        for version in reversed(constraints.releases_of(spec.torch))
+        for cell in cells_of(version)
+    )
+    as_asked = (
+        cell
+        for cell in meant
+        if all(constraints.passes(cell, spec, axis) for axis in constraints.CHANGEABLE)
+    )
     for _, alike in itertools.groupby(as_asked, key=lambda cell: (cell.release.version, cell.cuda)):
         rivals = sorted(alike, key=lambda cell: cell.preference(spec.platforms)[0])
         if found := _runs_best(rivals, spec):
@@ -74,7 +90,9 @@ def _runs_best(rivals: Sequence[Cell], spec: Spec) -> Cell | None:
     against = {cell: list(constraints.on_machine(cell, spec)) for cell in rivals}
     plainly = (cell for cell, found in against.items() if not found)
     perhaps = (
-        cell for cell, found in against.items() if not any(one.rules_out or (one.unlikely and cell is not rivals[0]) for one in found)
+        cell
+        for cell, found in against.items()
+        if not any(one.rules_out or (one.unlikely and cell is not rivals[0]) for one in found)
     )
     return next(itertools.chain(plainly, perhaps), None)
 

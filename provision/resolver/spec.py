@@ -22,9 +22,28 @@ CHANNEL = r"[A-Za-z0-9][^\s#{}`\"';|&\\]*"
 GPU = r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]*"
 
 KEYS = (
-    "torch", "cuda", "cpu", "python", "nccl", "cudnn", "gpu", "driver", "glibc", "platforms", "infiniband", "as_of", "source", "channels",
-    "conda", "pip", "base", "python_from", "companions", "jupyter", "fast_checkpoints",
-)  # fmt: skip
+    "torch",
+    "cuda",
+    "cpu",
+    "python",
+    "nccl",
+    "cudnn",
+    "gpu",
+    "driver",
+    "glibc",
+    "platforms",
+    "infiniband",
+    "as_of",
+    "source",
+    "channels",
+    "conda",
+    "pip",
+    "base",
+    "python_from",
+    "companions",
+    "jupyter",
+    "fast_checkpoints",
+)
 # What says something about GPUs, and nothing about a build without CUDA.
 ABOUT_GPUS = ("cuda", "nccl", "cudnn", "gpu", "driver")
 FLAGS = ("cpu", "companions", "jupyter", "fast_checkpoints", "infiniband")
@@ -38,7 +57,10 @@ TEXTS = {
     "glibc": (r"\d+\.\d+", "2.28"),
     "base": (REFERENCE, "debian:bookworm-slim"),
 }
-CHOICES = {"source": ("auto", "wheels", "pytorch", "conda-forge"), "python_from": ("auto", "channel", "host")}
+CHOICES = {
+    "source": ("auto", "wheels", "pytorch", "conda-forge"),
+    "python_from": ("auto", "channel", "host"),
+}
 # A list's items' form, and what one is called.
 LISTS = {
     "channels": (CHANNEL, "a channel"),
@@ -72,42 +94,70 @@ def read(path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise InvalidSpec(
-            f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}.", advice="Mend it and run again."
+            f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}.",
+            advice="Mend it and run again.",
         ) from error
     if root is None or not isinstance(content, dict):
         raise InvalidSpec(f"{path}: a spec is a mapping with keys among {', '.join(KEYS)}.")
     first = {key.value: key.start_mark.line + 1 for key, _ in reversed(root.value)}
     places = [(key.start_mark.line + 1, key.value) for key, _ in root.value]
     repeated = [(line, f"`{key}` stands here again.") for line, key in places if line != first[key]]
-    written = {key.value: value.value for key, value in root.value if isinstance(value, yaml.ScalarNode)}
-    _refuse(repeated + [(first.get(str(key), 1), text) for key, text in _mistakes(content, written)], path)
+    written = {
+        key.value: value.value for key, value in root.value if isinstance(value, yaml.ScalarNode)
+    }
+    _refuse(
+        repeated + [(first.get(str(key), 1), text) for key, text in _mistakes(content, written)],
+        path,
+    )
     return content
 
 
 def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -> Spec:
     """Options laid over a spec file's content; an option that was not given (None, empty) leaves the file's word. Packages are
     added to the file's, and replace those of the same name."""
-    given = {key: value for key, value in options.items() if value not in (None, (), []) and (key, value) != ("cpu", False)}
+    given = {
+        key: value
+        for key, value in options.items()
+        if value not in (None, (), []) and (key, value) != ("cpu", False)
+    }
     if given.get("cuda") and given.get("cpu"):
-        raise InvalidSpec("--cuda and --cpu were both given.", advice="Ask for one: a CUDA version, or a build without CUDA.")
-    added: dict[str, Any] = {key: _with(file.get(key, ()), given[key]) for key in ("conda", "pip") if key in given}
+        raise InvalidSpec(
+            "--cuda and --cpu were both given.",
+            advice="Ask for one: a CUDA version, or a build without CUDA.",
+        )
+    added: dict[str, Any] = {
+        key: _with(file.get(key, ()), given[key]) for key in ("conda", "pip") if key in given
+    }
     merged: dict[str, Any] = {**file, **given, **added}
     if "cuda" in given:
         merged.pop("cpu", None)
     if "cpu" in given:
-        merged = {key: value for key, value in merged.items() if key not in ABOUT_GPUS or key in given}
+        merged = {
+            key: value for key, value in merged.items() if key not in ABOUT_GPUS or key in given
+        }
     mistakes = _mistakes(merged)
     if "torch" not in merged:
-        mistakes.append(("torch", "torch: which PyTorch? Give --torch, e.g. 2.3 (or write it in spec.yml)."))
+        mistakes.append(
+            ("torch", "torch: which PyTorch? Give --torch, e.g. 2.3 (or write it in spec.yml).")
+        )
     if not merged.get("cuda") and not merged.get("cpu"):
-        mistakes.append(("cuda", "cuda: which CUDA? Give --cuda, e.g. 12.1, or --cpu for machines without GPUs."))
+        mistakes.append(
+            (
+                "cuda",
+                "cuda: which CUDA? Give --cuda, e.g. 12.1, or --cpu for machines without GPUs.",
+            )
+        )
     if mistakes:
         raise InvalidSpec(" ".join(text for _, text in mistakes))
     return Spec(
         name=check_name(name) if name else "",
         torch=merged["torch"],
         cuda=None if merged.get("cpu") else merged["cuda"],
-        **{key: _settled(key, merged[key]) for key in merged.keys() - {"torch", "cuda", "cpu"} if merged[key] not in (None, (), [])},
+        **{
+            key: _settled(key, merged[key])
+            for key in merged.keys() - {"torch", "cuda", "cpu"}
+            if merged[key] not in (None, (), [])
+        },
     )
 
 
@@ -135,7 +185,12 @@ def content(spec: Spec) -> dict[str, Any]:
     asked |= {"cuda": spec.cuda} if spec.cuda else {"cpu": True}
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
-        if field.name in KEYS and field.name not in asked and field.name != "cuda" and value != field.default:
+        if (
+            field.name in KEYS
+            and field.name not in asked
+            and field.name != "cuda"
+            and value != field.default
+        ):
             asked[field.name] = list(value) if isinstance(value, tuple) else value
     return {key: asked[key] for key in KEYS if key in asked}
 
@@ -146,18 +201,26 @@ def _refuse(mistakes: Sequence[tuple[int, str]], path: Path) -> None:
         raise InvalidSpec(listed)
 
 
-def _mistakes(content: Mapping[Any, Any], written: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+def _mistakes(
+    content: Mapping[Any, Any], written: Mapping[str, str] | None = None
+) -> list[tuple[str, str]]:
     """Every key or value that is not what it must be, as (key, sentence). written: scalars as they stand in the file."""
     found = []
     for key, value in content.items():
         if key not in KEYS:
-            found.append((str(key), f"`{key}` is not a key of a spec; the keys are {', '.join(KEYS)}."))
+            found.append(
+                (str(key), f"`{key}` is not a key of a spec; the keys are {', '.join(KEYS)}.")
+            )
         elif problem := _problem(key, value, (written or {}).get(key)):
             found.append((key, problem))
     if content.get("cuda") and content.get("cpu"):
         found.append(("cpu", "`cuda` and `cpu: true` exclude each other."))
     elif content.get("cpu"):
-        found += [(key, f"`{key}` is about GPUs, and `cpu: true` asks for a build without CUDA.") for key in ABOUT_GPUS if content.get(key)]
+        found += [
+            (key, f"`{key}` is about GPUs, and `cpu: true` asks for a build without CUDA.")
+            for key in ABOUT_GPUS
+            if content.get(key)
+        ]
     return found
 
 
@@ -169,14 +232,21 @@ def _problem(key: str, value: Any, written: str | None = None) -> str | None:
     if not isinstance(value, str):
         return _not_text(key, value, written)
     if key in CHOICES:
-        return None if value in CHOICES[key] else f"`{key}` is one of {', '.join(CHOICES[key])}, not `{value}`."
+        return (
+            None
+            if value in CHOICES[key]
+            else f"`{key}` is one of {', '.join(CHOICES[key])}, not `{value}`."
+        )
     if key in TEXTS:
         if key == "python" and re.fullmatch(r"\d+\.\d+t", value):
-            return f"`python` {value} is a free-threaded Python, of which no environments are made; which wheels there are says " + (
-                f"`provision matrix --python {value}`. Ask for {value[:-1]}."
+            return (
+                f"`python` {value} is a free-threaded Python, of which no environments are made; which wheels there are says "
+                + (f"`provision matrix --python {value}`. Ask for {value[:-1]}.")
             )
         pattern, example = TEXTS[key]
-        return None if re.fullmatch(pattern, value) else f"`{key}` is like {example}, not `{value}`."
+        return (
+            None if re.fullmatch(pattern, value) else f"`{key}` is like {example}, not `{value}`."
+        )
     return {"torch": _torch_problem, "as_of": _date_problem}[key](value)
 
 
@@ -230,7 +300,9 @@ def _requirement_problem(requirements: Sequence[str]) -> str | None:
         try:
             Requirement(text)
         except InvalidRequirement as error:
-            return f"`pip` holds `{text}`, which is not a requirement: {str(error).splitlines()[0]}."
+            return (
+                f"`pip` holds `{text}`, which is not a requirement: {str(error).splitlines()[0]}."
+            )
     return None
 
 

@@ -41,14 +41,26 @@ class Neighbor:
     @property
     def dropped(self) -> tuple[Axis, ...]:
         """What must not be asked for at all."""
-        return tuple(axis for axis, value in (("nccl", self.spec.nccl), ("cudnn", self.spec.cudnn)) if axis in self.changed and not value)
+        return tuple(
+            axis
+            for axis, value in (("nccl", self.spec.nccl), ("cudnn", self.spec.cudnn))
+            if axis in self.changed and not value
+        )
 
     @property
     def options(self) -> str:
         """What to give on the command line instead."""
-        words = ["--torch", self.spec.torch, *(["--cuda", self.spec.cuda] if self.spec.cuda else ["--cpu"])]
+        words = [
+            "--torch",
+            self.spec.torch,
+            *(["--cuda", self.spec.cuda] if self.spec.cuda else ["--cpu"]),
+        ]
         words += [] if self.spec.source == "auto" else ["--source", self.spec.source]
-        for option, value in (("--python", self.spec.python), ("--nccl", self.spec.nccl), ("--cudnn", self.spec.cudnn)):
+        for option, value in (
+            ("--python", self.spec.python),
+            ("--nccl", self.spec.nccl),
+            ("--cudnn", self.spec.cudnn),
+        ):
             words += [option, value] if value else []
         if "platform" in self.changed or self.spec.platforms != (PLATFORM,):
             words += [word for platform in self.spec.platforms for word in ("--platform", platform)]
@@ -77,7 +89,12 @@ def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Cell | None]) -> 
 def _leading(neighbor: Neighbor, leads_to: Callable[[Spec], Cell | None]) -> Neighbor | None:
     """The neighbor by words that lead to its cell: those as they are, or with its source or its exact release said as well."""
     spec, cell = neighbor.spec, neighbor.cell
-    for further in ({}, {"source": cell.source}, {"torch": cell.release.version}, {"source": cell.source, "torch": cell.release.version}):
+    for further in (
+        {},
+        {"source": cell.source},
+        {"torch": cell.release.version},
+        {"source": cell.source, "torch": cell.release.version},
+    ):
         offered = dataclasses.replace(spec, **further)
         if leads_to(offered) is cell:
             return dataclasses.replace(neighbor, spec=offered)
@@ -115,7 +132,9 @@ def _toward(cell: Cell, spec: Spec) -> Neighbor | None:
         spec, far = closer
         changed.append(axis)
         steps += far
-    spec = dataclasses.replace(spec, cuda=cell.cuda, torch=spec.torch if "torch" in changed else exact)
+    spec = dataclasses.replace(
+        spec, cuda=cell.cuda, torch=spec.torch if "torch" in changed else exact
+    )
     return Neighbor(cell=cell, spec=spec, changed=tuple(changed), steps=steps)
 
 
@@ -124,8 +143,14 @@ Closer = tuple[Spec, int] | None  # the spec with one choice given up, and by ho
 
 def _torch(cell: Cell, spec: Spec) -> Closer:
     minors = _minors()
-    meant = constraints.releases_of(spec.torch) or re.findall(r"\d+(?:\.\d+)*", spec.torch) or minors[-1:]
-    return dataclasses.replace(spec, torch=cell.release.version), _apart(cell.release.minor, map(minor, meant), minors)
+    meant = (
+        constraints.releases_of(spec.torch)
+        or re.findall(r"\d+(?:\.\d+)*", spec.torch)
+        or minors[-1:]
+    )
+    return dataclasses.replace(spec, torch=cell.release.version), _apart(
+        cell.release.minor, map(minor, meant), minors
+    )
 
 
 def _cuda(cell: Cell, spec: Spec) -> Closer:
@@ -140,9 +165,16 @@ def _source(cell: Cell, spec: Spec) -> Closer:
 
 
 def _platform(cell: Cell, spec: Spec) -> Closer:
-    kept = tuple(platform for platform in spec.platforms if platform in cell.platforms) or cell.platforms[:1]
+    kept = (
+        tuple(platform for platform in spec.platforms if platform in cell.platforms)
+        or cell.platforms[:1]
+    )
     kept = kept[:1] if cell.is_named_differently(kept) else kept
-    return (dataclasses.replace(spec, platforms=kept), len(set(spec.platforms) - set(kept))) if kept else None
+    return (
+        (dataclasses.replace(spec, platforms=kept), len(set(spec.platforms) - set(kept)))
+        if kept
+        else None
+    )
 
 
 def _python(cell: Cell, spec: Spec) -> Closer:
@@ -159,14 +191,20 @@ def _nccl(cell: Cell, spec: Spec) -> Closer:
     if cell.build is None or (cell.build.nccl is None and cell.source != "conda-forge"):
         return dataclasses.replace(spec, nccl=None), ACROSS
     if cell.build.nccl is not None:
-        return dataclasses.replace(spec, nccl=cell.build.nccl), _apart(cell.build.nccl, _meant(asked, _nccls()), _nccls())
+        return dataclasses.replace(spec, nccl=cell.build.nccl), _apart(
+            cell.build.nccl, _meant(asked, _nccls()), _nccls()
+        )
     floor = version_key(cell.floor("nccl", spec.platforms)[0] or "0")
     fitting = [
-        version for version, one in catalog.nccl_on_conda_forge().items() if one.runs_with(cell.build.cuda) and version_key(version) >= floor
+        version
+        for version, one in catalog.nccl_on_conda_forge().items()
+        if one.runs_with(cell.build.cuda) and version_key(version) >= floor
     ]
     if not fitting:
         return dataclasses.replace(spec, nccl=None), ACROSS
-    found = min(reversed(fitting), key=lambda version: _apart(version, _meant(asked, _nccls()), _nccls()))
+    found = min(
+        reversed(fitting), key=lambda version: _apart(version, _meant(asked, _nccls()), _nccls())
+    )
     return dataclasses.replace(spec, nccl=found), _apart(found, _meant(asked, _nccls()), _nccls())
 
 
@@ -175,7 +213,9 @@ def _cudnn(cell: Cell, spec: Spec) -> Closer:
     have = (cell.build.cudnn or cell.floor("cudnn", spec.platforms)[0]) if cell.build else None
     if have is None:
         return dataclasses.replace(spec, cudnn=None), ACROSS
-    return dataclasses.replace(spec, cudnn=have), _apart(have, _meant(spec.cudnn, _cudnns()), _cudnns())
+    return dataclasses.replace(spec, cudnn=have), _apart(
+        have, _meant(spec.cudnn, _cudnns()), _cudnns()
+    )
 
 
 CLOSER: dict[Axis, Callable[[Cell, Spec], Closer]] = {
@@ -197,7 +237,9 @@ def _meant(asked: str, known: Sequence[str]) -> list[str]:
 def _apart(version: str, meant: Iterable[str], known: Sequence[str]) -> int:
     """How many known versions lie between a version and the nearest that was meant."""
     place = bisect.bisect_left(known, version_key(version), key=version_key)
-    return min(abs(place - bisect.bisect_left(known, version_key(one), key=version_key)) for one in meant)
+    return min(
+        abs(place - bisect.bisect_left(known, version_key(one), key=version_key)) for one in meant
+    )
 
 
 @functools.cache
@@ -212,13 +254,18 @@ def _cudas() -> tuple[str, ...]:
 
 @functools.cache
 def _nccls() -> tuple[str, ...]:
-    return _sorted({cell.build.nccl for cell in cells() if cell.build and cell.build.nccl} | catalog.nccl_on_conda_forge().keys())
+    return _sorted(
+        {cell.build.nccl for cell in cells() if cell.build and cell.build.nccl}
+        | catalog.nccl_on_conda_forge().keys()
+    )
 
 
 @functools.cache
 def _cudnns() -> tuple[str, ...]:
     builds = [cell.build for cell in cells() if cell.build]
-    return _sorted({version for build in builds for version in (build.cudnn, build.cudnn_floor) if version})
+    return _sorted(
+        {version for build in builds for version in (build.cudnn, build.cudnn_floor) if version}
+    )
 
 
 def _sorted(versions: Iterable[str]) -> tuple[str, ...]:

@@ -17,7 +17,11 @@ from provision.resolver.query import Question
 SOURCES: tuple[BuildSource, ...] = ("wheels", "pytorch", "conda-forge")
 PARTS = ("cuda", "python", "nccl", "driver", "gpu", "glibc")
 # Option -> field of the question, for what to give up when nothing fits.
-GIVEN_UP = {part: part for part in PARTS} | {"gpu": "gpus", "platform": "platforms", "source": "sources"}
+GIVEN_UP = {part: part for part in PARTS} | {
+    "gpu": "gpus",
+    "platform": "platforms",
+    "source": "sources",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,9 @@ def _builds(question: Question) -> Iterator[tuple[Release, BuildSource, Build, P
         for source in SOURCES:
             if question.sources and source not in question.sources:
                 continue
-            for build in sorted(release.builds(source), key=lambda build: version_key(build.cuda), reverse=True):
+            for build in sorted(
+                release.builds(source), key=lambda build: version_key(build.cuda), reverse=True
+            ):
                 for platform in build.platforms:
                     if not question.platforms or platform in question.platforms:
                         yield release, source, build, platform
@@ -127,10 +133,18 @@ def _has_nccl(build: Build, nccl: str) -> str:
         return "yes" if _means(nccl, build.nccl) else "no"
     if not (build.nccl_is_package and build.specs):  # not one that conda's solver chooses
         return "unknown"
-    found = [one for one in catalog.nccl_on_conda_forge().values() if _means(nccl, one.version) and one.runs_with(build.cuda)]
+    found = [
+        one
+        for one in catalog.nccl_on_conda_forge().values()
+        if _means(nccl, one.version) and one.runs_with(build.cuda)
+    ]
     if build.nccl_floor is None:
         return "unknown" if found else "no"
-    return "yes" if any(version_key(one.version) >= version_key(build.nccl_floor) for one in found) else "no"
+    return (
+        "yes"
+        if any(version_key(one.version) >= version_key(build.nccl_floor) for one in found)
+        else "no"
+    )
 
 
 def _reaches_all(build: Build, question: Question) -> str:
@@ -170,7 +184,8 @@ def _hints(question: Question, judged: Sequence[Cell]) -> tuple[str, ...]:
     """A bare branch leaves open whether its first drivers or its last are meant."""
     floors = {cell.driver for cell in judged if "driver" in cell.not_known and cell.driver}
     return tuple(
-        f"Driver {question.driver} may be older than {floor}: give the whole version to know." for floor in sorted(floors, key=version_key)
+        f"Driver {question.driver} may be older than {floor}: give the whole version to know."
+        for floor in sorted(floors, key=version_key)
     )
 
 
@@ -182,12 +197,22 @@ def _nothing(question: Question, hidden: Sequence[Cell], hints: Sequence[str]) -
         advice += [f"{len(hidden)} might ({parts} not known): show them with --unknown.", *hints]
     for option, field in GIVEN_UP.items():
         if getattr(question, field):
-            emptied: dict[str, Any] = {field: () if isinstance(getattr(question, field), tuple) else None}
-            fitting = sum(not cell.not_known for cell in _judged(dataclasses.replace(question, **emptied)))
+            emptied: dict[str, Any] = {
+                field: () if isinstance(getattr(question, field), tuple) else None
+            }
+            fitting = sum(
+                not cell.not_known for cell in _judged(dataclasses.replace(question, **emptied))
+            )
             advice += [f"Without --{option}, {fitting} do."] if fitting else []
     advice = advice or ["Nothing less does either."]
-    advice += [f"{_named(gpu)}, {compiled}." for gpu in question.gpus if question.cuda and (compiled := catalog.compiled_by(gpu))]
-    return NoSuchBuild("No build in the table is known to fit all of that.", advice=" ".join(advice))
+    advice += [
+        f"{_named(gpu)}, {compiled}."
+        for gpu in question.gpus
+        if question.cuda and (compiled := catalog.compiled_by(gpu))
+    ]
+    return NoSuchBuild(
+        "No build in the table is known to fit all of that.", advice=" ".join(advice)
+    )
 
 
 def _named(gpu: catalog.Gpu) -> str:

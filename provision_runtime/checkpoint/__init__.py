@@ -92,7 +92,16 @@ def save(
     step is no number from 0 on, or `unchanged` is neither, ValueError on the rank that was given it.
     """
     us, opened = _ranks(ranks, deadline_s), partial(open_root, root, **options)
-    return saver.save(state_dict, opened, step, us, incremental=incremental, unchanged=unchanged, for_dcp=for_dcp, progress=progress)
+    return saver.save(
+        state_dict,
+        opened,
+        step,
+        us,
+        incremental=incremental,
+        unchanged=unchanged,
+        for_dcp=for_dcp,
+        progress=progress,
+    )
 
 
 def save_async(
@@ -115,8 +124,17 @@ def save_async(
     """
     us = _ranks(ranks, deadline_s)
     if us.uses_collectives:
-        raise ValueError("save_async cannot use ranks that meet in collectives: those are the training's, and this runs beside it")
-    return saver.save_async(state_dict, partial(open_root, root, **options), step, us, incremental=incremental, progress=progress)
+        raise ValueError(
+            "save_async cannot use ranks that meet in collectives: those are the training's, and this runs beside it"
+        )
+    return saver.save_async(
+        state_dict,
+        partial(open_root, root, **options),
+        step,
+        us,
+        incremental=incremental,
+        progress=progress,
+    )
 
 
 def load(
@@ -145,7 +163,14 @@ def load(
     Where a rank's options are no such, what is wrong with them is raised there, and CheckpointError on the others.
     """
     us = _ranks(ranks, deadline_s)
-    return loader.load(state_dict, partial(open_root, root, **options), step, us, on_damage=on_damage, allow_pickle=allow_pickle)
+    return loader.load(
+        state_dict,
+        partial(open_root, root, **options),
+        step,
+        us,
+        on_damage=on_damage,
+        allow_pickle=allow_pickle,
+    )
 
 
 def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None:
@@ -155,7 +180,9 @@ def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None
     return catalog.step_of(catalog.latest(backend))
 
 
-def path(root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any) -> str:
+def path(
+    root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
+) -> str:
     """The folder of a checkpoint, for other readers (`dcp.load(state_dict, checkpoint_id=path(root))`). Raises NoCheckpoint;
     DamagedFile where `latest` is damaged."""
     backend = open_root(root, **options)
@@ -167,19 +194,30 @@ def list_steps(root: str | os.PathLike[str] | Backend, **options: Any) -> list[i
     return [name.step for name in catalog.steps(open_root(root, **options))]
 
 
-def verify(root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any) -> list[Damage]:
+def verify(
+    root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
+) -> list[Damage]:
     """All that is wrong with a checkpoint, every byte hashed; empty where it is whole. Raises NoCheckpoint."""
     backend = open_root(root, **options)
     for _ in range(catalog.TRIES):
         folder, of_latest = loader.looked_up(backend, step)
         found = verification.damages(backend, folder)
-        found[:0] = [verification.Damage(".", layout.LATEST, of_latest.problem)] if of_latest else []
+        found[:0] = (
+            [verification.Damage(".", layout.LATEST, of_latest.problem)] if of_latest else []
+        )
         if not found or folder in backend.folders():
             return found
     return found  # replaced again and again while it was read
 
 
-def prune(root: str | os.PathLike[str] | Backend, *, keep: int, every: int | None = None, dry_run: bool = False, **options: Any) -> Pruned:
+def prune(
+    root: str | os.PathLike[str] | Backend,
+    *,
+    keep: int,
+    every: int | None = None,
+    dry_run: bool = False,
+    **options: Any,
+) -> Pruned:
     """Remove all but the `keep` steps that were committed last, those that `every` divides, and the latest; and what dead writers left.
 
     One process calls it. What later checkpoints share with the removed ones stays theirs.

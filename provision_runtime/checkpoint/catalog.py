@@ -79,8 +79,13 @@ def _newest_first(backend: Backend, present: list[layout.Name]) -> list[str]:
     followers: dict[str, int] = {}
     for known in found.values():
         if known and known.parent:
-            followers[known.parent] = min(known.sequence, followers.get(known.parent, known.sequence))
-    ages = {folder: known.sequence if known else followers.get(folder, math.inf) - 0.5 for folder, known in found.items()}
+            followers[known.parent] = min(
+                known.sequence, followers.get(known.parent, known.sequence)
+            )
+    ages = {
+        folder: known.sequence if known else followers.get(folder, math.inf) - 0.5
+        for folder, known in found.items()
+    }
     kept = [folder for folder, known in found.items() if known or folder in there]
     return sorted(kept, key=lambda folder: (ages[folder], layout.parse(folder)), reverse=True)
 
@@ -100,7 +105,9 @@ def by_age(backend: Backend, present: list[layout.Name] | None = None) -> list[s
     """Folders whose manifest is whole, in the reverse order of their commits."""
     names = committed(backend) if present is None else present
     found = {str(name): manifest_if_whole(backend, str(name)) for name in names}
-    whole = [(known.sequence, layout.parse(folder), folder) for folder, known in found.items() if known]
+    whole = [
+        (known.sequence, layout.parse(folder), folder) for folder, known in found.items() if known
+    ]
     return [folder for _, _, folder in sorted(whole, reverse=True)]
 
 

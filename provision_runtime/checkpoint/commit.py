@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from .items import Plan
 
 
-def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental: bool, progress: Callable[[Doing], None]) -> Committed:
+def commit(
+    backend: Backend,
+    step: int,
+    plan: Plan,
+    ranks: Ranks,
+    *,
+    incremental: bool,
+    progress: Callable[[Doing], None],
+) -> Committed:
     """Commit one checkpoint made of every rank's plan.
 
     After return it is whole and durable, and `latest` names it. A failure on any rank is raised on all of them (NotCommitted, which
@@ -40,7 +48,9 @@ def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental
     try:
         _agree_on_step(step, ranks)
         try:
-            opened = _decide_slowly("checkpoint/open", ranks, lambda: _open(backend, step, incremental, state.begun))
+            opened = _decide_slowly(
+                "checkpoint/open", ranks, lambda: _open(backend, step, incremental, state.begun)
+            )
             filled = fill(backend, opened, plan, ranks, progress)
             written = time.monotonic()
             folder = _publish_together(backend, opened, step, ranks, state)
@@ -53,7 +63,9 @@ def commit(backend: Backend, step: int, plan: Plan, ranks: Ranks, *, incremental
         raise NotCommitted(step, failure_of(error), is_certain=not state.publishing) from error
     corrupt_files.clear(backend.root, filled.anew)
     _see(backend, folder, ranks)
-    return Committed(folder, filled.done, filled.digests, written - started, time.monotonic() - written)
+    return Committed(
+        folder, filled.done, filled.digests, written - started, time.monotonic() - written
+    )
 
 
 @dataclass
@@ -69,7 +81,9 @@ def _agree_on_step(step: int, ranks: Ranks) -> None:
     said = ranks.exchange("checkpoint/step", step)
     if len(set(said)) > 1:
         told = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(said))
-        raise manifest.CheckpointError(f"nothing was saved: the ranks save different steps ({told})")
+        raise manifest.CheckpointError(
+            f"nothing was saved: the ranks save different steps ({told})"
+        )
 
 
 def _decide_slowly(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
@@ -83,7 +97,9 @@ def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> d
         catalog.clear_leftovers(backend)
     parent = catalog.latest(backend)
     known = catalog.manifest_if_whole(backend, parent) if parent else None
-    if parent and known is None:  # damaged: the order of commits goes on from those that can be read
+    if (
+        parent and known is None
+    ):  # damaged: the order of commits goes on from those that can be read
         parent = next(iter(catalog.by_age(backend)), None)
         known = catalog.manifest_if_whole(backend, parent) if parent else None
     begun.append(backend.begin(step, parent if known and incremental else None))
@@ -95,7 +111,9 @@ def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> d
     }
 
 
-def _publish_together(backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks, state: _State) -> str:
+def _publish_together(
+    backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks, state: _State
+) -> str:
     """The folder's name. What rank 0 did counts, also where another rank, or the store, is missed while it is told.
 
     Rank 0 first asks whether all are still there: it may have been stopped for so long that they gave up.
@@ -113,12 +131,19 @@ def _publish_together(backend: Backend, opened: dict[str, Any], step: int, ranks
         state.publishing = False  # rank 0 said that it could not
         raise
     except (RanksMissing, StoreLost) as error:
-        said = getattr(error, "payloads", {}).get(0)  # at the last of the meetings; before it, whether rank 0 is done
-        known = state.published or ([said["value"]] if isinstance(said, dict) and said["error"] is None else [])
+        said = getattr(error, "payloads", {}).get(
+            0
+        )  # at the last of the meetings; before it, whether rank 0 is done
+        known = state.published or (
+            [said["value"]] if isinstance(said, dict) and said["error"] is None else []
+        )
         if not known:
             raise
         folder = known[0]
-        warnings.warn(f"step {step} was committed, and a rank was missed while it was told: {error}", stacklevel=4)
+        warnings.warn(
+            f"step {step} was committed, and a rank was missed while it was told: {error}",
+            stacklevel=4,
+        )
     return folder
 
 
@@ -128,8 +153,16 @@ def _see(backend: Backend, folder: str, ranks: Ranks) -> None:
     end = time.monotonic() + VISIBLE_S
     with suppress(fs.RankFailed, RanksMissing, StoreLost):
         while True:
-            seen = fs.each("checkpoint/see", ranks, lambda: [_is_there(backend, folder), time.monotonic() > end])
-            if not seen[0][0] or all(is_there for is_there, _ in seen) or any(late for _, late in seen):
+            seen = fs.each(
+                "checkpoint/see",
+                ranks,
+                lambda: [_is_there(backend, folder), time.monotonic() > end],
+            )
+            if (
+                not seen[0][0]
+                or all(is_there for is_there, _ in seen)
+                or any(late for _, late in seen)
+            ):
                 return
 
 
@@ -154,19 +187,27 @@ def _publish(backend: Backend, opened: dict[str, Any], step: int, world_size: in
     return final
 
 
-def _with_dcp_metadata(backend: Backend, folder: str, content: manifest.Manifest, parts: list[dict[str, Any]]) -> manifest.Manifest:
+def _with_dcp_metadata(
+    backend: Backend, folder: str, content: manifest.Manifest, parts: list[dict[str, Any]]
+) -> manifest.Manifest:
     paths = {name: tuple(path) for part in parts for name, path in part["paths"].items()}
     pickled = dcp.metadata_bytes(content, paths, backend.address) if paths else None
     if pickled is None:
         return content
     backend.write(folder, dcp.NAME, [memoryview(pickled)])
-    entry = manifest.FileEntry(dcp.NAME, len(pickled), hashlib.sha256(pickled).hexdigest(), xxh128=xxh128_of([pickled]))
+    entry = manifest.FileEntry(
+        dcp.NAME, len(pickled), hashlib.sha256(pickled).hexdigest(), xxh128=xxh128_of([pickled])
+    )
     return replace(content, files=(*content.files, entry))
 
 
 def _remove_older_generations(backend: Backend, folder: str) -> None:
     kept = layout.parse(folder)
-    older = [name for name in catalog.committed(backend) if kept and name.step == kept.step and name.generation < kept.generation]
+    older = [
+        name
+        for name in catalog.committed(backend)
+        if kept and name.step == kept.step and name.generation < kept.generation
+    ]
     if older:
         backend.remove(*map(str, older))
 
@@ -192,7 +233,9 @@ def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> ma
         world_size=len(parts),
         files=tuple(files[name] for name in sorted(files)),
         tensors={
-            name: manifest.Tensor(dtype, shape, tuple(sorted(records, key=lambda record: record.offsets)))
+            name: manifest.Tensor(
+                dtype, shape, tuple(sorted(records, key=lambda record: record.offsets))
+            )
             for name, (dtype, shape, records) in sorted(tensors.items())
         },
         objects=dict(sorted(objects.items())),

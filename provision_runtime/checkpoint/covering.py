@@ -25,10 +25,19 @@ def problem(shape: Sequence[int], boxes: Sequence[Record]) -> str | None:
 
 def _overlap(boxes: Sequence[Record]) -> tuple[Record, Record] | None:
     """Two that have an element in common. Along the dimension that most cuts are in, only neighbors are compared."""
-    axis = max(range(len(boxes[0].offsets)), key=lambda place: len({box.offsets[place] for box in boxes})) if boxes else 0
+    axis = (
+        max(
+            range(len(boxes[0].offsets)),
+            key=lambda place: len({box.offsets[place] for box in boxes}),
+        )
+        if boxes
+        else 0
+    )
     near: list[Record] = []
     for box in sorted(boxes, key=lambda box: box.offsets[axis]):
-        near = [other for other in near if other.offsets[axis] + other.sizes[axis] > box.offsets[axis]]
+        near = [
+            other for other in near if other.offsets[axis] + other.sizes[axis] > box.offsets[axis]
+        ]
         for other in near:
             if _meet(other, box):
                 return other, box
@@ -38,4 +47,6 @@ def _overlap(boxes: Sequence[Record]) -> tuple[Record, Record] | None:
 
 def _meet(one: Record, other: Record) -> bool:
     sides = zip(one.offsets, one.sizes, other.offsets, other.sizes)
-    return all(begin < start + length and start < begin + size for begin, size, start, length in sides)
+    return all(
+        begin < start + length and start < begin + size for begin, size, start, length in sides
+    )

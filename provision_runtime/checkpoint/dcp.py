@@ -19,13 +19,20 @@ Address = Callable[[str, str], str]
 UNASKED: Address = "{}/{}".format
 
 
-def metadata_bytes(content: Manifest, paths: dict[str, tuple[Any, ...]], address: Address) -> bytes | None:
+def metadata_bytes(
+    content: Manifest, paths: dict[str, tuple[Any, ...]], address: Address
+) -> bytes | None:
     """None where this torch has no distributed checkpoints (1.13). paths: where each name stands in the nested state dict."""
     made = metadata(content, content.tensors, paths, address)
     return None if made is None else pickle.dumps(made)
 
 
-def metadata(content: Manifest, tensors: Iterable[str], paths: dict[str, tuple[Any, ...]] | None = None, address: Address = UNASKED) -> Any:
+def metadata(
+    content: Manifest,
+    tensors: Iterable[str],
+    paths: dict[str, tuple[Any, ...]] | None = None,
+    address: Address = UNASKED,
+) -> Any:
     """torch.distributed.checkpoint.metadata.Metadata of a checkpoint with these of its tensors, or None.
 
     This torch must know their dtypes, and need not know those of others.
@@ -33,17 +40,26 @@ def metadata(content: Manifest, tensors: Iterable[str], paths: dict[str, tuple[A
     """
     try:
         from torch.distributed.checkpoint.filesystem import _StorageInfo
-        from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
+        from torch.distributed.checkpoint.metadata import (
+            BytesStorageMetadata,
+            Metadata,
+            MetadataIndex,
+        )
     except ImportError:
         return None
-    paths_of = {entry.name: address(entry.home, entry.name) if entry.home else entry.name for entry in content.files}
+    paths_of = {
+        entry.name: address(entry.home, entry.name) if entry.home else entry.name
+        for entry in content.files
+    }
     storage = {}
     described: dict[str, Any] = {}
     for name in tensors:
         tensor = content.tensors[name]
         described[name] = _tensor(tensor)
         for place, record in enumerate(tensor.records):
-            storage[MetadataIndex(name, record.offsets, place)] = _StorageInfo(paths_of[record.file], record.at, record.size)
+            storage[MetadataIndex(name, record.offsets, place)] = _StorageInfo(
+                paths_of[record.file], record.at, record.size
+            )
     for name, record in content.objects.items():
         described[name] = BytesStorageMetadata()
         storage[MetadataIndex(name)] = _StorageInfo(paths_of[record.file], record.at, record.size)
@@ -52,10 +68,19 @@ def metadata(content: Manifest, tensors: Iterable[str], paths: dict[str, tuple[A
 
 def _tensor(tensor: Tensor) -> Any:
     import torch
-    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorProperties, TensorStorageMetadata
+    from torch.distributed.checkpoint.metadata import (
+        ChunkStorageMetadata,
+        TensorProperties,
+        TensorStorageMetadata,
+    )
 
-    boxes = [ChunkStorageMetadata(torch.Size(record.offsets), torch.Size(record.sizes)) for record in tensor.records]
-    return TensorStorageMetadata(TensorProperties(dtype=dtype_of(tensor.dtype)), torch.Size(tensor.shape), boxes)
+    boxes = [
+        ChunkStorageMetadata(torch.Size(record.offsets), torch.Size(record.sizes))
+        for record in tensor.records
+    ]
+    return TensorStorageMetadata(
+        TensorProperties(dtype=dtype_of(tensor.dtype)), torch.Size(tensor.shape), boxes
+    )
 
 
 def dtype_of(name: str) -> Any:

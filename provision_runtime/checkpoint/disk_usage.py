@@ -22,10 +22,17 @@ def usage(backend: Backend, folder: str) -> Usage:
 
     Where files are referred to, their sizes are the manifest's: asking a store for each of them would be a request each.
     """
-    content = catalog.manifest_if_whole(backend, folder) if _refers(backend) and layout.parse(folder) else None
+    content = (
+        catalog.manifest_if_whole(backend, folder)
+        if _refers(backend) and layout.parse(folder)
+        else None
+    )
     if content is None:
         return _seen(backend, folder, _files(backend, folder))
-    told = {key(backend, folder, entry): Stat(entry.size, 1, key(backend, folder, entry)) for entry in content.files}
+    told = {
+        key(backend, folder, entry): Stat(entry.size, 1, key(backend, folder, entry))
+        for entry in content.files
+    }
     return {**told, **_seen(backend, folder, [manifest.NAME])}
 
 
@@ -43,7 +50,9 @@ def held(used: Usage) -> int:
 
 def total(usages: Iterable[Usage]) -> int:
     """Bytes of several folders, each file counted once."""
-    return sum(stat.size for stat in {key: stat for used in usages for key, stat in used.items()}.values())
+    return sum(
+        stat.size for stat in {key: stat for used in usages for key, stat in used.items()}.values()
+    )
 
 
 def freed(usages: Mapping[str, Usage], going: Iterable[str]) -> int:
@@ -61,7 +70,10 @@ def freed(usages: Mapping[str, Usage], going: Iterable[str]) -> int:
 def own(usages: Mapping[str, Usage]) -> dict[str, int]:
     """What each folder alone would free."""
     users = _counted(usages)
-    return {folder: sum(stat.size for key, stat in used.items() if max(stat.names, users[key]) == 1) for folder, used in usages.items()}
+    return {
+        folder: sum(stat.size for key, stat in used.items() if max(stat.names, users[key]) == 1)
+        for folder, used in usages.items()
+    }
 
 
 def _counted(usages: Mapping[str, Usage]) -> dict[Hashable, int]:

@@ -40,7 +40,10 @@ class Snapshot:
         """The same plan, of the copy. Raises MemoryError or RuntimeError (torch's) where the host's memory does not suffice."""
         wanted = {item.place: item for item in plan.items if not item.is_object}
         devices = streams.of(item.data for item in wanted.values())
-        known, self._digests = self._digests, {}  # whatever ends this early, no digest of what was there is left
+        known, self._digests = (
+            self._digests,
+            {},
+        )  # whatever ends this early, no digest of what was there is left
         fresh = self._make_room(wanted)
         streams.wait_for(devices)
         compared = [item for item in wanted.values() if _is_comparable(item)]
@@ -48,7 +51,10 @@ class Snapshot:
         self._copy([item for item in wanted.values() if not _is_comparable(item)])
         streams.wait_for(devices)
         self._digests = {place: known[place] for place in same if place in known}
-        items = [item if item.is_object else replace(item, data=self._memory[item.place]) for item in plan.items]
+        items = [
+            item if item.is_object else replace(item, data=self._memory[item.place])
+            for item in plan.items
+        ]
         return replace(plan, items=tuple(items), digests=dict(self._digests))
 
     def learn(self, digests: Mapping[Place, str]) -> None:
@@ -57,17 +63,29 @@ class Snapshot:
 
     def _make_room(self, wanted: Mapping[Place, Item]) -> set[Place]:
         """Which memory is new. What is of no use any more is given back first."""
-        self._memory = {place: memory for place, memory in self._memory.items() if place in wanted and _fits(memory, wanted[place])}
-        fresh = {place: _allocate(item) for place, item in wanted.items() if place not in self._memory}
+        self._memory = {
+            place: memory
+            for place, memory in self._memory.items()
+            if place in wanted and _fits(memory, wanted[place])
+        }
+        fresh = {
+            place: _allocate(item) for place, item in wanted.items() if place not in self._memory
+        }
         self._memory.update(fresh)
         return set(fresh)
 
     def _bring_up_to_date(self, items: Sequence[Item], fresh: set[Place]) -> set[Place]:
         """Which pieces were compared and did not differ: of no others is anything known, objects among them."""
         sources = [(piece, item.place in fresh) for item in items for piece in pieces(item)]
-        targets = [piece for item in items for piece in pieces(replace(item, data=self._memory[item.place]))]
+        targets = [
+            piece
+            for item in items
+            for piece in pieces(replace(item, data=self._memory[item.place]))
+        ]
         with ThreadPoolExecutor(hashing_threads(), thread_name_prefix="provision-snapshot") as pool:
-            same = pool.map(lambda pair: _bring_up_to_date(*pair[0], target=pair[1]), zip(sources, targets))
+            same = pool.map(
+                lambda pair: _bring_up_to_date(*pair[0], target=pair[1]), zip(sources, targets)
+            )
             return {piece.place for (piece, _), is_same in zip(sources, same) if is_same}
 
     def _copy(self, items: Sequence[Item]) -> None:
@@ -94,7 +112,9 @@ def _allocate(item: Item) -> torch.Tensor:
     import torch
 
     with torch.inference_mode(False):
-        return torch.empty(item.data.shape, dtype=item.data.dtype, device="cpu", pin_memory=item.data.is_cuda)
+        return torch.empty(
+            item.data.shape, dtype=item.data.dtype, device="cpu", pin_memory=item.data.is_cuda
+        )
 
 
 def _bring_up_to_date(source: Item, is_fresh: bool, *, target: Item) -> bool:

@@ -44,7 +44,11 @@ class Item:
 
     @property
     def bytes(self) -> int:
-        return len(self.data) if self.is_object else int(self.data.numel()) * int(self.data.element_size())
+        return (
+            len(self.data)
+            if self.is_object
+            else int(self.data.numel()) * int(self.data.element_size())
+        )
 
 
 @dataclass(frozen=True)

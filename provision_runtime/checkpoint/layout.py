@@ -38,7 +38,10 @@ class Name(NamedTuple):
     token: str = ""
 
     def __str__(self) -> str:
-        generation, token = f".{self.generation}" if self.generation else "", f"-{self.token}" if self.token else ""
+        generation, token = (
+            f".{self.generation}" if self.generation else "",
+            f"-{self.token}" if self.token else "",
+        )
         return f"step-{self.step:012d}{generation}{token}"
 
 
@@ -66,7 +69,9 @@ class Writer(NamedTuple):
 def parse(folder: str) -> Name | None:
     """None where the folder is not a committed checkpoint."""
     match = COMMITTED.fullmatch(folder)
-    return Name(int(match.group(1)), int(match.group(2) or 0), match.group(3) or "") if match else None
+    return (
+        Name(int(match.group(1)), int(match.group(2) or 0), match.group(3) or "") if match else None
+    )
 
 
 def pointer(folder: str) -> bytes:
@@ -88,7 +93,9 @@ def new_token() -> str:
 def temporary(what: str) -> str:
     """A new name for something that this process works on."""
     _, number, started = processes.own_identity()
-    return SEPARATOR.join((TEMPORARY, what, _host(), number, started, _space_digest(), secrets.token_hex(6)))
+    return SEPARATOR.join(
+        (TEMPORARY, what, _host(), number, started, _space_digest(), secrets.token_hex(6))
+    )
 
 
 def target(temporary_name: str) -> str | None:

@@ -98,17 +98,23 @@ def load(
         for _ in range(TRIES):
             folders, refused = _chosen_by_rank_0(backend, step, on_damage, ranks)
             if not folders:
-                raise NoCheckpoint(fs.decide("checkpoint/nothing", ranks, lambda: _nothing(backend, step)))
+                raise NoCheckpoint(
+                    fs.decide("checkpoint/nothing", ranks, lambda: _nothing(backend, step))
+                )
             try:
                 return _load_first_whole(state_dict, backend, folders, refused, ranks, allow_pickle)
             except Vanished:
                 continue
     except (RanksMissing, StoreLost) as error:
-        raise manifest.CheckpointError(f"nothing was loaded from {backend.root}: {error}") from error
+        raise manifest.CheckpointError(
+            f"nothing was loaded from {backend.root}: {error}"
+        ) from error
     raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times while it was read")
 
 
-def _agreed(opened: Callable[[], Backend], step: int | str, on_damage: str, ranks: Ranks) -> Backend:
+def _agreed(
+    opened: Callable[[], Backend], step: int | str, on_damage: str, ranks: Ranks
+) -> Backend:
     """What is wrong with what one rank was given is told to all: were it raised there alone, it would be one load behind from then on."""
     backend, problem = None, None
     try:
@@ -127,7 +133,9 @@ def _agreed(opened: Callable[[], Backend], step: int | str, on_damage: str, rank
     return backend
 
 
-def choose(backend: Backend, step: int | str, on_damage: str) -> tuple[list[str], manifest.DamagedFile | None]:
+def choose(
+    backend: Backend, step: int | str, on_damage: str
+) -> tuple[list[str], manifest.DamagedFile | None]:
     """The folder that is asked for, and after it, with `previous`, those committed before it, newest first; and what is wrong with
     `latest`, where that was to say which it is."""
     first, damage, number = None, None, _number(step)
@@ -142,7 +150,10 @@ def choose(backend: Backend, step: int | str, on_damage: str) -> tuple[list[str]
     if first is None or on_damage != PREVIOUS:
         return [first] if first else [], damage
     others = [folder for folder in catalog.newest_first(backend) if folder != first]
-    return [first, *(folder for folder in others if number is None or _step(folder) < number)], damage
+    return [
+        first,
+        *(folder for folder in others if number is None or _step(folder) < number),
+    ], damage
 
 
 def _number(step: int | str) -> int | None:
@@ -171,7 +182,9 @@ def looked_up(backend: Backend, step: int | str) -> tuple[str, manifest.DamagedF
     return folders[0], damage
 
 
-def _chosen_by_rank_0(backend: Backend, step: int | str, on_damage: str, ranks: Ranks) -> tuple[list[str], list[str]]:
+def _chosen_by_rank_0(
+    backend: Backend, step: int | str, on_damage: str, ranks: Ranks
+) -> tuple[list[str], list[str]]:
     """The folders, and what is wrong with `latest`, in words. Raises DamagedFile on every rank where that is not to be passed over."""
 
     def said() -> dict[str, Any]:
@@ -190,13 +203,20 @@ def _chosen_by_rank_0(backend: Backend, step: int | str, on_damage: str, ranks: 
 
 
 def _load_first_whole(
-    state_dict: dict[str, Any], backend: Backend, folders: Sequence[str], refused: list[str], ranks: Ranks, allow_pickle: bool
+    state_dict: dict[str, Any],
+    backend: Backend,
+    folders: Sequence[str],
+    refused: list[str],
+    ranks: Ranks,
+    allow_pickle: bool,
 ) -> LoadReport:
     for place, folder in enumerate(folders):
         try:
             return _load_one(state_dict, backend, folder, ranks, tuple(refused), allow_pickle)
         except manifest.DamagedFile as error:
-            corrupt_files.add(backend.root, error.path.rpartition("/")[2])  # on all ranks: any of them may be about to link it
+            corrupt_files.add(
+                backend.root, error.path.rpartition("/")[2]
+            )  # on all ranks: any of them may be about to link it
             if place + 1 == len(folders):
                 raise
             refused.append(str(error))
@@ -206,16 +226,34 @@ def _load_first_whole(
 
 
 def _load_one(
-    state_dict: dict[str, Any], backend: Backend, folder: str, ranks: Ranks, refused: tuple[str, ...], allow_pickle: bool
+    state_dict: dict[str, Any],
+    backend: Backend,
+    folder: str,
+    ranks: Ranks,
+    refused: tuple[str, ...],
+    allow_pickle: bool,
 ) -> LoadReport:
     started = time.monotonic()
-    ready = _together("checkpoint/verify", ranks, lambda: _prepare(state_dict, backend, folder, ranks, allow_pickle))
+    ready = _together(
+        "checkpoint/verify",
+        ranks,
+        lambda: _prepare(state_dict, backend, folder, ranks, allow_pickle),
+    )
     if len(set(ranks.exchange("checkpoint/same", ready.content.digest))) > 1:
-        raise Vanished(f"{folder} was replaced while it was read: the ranks do not see the same checkpoint")
+        raise Vanished(
+            f"{folder} was replaced while it was read: the ranks do not see the same checkpoint"
+        )
     verified = time.monotonic()
     _together("checkpoint/read", ranks, lambda: _fill(state_dict, backend, folder, ready))
     read_s = time.monotonic() - verified
-    return LoadReport(ready.content.step, f"{backend.root}/{folder}", ready.bytes, verified - started, read_s, refused)
+    return LoadReport(
+        ready.content.step,
+        f"{backend.root}/{folder}",
+        ready.bytes,
+        verified - started,
+        read_s,
+        refused,
+    )
 
 
 def _together(name: str, ranks: Ranks, action: Callable[[], Any]) -> Any:
@@ -230,10 +268,16 @@ def _together(name: str, ranks: Ranks, action: Callable[[], Any]) -> Any:
     own = None if error is None else _said(error)
     everyones = ranks.exchange(name, own)
     for kind in (ERROR, STORE, VANISHED, DAMAGE):
-        failed = [rank for rank, what in enumerate(everyones) if what is not None and what["kind"] == kind]
+        failed = [
+            rank for rank, what in enumerate(everyones) if what is not None and what["kind"] == kind
+        ]
         if failed:
-            is_ours = error is not None and (ranks.rank == failed[0] or (kind != DAMAGE and ranks.rank in failed))
-            raise error if is_ours and error is not None else _of_others(failed, everyones[failed[0]])
+            is_ours = error is not None and (
+                ranks.rank == failed[0] or (kind != DAMAGE and ranks.rank in failed)
+            )
+            raise (
+                error if is_ours and error is not None else _of_others(failed, everyones[failed[0]])
+            )
     return result
 
 
@@ -258,7 +302,9 @@ def _of_others(failed: list[int], what: dict[str, Any]) -> Exception:
     return (Vanished if kind == VANISHED else manifest.CheckpointError)(f"rank {failed[0]}: {said}")
 
 
-def _prepare(state_dict: dict[str, Any], backend: Backend, folder: str, ranks: Ranks, allow_pickle: bool) -> Ready:
+def _prepare(
+    state_dict: dict[str, Any], backend: Backend, folder: str, ranks: Ranks, allow_pickle: bool
+) -> Ready:
     """The plan of this rank, with all that it reads verified, and its share of what nobody reads; the objects, made."""
     content = None
     try:
@@ -275,9 +321,15 @@ def _prepare(state_dict: dict[str, Any], backend: Backend, folder: str, ranks: R
     return Ready(expanded, reader, wanted, values, content, size)
 
 
-def _refuse_damage(backend: Backend, folder: str, content: Manifest, wanted: Wanted, ranks: Ranks) -> None:
+def _refuse_damage(
+    backend: Backend, folder: str, content: Manifest, wanted: Wanted, ranks: Ranks
+) -> None:
     own = {record.file for record in _records(wanted, content)}
-    entries = [entry for place, entry in enumerate(content.files) if entry.name in own or place % ranks.world_size == ranks.rank]
+    entries = [
+        entry
+        for place, entry in enumerate(content.files)
+        if entry.name in own or place % ranks.world_size == ranks.rank
+    ]
     problems = verification.strangers(backend, folder, content) if ranks.rank == 0 else []
     problems += verification.check(backend, folder, content, entries, quickly=True)
     if problems:
@@ -285,7 +337,9 @@ def _refuse_damage(backend: Backend, folder: str, content: Manifest, wanted: Wan
 
 
 def _records(wanted: Wanted, content: Manifest) -> list[manifest.Record]:
-    return [read.record for read in wanted.tensors] + [content.objects[leaf.name] for leaf in wanted.objects]
+    return [read.record for read in wanted.tensors] + [
+        content.objects[leaf.name] for leaf in wanted.objects
+    ]
 
 
 def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, ready: Ready) -> None:
@@ -307,7 +361,9 @@ def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, ready: Read
             state_dict[key] = ready.expanded[key]
 
 
-def _raise_if_vanished(backend: Backend, folder: str, read: Manifest | None, error: Exception) -> None:
+def _raise_if_vanished(
+    backend: Backend, folder: str, read: Manifest | None, error: Exception
+) -> None:
     """Also where the name is another checkpoint's by now: a step that was pruned may be saved again under it."""
     if folder not in backend.folders() or catalog.manifest_if_whole(backend, folder) != read:
         raise Vanished(f"{folder} was replaced or pruned while it was read") from error
@@ -320,5 +376,9 @@ def _step(folder: str) -> int:
 
 def _nothing(backend: Backend, step: int | str) -> str:
     there = [str(name.step) for name in catalog.steps(backend)]
-    held = f"it has {'step' if len(there) == 1 else 'steps'} {', '.join(there)}" if there else "nothing was committed there"
+    held = (
+        f"it has {'step' if len(there) == 1 else 'steps'} {', '.join(there)}"
+        if there
+        else "nothing was committed there"
+    )
     return f"{backend.root} has no checkpoint{'' if step == LATEST else f' of step {step}'}: {held}"

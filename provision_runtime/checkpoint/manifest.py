@@ -131,18 +131,33 @@ def loads(content: bytes, path: object) -> Manifest:
         raise DamagedFile(path, "its digest does not match its content")
     said = json.loads(b"{" + body)
     if said["schema"] not in READABLE:
-        raise OtherSchema(f"{path} has schema {said['schema']!r}; this code reads {' and '.join(map(str, READABLE))}")
+        raise OtherSchema(
+            f"{path} has schema {said['schema']!r}; this code reads {' and '.join(map(str, READABLE))}"
+        )
     return _manifest(said)
 
 
 def by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
     """Of several of one name the one that was written counts, not one that was referred to: it lies in the checkpoint's folder. Of two
     such, the one that says more."""
-    return {entry.name: entry for entry in sorted(entries, key=lambda entry: (entry.home is None, entry.xxh128 is not None))}
+    return {
+        entry.name: entry
+        for entry in sorted(
+            entries, key=lambda entry: (entry.home is None, entry.xxh128 is not None)
+        )
+    }
 
 
 def record_as_json(record: Record) -> list[Any]:
-    return [record.file, record.at, record.size, record.sha256, record.data, list(record.offsets), list(record.sizes)]
+    return [
+        record.file,
+        record.at,
+        record.size,
+        record.sha256,
+        record.data,
+        list(record.offsets),
+        list(record.sizes),
+    ]
 
 
 def record_from_json(said: list[Any]) -> Record:
@@ -167,7 +182,11 @@ def _body(manifest: Manifest) -> dict[str, Any]:
         "files": [file_as_json(entry) for entry in manifest.files],
         "record_fields": ["file", "at", "size", "sha256", "data", "offsets", "sizes"],
         "tensors": {
-            name: {"dtype": tensor.dtype, "shape": list(tensor.shape), "records": [record_as_json(record) for record in tensor.records]}
+            name: {
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "records": [record_as_json(record) for record in tensor.records],
+            }
             for name, tensor in manifest.tensors.items()
         },
         "objects": {name: record_as_json(record) for name, record in manifest.objects.items()},
@@ -178,9 +197,13 @@ def _manifest(said: dict[str, Any]) -> Manifest:
     files = tuple(FileEntry(**entry) for entry in said["files"])
     for name in (part for entry in files for part in (entry.name, entry.home or "")):
         if "/" in name or name in (".", ".."):
-            raise CheckpointError(f"the manifest of step {said['step']} names {name!r}, which leads out of its folder")
+            raise CheckpointError(
+                f"the manifest of step {said['step']} names {name!r}, which leads out of its folder"
+            )
     tensors = {
-        name: Tensor(tensor["dtype"], tuple(tensor["shape"]), tuple(map(record_from_json, tensor["records"])))
+        name: Tensor(
+            tensor["dtype"], tuple(tensor["shape"]), tuple(map(record_from_json, tensor["records"]))
+        )
         for name, tensor in said["tensors"].items()
     }
     return Manifest(

@@ -55,7 +55,9 @@ def match(state_dict: dict[str, Any], content: Manifest) -> Wanted:
     found = list(leaves(state_dict, content))
     _refuse_misfits(found, content)
     tensors = {leaf.name: leaf.value for leaf in found if leaf.name in content.tensors}
-    planned = _planned_by_torch(tensors, content) if any(map(is_distributed, tensors.values())) else None
+    planned = (
+        _planned_by_torch(tensors, content) if any(map(is_distributed, tensors.values())) else None
+    )
     reads = planned if planned is not None else list(_planned_plainly(tensors, content))
     return Wanted(tuple(reads), tuple(leaf for leaf in found if leaf.name in content.objects))
 
@@ -63,11 +65,18 @@ def match(state_dict: dict[str, Any], content: Manifest) -> Wanted:
 def leaves(state_dict: Mapping[str, Any], content: Manifest) -> Iterator[Leaf]:
     """What is to be filled: tensors and whatever is no container; containers that the checkpoint holds as one object. Raises
     CheckpointError where an optimizer would come back without its state: it has none before its first step, so nothing would be read."""
-    inner = {there[:place] for there in (*content.tensors, *content.objects) for place, letter in enumerate(there) if letter == "."}
+    inner = {
+        there[:place]
+        for there in (*content.tensors, *content.objects)
+        for place, letter in enumerate(there)
+        if letter == "."
+    }
     return _leaves(state_dict, (), content, inner)
 
 
-def _leaves(container: Any, path: tuple[Any, ...], content: Manifest, inner: set[str]) -> Iterator[Leaf]:
+def _leaves(
+    container: Any, path: tuple[Any, ...], content: Manifest, inner: set[str]
+) -> Iterator[Leaf]:
     is_mapping = isinstance(container, Mapping)
     if is_mapping and _is_new_optimizer(container) and name_of((*path, "state")) in inner:
         raise manifest.CheckpointError(
@@ -77,11 +86,15 @@ def _leaves(container: Any, path: tuple[Any, ...], content: Manifest, inner: set
     for key, value in list(container.items()) if is_mapping else enumerate(container):
         here = (*path, key)
         name = name_of(here)
-        if not isinstance(value, (Mapping, list)) or (name in content.objects and not _holds_tensors(value)):
+        if not isinstance(value, (Mapping, list)) or (
+            name in content.objects and not _holds_tensors(value)
+        ):
             yield Leaf(name, container, key, value)
         elif name in inner:
             yield from _leaves(value, here, content, inner)
-        elif isinstance(value, list) or any(True for _ in values(value)):  # dicts without values leave no trace in a checkpoint
+        elif isinstance(value, list) or any(
+            True for _ in values(value)
+        ):  # dicts without values leave no trace in a checkpoint
             yield Leaf(name, container, key, value)
 
 
@@ -96,8 +109,14 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _refuse_misfits(found: Sequence[Leaf], content: Manifest) -> None:
-    missing = [leaf.name for leaf in found if leaf.name not in content.tensors and leaf.name not in content.objects]
-    problems = [f"the checkpoint of step {content.step} has no {', '.join(missing)}"] if missing else []
+    missing = [
+        leaf.name
+        for leaf in found
+        if leaf.name not in content.tensors and leaf.name not in content.objects
+    ]
+    problems = (
+        [f"the checkpoint of step {content.step} has no {', '.join(missing)}"] if missing else []
+    )
     seen: set[str] = set()
     for leaf in found:
         problem = "stands for two values here" if leaf.name in seen else _misfit(leaf, content)
@@ -114,7 +133,9 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
     if not isinstance(here, torch.Tensor):
         return "is no tensor here, and one in the checkpoint" if there else None
     if there is None:
-        return "is a tensor here, and none in the checkpoint" if leaf.name in content.objects else None
+        return (
+            "is a tensor here, and none in the checkpoint" if leaf.name in content.objects else None
+        )
     if tuple(here.shape) != there.shape:
         return f"is {list(here.shape)} here and {list(there.shape)} in the checkpoint"
     gap = covering.problem(there.shape, there.records)
@@ -125,7 +146,9 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
     local = here.to_local() if hasattr(here, "to_local") else here
     if not has_memory(local) and not hasattr(here, "local_shards"):
         return f"is a {type(here).__name__} here, which has no memory of its own: load the tensors it is made of"
-    if has_memory(local) and any(step == 0 and size > 1 for step, size in zip(local.stride(), local.shape)):
+    if has_memory(local) and any(
+        step == 0 and size > 1 for step, size in zip(local.stride(), local.shape)
+    ):
         return "is expanded here, so that several elements are one place in memory: load into a copy of it"
     if not hasattr(torch, there.dtype.rpartition(".")[2]):
         return f"is {there.dtype} in the checkpoint, which torch {torch.__version__} does not have"
@@ -143,19 +166,33 @@ def _planned_by_torch(tensors: dict[str, torch.Tensor], content: Manifest) -> li
 
     planner = DefaultLoadPlanner(flatten_state_dict=False)
     planner.set_up_planner(tensors, described, is_coordinator=True)
-    boxes = {(name, record.offsets): record for name in tensors for record in content.tensors[name].records}
+    boxes = {
+        (name, record.offsets): record
+        for name in tensors
+        for record in content.tensors[name].records
+    }
     reads = []
     for item in planner.create_local_plan().items:
         name, offset = item.storage_index.fqn, tuple(item.storage_index.offset)
         target = partial(planner.resolve_tensor, item)
-        reads.append(Read(name, boxes[name, offset], tuple(item.storage_offsets), tuple(item.lengths), target))
+        reads.append(
+            Read(
+                name, boxes[name, offset], tuple(item.storage_offsets), tuple(item.lengths), target
+            )
+        )
     return reads
 
 
 def _planned_plainly(tensors: dict[str, torch.Tensor], content: Manifest) -> Iterator[Read]:
     for name, tensor in tensors.items():
         for record in content.tensors[name].records:
-            yield Read(name, record, (0,) * len(record.sizes), record.sizes, partial(narrow, tensor, record.offsets, record.sizes))
+            yield Read(
+                name,
+                record,
+                (0,) * len(record.sizes),
+                record.sizes,
+                partial(narrow, tensor, record.offsets, record.sizes),
+            )
 
 
 def narrow(tensor: torch.Tensor, begin: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:

@@ -17,8 +17,16 @@ class Known:
         self.folder = folder
         self._files = {entry.sha256: entry for entry in parent.files} if parent else {}
         names = self._names = {entry.name: entry for entry in parent.files} if parent else {}
-        self._records = {record.sha256: (record, names[record.file]) for _, record in parent.records()} if parent else {}
-        self._boxes = {(name, record.offsets, record.sizes): record for name, record in parent.records()} if parent else {}
+        self._records = (
+            {record.sha256: (record, names[record.file]) for _, record in parent.records()}
+            if parent
+            else {}
+        )
+        self._boxes = (
+            {(name, record.offsets, record.sizes): record for name, record in parent.records()}
+            if parent
+            else {}
+        )
 
     def __bool__(self) -> bool:
         return bool(self._files)

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from ..comm.ranks import Ranks
 
 
-def plan_save(state_dict: Mapping[str, Any], ranks: Ranks, for_dcp: bool = True, problem: Exception | None = None) -> Plan:
+def plan_save(
+    state_dict: Mapping[str, Any],
+    ranks: Ranks,
+    for_dcp: bool = True,
+    problem: Exception | None = None,
+) -> Plan:
     """Raises CheckpointError, on every rank, where a state dict holds what cannot be saved, or where ranks hold different boxes of
     one tensor's place or different shapes of one tensor. problem: why this rank cannot save at all; raised here, and told to the others."""
     items: list[Item] = []
@@ -48,8 +53,12 @@ def _pickled_by_their_writers(items: Sequence[Item], ranks: Ranks) -> list[Item]
     pickled: list[Item] = []
     problem = None
     try:
-        streams.wait_for(streams.of(streams.tensors_in([item.data for item in items if item.is_object])))
-        pickled = [replace(item, data=_object_bytes(item)) if item.is_object else item for item in items]
+        streams.wait_for(
+            streams.of(streams.tensors_in([item.data for item in items if item.is_object]))
+        )
+        pickled = [
+            replace(item, data=_object_bytes(item)) if item.is_object else item for item in items
+        ]
     except Exception as error:  # whatever it is, the others wait for word of it
         problem = error
     meet("checkpoint/pickled", ranks, None, problem)
@@ -61,7 +70,9 @@ def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tu
     expanded = expand(state_dict)
     leaves = list(values(expanded, as_before_2_4=_is_before_2_4()))
     _refuse_double_names([name_of(path) for path, _ in leaves])
-    planned = _planned_by_torch(expanded) if any(is_distributed(value) for _, value in leaves) else None
+    planned = (
+        _planned_by_torch(expanded) if any(is_distributed(value) for _, value in leaves) else None
+    )
     items, paths = planned if planned is not None else _planned_plainly(leaves)
     return [_storable(item) for item in items if not _is_empty_part(item)], paths
 
@@ -69,7 +80,9 @@ def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tu
 def _refuse_double_names(names: Sequence[str]) -> None:
     double = sorted({name for name, count in Counter(names).items() if count > 1})
     if double:
-        raise CheckpointError(f"the state dict cannot be saved: {', '.join(double)} stands for two values")
+        raise CheckpointError(
+            f"the state dict cannot be saved: {', '.join(double)} stands for two values"
+        )
 
 
 def _is_empty_part(item: Item) -> bool:
@@ -77,7 +90,9 @@ def _is_empty_part(item: Item) -> bool:
     return not item.is_object and 0 in item.sizes and 0 not in item.shape
 
 
-def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]] | None:
+def _planned_by_torch(
+    state_dict: dict[str, Any],
+) -> tuple[list[Item], dict[str, tuple[Any, ...]]] | None:
     try:
         from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
         from torch.distributed.checkpoint.planner import WriteItemType
@@ -100,23 +115,33 @@ def _planned_by_torch(state_dict: dict[str, Any]) -> tuple[list[Item], dict[str,
         else:
             box = write.tensor_data.chunk
             data = planner.resolve_data(write)
-            items.append(_box(name, data, tuple(write.tensor_data.size), tuple(box.offsets), tuple(box.sizes)))
+            items.append(
+                _box(
+                    name, data, tuple(write.tensor_data.size), tuple(box.offsets), tuple(box.sizes)
+                )
+            )
     return items, dict(planner.mappings)
 
 
 def _refuse_partial_sums(name: str, value: Any) -> None:
     """torch would save one rank's summand as if it were the sum."""
     if any(placement.is_partial() for placement in getattr(value, "placements", ())):
-        raise CheckpointError(f"{name} is a DTensor whose ranks hold summands ({value.placements}): redistribute it first")
+        raise CheckpointError(
+            f"{name} is a DTensor whose ranks hold summands ({value.placements}): redistribute it first"
+        )
 
 
 def is_distributed(value: Any) -> bool:
     """A DTensor, a ShardedTensor or whatever else says itself which part of it is here. Plain tensors are planned without torch's
     planner, whose import takes a second and more."""
-    return any(hasattr(value, mark) for mark in ("placements", "local_shards", "__create_write_items__"))
+    return any(
+        hasattr(value, mark) for mark in ("placements", "local_shards", "__create_write_items__")
+    )
 
 
-def _planned_plainly(leaves: Sequence[tuple[tuple[Any, ...], Any]]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
+def _planned_plainly(
+    leaves: Sequence[tuple[tuple[Any, ...], Any]],
+) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
     import torch
 
     items: list[Item] = []
@@ -125,13 +150,17 @@ def _planned_plainly(leaves: Sequence[tuple[tuple[Any, ...], Any]]) -> tuple[lis
         name = name_of(path)
         paths[name] = path
         if isinstance(value, torch.Tensor):
-            items.append(_box(name, value, tuple(value.shape), (0,) * value.dim(), tuple(value.shape)))
+            items.append(
+                _box(name, value, tuple(value.shape), (0,) * value.dim(), tuple(value.shape))
+            )
         else:
             items.append(Item(name, OBJECT, value))
     return items, paths
 
 
-def values(container: Any, path: tuple[Any, ...] = (), as_before_2_4: bool = False) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def values(
+    container: Any, path: tuple[Any, ...] = (), as_before_2_4: bool = False
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """What nested dicts and lists hold, with paths, as torch's planner takes them apart: a list that holds neither tensors nor dicts is
     one value; before torch 2.4 a dict that holds no tensor is one as well. Tuples are values."""
     if isinstance(container, (Mapping, list)) and (not path or _is_open(container, as_before_2_4)):
@@ -142,7 +171,11 @@ def values(container: Any, path: tuple[Any, ...] = (), as_before_2_4: bool = Fal
 
 
 def _entries(container: Any) -> list[tuple[Any, Any]]:
-    return [(str(key), value) for key, value in container.items()] if isinstance(container, Mapping) else list(enumerate(container))
+    return (
+        [(str(key), value) for key, value in container.items()]
+        if isinstance(container, Mapping)
+        else list(enumerate(container))
+    )
 
 
 def _is_open(container: Any, as_before_2_4: bool) -> bool:
@@ -152,7 +185,9 @@ def _is_open(container: Any, as_before_2_4: bool) -> bool:
         return True
     inner = (value for _, value in _entries(container))
     return any(
-        isinstance(value, torch.Tensor) or (isinstance(value, (Mapping, list)) and _is_open(value, as_before_2_4)) for value in inner
+        isinstance(value, torch.Tensor)
+        or (isinstance(value, (Mapping, list)) and _is_open(value, as_before_2_4))
+        for value in inner
     )
 
 
@@ -176,11 +211,19 @@ def _object_bytes(item: Item) -> bytes:
     try:
         torch.save(item.data, buffer)
     except Exception as error:  # pickle lets through whatever an object's own methods raise
-        raise CheckpointError(f"{item.name} cannot be pickled: {type(error).__name__}: {error}") from error
+        raise CheckpointError(
+            f"{item.name} cannot be pickled: {type(error).__name__}: {error}"
+        ) from error
     return buffer.getvalue()
 
 
-def _box(name: str, data: torch.Tensor, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Item:
+def _box(
+    name: str,
+    data: torch.Tensor,
+    shape: tuple[int, ...],
+    offsets: tuple[int, ...],
+    sizes: tuple[int, ...],
+) -> Item:
     return Item(name, str(data.dtype), data.detach(), shape, offsets, sizes)
 
 
@@ -193,7 +236,9 @@ def _storable(item: Item) -> Item:
     if item.data.device.type == "meta":
         raise CheckpointError(f"{item.name} is on the meta device: it has no values to save")
     if item.data.layout != torch.strided or item.data.is_quantized or item.data.is_nested:
-        raise CheckpointError(f"{item.name} is not a dense tensor ({item.data.layout}, {item.dtype}): save a dense copy of it")
+        raise CheckpointError(
+            f"{item.name} is not a dense tensor ({item.data.layout}, {item.dtype}): save a dense copy of it"
+        )
     if not has_memory(item.data):
         raise CheckpointError(
             f"{item.name} is a {type(item.data).__name__}, which has no memory of its own: save the tensors it is made of"
@@ -204,10 +249,17 @@ def _storable(item: Item) -> Item:
 def expand(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """The state dict with what its Stateful values say in their place. Raises CheckpointError where it is none."""
     if not isinstance(state_dict, Mapping):
-        raise CheckpointError(f"the state dict is of type {type(state_dict).__name__}: give a dict of names and values")
-    return {key: value.state_dict() if is_stateful(value) else value for key, value in state_dict.items()}
+        raise CheckpointError(
+            f"the state dict is of type {type(state_dict).__name__}: give a dict of names and values"
+        )
+    return {
+        key: value.state_dict() if is_stateful(value) else value
+        for key, value in state_dict.items()
+    }
 
 
 def is_stateful(value: Any) -> bool:
     """As torch.distributed.checkpoint.stateful.Stateful says; a module or an optimizer may be given as it is."""
-    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+    return callable(getattr(value, "state_dict", None)) and callable(
+        getattr(value, "load_state_dict", None)
+    )

@@ -25,13 +25,17 @@ class NotCommitted(manifest.CheckpointError):
     def __init__(self, step: int, failure: fs.RankFailed, is_certain: bool = True) -> None:
         advice = space.ADVICE.get(failure.errno or 0)
         doubt = "" if is_certain else ", as far as this rank can know"
-        super().__init__(f"step {step} was not committed{doubt}: {failure}{f' ({advice})' if advice else ''}")
+        super().__init__(
+            f"step {step} was not committed{doubt}: {failure}{f' ({advice})' if advice else ''}"
+        )
         self.step = step
         self.failure = failure
         self.is_certain = is_certain
         self.ranks = failure.ranks
         self.errno = failure.errno or 0
-        self.problem = f"{failure.strerror}: {failure.filename}" if failure.filename else str(failure.strerror)
+        self.problem = (
+            f"{failure.strerror}: {failure.filename}" if failure.filename else str(failure.strerror)
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.step, self.failure, self.is_certain)
@@ -68,4 +72,6 @@ def failure_of(error: Exception) -> fs.RankFailed:
         return error
     if isinstance(error, RanksMissing):
         return fs.RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")
-    return fs.RankFailed(() if isinstance(error, GroupBroken) else (0,), errno.ECONNRESET, str(error))
+    return fs.RankFailed(
+        () if isinstance(error, GroupBroken) else (0,), errno.ECONNRESET, str(error)
+    )

@@ -43,8 +43,30 @@ MAKING = [
     "EMPTY_LIST",
     "EMPTY_DICT",
 ]
-JOINING = ["EMPTY_LIST", "EMPTY_DICT", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "SETITEM", "SETITEMS"]
-KEEPING = ["PROTO", "STOP", "MARK", "POP", "POP_MARK", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"]
+JOINING = [
+    "EMPTY_LIST",
+    "EMPTY_DICT",
+    "APPEND",
+    "APPENDS",
+    "EMPTY_TUPLE",
+    "TUPLE",
+    "TUPLE1",
+    "TUPLE2",
+    "TUPLE3",
+    "SETITEM",
+    "SETITEMS",
+]
+KEEPING = [
+    "PROTO",
+    "STOP",
+    "MARK",
+    "POP",
+    "POP_MARK",
+    "BINPUT",
+    "LONG_BINPUT",
+    "BINGET",
+    "LONG_BINGET",
+]
 DATA = frozenset([*MAKING, *JOINING, *KEEPING])
 
 
@@ -71,14 +93,22 @@ class Reader:
         try:
             if made_of_data is not None:
                 return pickle.loads(made_of_data)
-            return _without_code(content) if not allow_pickle else torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
+            return (
+                _without_code(content)
+                if not allow_pickle
+                else torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
+            )
         except pickle.UnpicklingError as error:
             if allow_pickle:
                 raise manifest.CheckpointError(f"{name} cannot be unpickled: {error}") from error
             advice = "pass allow_pickle=True if you trust whoever wrote it"
-            raise manifest.CheckpointError(f"{name} is an object that only unpickling makes, which can run code: {advice}") from error
+            raise manifest.CheckpointError(
+                f"{name} is an object that only unpickling makes, which can run code: {advice}"
+            ) from error
         except (ImportError, AttributeError) as error:
-            raise manifest.CheckpointError(f"{name} is an object whose class is not known here: {error}") from error
+            raise manifest.CheckpointError(
+                f"{name} is an object whose class is not known here: {error}"
+            ) from error
 
     def _tensor(self, read: Read) -> None:
         import torch
@@ -113,7 +143,10 @@ class Reader:
     def _fill(self, memory: memoryview, record: Record, offset: int) -> None:
         folder = self._homes[record.file]
         if self._backend.read_into(folder, record.file, offset, memory) != len(memory):
-            raise manifest.DamagedFile(f"{self._backend.root}/{folder}/{record.file}", "it became shorter while it was read")
+            raise manifest.DamagedFile(
+                f"{self._backend.root}/{folder}/{record.file}",
+                "it became shorter while it was read",
+            )
 
 
 def _pickled_data(content: bytes) -> bytes | None:
@@ -126,8 +159,19 @@ def _pickled_data(content: bytes) -> bytes | None:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             [member] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
             pickled = archive.read(member)
-            return pickled if all(operation.name in DATA for operation, _, _ in pickletools.genops(pickled)) else None
-    except (ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error, zipfile.BadZipFile):
+            return (
+                pickled
+                if all(operation.name in DATA for operation, _, _ in pickletools.genops(pickled))
+                else None
+            )
+    except (
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        EOFError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ):
         return None
 
 
@@ -147,4 +191,9 @@ def _without_code(content: bytes) -> Any:
 def _is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether bytes may be read straight into its memory."""
     held_as_it_is = not target.is_conj() and not target.is_neg()
-    return target.device.type == "cpu" and target.dtype == dtype and target.is_contiguous() and held_as_it_is
+    return (
+        target.device.type == "cpu"
+        and target.dtype == dtype
+        and target.is_contiguous()
+        and held_as_it_is
+    )

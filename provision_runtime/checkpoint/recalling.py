@@ -43,7 +43,11 @@ class Stamp:
     sample: bytes
 
     def is_of_same(self, other: Stamp) -> bool:
-        return bool(self.storage == other.storage) and self.where == other.where and self.count == other.count
+        return (
+            bool(self.storage == other.storage)
+            and self.where == other.where
+            and self.count == other.count
+        )
 
 
 class Recall:
@@ -59,7 +63,11 @@ class Recall:
 
     def stamps(self, plan: Plan) -> dict[Place, Stamp]:
         """Taken before anything is read."""
-        items = [item for item in plan.items if not item.is_object and item.bytes >= LEAST and item.data.is_contiguous()]
+        items = [
+            item
+            for item in plan.items
+            if not item.is_object and item.bytes >= LEAST and item.data.is_contiguous()
+        ]
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-recall") as pool:
             made = list(pool.map(_stamp, items))
         return {item.place: stamp for item, stamp in zip(items, made) if stamp}
@@ -74,14 +82,21 @@ class Recall:
             if before.sample != stamp.sample and not self._is_deceived:
                 self._is_deceived = True
                 warnings.warn(
-                    f'{place[0]} changed, and its version counter did not: from now on unchanged="version" reads all', stacklevel=4
+                    f'{place[0]} changed, and its version counter did not: from now on unchanged="version" reads all',
+                    stacklevel=4,
                 )
             found.update(digests)
         return {} if self._is_deceived else found
 
-    def learn(self, items: Sequence[Item], stamps: Mapping[Place, Stamp], digests: Mapping[Place, str]) -> None:
+    def learn(
+        self, items: Sequence[Item], stamps: Mapping[Place, Stamp], digests: Mapping[Place, str]
+    ) -> None:
         """What was committed."""
-        held = {item.place: {piece.place: digests[piece.place] for piece in pieces(item)} for item in items if item.place in stamps}
+        held = {
+            item.place: {piece.place: digests[piece.place] for piece in pieces(item)}
+            for item in items
+            if item.place in stamps
+        }
         self._seen = {place: (stamps[place], of_pieces) for place, of_pieces in held.items()}
 
 
@@ -94,7 +109,13 @@ def _stamp(item: Item) -> Stamp | None:
         count = data._version
     except RuntimeError:
         return None
-    where = (data.data_ptr(), data.storage_offset(), tuple(data.shape), tuple(data.stride()), data.dtype)
+    where = (
+        data.data_ptr(),
+        data.storage_offset(),
+        tuple(data.shape),
+        tuple(data.stride()),
+        data.dtype,
+    )
     return Stamp(StorageWeakRef(_storage(data)), where, count, _sample(data))
 
 
@@ -110,5 +131,10 @@ def _sample(data: torch.Tensor) -> bytes:
         flat = data.detach().reshape(-1)
         spacing, size = SPACING // data.element_size(), SAMPLE // data.element_size()
         whole = flat[: len(flat) // spacing * spacing].view(-1, spacing)[:, :size]
-        picked = torch.cat([whole.reshape(-1), flat[len(flat) // spacing * spacing :][:size]]).cpu().resolve_conj().resolve_neg()
+        picked = (
+            torch.cat([whole.reshape(-1), flat[len(flat) // spacing * spacing :][:size]])
+            .cpu()
+            .resolve_conj()
+            .resolve_neg()
+        )
     return hashlib.sha256(memory_of(picked)).digest()

@@ -25,7 +25,9 @@ class Pruned:
     unreadable: tuple[str, ...] = ()
 
 
-def prune(backend: Backend, keep: int, *, every: int | None = None, dry_run: bool = False) -> Pruned:
+def prune(
+    backend: Backend, keep: int, *, every: int | None = None, dry_run: bool = False
+) -> Pruned:
     """Keep the `keep` steps that were committed last and can be read, those that `every` divides, and whatever `latest` names: a run that
     went back and goes on from there keeps its own. Raises ValueError where fewer than one is to be kept."""
     found = plan(backend, keep, every=every)
@@ -34,14 +36,21 @@ def prune(backend: Backend, keep: int, *, every: int | None = None, dry_run: boo
     return found
 
 
-def plan(backend: Backend, keep: int | None, *, every: int | None = None, unfinished: Sequence[str] = ()) -> Pruned:
+def plan(
+    backend: Backend, keep: int | None, *, every: int | None = None, unfinished: Sequence[str] = ()
+) -> Pruned:
     """What prune would remove. keep: None for all. unfinished: folders whose writer cannot be seen, but is known to have ended."""
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
     there = [name for name in backend.folders() if layout.parse(name) is None]
     dead = [name for name in there if name in unfinished or layout.is_leftover(name)]
     going, unreadable = ([], []) if keep is None else _going(backend, keep, every)
-    return Pruned(tuple(going), tuple(dead), tuple(name for name in there if name not in dead), tuple(unreadable))
+    return Pruned(
+        tuple(going),
+        tuple(dead),
+        tuple(name for name in there if name not in dead),
+        tuple(unreadable),
+    )
 
 
 def carry_out(backend: Backend, found: Pruned) -> None:
@@ -54,12 +63,18 @@ def _going(backend: Backend, keep: int, every: int | None) -> tuple[list[str], l
     Somebody may save meanwhile: what is committed after the listing is not in it, and what `latest` is about to name was committed last.
     """
     present = catalog.committed(backend)
-    ages = [name for name in map(layout.parse, catalog.by_age(backend, present)) if name]  # the last commit first
+    ages = [
+        name for name in map(layout.parse, catalog.by_age(backend, present)) if name
+    ]  # the last commit first
     spared = {layout.parse(catalog.latest(backend) or ""), *ages[:1]}
     newest = {name.step: name for name in reversed(ages)}  # of each step, the last commit
     last = [name for name in ages if newest[name.step] == name]
     kept = {*last[:keep], *(name for name in last if every and name.step % every == 0)}
     lost = [name for name in present if name not in ages]
     unreadable = [name for name in lost if not kept or name.step >= min(one.step for one in kept)]
-    going = [name for name in present if name not in kept and name not in spared and name not in unreadable]
+    going = [
+        name
+        for name in present
+        if name not in kept and name not in spared and name not in unreadable
+    ]
     return list(map(str, going)), list(map(str, unreadable))

@@ -123,7 +123,9 @@ def checked_step(step: int) -> int:
     return number
 
 
-def _checked(opened: Callable[[], Backend], step: int, unchanged: str = CONTENT) -> tuple[int, Backend | None, Exception | None]:
+def _checked(
+    opened: Callable[[], Backend], step: int, unchanged: str = CONTENT
+) -> tuple[int, Backend | None, Exception | None]:
     """What is wrong with what this rank was given is told where the ranks meet first: were it raised here, the others would wait there, and
     be one save behind from then on."""
     try:
@@ -144,7 +146,19 @@ def _raising(error: Exception) -> Callable[[Doing], None]:
     return progress
 
 
-def _report(backend: Backend, step: int, made: Committed, plan_s: float, snapshot_s: float) -> SaveReport:
+def _report(
+    backend: Backend, step: int, made: Committed, plan_s: float, snapshot_s: float
+) -> SaveReport:
     done = made.done
     folder = f"{backend.root}/{made.folder}"
-    return SaveReport(step, folder, done.total, done.written, done.linked, plan_s, snapshot_s, made.write_s, made.commit_s)
+    return SaveReport(
+        step,
+        folder,
+        done.total,
+        done.written,
+        done.linked,
+        plan_s,
+        snapshot_s,
+        made.write_s,
+        made.commit_s,
+    )

@@ -94,7 +94,12 @@ def serialize(item: Item, staging: Staging) -> Serialized:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether its bytes in the host's memory are its content, in order."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return (
+        tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -115,7 +120,11 @@ def has_memory(tensor: torch.Tensor) -> bool:
 def memory_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor of the host, shared with it; the view keeps the tensor alive."""
     length = tensor.numel() * tensor.element_size()
-    array: Any = (ctypes.c_ubyte * length).from_address(tensor.data_ptr()) if length else (ctypes.c_ubyte * 0)()
+    array: Any = (
+        (ctypes.c_ubyte * length).from_address(tensor.data_ptr())
+        if length
+        else (ctypes.c_ubyte * 0)()
+    )
     array.tensor = tensor
     return memoryview(array).cast("B")
 
@@ -142,9 +151,13 @@ def _archive(dtype: torch.dtype, shape: tuple[int, ...], length: int) -> _Archiv
     try:
         torch.save(torch.frombuffer(zeros, dtype=torch.uint8).view(dtype).view(shape), collector)
     except KeyError as error:  # 2.3 has torch.uint16 and others that it cannot save
-        raise CheckpointError(f"torch {torch.__version__} cannot save tensors of type {dtype}") from error
+        raise CheckpointError(
+            f"torch {torch.__version__} cannot save tensors of type {dtype}"
+        ) from error
     if not collector.is_past:
-        raise RuntimeError(f"torch {torch.__version__} saves a tensor in another form than is known here")
+        raise RuntimeError(
+            f"torch {torch.__version__} saves a tensor in another form than is known here"
+        )
     return _Archive(bytes(collector.before), bytes(collector.after))
 
 

@@ -39,7 +39,9 @@ class Filled:
     digests: dict[Place, str]
 
 
-def fill(backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, progress: Progress) -> Filled:
+def fill(
+    backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, progress: Progress
+) -> Filled:
     """opened: what rank 0 made and found, as commit.py has it. All files are durable, and none of them is one that any rank knows to be
     damaged."""
     folder = opened["folder"]
@@ -64,7 +66,9 @@ def fill(backend: Backend, opened: dict[str, Any], plan: Plan, ranks: Ranks, pro
     return Filled(done, frozenset(name for names in anew for name in names), digests)
 
 
-def _linked(backend: Backend, folder: str, writer: Writer, damaged: frozenset[str], ranks: Ranks) -> frozenset[str]:
+def _linked(
+    backend: Backend, folder: str, writer: Writer, damaged: frozenset[str], ranks: Ranks
+) -> frozenset[str]:
     """Which of these files came by link, on whatever rank, before one of them was seen to be damaged. They are taken out of the folder."""
     said = fs.each("checkpoint/linked", ranks, lambda: writer.linked(damaged))
     linked = frozenset(name for names in said for name in names)
@@ -85,7 +89,9 @@ def _known(backend: Backend, opened: dict[str, Any]) -> Known:
     return Known(parent, catalog.manifest_if_whole(backend, parent) if parent else None)
 
 
-def _write(writer: Writer, work: Callable[[], Part], ranks: Ranks, progress: Progress) -> tuple[Doing, Part, frozenset[str]]:
+def _write(
+    writer: Writer, work: Callable[[], Part], ranks: Ranks, progress: Progress
+) -> tuple[Doing, Part, frozenset[str]]:
     """This rank's part, all ranks' bytes, and the parent's files that any of them knows to be damaged.
 
     The ranks meet at least every LONGEST_PAUSE_S: one that is gone is missed, and what fails on one stops all.
@@ -121,6 +127,9 @@ def part_name(rank: int) -> str:
 
 
 def _part_bytes(plan: Plan, part: Part) -> bytes:
-    records = [[item.name, item.dtype, list(item.shape), manifest.record_as_json(record)] for item, record in part.records]
+    records = [
+        [item.name, item.dtype, list(item.shape), manifest.record_as_json(record)]
+        for item, record in part.records
+    ]
     files = [manifest.file_as_json(entry) for entry in part.files]
     return json.dumps({"files": files, "records": records, "paths": plan.paths}).encode()

@@ -17,7 +17,9 @@ STORING = 3
 
 def hashing_threads() -> int:
     """How many of the workers hash at a time. More than the processors that this rank can count on would only take turns."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processors = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return min(WORKERS, max(2, processors // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)))
 
 

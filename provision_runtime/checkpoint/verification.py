@@ -47,7 +47,11 @@ def damages(backend: Backend, folder: str) -> list[Damage]:
 def strangers(backend: Backend, folder: str, content: manifest.Manifest) -> list[Damage]:
     """Files that nobody committed: somebody else wrote here."""
     known = {manifest.NAME} | {entry.name for entry in content.files if entry.home is None}
-    return [Damage(folder, name, "it is not in the manifest") for name in sorted(backend.files(folder)) if name not in known]
+    return [
+        Damage(folder, name, "it is not in the manifest")
+        for name in sorted(backend.files(folder))
+        if name not in known
+    ]
 
 
 def check(
@@ -71,13 +75,19 @@ def check(
 
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-verify") as pool:
         found = zip(entries, pool.map(problem_of, entries))
-        made = [Damage(entry.home or folder, entry.name, problem, content.names_in(entry.name)) for entry, problem in found if problem]
+        made = [
+            Damage(entry.home or folder, entry.name, problem, content.names_in(entry.name))
+            for entry, problem in found
+            if problem
+        ]
     for damage in made:
         corrupt_files.add(backend.root, damage.file)
     return made
 
 
-def _problem(backend: Backend, folder: str, entry: manifest.FileEntry, block: memoryview, quickly: bool) -> str | None:
+def _problem(
+    backend: Backend, folder: str, entry: manifest.FileEntry, block: memoryview, quickly: bool
+) -> str | None:
     try:
         size = backend.size(folder, entry.name)
         if size != entry.size:

@@ -63,7 +63,9 @@ class Part:
 class Writer:
     """Writes items into one folder. Make one per save; `run` may be called from any thread."""
 
-    def __init__(self, backend: Backend, folder: str, known: Known, digests: Mapping[Place, str]) -> None:
+    def __init__(
+        self, backend: Backend, folder: str, known: Known, digests: Mapping[Place, str]
+    ) -> None:
         self.progress = Progress()
         self._backend = backend
         self._folder = folder
@@ -86,7 +88,11 @@ class Writer:
 
     def suspected(self) -> list[str]:
         """Files of the parent that this process knows to be damaged."""
-        return [name for name in corrupt_files.of(self._backend.root) if name.endswith(SUFFIX) and self._known.has(name)]
+        return [
+            name
+            for name in corrupt_files.of(self._backend.root)
+            if name.endswith(SUFFIX) and self._known.has(name)
+        ]
 
     def linked(self, names: Iterable[str]) -> list[str]:
         """Those of the files that this process made part of the checkpoint without writing them."""
@@ -104,7 +110,9 @@ class Writer:
     def _write(self, cut: Sequence[Item]) -> Part:
         big = [piece for piece in cut if piece.bytes >= BIG]
         small = [piece for piece in cut if piece.bytes < BIG]
-        with ThreadPoolExecutor(workers(self._backend), thread_name_prefix="provision-checkpoint") as pool:
+        with ThreadPoolExecutor(
+            workers(self._backend), thread_name_prefix="provision-checkpoint"
+        ) as pool:
             try:
                 kept, changed = self._sort_out(pool, small)
                 jobs = [pool.submit(self._write_alone, piece) for piece in big]
@@ -120,7 +128,13 @@ class Writer:
         """How many bytes `run` would have to write, by hashing everything; packs are taken to stay."""
         cut = [piece for item in items for piece in pieces(item)]
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-checkpoint") as pool:
-            hashed = [pair for group in _results([pool.submit(self._digests_of, group) for group in packs(cut)]) for pair in group]
+            hashed = [
+                pair
+                for group in _results(
+                    [pool.submit(self._digests_of, group) for group in packs(cut)]
+                )
+                for pair in group
+            ]
         return sum(piece.bytes for piece, sha256 in hashed if self._known.record(sha256) is None)
 
     def _sort_out(self, pool: ThreadPoolExecutor, small: list[Item]) -> tuple[Part, list[Item]]:
@@ -131,12 +145,16 @@ class Writer:
         hashed = [pair for group in _results(groups) for pair in group]
         found = [(piece, self._known.record(sha256)) for piece, sha256 in hashed]
         used: dict[str, int] = {}
-        for record, _ in {record.sha256: (record, entry) for _, held in found if held for record, entry in [held]}.values():
+        for record, _ in {
+            record.sha256: (record, entry) for _, held in found if held for record, entry in [held]
+        }.values():
             used[record.file] = used.get(record.file, 0) + record.size
         return self._link_packs(found, used)
 
     def _link_packs(
-        self, found: list[tuple[Item, tuple[manifest.Record, manifest.FileEntry] | None]], used: dict[str, int]
+        self,
+        found: list[tuple[Item, tuple[manifest.Record, manifest.FileEntry] | None]],
+        used: dict[str, int],
     ) -> tuple[Part, list[Item]]:
         linked: dict[str, manifest.FileEntry | None] = {}
         kept, changed = Part([], []), []
@@ -151,12 +169,16 @@ class Writer:
                 changed.append(piece)
             else:
                 self.progress.add(linked=piece.bytes)
-                kept.records.append((piece, replace(record, offsets=piece.offsets, sizes=piece.sizes)))
+                kept.records.append(
+                    (piece, replace(record, offsets=piece.offsets, sizes=piece.sizes))
+                )
         kept.files.extend(entry for entry in linked.values() if entry)
         return kept, changed
 
     def _digests_of(self, group: list[Item]) -> list[tuple[Item, str]]:
-        return [(piece, self._digests.get(piece.place) or self._digest_of(piece)) for piece in group]
+        return [
+            (piece, self._digests.get(piece.place) or self._digest_of(piece)) for piece in group
+        ]
 
     def _digest_of(self, piece: Item) -> str:
         self._staging.clear()
@@ -175,7 +197,12 @@ class Writer:
             corrupt_files.add(self._backend.root, held[1].name)
         return Hashes(sha256, xxh128)
 
-    def _is_in(self, held: tuple[manifest.Record, manifest.FileEntry], serialized: Serialized, xxh128: str | None) -> bool | None:
+    def _is_in(
+        self,
+        held: tuple[manifest.Record, manifest.FileEntry],
+        serialized: Serialized,
+        xxh128: str | None,
+    ) -> bool | None:
         """Whether the parent's file has these bytes; by its XXH128 where both are known, by reading it where they are not."""
         record, entry = held
         if record.size != serialized.size:
@@ -185,7 +212,9 @@ class Writer:
         assert self._known.folder is not None
         with self._hashing:
             self._heed_stop()
-            return self._backend.has(entry.home or self._known.folder, entry.name, record.at, serialized.parts)
+            return self._backend.has(
+                entry.home or self._known.folder, entry.name, record.at, serialized.parts
+            )
 
     def _write_alone(self, piece: Item) -> Part:
         return self._link_unread(piece) or self._write_read(piece)
@@ -219,7 +248,13 @@ class Writer:
             at += serialized.size
         hashes = Hashes(whole.hexdigest(), self._xxh128(parts))
         entry = self._place(hashes, parts, at, sum(piece.bytes for piece in pack))
-        return Part([entry], [(piece, _record(entry.name, begin, piece, said, sha256)) for piece, said, sha256, begin in records])
+        return Part(
+            [entry],
+            [
+                (piece, _record(entry.name, begin, piece, said, sha256))
+                for piece, said, sha256, begin in records
+            ],
+        )
 
     def _xxh128(self, parts: Sequence[memoryview]) -> str | None:
         with self._hashing:
@@ -240,7 +275,9 @@ class Writer:
         if self._stop.is_set():
             raise Stopped()
 
-    def _place(self, hashes: Hashes, parts: list[memoryview], size: int, payload: int) -> manifest.FileEntry:
+    def _place(
+        self, hashes: Hashes, parts: list[memoryview], size: int, payload: int
+    ) -> manifest.FileEntry:
         """The file of this content in the folder: the parent's, or a new one."""
         held = self._known.file(hashes.sha256)
         if held is not None:
@@ -248,7 +285,9 @@ class Writer:
             if entry is not None:
                 self.progress.add(linked=payload)
                 return entry if entry.xxh128 else replace(entry, xxh128=hashes.xxh128)
-        entry = manifest.FileEntry(hashes.sha256 + SUFFIX, size, hashes.sha256, xxh128=hashes.xxh128)
+        entry = manifest.FileEntry(
+            hashes.sha256 + SUFFIX, size, hashes.sha256, xxh128=hashes.xxh128
+        )
         try:
             self._backend.write(self._folder, entry.name, parts)
         except FileExistsError:  # the same content once more, in this save: its writer sees to it, or `write_anew` if it was linked
@@ -264,7 +303,10 @@ class Writer:
         if corrupt_files.has(self._backend.root, held.name):
             return None
         try:
-            if self._backend.traits.links == "hard" and self._backend.size(source, held.name) != held.size:
+            if (
+                self._backend.traits.links == "hard"
+                and self._backend.size(source, held.name) != held.size
+            ):
                 return None
             home = self._backend.reuse(source, held.name, self._folder)
         except OSError:
@@ -278,7 +320,9 @@ def _joined(parts: Sequence[Part]) -> Part:
     return Part(list(files.values()), [pair for part in parts for pair in part.records])
 
 
-def _record(file: str, at: int, piece: Item, serialized: Serialized, sha256: str) -> manifest.Record:
+def _record(
+    file: str, at: int, piece: Item, serialized: Serialized, sha256: str
+) -> manifest.Record:
     data = None if serialized.data is None else at + serialized.data
     return manifest.Record(file, at, serialized.size, sha256, data, piece.offsets, piece.sizes)
 
@@ -290,5 +334,8 @@ def _results(jobs: Sequence[Future[Any]]) -> list[Any]:
     if failed:
         for job in waiting:
             job.cancel()
-        raise next((job.exception() for job in failed if not isinstance(job.exception(), Stopped)), failed[0].exception())  # type: ignore[misc]
+        raise next(
+            (job.exception() for job in failed if not isinstance(job.exception(), Stopped)),
+            failed[0].exception(),
+        )  # type: ignore[misc]
     return [job.result() for job in jobs]

@@ -22,7 +22,9 @@ DEADLINE_S = 30.0
 class RankFailed(OSError):
     """What some ranks could not do, raised on all of them; errno and filename are those of the first of these ranks."""
 
-    def __init__(self, ranks: Sequence[int], number: int, text: str, filename: str | None = None) -> None:
+    def __init__(
+        self, ranks: Sequence[int], number: int, text: str, filename: str | None = None
+    ) -> None:
         super().__init__(number, text, filename)
         self.ranks = tuple(ranks)
 
@@ -31,7 +33,11 @@ class RankFailed(OSError):
 
     def __str__(self) -> str:
         place = f": {self.filename}" if self.filename else ""
-        who = f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}" if self.ranks else "some rank"
+        who = (
+            f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
+            if self.ranks
+            else "some rank"
+        )
         return f"{who}: {self.strerror}{place}"
 
 
@@ -66,7 +72,9 @@ def make_directory(path: Path, ranks: Ranks, deadline_s: float = DEADLINE_S) -> 
     the folder, or when a rank did not see it before the deadline.
     """
     decide(f"make {path.name}", ranks, lambda: _make(path))
-    waited: list[float] = each(f"see {path.name}", ranks, lambda: wait_until_visible(path, deadline_s))
+    waited: list[float] = each(
+        f"see {path.name}", ranks, lambda: wait_until_visible(path, deadline_s)
+    )
     return max(waited)
 
 

@@ -22,7 +22,11 @@ def until_all_are_done(name: str, ranks: Ranks, action: Callable[[], T]) -> Futu
     return meeting_meanwhile(action, lambda job: all(ranks.exchange(name, job.done())))
 
 
-def meeting_meanwhile(action: Callable[[], T], meet: Callable[[Future[T]], bool], stop: Callable[[], None] = lambda: None) -> Future[T]:
+def meeting_meanwhile(
+    action: Callable[[], T],
+    meet: Callable[[Future[T]], bool],
+    stop: Callable[[], None] = lambda: None,
+) -> Future[T]:
     """meet: the ranks tell each other how far they are; whether all are done. stop: has the action end soon, where a meeting fails."""
     with ThreadPoolExecutor(1, thread_name_prefix="provision-checkpoint") as pool:
         job = pool.submit(action)

@@ -73,7 +73,9 @@ def name(number: int) -> str:
     """The command of a process, for people."""
     try:
         words = (PROC / str(number) / "cmdline").read_bytes().split(b"\0")
-        return " ".join(word.decode(errors="replace") for word in words if word)[:COMMAND_LETTERS] or _comm(number)
+        return " ".join(word.decode(errors="replace") for word in words if word)[
+            :COMMAND_LETTERS
+        ] or _comm(number)
     except OSError:
         return ""
 

@@ -42,7 +42,13 @@ def alone() -> Ranks:
     return Ranks(0, 1, lambda name, payload: [json.loads(json.dumps(payload))])
 
 
-def through_store(store: Any, rank: int, world_size: int, timeout_s: float = TIMEOUT_S, prefix: str = "provision/ranks") -> Ranks:
+def through_store(
+    store: Any,
+    rank: int,
+    world_size: int,
+    timeout_s: float = TIMEOUT_S,
+    prefix: str = "provision/ranks",
+) -> Ranks:
     """Ranks that meet through a torch store (TCPStore, FileStore, PrefixStore...).
 
     A rank that does not come is named on all others after `timeout_s` (`RanksMissing`). Make it once per store and
@@ -68,7 +74,9 @@ def of_default_group(timeout_s: float = TIMEOUT_S) -> Ranks:
     if not (distributed.is_available() and distributed.is_initialized()):
         return alone()
     group = _default_group()
-    return Ranks(group.rank, group.world_size, lambda name, payload: group.exchange(name, payload, timeout_s))
+    return Ranks(
+        group.rank, group.world_size, lambda name, payload: group.exchange(name, payload, timeout_s)
+    )
 
 
 class _Group:
@@ -95,7 +103,9 @@ class _Group:
         store = self.store()
         if store is None:
             raise RuntimeError("the process group of these ranks was destroyed")
-        name = introduce(Mailbox(PrefixStore("provision/ranks", store)), self.rank, self.world_size, timeout_s)
+        name = introduce(
+            Mailbox(PrefixStore("provision/ranks", store)), self.rank, self.world_size, timeout_s
+        )
         own = PrefixStore(f"provision/ranks/{name}", _second_connection(store))
         return Meeting(Mailbox(own), self.rank, self.world_size)
 
@@ -125,7 +135,14 @@ def _second_connection(store: Any) -> Any:
     if not isinstance(server, TCPStore):
         return store
     form = {"use_libuv": server.libuvBackend} if hasattr(server, "libuvBackend") else {}
-    return TCPStore(server.host, server.port, is_master=False, timeout=server.timeout, wait_for_workers=False, **form)
+    return TCPStore(
+        server.host,
+        server.port,
+        is_master=False,
+        timeout=server.timeout,
+        wait_for_workers=False,
+        **form,
+    )
 
 
 def through_group(group: Any = None) -> Ranks:
@@ -172,7 +189,11 @@ def _all_gather(content: bytes, world_size: int, group: Any) -> list[bytes]:
 def _device(backend: str) -> torch.device:
     import torch
 
-    return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if backend == "nccl"
+        else torch.device("cpu")
+    )
 
 
 def _bytes_of(part: torch.Tensor) -> bytes:

@@ -80,7 +80,9 @@ class Mailbox:
         if not text.startswith(PARTS.encode()):
             return None if text == ABSENT.encode() else json.loads(text)
         count, _, first = text[len(PARTS) :].partition(b" ")
-        return json.loads(first + b"".join(self._part(f"{key}/{number}") for number in range(1, int(count))))
+        return json.loads(
+            first + b"".join(self._part(f"{key}/{number}") for number in range(1, int(count)))
+        )
 
     def _part(self, key: str) -> bytes:
         try:
@@ -95,7 +97,10 @@ class Mailbox:
                 for part in range(1, self._parts_of(key)):
                     self._store.delete_key(f"{key}/{part}")
                 self._store.delete_key(key)
-        except (NotImplementedError, RuntimeError):  # some kinds of stores keep everything; a lost one is noticed at the next meeting
+        except (
+            NotImplementedError,
+            RuntimeError,
+        ):  # some kinds of stores keep everything; a lost one is noticed at the next meeting
             self._can_forget = False
 
     def _parts_of(self, key: str) -> int:
@@ -131,7 +136,12 @@ class Meeting:
         self._last = ""
 
     def exchange(
-        self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False, unless: str = ""
+        self,
+        name: str,
+        payload: Any,
+        timeout_s: float,
+        is_bad_news: Callable[[Any], bool] = lambda _: False,
+        unless: str = "",
     ) -> list[Any]:
         """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in time.
 
@@ -143,18 +153,36 @@ class Meeting:
         topic = f"meeting/{self._count}/{name}"
         said = self._meet(name, topic, payload, timeout_s, is_bad_news, unless)
         if self._rank == 0 and self._last:
-            self._mailbox.forget([f"{self._last}/{who}" for who in (*range(self._world_size), "all")])
+            self._mailbox.forget(
+                [f"{self._last}/{who}" for who in (*range(self._world_size), "all")]
+            )
         self._last = topic
         return said
 
-    def agree(self, name: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool] = lambda _: False) -> list[Any]:
+    def agree(
+        self,
+        name: str,
+        payload: Any,
+        timeout_s: float,
+        is_bad_news: Callable[[Any], bool] = lambda _: False,
+    ) -> list[Any]:
         """An exchange that happens once under its name, however many others this rank went through before."""
         return self._meet(name, f"agreed/{name}", payload, timeout_s, is_bad_news, "")
 
-    def _meet(self, name: str, topic: str, payload: Any, timeout_s: float, is_bad_news: Callable[[Any], bool], unless: str) -> list[Any]:
+    def _meet(
+        self,
+        name: str,
+        topic: str,
+        payload: Any,
+        timeout_s: float,
+        is_bad_news: Callable[[Any], bool],
+        unless: str,
+    ) -> list[Any]:
         self._mailbox.post(f"{topic}/{self._rank}", {"said": payload})
         if self._rank == 0:
-            self._mailbox.post(f"{topic}/all", self._gather(name, topic, timeout_s, is_bad_news, unless))
+            self._mailbox.post(
+                f"{topic}/all", self._gather(name, topic, timeout_s, is_bad_news, unless)
+            )
         minutes = self._await(f"{topic}/all", timeout_s + GRACE_S, name, unless)
         if minutes is None:
             raise RanksMissing(name, [0], {self._rank: payload})
@@ -172,7 +200,14 @@ class Meeting:
             for rank in range(self._world_size):
                 self._await(f"left/{rank}", end - self._clock())
 
-    def _gather(self, name: str, topic: str, timeout_s: float, is_bad_news: Callable[[Any], bool], unless: str) -> dict[int, Any]:
+    def _gather(
+        self,
+        name: str,
+        topic: str,
+        timeout_s: float,
+        is_bad_news: Callable[[Any], bool],
+        unless: str,
+    ) -> dict[int, Any]:
         said: dict[int, Any] = {}
         end = self._clock() + timeout_s
         pause = FIRST_PAUSE_S

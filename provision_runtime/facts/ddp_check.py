@@ -47,7 +47,9 @@ def parameter_digest(model: torch.nn.Module, data: bool = False) -> str:
     return _digest(describe(model, data))
 
 
-def require_same_parameters(model: torch.nn.Module, exchange: Callable[[str, Any], list[Any]], data: bool = False) -> str:
+def require_same_parameters(
+    model: torch.nn.Module, exchange: Callable[[str, Any], list[Any]], data: bool = False
+) -> str:
     """The digest that all ranks have. Raises ParametersDiffer on every rank when they do not have the same.
 
     `exchange(name, payload)` returns every rank's payload in rank order, as `ranks.through_store(...).exchange` does.
@@ -101,7 +103,9 @@ def first_difference(models: Sequence[Sequence[Entry]]) -> Difference | None:
     name, message = _compare(models[kinds.index(usual)], models[others[0]], whose)
     if is_majority:
         return Difference(name, message, tuple(others))
-    return Difference(name, f"on {_holders(kinds, kinds[others[0]])}, {message}", tuple(range(len(models))))
+    return Difference(
+        name, f"on {_holders(kinds, kinds[others[0]])}, {message}", tuple(range(len(models)))
+    )
 
 
 def _entry(name: str, value: torch.Tensor) -> Entry:
@@ -156,7 +160,10 @@ def _compare(usual: Sequence[Entry], other: Sequence[Entry], whose: str) -> tupl
         if mine[0] == theirs[0]:
             return mine[0], f"parameter {mine[0]} {_unlike(mine, theirs)} {whose}"
         if mine[0] in other_names and theirs[0] in names:
-            return theirs[0], f"parameter {theirs[0]} comes where {mine[0]} comes {whose}: the same parameters in another order"
+            return (
+                theirs[0],
+                f"parameter {theirs[0]} comes where {mine[0]} comes {whose}: the same parameters in another order",
+            )
         return _absent(mine, whose) if mine[0] not in other_names else _surplus(theirs, whose)
     rest = usual[len(other) :]
     return _absent(rest[0], whose) if rest else _surplus(other[len(usual)], whose)

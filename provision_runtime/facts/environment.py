@@ -52,12 +52,17 @@ def collect_apart() -> dict[str, Any]:
     """The same from a child process, so that a crash or a hang at import becomes an answer."""
     command = [sys.executable, str(Path(__file__).resolve().parent.parent), "facts", "--in-process"]
     try:
-        child = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=IMPORT_TIMEOUT_S)
+        child = subprocess.run(
+            command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=IMPORT_TIMEOUT_S
+        )
         return dict(json.loads(child.stdout))
     except subprocess.TimeoutExpired:
         return {**about_host(), "error": f"importing torch did not end within {IMPORT_TIMEOUT_S} s"}
     except ValueError:
-        return {**about_host(), "error": f"importing torch ended the process with status {child.returncode}"}
+        return {
+            **about_host(),
+            "error": f"importing torch ended the process with status {child.returncode}",
+        }
 
 
 def about_host() -> dict[str, Any]:
@@ -71,7 +76,11 @@ def about_host() -> dict[str, Any]:
             "prefix": sys.prefix,
         },
         "host": socket.gethostname(),
-        "platform": {"machine": platform.machine(), "kernel": platform.release(), "glibc": _glibc()},
+        "platform": {
+            "machine": platform.machine(),
+            "kernel": platform.release(),
+            "glibc": _glibc(),
+        },
         "limits": limits.collect(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "nccl_settings": nccl.settings(),
@@ -120,7 +129,9 @@ def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
 def _cudnn(torch: Any) -> int | None:
     try:
         return torch.backends.cudnn.version()  # type: ignore[no-any-return]
-    except RuntimeError:  # raised when the library found at run time is not the one it was compiled with
+    except (
+        RuntimeError
+    ):  # raised when the library found at run time is not the one it was compiled with
         return None
 
 
@@ -140,7 +151,11 @@ def _nccl_compiled(torch: Any) -> str | None:
         version = torch.cuda.nccl.version()
     except (AttributeError, RuntimeError):  # CPU builds have no such function
         return None
-    return ".".join(str(part) for part in version[:3]) if isinstance(version, tuple) else libraries.decode_nccl(version)
+    return (
+        ".".join(str(part) for part in version[:3])
+        if isinstance(version, tuple)
+        else libraries.decode_nccl(version)
+    )
 
 
 def _nccl_distribution(cuda: str | None) -> dict[str, str] | None:

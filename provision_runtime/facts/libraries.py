@@ -20,7 +20,16 @@ OF_CUDA = re.compile(
     r"lib(nccl|cudart|cudnn(_\w+)?|cublas(Lt)?|cufft|curand|cusolver|cusparse(Lt)?|nvrtc(-builtins)?|nvJitLink|cupti|nvToolsExt)"
     r"(-[0-9a-f]{8})?\.so"
 )
-OF_INTEREST = ("libnccl", "libcudart", "libcudnn", "libcublas", "libcuda", "libtorch_cuda", "libtorch_cpu", "libgomp")
+OF_INTEREST = (
+    "libnccl",
+    "libcudart",
+    "libcudnn",
+    "libcublas",
+    "libcuda",
+    "libtorch_cuda",
+    "libtorch_cpu",
+    "libgomp",
+)
 NCCL = re.compile(r"libnccl\.so")
 # A Python there shares its prefix with the whole system: being below it says nothing of a library's origin.
 SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
@@ -37,9 +46,17 @@ def loaded() -> list[str]:
 
 def parse_maps(text: str) -> list[str]:
     # address perms offset dev inode path: the path is the sixth field and may hold spaces.
-    paths = {fields[5] for fields in (line.split(None, 5) for line in text.splitlines()) if len(fields) == 6}
+    paths = {
+        fields[5]
+        for fields in (line.split(None, 5) for line in text.splitlines())
+        if len(fields) == 6
+    }
     real = {path[: -len(DELETED)] if path.endswith(DELETED) else path for path in paths}
-    return sorted(path for path in real if Path(path).name.startswith(OF_INTEREST) or is_of_cuda(Path(path).name))
+    return sorted(
+        path
+        for path in real
+        if Path(path).name.startswith(OF_INTEREST) or is_of_cuda(Path(path).name)
+    )
 
 
 def nccl_file(files: list[str]) -> str | None:
@@ -50,7 +67,11 @@ def nccl_file(files: list[str]) -> str | None:
     holders = [path for path in files if Path(path).name.startswith("libtorch_cuda.so")]
     libraries = [path for path in files if NCCL.match(Path(path).name)]
     if libraries and holders:
-        return _provider(None, "ncclGetVersion") or _provider(holders[0], "ncclGetVersion") or libraries[0]
+        return (
+            _provider(None, "ncclGetVersion")
+            or _provider(holders[0], "ncclGetVersion")
+            or libraries[0]
+        )
     return next(iter(libraries + holders), None)
 
 
@@ -74,7 +95,9 @@ def foreign(files: list[str], prefix: str, site_packages: str, own: list[str]) -
 def own(site_packages: str) -> list[str]:
     """The libraries of CUDA that came with torch: in its own folder, or in those of NVIDIA's wheels."""
     folders = [Path(site_packages) / "torch" / "lib", *Path(site_packages).glob("nvidia/*/lib")]
-    return sorted(str(path) for folder in folders for path in folder.glob("lib*.so*") if is_of_cuda(path.name))
+    return sorted(
+        str(path) for folder in folders for path in folder.glob("lib*.so*") if is_of_cuda(path.name)
+    )
 
 
 def is_of_cuda(name: str) -> bool:
@@ -90,7 +113,9 @@ def stem(path: str) -> str:
 def is_below(path: str, folder: str) -> bool:
     """Whether the file lies in the folder, by the names as they are or with links followed: a prefix may be a link."""
     return any(
-        os.path.commonpath((way(path), way(folder))) == way(folder) for way in (os.path.normpath, os.path.realpath) if os.path.isabs(path)
+        os.path.commonpath((way(path), way(folder))) == way(folder)
+        for way in (os.path.normpath, os.path.realpath)
+        if os.path.isabs(path)
     )
 
 

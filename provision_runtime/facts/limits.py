@@ -57,14 +57,21 @@ def shared_memory(root: Path = ROOT) -> dict[str, int] | None:
         device = os.stat(root / SHARED_MEMORY).st_dev
     except OSError:
         return None
-    return {"bytes": found.f_blocks * found.f_frsize, "free_bytes": found.f_bavail * found.f_frsize, "device": device}
+    return {
+        "bytes": found.f_blocks * found.f_frsize,
+        "free_bytes": found.f_bavail * found.f_frsize,
+        "device": device,
+    }
 
 
 def infiniband(root: Path = ROOT) -> dict[str, list[str]]:
     """The adapters that the kernel shows, and those of them that this process may open: a container sees them without the latter."""
     adapters = sorted(path.name for path in (root / "sys/class/infiniband").glob("*"))
     nodes = sorted(path for path in (root / "dev/infiniband").glob("uverbs*"))
-    return {"adapters": adapters, "usable": [path.name for path in nodes if os.access(path, os.R_OK | os.W_OK)]}
+    return {
+        "adapters": adapters,
+        "usable": [path.name for path in nodes if os.access(path, os.R_OK | os.W_OK)],
+    }
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
@@ -87,7 +94,14 @@ def parse_mounts(text: str) -> list[Mount]:
             continue
         dash = fields.index("-", 6)
         if len(fields) > dash + 3:
-            found.append(Mount(fields[dash + 1], _unescape(fields[3]), _unescape(fields[4]), tuple(fields[dash + 3].split(","))))
+            found.append(
+                Mount(
+                    fields[dash + 1],
+                    _unescape(fields[3]),
+                    _unescape(fields[4]),
+                    tuple(fields[dash + 3].split(",")),
+                )
+            )
     return found
 
 

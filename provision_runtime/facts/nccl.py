@@ -49,7 +49,13 @@ def is_set(value: str) -> bool:
 def is_on(value: str) -> bool:
     """torch's switches are words or numbers, NCCL's are what strtoll reads: `1x` is 1, `x` is 0."""
     found = NUMBER.match(value)
-    return bool(found and found[1].strip("0xX")) or value.strip().lower() in ("true", "t", "yes", "y", "on")
+    return bool(found and found[1].strip("0xX")) or value.strip().lower() in (
+        "true",
+        "t",
+        "yes",
+        "y",
+        "on",
+    )
 
 
 def is_off(value: str) -> bool:
@@ -65,23 +71,43 @@ def one_of(*words: str) -> Callable[[str], bool]:
 
 
 MEANINGS = {
-    "NCCL_P2P_DISABLE": Meaning("GPUs do not reach one another directly: neither NVLink nor PCIe peer access", is_on),
-    "NCCL_P2P_LEVEL": Meaning("how far apart two GPUs may be to reach one another directly; LOC is never", one_of("LOC", "0")),
-    "NCCL_P2P_DIRECT_DISABLE": Meaning("ranks of one process do not reach one another's memory directly", is_on),
-    "NCCL_SHM_DISABLE": Meaning("ranks of one host do not share memory: what NVLink and PCIe cannot do goes over the network", is_on),
+    "NCCL_P2P_DISABLE": Meaning(
+        "GPUs do not reach one another directly: neither NVLink nor PCIe peer access", is_on
+    ),
+    "NCCL_P2P_LEVEL": Meaning(
+        "how far apart two GPUs may be to reach one another directly; LOC is never",
+        one_of("LOC", "0"),
+    ),
+    "NCCL_P2P_DIRECT_DISABLE": Meaning(
+        "ranks of one process do not reach one another's memory directly", is_on
+    ),
+    "NCCL_SHM_DISABLE": Meaning(
+        "ranks of one host do not share memory: what NVLink and PCIe cannot do goes over the network",
+        is_on,
+    ),
     "NCCL_IB_DISABLE": Meaning("InfiniBand and RoCE are not used, TCP sockets are", is_on),
     "NCCL_NET": Meaning("the network is chosen by name; Socket is TCP", one_of("SOCKET")),
-    "NCCL_NET_GDR_LEVEL": Meaning("how far apart a GPU and a network card may be for GPUDirect RDMA; LOC is never", one_of("LOC", "0")),
+    "NCCL_NET_GDR_LEVEL": Meaning(
+        "how far apart a GPU and a network card may be for GPUDirect RDMA; LOC is never",
+        one_of("LOC", "0"),
+    ),
     "NCCL_NET_GDR_READ": Meaning("whether GPUDirect RDMA is used for sending too", is_off),
     "NCCL_DMABUF_ENABLE": Meaning("whether GPUDirect RDMA may use DMA-BUF", is_off),
-    "NCCL_NVLS_ENABLE": Meaning("whether NVLink SHARP sums in the switch: 482 GB/s with it, 368 without, on eight H200", is_off),
-    "NCCL_COLLNET_ENABLE": Meaning("whether the network's switches sum (SHARP); off unless set", never),
+    "NCCL_NVLS_ENABLE": Meaning(
+        "whether NVLink SHARP sums in the switch: 482 GB/s with it, 368 without, on eight H200",
+        is_off,
+    ),
+    "NCCL_COLLNET_ENABLE": Meaning(
+        "whether the network's switches sum (SHARP); off unless set", never
+    ),
     "NCCL_ALGO": Meaning("one algorithm for every size, instead of the fastest for each", is_set),
     "NCCL_PROTO": Meaning("one protocol for every size, instead of the fastest for each", is_set),
     "NCCL_MAX_NCHANNELS": Meaning("an upper bound on channels, and so on bandwidth", is_set),
     "NCCL_MAX_CTAS": Meaning("an upper bound on thread blocks, and so on bandwidth", is_set),
     "NCCL_NTHREADS": Meaning("threads per block, instead of NCCL's choice", is_set),
-    "NCCL_BUFFSIZE": Meaning("the size of the buffers between two GPUs, instead of NCCL's choice", is_set),
+    "NCCL_BUFFSIZE": Meaning(
+        "the size of the buffers between two GPUs, instead of NCCL's choice", is_set
+    ),
     "NCCL_LAUNCH_MODE": Meaning("how kernels of several GPUs in one process are launched", never),
     "NCCL_CHECKS_DISABLE": Meaning("arguments are not checked", is_on),
     "NCCL_CHECK_POINTERS": Meaning("every pointer is checked at every call", is_on),
@@ -89,23 +115,36 @@ MEANINGS = {
     "NCCL_SOCKET_IFNAME": Meaning("the interfaces for sockets", never),
     "NCCL_IB_HCA": Meaning("the InfiniBand adapters and ports", never),
     "NCCL_IB_GID_INDEX": Meaning("which address of a RoCE port is used", never),
-    "NCCL_CROSS_NIC": Meaning("whether a ring may leave through one network card and come back through another", never),
-    "NCCL_TOPO_FILE": Meaning("the machine's topology from a file, instead of what is found", never),
+    "NCCL_CROSS_NIC": Meaning(
+        "whether a ring may leave through one network card and come back through another", never
+    ),
+    "NCCL_TOPO_FILE": Meaning(
+        "the machine's topology from a file, instead of what is found", never
+    ),
     "NCCL_GRAPH_FILE": Meaning("rings and trees from a file, instead of a search", never),
-    "NCCL_CONF_FILE": Meaning("settings from this file in place of the home's .nccl.conf, since NCCL 2.23", never),
+    "NCCL_CONF_FILE": Meaning(
+        "settings from this file in place of the home's .nccl.conf, since NCCL 2.23", never
+    ),
     "NCCL_VERSION": Meaning("no setting: the version that a base image announces", never),
     "NCCL_BLOCKING_WAIT": Meaning("the program waits on the CPU for every collective", is_on),
     "TORCH_NCCL_BLOCKING_WAIT": Meaning("the program waits on the CPU for every collective", is_on),
-    "NCCL_ASYNC_ERROR_HANDLING": Meaning("whether a failed or late collective ends the process; without, the others wait for ever", is_off),
+    "NCCL_ASYNC_ERROR_HANDLING": Meaning(
+        "whether a failed or late collective ends the process; without, the others wait for ever",
+        is_off,
+    ),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": Meaning(
-        "whether a failed or late collective ends the process; without, the others wait for ever", is_off
+        "whether a failed or late collective ends the process; without, the others wait for ever",
+        is_off,
     ),
     "TORCH_NCCL_ENABLE_MONITORING": Meaning("whether a watchdog that hangs is noticed", is_off),
     "TORCH_NCCL_ENABLE_TIMING": Meaning("every collective is timed", is_on),
     "TORCH_NCCL_NAN_CHECK": Meaning("every tensor is searched for NaN before it is sent", is_on),
     "TORCH_NCCL_DESYNC_DEBUG": Meaning("every collective is noted in the store", is_on),
     "CUDA_LAUNCH_BLOCKING": Meaning("the program waits for every kernel: nothing overlaps", is_on),
-    "TORCH_DISTRIBUTED_DEBUG": Meaning("what torch.distributed checks; DETAIL compares every collective between ranks", one_of("DETAIL")),
+    "TORCH_DISTRIBUTED_DEBUG": Meaning(
+        "what torch.distributed checks; DETAIL compares every collective between ranks",
+        one_of("DETAIL"),
+    ),
 }
 UNKNOWN = Meaning("not known to this test", never)
 
@@ -124,9 +163,14 @@ def home() -> Path | None:
         return None
 
 
-def files(environment: Mapping[str, str], home: Path | None, version: str | None = None) -> list[Path]:
+def files(
+    environment: Mapping[str, str], home: Path | None, version: str | None = None
+) -> list[Path]:
     """In the order in which NCCL reads them; what is set first stays."""
-    knows_variable = version is None or tuple(int(number) for number in version.split(".")[:2]) >= FILE_VARIABLE_SINCE
+    knows_variable = (
+        version is None
+        or tuple(int(number) for number in version.split(".")[:2]) >= FILE_VARIABLE_SINCE
+    )
     named = environment.get(FILE_VARIABLE, "") if knows_variable else ""
     own = Path(named) if named else home / ".nccl.conf" if home else None
     return [path for path in (own, SYSTEM_FILE) if path is not None]

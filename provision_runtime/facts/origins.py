@@ -22,7 +22,11 @@ NO_PACKAGES = {"__pycache__", "README.txt"}
 
 
 def collect() -> dict[str, Any]:
-    return {"libraries": about_libraries(), "user_site": about_user_site(), "pythonpath": about_pythonpath()}
+    return {
+        "libraries": about_libraries(),
+        "user_site": about_user_site(),
+        "pythonpath": about_pythonpath(),
+    }
 
 
 def about_libraries() -> dict[str, Any]:
@@ -33,7 +37,9 @@ def about_libraries() -> dict[str, Any]:
     own = libraries.own(packages)
     foreign = libraries.foreign(files, sys.prefix, packages, own)
     stems = {libraries.stem(path) for path in foreign}
-    loadable = libraries.foreign(on_library_path(os.environ.get("LD_LIBRARY_PATH", "")), sys.prefix, packages, own)
+    loadable = libraries.foreign(
+        on_library_path(os.environ.get("LD_LIBRARY_PATH", "")), sys.prefix, packages, own
+    )
     return {
         "loaded": files,
         "foreign": foreign,
@@ -46,7 +52,10 @@ def on_library_path(value: str) -> list[str]:
     """The libraries of CUDA in the folders of LD_LIBRARY_PATH, by the names under which they are looked for."""
     folders = [entry for entry in value.replace(";", ":").split(":") if os.path.isabs(entry)]
     return sorted(
-        str(path) for folder in dict.fromkeys(folders) for path in Path(folder).glob("lib*.so.*") if libraries.is_of_cuda(path.name)
+        str(path)
+        for folder in dict.fromkeys(folders)
+        for path in Path(folder).glob("lib*.so.*")
+        if libraries.is_of_cuda(path.name)
     )
 
 
@@ -71,9 +80,17 @@ def about_user_site() -> dict[str, Any]:
 
 def about_pythonpath() -> dict[str, Any]:
     """The entries of PYTHONPATH that are in force, but those of the environment itself, and the loaded modules they brought."""
-    given = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    given = [
+        os.path.abspath(entry)
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if entry
+    ]
     known = {os.path.abspath(entry) for entry in sys.path}
-    entries = [entry for entry in given if entry in known and _packages(entry) and not libraries.is_below(entry, sys.prefix)]
+    entries = [
+        entry
+        for entry in given
+        if entry in known and _packages(entry) and not libraries.is_below(entry, sys.prefix)
+    ]
     return {"entries": entries, "modules": modules_of(entries, sys.modules)}
 
 
@@ -81,7 +98,11 @@ def modules_of(folders: Iterable[str], modules: Mapping[str, ModuleType]) -> lis
     """The loaded modules that were found in one of these folders itself. Ours are not meant: they are the test."""
     wanted = {os.path.normpath(folder) for folder in folders}
     ours = {"__main__", (__package__ or "").split(".")[0]}
-    tops = {name: module for name, module in list(modules.items()) if "." not in name and name not in ours}
+    tops = {
+        name: module
+        for name, module in list(modules.items())
+        if "." not in name and name not in ours
+    }
     return sorted(name for name, module in tops.items() if folder_of(module) in wanted)
 
 

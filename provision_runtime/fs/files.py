@@ -68,7 +68,9 @@ def read_bytes(path: Path) -> bytes:
     return retry_stale(path.read_bytes)
 
 
-def retry_stale(action: Callable[[], T], tries: int = STALE_TRIES, sleep: Callable[[float], None] = time.sleep) -> T:
+def retry_stale(
+    action: Callable[[], T], tries: int = STALE_TRIES, sleep: Callable[[float], None] = time.sleep
+) -> T:
     """What `action` returns, called again while it fails with a stale handle.
 
     It must open what it needs by path: a handle that went stale stays so, and only a new lookup helps.

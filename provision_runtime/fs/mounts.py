@@ -54,8 +54,16 @@ def from_json(said: dict[str, Any]) -> Location:
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
     """The deepest mount above the path; of several at one point the last, which covers the others."""
-    above = [mount for mount in mounts if path == mount.point or path.startswith(mount.point.rstrip("/") + "/")]
-    return max(enumerate(above), key=lambda place: (len(place[1].point), place[0]))[1] if above else None
+    above = [
+        mount
+        for mount in mounts
+        if path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
+    ]
+    return (
+        max(enumerate(above), key=lambda place: (len(place[1].point), place[0]))[1]
+        if above
+        else None
+    )
 
 
 def parse(text: str) -> list[Mount]:

@@ -29,7 +29,9 @@ def wait_until_visible(
     while not is_visible(path):
         waited = clock() - started
         if waited >= deadline_s:
-            raise NotVisible(f"{path} did not become visible here within {deadline_s:g} s: is its folder shared?")
+            raise NotVisible(
+                f"{path} did not become visible here within {deadline_s:g} s: is its folder shared?"
+            )
         sleep(POLL_S)
     return clock() - started
 

@@ -24,20 +24,29 @@ def dumps(reports: Mapping[str, Mapping[str, Any]]) -> str:
     """One suite per report, under the name that it is given."""
     suites = [_suite(name, report) for name, report in reports.items()]
     totals = [_totals(report) for report in reports.values()]
-    whole = {name: sum(one[name] for one in totals) for name in ("tests", "failures", "errors", "skipped")}
+    whole = {
+        name: sum(one[name] for one in totals)
+        for name in ("tests", "failures", "errors", "skipped")
+    }
     seconds = sum(report["duration_s"] for report in reports.values())
     body = "".join(suites)
-    return (
-        f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites{_attributes(name="smoke", **whole, time=_s(seconds))}>\n{body}</testsuites>\n'
-    )
+    return f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites{_attributes(name="smoke", **whole, time=_s(seconds))}>\n{body}</testsuites>\n'
 
 
 def _suite(name: str, report: Mapping[str, Any]) -> str:
     about = _attributes(
-        name=name, **_totals(report), time=_s(report["duration_s"]), timestamp=report["started_at"], hostname=" ".join(report["hosts"])
+        name=name,
+        **_totals(report),
+        time=_s(report["duration_s"]),
+        timestamp=report["started_at"],
+        hostname=" ".join(report["hosts"]),
     )
-    told = "".join(f"   <property{_attributes(name=key, value=report[key])}/>\n" for key in _PROPERTIES)
-    cases = [_case(name, phase) for phase in report["phases"]] + [_left_out(name, phase) for phase in report["skipped"]]
+    told = "".join(
+        f"   <property{_attributes(name=key, value=report[key])}/>\n" for key in _PROPERTIES
+    )
+    cases = [_case(name, phase) for phase in report["phases"]] + [
+        _left_out(name, phase) for phase in report["skipped"]
+    ]
     return f" <testsuite{about}>\n  <properties>\n{told}  </properties>\n{''.join(cases)} </testsuite>\n"
 
 
@@ -73,13 +82,18 @@ def _element(element: str, phase: Mapping[str, Any], findings: list[Any]) -> str
 
 def _told(findings: Iterable[Mapping[str, Any]]) -> list[str]:
     """Each finding, and below it what to do."""
-    return [line for finding in findings for line in (in_words(finding), *([f"  -> {finding['advice']}"] if finding["advice"] else []))]
+    return [
+        line
+        for finding in findings
+        for line in (
+            in_words(finding),
+            *([f"  -> {finding['advice']}"] if finding["advice"] else []),
+        )
+    ]
 
 
 def _left_out(suite: str, name: str) -> str:
-    return (
-        f"  <testcase{_attributes(classname=suite, name=name, time='0.000')}>\n   <skipped{_attributes(message=NOT_RUN)}/>\n  </testcase>\n"
-    )
+    return f"  <testcase{_attributes(classname=suite, name=name, time='0.000')}>\n   <skipped{_attributes(message=NOT_RUN)}/>\n  </testcase>\n"
 
 
 def _attributes(**values: object) -> str:
@@ -88,7 +102,13 @@ def _attributes(**values: object) -> str:
 
 def _quoted(text: str) -> str:
     """Without this, a line break in an attribute is read as a space."""
-    return _text(text).replace('"', "&quot;").replace("\n", "&#10;").replace("\r", "&#13;").replace("\t", "&#9;")
+    return (
+        _text(text)
+        .replace('"', "&quot;")
+        .replace("\n", "&#10;")
+        .replace("\r", "&#13;")
+        .replace("\t", "&#9;")
+    )
 
 
 def _text(text: str) -> str:

@@ -94,7 +94,9 @@ def loads(text: str) -> Report:
     try:
         return _report(json.loads(text))
     except (KeyError, TypeError, ValueError) as error:
-        raise ReportUnreadable(f"not a smoke report of schema {SCHEMA}: {type(error).__name__}: {error}") from error
+        raise ReportUnreadable(
+            f"not a smoke report of schema {SCHEMA}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def write(report: Report, path: Path, junit_path: Path | None = None) -> None:
@@ -114,7 +116,9 @@ def _report(document: dict[str, Any]) -> Report:
 
 
 def _phase(document: dict[str, Any]) -> Phase:
-    return Phase(**{**document, "findings": [Finding(**finding) for finding in document["findings"]]})
+    return Phase(
+        **{**document, "findings": [Finding(**finding) for finding in document["findings"]]}
+    )
 
 
 def _refuse_other_schema(document: Any) -> None:
@@ -127,4 +131,6 @@ def _refuse_other_schema(document: Any) -> None:
 def _refuse_foreign(verdicts: list[str]) -> None:
     foreign = sorted(set(verdicts) - set(WORST_FIRST))
     if foreign:
-        raise ValueError(f"no such verdict: {', '.join(foreign)}; there are {', '.join(WORST_FIRST)}")
+        raise ValueError(
+            f"no such verdict: {', '.join(foreign)}; there are {', '.join(WORST_FIRST)}"
+        )

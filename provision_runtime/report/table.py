@@ -25,21 +25,35 @@ NOT_RUN = "left out (--skip, --only)"
 
 def lines(report: Mapping[str, Any], width: int | None) -> list[str]:
     """All of a report. width: of the terminal, or None where nothing is to be wrapped."""
-    skipped = [line for name in report["skipped"] for line in row("skipped", name, None, NOT_RUN, width)]
-    return [HEAD, *(line for phase in report["phases"] for line in phase_lines(phase, width)), *skipped]
+    skipped = [
+        line for name in report["skipped"] for line in row("skipped", name, None, NOT_RUN, width)
+    ]
+    return [
+        HEAD,
+        *(line for phase in report["phases"] for line in phase_lines(phase, width)),
+        *skipped,
+    ]
 
 
 def phase_lines(phase: Mapping[str, Any], width: int | None) -> list[str]:
     """One phase, and its findings. A phase that says nothing but its findings does not say them twice."""
     findings = phase["findings"]
-    told = phase["message"] if phase["verdict"] in ("pass", "warn") or not findings else _counted(findings)
+    told = (
+        phase["message"]
+        if phase["verdict"] in ("pass", "warn") or not findings
+        else _counted(findings)
+    )
     shown = row(phase["verdict"], phase["name"], phase["duration_s"], told, width)
     return shown + [line for finding in findings for line in finding_lines(finding, width)]
 
 
 def finding_lines(finding: Mapping[str, Any], width: int | None) -> list[str]:
     said = wrapped(f"{' ' * FINDING}{in_words(finding)}", width, FINDING + 2)
-    return said + (wrapped(f"{' ' * ADVICE}-> {finding['advice']}", width, ADVICE + 3) if finding["advice"] else [])
+    return said + (
+        wrapped(f"{' ' * ADVICE}-> {finding['advice']}", width, ADVICE + 3)
+        if finding["advice"]
+        else []
+    )
 
 
 def in_words(finding: Mapping[str, Any]) -> str:
@@ -57,23 +71,36 @@ def name_ranks(ranks: Sequence[int]) -> str:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    words = [word for run in runs for word in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))]
+    words = [
+        word
+        for run in runs
+        for word in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))
+    ]
     rest = f" and {len(words) - NAMED_RANKS} more" if len(words) > NAMED_RANKS else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words[:NAMED_RANKS])}{rest}"
 
 
-def row(verdict: str, name: str, duration_s: float | None, what: str, width: int | None) -> list[str]:
+def row(
+    verdict: str, name: str, duration_s: float | None, what: str, width: int | None
+) -> list[str]:
     seconds = "" if duration_s is None else f"{duration_s:.1f} s"
     return wrapped(f"{verdict:<8} {name:<12} {seconds:>7}  {what}".rstrip(), width, WHAT)
 
 
 def wrapped(text: str, width: int | None, indent: int) -> list[str]:
     """The text in lines of the terminal's width, the second and later ones indented. A word that is too long stays whole."""
-    one_line = text[: len(text) - len(text.lstrip())] + "".join(" " if mark in "\r\n\t\v\f" else mark for mark in text.strip())
+    one_line = text[: len(text) - len(text.lstrip())] + "".join(
+        " " if mark in "\r\n\t\v\f" else mark for mark in text.strip()
+    )
     if width is None or width < NARROWEST:
         return [one_line]
     return textwrap.wrap(
-        one_line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+        one_line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
     )
 
 

@@ -35,7 +35,10 @@ def end_rank(success: bool) -> NoReturn:
 def _see_off(environment: Mapping[str, str]) -> None:
     """Under torchrun that starts no rank again: a process that ends the agent if in STAYS_S it has not ended by itself and has no rank
     left to look after. Where the agent is process 1 of a container it cannot."""
-    if "TORCHELASTIC_RUN_ID" not in environment or environment.get("TORCHELASTIC_MAX_RESTARTS") != "0":
+    if (
+        "TORCHELASTIC_RUN_ID" not in environment
+        or environment.get("TORCHELASTIC_MAX_RESTARTS") != "0"
+    ):
         return
     who = processes.identity(os.getppid())
     subprocess.Popen(

@@ -32,7 +32,9 @@ def tell(mailbox: Mailbox, asking: int, deadline: float) -> None:
         mailbox.post(f"clock/{asking}/{turn}/answer", time.time())
 
 
-def ask(mailbox: Mailbox, rank: int, deadline: float, ahead_s: float = 0.0) -> dict[str, float] | None:
+def ask(
+    mailbox: Mailbox, rank: int, deadline: float, ahead_s: float = 0.0
+) -> dict[str, float] | None:
     """On another rank: its skew against rank 0 in seconds (positive: ahead) and the bound. ahead_s: to rehearse a wrong clock."""
     best: dict[str, float] | None = None
     for turn in range(TRIES):
@@ -63,5 +65,11 @@ def judge(skews: Sequence[dict[str, Any] | None]) -> tuple[Finding, ...]:
         off = 0.0 if skew is None else skew["skew_s"] - usual
         if skew is not None and abs(off) - skew["bound_s"] > TOLERATED_S:
             way = "ahead of" if off > 0 else "behind"
-            found.append(Finding("clock-skew", f"its clock is {abs(off):.1f} s {way} the others' (±{skew['bound_s']:.3f} s)", (rank,)))
+            found.append(
+                Finding(
+                    "clock-skew",
+                    f"its clock is {abs(off):.1f} s {way} the others' (±{skew['bound_s']:.3f} s)",
+                    (rank,),
+                )
+            )
     return tuple(found)

@@ -69,14 +69,19 @@ def compare(latest: Mapping[int, Sequence[Sequence[Any]]]) -> Finding | None:
 
     The ranks named are those that differ from the most; of two halves, those that rank 0 does not belong to.
     """
-    calls = {rank: {number: (what, site) for number, what, site in listed} for rank, listed in sorted(latest.items())}
+    calls = {
+        rank: {number: (what, site) for number, what, site in listed}
+        for rank, listed in sorted(latest.items())
+    }
     known = set.intersection(*(set(by_number) for by_number in calls.values())) if calls else set()
     for number in sorted(known):
         said = {rank: by_number[number][0] for rank, by_number in calls.items()}
         usual = _usual(said)
         odd = [rank for rank, what in said.items() if what != usual]
         if odd:
-            return _mismatch(number, calls, odd, next(rank for rank, what in said.items() if what == usual))
+            return _mismatch(
+                number, calls, odd, next(rank for rank, what in said.items() if what == usual)
+            )
     return _shortfall({rank: max(by_number, default=0) for rank, by_number in calls.items()})
 
 
@@ -86,10 +91,14 @@ def _usual(said: Mapping[int, str]) -> str:
     return next(what for what in said.values() if counted[what] == most)
 
 
-def _mismatch(number: int, calls: Mapping[int, Mapping[int, tuple[str, str]]], odd: Sequence[int], usual: int) -> Finding:
+def _mismatch(
+    number: int, calls: Mapping[int, Mapping[int, tuple[str, str]]], odd: Sequence[int], usual: int
+) -> Finding:
     what, site = calls[odd[0]][number]
     expected, expected_site = calls[usual][number]
-    message = f"collective {number} is {what} ({site}), but {expected} on rank {usual} ({expected_site})"
+    message = (
+        f"collective {number} is {what} ({site}), but {expected} on rank {usual} ({expected_site})"
+    )
     return Finding("collective-mismatch", message, tuple(odd))
 
 
@@ -101,4 +110,8 @@ def _shortfall(counts: Mapping[int, int]) -> Finding | None:
     missed = most - counts[short[0]]
     others = [rank for rank in counts if rank not in short]
     left_out = f"left out {missed} collective{'s' if missed > 1 else ''}"
-    return Finding("collective-skipped", f"{left_out}: {counts[short[0]]} were called, on {name_ranks(others)} {most}", tuple(short))
+    return Finding(
+        "collective-skipped",
+        f"{left_out}: {counts[short[0]]} were called, on {name_ranks(others)} {most}",
+        tuple(short),
+    )

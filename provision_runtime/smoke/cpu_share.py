@@ -14,12 +14,19 @@ if TYPE_CHECKING:
 def own_seat(host: str) -> dict[str, Any]:
     """What the others need to know: this rank's host, the cores it may run on, and how many of them at a time."""
     allowed = os.sched_getaffinity(0)
-    return {"host": host, "cpus": hex(sum(1 << cpu for cpu in allowed)), "quota": limits.cpu_quota()}
+    return {
+        "host": host,
+        "cpus": hex(sum(1 << cpu for cpu in allowed)),
+        "quota": limits.cpu_quota(),
+    }
 
 
 def per_core(seats: Sequence[dict[str, Any]]) -> float:
     """Ranks per core on the host where it is worst; below 1 where there are cores to spare. Pure."""
-    return max(_on_host([seat for seat in seats if seat["host"] == host]) for host in {seat["host"] for seat in seats})
+    return max(
+        _on_host([seat for seat in seats if seat["host"] == host])
+        for host in {seat["host"] for seat in seats}
+    )
 
 
 def _on_host(seats: Sequence[dict[str, Any]]) -> float:

@@ -27,7 +27,11 @@ REHEARSED_DELAY_S = 5.2
 
 def finding_id(number: int | None) -> str:
     """Of an errno."""
-    for name, numbers in (("folder-unwritable", UNWRITABLE), ("disk-full", FULL), ("folder-unmounted", GONE)):
+    for name, numbers in (
+        ("folder-unwritable", UNWRITABLE),
+        ("disk-full", FULL),
+        ("folder-unmounted", GONE),
+    ):
         if number in numbers:
             return name
     return "folder-error"

@@ -48,7 +48,9 @@ LOG_LINES = 20
 NO_SUCH_HOST = "no-such-host.invalid"  # RFC 6761: never resolves
 
 
-def launch(options: choices.Options, arguments: Sequence[str], choose_port: Callable[[], int] | None = None) -> int:
+def launch(
+    options: choices.Options, arguments: Sequence[str], choose_port: Callable[[], int] | None = None
+) -> int:
     """Run all ranks here; 0 when the report says success and every rank ended well, else 1."""
     ranks = options.ranks or default_ranks(options.backend)
     choices.check_faults(options, ranks)
@@ -93,7 +95,9 @@ def free_port() -> int:
 class Run:
     """The ranks as processes, from the first start to the last end."""
 
-    def __init__(self, options: choices.Options, arguments: Sequence[str], ranks: int, port: int) -> None:
+    def __init__(
+        self, options: choices.Options, arguments: Sequence[str], ranks: int, port: int
+    ) -> None:
         self._out = options.out
         self._ends_at = time.monotonic() + options.timeout_s
         self._received: int | None = None
@@ -102,12 +106,17 @@ class Run:
         self.children: dict[int, subprocess.Popen[bytes]] = {}
         # What became of ranks before anybody here ended them.
         self.fates: dict[int, str] = {}
-        previous = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        previous = {
+            number: signal.signal(number, self._receive)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
         self._previous = previous
         for rank in range(ranks):
             if not options.fault("absent", rank):
                 master = NO_SUCH_HOST if options.fault("unresolvable-master") else LOOPBACK
-                self.children[rank] = self._start(arguments, _environment(rank, ranks, (master, port), self._ends_at), rank)
+                self.children[rank] = self._start(
+                    arguments, _environment(rank, ranks, (master, port), self._ends_at), rank
+                )
 
     @property
     def codes(self) -> dict[int, int | None]:
@@ -123,8 +132,15 @@ class Run:
             for number, handler in self._previous.items():
                 signal.signal(number, handler)
 
-    def _start(self, arguments: Sequence[str], environment: dict[str, str], rank: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, *_interpreter_flags(), str(Path(__file__).resolve().parent.parent), *arguments]
+    def _start(
+        self, arguments: Sequence[str], environment: dict[str, str], rank: int
+    ) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable,
+            *_interpreter_flags(),
+            str(Path(__file__).resolve().parent.parent),
+            *arguments,
+        ]
         with log_path(self._out, rank).open("wb") as log:
             return subprocess.Popen(
                 command,
@@ -140,7 +156,9 @@ class Run:
         while self._living():
             time.sleep(POLL_S)
             now = time.monotonic()
-            bad = {rank: in_words(code) for rank, code in self.codes.items() if code not in (None, 0)}
+            bad = {
+                rank: in_words(code) for rank, code in self.codes.items() if code not in (None, 0)
+            }
             if bad and bad_since is None:
                 bad_since = now
                 self.fates.update(bad)
@@ -166,7 +184,9 @@ class Run:
             end = time.monotonic() + GRACE_S
             while self._living() and time.monotonic() < end:
                 time.sleep(POLL_S)
-                end = min(end, time.monotonic() + SHORT_GRACE_S) if self.codes[0] is not None else end
+                end = (
+                    min(end, time.monotonic() + SHORT_GRACE_S) if self.codes[0] is not None else end
+                )
         self._kill()
 
     def _kill(self) -> None:
@@ -178,7 +198,11 @@ class Run:
     def _grace_s(self) -> float:
         """Rank 0 needs longer than the others: it reports for all."""
         first = self.children.get(0)
-        return GRACE_S if first is not None and first.poll() is None and not _is_stopped(first) else SHORT_GRACE_S
+        return (
+            GRACE_S
+            if first is not None and first.poll() is None and not _is_stopped(first)
+            else SHORT_GRACE_S
+        )
 
     def _living(self) -> dict[int, subprocess.Popen[bytes]]:
         return {rank: child for rank, child in self.children.items() if child.poll() is None}
@@ -193,7 +217,11 @@ def _is_stopped(child: subprocess.Popen[bytes]) -> bool:
 
 def _interpreter_flags() -> list[str]:
     """The ranks must see the same modules as we do."""
-    given = (("-s", sys.flags.no_user_site), ("-E", sys.flags.ignore_environment), ("-I", sys.flags.isolated))
+    given = (
+        ("-s", sys.flags.no_user_site),
+        ("-E", sys.flags.ignore_environment),
+        ("-I", sys.flags.isolated),
+    )
     return [flag for flag, is_set in given if is_set]
 
 
@@ -257,7 +285,9 @@ def _conclude(options: choices.Options, run: Run, reason: str) -> int:
     if pending is None and not ended_badly:
         return 0 if model.succeeded(found.verdict) else 1
     # A rank also ends with 1 where the report is complete and says that all is not well: fail or unknown.
-    is_said = found.verdict == model.FAIL or (pending is None and not model.succeeded(found.verdict))
+    is_said = found.verdict == model.FAIL or (
+        pending is None and not model.succeeded(found.verdict)
+    )
     for rank, words in ended_badly.items():
         if rank in run.fates or not is_said:
             print(f"rank {rank} {words}; see {log_path(options.out, rank)}", file=sys.stderr)
@@ -266,19 +296,36 @@ def _conclude(options: choices.Options, run: Run, reason: str) -> int:
     return 1
 
 
-def _report_failure(options: choices.Options, run: Run, found: model.Report, name: str, reason: str) -> None:
+def _report_failure(
+    options: choices.Options, run: Run, found: model.Report, name: str, reason: str
+) -> None:
     """In place of rank 0, which could not. A rank that left its word ended because of another one."""
-    fates = {rank: words for rank, words in run.fates.items() if not postmortem.stuck_path(options.out, rank).exists()}
+    fates = {
+        rank: words
+        for rank, words in run.fates.items()
+        if not postmortem.stuck_path(options.out, rank).exists()
+    }
     # A rank that finds the others gone ends by itself, with 1.
     fates = {rank: words for rank, words in fates.items() if words != in_words(1)} or fates
     if fates:
         findings = united([_cause(name, rank, words) for rank, words in fates.items()])
-    elif name == "teardown" and (left := [rank for rank in run.children if postmortem.stuck_path(options.out, rank).exists()]):
+    elif name == "teardown" and (
+        left := [rank for rank in run.children if postmortem.stuck_path(options.out, rank).exists()]
+    ):
         findings = (Finding("rank-stuck", "it did not get away after the last phase", tuple(left)),)
     else:
-        findings = (Finding("interrupted" if reason.startswith("ended by") else "rank-died", reason or "the ranks ended without a report"),)
-    data: dict[str, Any] = {"logs": {str(rank): _tail(log_path(options.out, rank)) for rank in run.children}}
-    failing = progress.with_failure(found, name, Outcome(findings=findings, data=data), time.time() - run.started)
+        findings = (
+            Finding(
+                "interrupted" if reason.startswith("ended by") else "rank-died",
+                reason or "the ranks ended without a report",
+            ),
+        )
+    data: dict[str, Any] = {
+        "logs": {str(rank): _tail(log_path(options.out, rank)) for rank in run.children}
+    }
+    failing = progress.with_failure(
+        found, name, Outcome(findings=findings, data=data), time.time() - run.started
+    )
     model.write(failing, options.out / REPORT_NAME, options.junit)
     said = next(phase for phase in failing.phases if phase.name == name)
     print("\n".join(table.phase_lines(asdict(said), table.terminal_width())), flush=True)
@@ -288,7 +335,9 @@ def _cause(name: str, rank: int, words: str) -> Finding:
     """What became of a rank. One that crashed in facts did so while it imported torch, which is tried again apart."""
     if name == "facts" and words in CRASHES and (error := facts.collect_apart()["error"]):
         return replace(expectation.broken(error), ranks=(rank,))
-    return Finding("rank-stopped" if words == "is stopped" else "rank-died", f"its process {words}", (rank,))
+    return Finding(
+        "rank-stopped" if words == "is stopped" else "rank-died", f"its process {words}", (rank,)
+    )
 
 
 def _read(path: Path) -> model.Report | None:
@@ -320,7 +369,10 @@ def in_words(code: int | None) -> str:
     return f"ended with status {code}"
 
 
-CRASHES = tuple(in_words(-number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE))
+CRASHES = tuple(
+    in_words(-number)
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+)
 
 
 def _tail(path: Path) -> list[str]:

@@ -13,7 +13,16 @@ from .bandwidth import baseline, reference
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PHASES = ("facts", "rendezvous", "barrier", "collectives", "compute", "ddp", "filesystem", "checkpoint")
+PHASES = (
+    "facts",
+    "rendezvous",
+    "barrier",
+    "collectives",
+    "compute",
+    "ddp",
+    "filesystem",
+    "checkpoint",
+)
 # Without these nothing can be asked of the others.
 ALWAYS = ("facts", "rendezvous")
 PROFILES = ("quick", "default", "full")
@@ -116,32 +125,130 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="DIR", help="folder for report.json and the logs")
-    add("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML too, for CI services")
-    add("--checkpoint-dir", type=Path, metavar="DIR", help="folder to test checkpoints in, shared by all ranks (OUT)")
-    add("--ranks", type=_positive, metavar="N", help="ranks to start here (default: one per GPU, or 2 without GPUs)")
+    add(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for report.json and the logs"
+    )
+    add(
+        "--junit",
+        type=Path,
+        metavar="FILE",
+        help="write the report as JUnit XML too, for CI services",
+    )
+    add(
+        "--checkpoint-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder to test checkpoints in, shared by all ranks (OUT)",
+    )
+    add(
+        "--ranks",
+        type=_positive,
+        metavar="N",
+        help="ranks to start here (default: one per GPU, or 2 without GPUs)",
+    )
     add("--profile", choices=PROFILES, default="default", help="how much is measured (%(default)s)")
-    add("--quick", dest="profile", action="store_const", const="quick", help="the same as --profile quick")
-    add("--full", dest="profile", action="store_const", const="full", help="the same as --profile full")
-    add("--only", action="append", default=[], choices=PHASES, metavar="PHASE", help="only this phase (repeatable)")
-    add("--skip", action="append", default=[], choices=PHASES, metavar="PHASE", help="not this phase (repeatable)")
-    add("--backend", choices=BACKENDS, default="auto", help="auto is nccl where torch sees a GPU, else gloo")
-    add("--device", choices=DEVICES, default="auto", help="where the tensors are: auto is cuda over nccl, cpu over gloo")
-    add("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="seconds for everything (%(default)g)")
-    add("--deadline", action="append", default=[], metavar="[PHASE=]S", help="seconds for a phase, or for every phase")
-    add("--seed", type=int, default=1, metavar="N", help="seed of every value that is sent (%(default)s)")
+    add(
+        "--quick",
+        dest="profile",
+        action="store_const",
+        const="quick",
+        help="the same as --profile quick",
+    )
+    add(
+        "--full",
+        dest="profile",
+        action="store_const",
+        const="full",
+        help="the same as --profile full",
+    )
+    add(
+        "--only",
+        action="append",
+        default=[],
+        choices=PHASES,
+        metavar="PHASE",
+        help="only this phase (repeatable)",
+    )
+    add(
+        "--skip",
+        action="append",
+        default=[],
+        choices=PHASES,
+        metavar="PHASE",
+        help="not this phase (repeatable)",
+    )
+    add(
+        "--backend",
+        choices=BACKENDS,
+        default="auto",
+        help="auto is nccl where torch sees a GPU, else gloo",
+    )
+    add(
+        "--device",
+        choices=DEVICES,
+        default="auto",
+        help="where the tensors are: auto is cuda over nccl, cpu over gloo",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=TIMEOUT_S,
+        metavar="S",
+        help="seconds for everything (%(default)g)",
+    )
+    add(
+        "--deadline",
+        action="append",
+        default=[],
+        metavar="[PHASE=]S",
+        help="seconds for a phase, or for every phase",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="seed of every value that is sent (%(default)s)",
+    )
     _add_expectations(parser)
-    add("--inject", action="append", default=[], metavar="FAULT", help=f"rehearse a fault: {fault_forms()}")
+    add(
+        "--inject",
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help=f"rehearse a fault: {fault_forms()}",
+    )
 
 
 def _add_expectations(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--expect-torch", metavar="VERSION", help="fail unless torch is this release, e.g. 2.3.1 or 2.3.1+cu121")
-    add("--expect-cuda", metavar="VERSION", help="fail unless torch is built for this CUDA, e.g. 12.1, or none")
+    add(
+        "--expect-torch",
+        metavar="VERSION",
+        help="fail unless torch is this release, e.g. 2.3.1 or 2.3.1+cu121",
+    )
+    add(
+        "--expect-cuda",
+        metavar="VERSION",
+        help="fail unless torch is built for this CUDA, e.g. 12.1, or none",
+    )
     add("--expect-nccl", metavar="VERSION", help="fail unless this NCCL is loaded, e.g. 2.20.5")
-    add("--expect", type=Path, metavar="FILE", help="curves of expected bandwidth (default: published ones, where there are any)")
-    add("--baseline", metavar="save=FILE|compare=FILE", help="keep this run's bandwidths, or compare them with those of an earlier run")
-    add("--require-gpu", action="store_true", help="fail where there is no GPU, instead of rehearsing on CPU")
+    add(
+        "--expect",
+        type=Path,
+        metavar="FILE",
+        help="curves of expected bandwidth (default: published ones, where there are any)",
+    )
+    add(
+        "--baseline",
+        metavar="save=FILE|compare=FILE",
+        help="keep this run's bandwidths, or compare them with those of an earlier run",
+    )
+    add(
+        "--require-gpu",
+        action="store_true",
+        help="fail where there is no GPU, instead of rehearsing on CPU",
+    )
 
 
 def from_namespace(chosen: argparse.Namespace) -> Options:
@@ -164,9 +271,13 @@ def from_namespace(chosen: argparse.Namespace) -> Options:
         skipped=skipped(chosen.only, chosen.skip),
         junit=chosen.junit and chosen.junit.absolute(),
         expect=None if chosen.expect is None else curves(chosen.expect),
-        baseline=None if chosen.baseline is None else parse_baseline(chosen.baseline, chosen.out.absolute()),
+        baseline=None
+        if chosen.baseline is None
+        else parse_baseline(chosen.baseline, chosen.out.absolute()),
     )
-    refuse_what_proves_nothing(options.skipped, options.faults, baseline_wanted=options.baseline is not None)
+    refuse_what_proves_nothing(
+        options.skipped, options.faults, baseline_wanted=options.baseline is not None
+    )
     if not 0 < options.timeout_s < math.inf:
         raise UsageError(f"--timeout {options.timeout_s:g}: seconds above 0 are needed")
     return options
@@ -181,16 +292,22 @@ def skipped(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
     return tuple(phase for phase in PHASES if phase not in wanted or phase in skip)
 
 
-def refuse_what_proves_nothing(skipped: Sequence[str], faults: Sequence[Fault], *, baseline_wanted: bool) -> None:
+def refuse_what_proves_nothing(
+    skipped: Sequence[str], faults: Sequence[Fault], *, baseline_wanted: bool
+) -> None:
     """A rehearsal that would pass because its phase does not run proves nothing; bandwidths that nobody measures are none."""
     if baseline_wanted and "collectives" in skipped:
-        raise UsageError("--baseline: bandwidths are measured in the phase collectives, which is skipped")
+        raise UsageError(
+            "--baseline: bandwidths are measured in the phase collectives, which is skipped"
+        )
     for fault in faults:
         if fault.phase in skipped:
             raise UsageError(f"--inject {fault.kind}: the phase {fault.phase} is skipped")
         shown_in = SHOWN_IN.get(fault.kind, ())
         if shown_in and set(shown_in) <= set(skipped):
-            raise UsageError(f"--inject {fault.kind}: it would show in {' or '.join(shown_in)}, which is skipped")
+            raise UsageError(
+                f"--inject {fault.kind}: it would show in {' or '.join(shown_in)}, which is skipped"
+            )
 
 
 def curves(path: Path) -> Path:
@@ -248,7 +365,9 @@ def for_world(options: Options, world_size: int) -> Options:
     """Facts alone need nobody else where there is one rank; those of several are worth little uncompared, so these meet."""
     if options.planned != ("facts",) or world_size == 1:
         return options
-    return replace(options, skipped=tuple(phase for phase in options.skipped if phase not in ALWAYS))
+    return replace(
+        options, skipped=tuple(phase for phase in options.skipped if phase not in ALWAYS)
+    )
 
 
 def check_faults(options: Options, world_size: int) -> None:
@@ -258,7 +377,9 @@ def check_faults(options: Options, world_size: int) -> None:
 def refuse_faults_of_nobody(faults: Sequence[Fault], world_size: int) -> None:
     for fault in faults:
         if fault.rank is not None and fault.rank >= world_size:
-            raise UsageError(f"--inject {fault.kind}: there is no rank {fault.rank} among {world_size}")
+            raise UsageError(
+                f"--inject {fault.kind}: there is no rank {fault.rank} among {world_size}"
+            )
 
 
 def fault_forms() -> str:

@@ -34,7 +34,13 @@ class Finding:
         return CATALOG[self.id].verdict
 
     def reported(self) -> model.Finding:
-        return model.Finding(self.id, self.verdict, list(self.ranks), self.message, self.advice or CATALOG[self.id].advice)
+        return model.Finding(
+            self.id,
+            self.verdict,
+            list(self.ranks),
+            self.message,
+            self.advice or CATALOG[self.id].advice,
+        )
 
     def __str__(self) -> str:
         return f"{name_ranks(self.ranks)}: {self.message}" if self.ranks else self.message
@@ -57,12 +63,19 @@ class Outcome:
 
 
 def from_json(said: Mapping[str, Any]) -> Outcome:
-    findings = tuple(Finding(f["id"], f["message"], tuple(f["ranks"]), f["advice"]) for f in said["findings"])
+    findings = tuple(
+        Finding(f["id"], f["message"], tuple(f["ranks"]), f["advice"]) for f in said["findings"]
+    )
     return Outcome(said["message"], findings, said["data"], said["broken"])
 
 
 def found(
-    id: str, message: str, ranks: Sequence[int] = (), advice: str = "", data: dict[str, Any] | None = None, broken: bool = False
+    id: str,
+    message: str,
+    ranks: Sequence[int] = (),
+    advice: str = "",
+    data: dict[str, Any] | None = None,
+    broken: bool = False,
 ) -> Outcome:
     """An outcome with one finding."""
     return Outcome("", (Finding(id, message, tuple(ranks), advice),), data or {}, broken)
@@ -76,8 +89,16 @@ def error_in_words(error: BaseException) -> str:
 
 def fold(outcomes: Sequence[Outcome]) -> Outcome:
     """Every rank's findings, those that say the same as one; rank 0's message and data."""
-    findings = united([with_rank(finding, rank) for rank, outcome in enumerate(outcomes) for finding in outcome.findings])
-    return Outcome(outcomes[0].message, findings, outcomes[0].data, any(outcome.broken for outcome in outcomes))
+    findings = united(
+        [
+            with_rank(finding, rank)
+            for rank, outcome in enumerate(outcomes)
+            for finding in outcome.findings
+        ]
+    )
+    return Outcome(
+        outcomes[0].message, findings, outcomes[0].data, any(outcome.broken for outcome in outcomes)
+    )
 
 
 def with_rank(finding: Finding, rank: int) -> Finding:
@@ -97,7 +118,11 @@ def united(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 def in_words(outcome: Outcome) -> str:
     """The phase in one line: what was measured where all is well, else what is wrong."""
     bad = [finding for finding in outcome.findings if finding.verdict != model.WARN]
-    return " ".join(("; ".join(map(str, bad)) or outcome.message or "; ".join(map(str, outcome.findings))).split())
+    return " ".join(
+        (
+            "; ".join(map(str, bad)) or outcome.message or "; ".join(map(str, outcome.findings))
+        ).split()
+    )
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -23,7 +23,9 @@ VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
 CONNECT_S = 3.0
 
 
-def chosen_interface(backend: str, environment: Mapping[str, str], there_are: Sequence[str]) -> str | None:
+def chosen_interface(
+    backend: str, environment: Mapping[str, str], there_are: Sequence[str]
+) -> str | None:
     """The first interface that the backend's variable names; None where it leaves the choice. Raises LookupError when none fits.
 
     Gloo takes whole names; NCCL prefixes, whole names after `=`, and exclusions after `^` (NCCL's environment variables).
@@ -33,9 +35,16 @@ def chosen_interface(backend: str, environment: Mapping[str, str], there_are: Se
         return None
     names = wish.lstrip("=").split(",")
     is_whole = backend == "gloo" or wish.startswith("=")
-    fits = [have for name in names for have in there_are if (have == name if is_whole else have.startswith(name))]
+    fits = [
+        have
+        for name in names
+        for have in there_are
+        if (have == name if is_whole else have.startswith(name))
+    ]
     if not fits:
-        raise LookupError(f"{VARIABLES[backend]}={wish}, but the interfaces here are {', '.join(there_are)}")
+        raise LookupError(
+            f"{VARIABLES[backend]}={wish}, but the interfaces here are {', '.join(there_are)}"
+        )
     return fits[0]
 
 
@@ -77,7 +86,9 @@ def probe(session: Session) -> Outcome:
 
 
 def _listen(address: str) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    listening = socket.socket(
+        socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM
+    )
     if address:
         listening.bind((address, 0))
         listening.listen(8)
@@ -89,7 +100,11 @@ def _refused(trouble: str, address: str, session: Session) -> Outcome | None:
         return found("interface-absent", trouble, broken=True)
     # NCCL never takes a loopback address for its own; that the route to the master is one only says that the master is here.
     if session.backend == "gloo" and sockets.is_loopback(address):
-        return found("interface-loopback", f"{session.place.host} resolves to {address} on itself", broken=True)
+        return found(
+            "interface-loopback",
+            f"{session.place.host} resolves to {address} on itself",
+            broken=True,
+        )
     return None
 
 
@@ -100,11 +115,17 @@ def _connect(session: Session, there: Sequence[Sequence[Any]]) -> Outcome:
     host, address, port = there[rank]
     own = there[session.place.rank][1]
     try:
-        with closing(socket.create_connection((address, port), timeout=CONNECT_S, source_address=(own, 0))):
+        with closing(
+            socket.create_connection((address, port), timeout=CONNECT_S, source_address=(own, 0))
+        ):
             return Outcome(data={"address": own})
     except OSError as error:
         reason = "no answer" if isinstance(error, socket.timeout) else error.strerror or str(error)
-        return found("peer-unreachable", f"from {own} it cannot reach rank {rank} on {host} at {address}: {reason}", broken=True)
+        return found(
+            "peer-unreachable",
+            f"from {own} it cannot reach rank {rank} on {host} at {address}: {reason}",
+            broken=True,
+        )
 
 
 def next_elsewhere(rank: int, hosts: Sequence[str]) -> int | None:

@@ -56,7 +56,11 @@ class Position:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        return (PHASES.index(self.phase) if self.phase in PHASES else len(PHASES), self.meetings, self.collectives)
+        return (
+            PHASES.index(self.phase) if self.phase in PHASES else len(PHASES),
+            self.meetings,
+            self.collectives,
+        )
 
     def skipped(self, other: Position) -> bool:
         """Whether this rank left out a collective: it came to a later meeting with fewer of them behind it."""
@@ -88,7 +92,11 @@ def judge(known: Known, world_size: int, reason: str, cause: str) -> tuple[Findi
     cause: the finding's id when nobody in particular is to blame.
     """
     silent = [rank for rank in range(world_size) if rank not in known.words]
-    own = [with_rank(finding, rank) for rank, word in sorted(known.words.items()) for finding in from_json(word["outcome"]).findings]
+    own = [
+        with_rank(finding, rank)
+        for rank, word in sorted(known.words.items())
+        for finding in from_json(word["outcome"]).findings
+    ]
     if own:
         return explained(own, silent, known)
     if silent:
@@ -96,13 +104,25 @@ def judge(known: Known, world_size: int, reason: str, cause: str) -> tuple[Findi
     if cause == "interrupted":
         return (Finding(cause, f"{reason}: {_where(known.standing)}", tuple(known.standing)),)
     if known.cut_off:
-        return (Finding("link-lost", f"no longer reaches the store: {_where(known.standing)}", tuple(known.cut_off)),)
-    differing = collective_log.compare({rank: word["calls"] for rank, word in known.words.items()}) if _compares(known) else None
+        return (
+            Finding(
+                "link-lost",
+                f"no longer reaches the store: {_where(known.standing)}",
+                tuple(known.cut_off),
+            ),
+        )
+    differing = (
+        collective_log.compare({rank: word["calls"] for rank, word in known.words.items()})
+        if _compares(known)
+        else None
+    )
     if differing is not None:
         return (differing,)
     behind = _behind(known.standing)
     if behind:
-        return united([Finding("rank-stuck", f"{reason}: {known.standing[rank]}", (rank,)) for rank in behind])
+        return united(
+            [Finding("rank-stuck", f"{reason}: {known.standing[rank]}", (rank,)) for rank in behind]
+        )
     return (Finding(cause, f"{reason}: {_where(known.standing)}", tuple(known.standing)),)
 
 
@@ -119,8 +139,16 @@ def explained(own: Sequence[Finding], silent: Sequence[int], known: Known) -> tu
     lost = gone or [rank for rank in silent if known.fates.get(rank) != processes.ALIVE]
     if lost:
         return united(absent(lost, known))
-    differing = collective_log.compare({rank: word["calls"] for rank, word in known.words.items()}) if known.words else None
-    return (differing,) if differing is not None and differing.id == "collective-mismatch" else united(own)
+    differing = (
+        collective_log.compare({rank: word["calls"] for rank, word in known.words.items()})
+        if known.words
+        else None
+    )
+    return (
+        (differing,)
+        if differing is not None and differing.id == "collective-mismatch"
+        else united(own)
+    )
 
 
 def absent(ranks: Sequence[int], known: Known) -> list[Finding]:
@@ -162,10 +190,16 @@ def _where(standing: Mapping[int, Position]) -> str:
 
 def failing_phase(known: Known, own: str) -> str:
     """The phase of the rank that is furthest behind; of those that left with an error of their own, if there are any."""
-    told = [word["position"]["phase"] for word in known.words.values() if word["outcome"]["findings"]]
+    told = [
+        word["position"]["phase"] for word in known.words.values() if word["outcome"]["findings"]
+    ]
     everywhere = [word["position"]["phase"] for word in known.words.values()]
     everywhere += [seen["phase"] for rank, seen in known.seen.items() if rank not in known.words]
-    return min((phase for phase in told or everywhere or [own] if phase in PHASES), key=PHASES.index, default=own)
+    return min(
+        (phase for phase in told or everywhere or [own] if phase in PHASES),
+        key=PHASES.index,
+        default=own,
+    )
 
 
 def stack_of_main_thread() -> list[str]:
@@ -178,7 +212,13 @@ def stuck_path(out: Path, rank: int) -> Path:
 
 
 def describe(
-    run: str, rank: int, host: str, reason: str, position: Position, latest: list[list[Any]], outcome: dict[str, Any]
+    run: str,
+    rank: int,
+    host: str,
+    reason: str,
+    position: Position,
+    latest: list[list[Any]],
+    outcome: dict[str, Any],
 ) -> dict[str, Any]:
     """The word this rank leaves. outcome: what it had to say of the phase, if it was done with it."""
     return {
@@ -198,7 +238,9 @@ def describe(
 def leave_word(word: dict[str, Any], out: Path, mailbox: Mailbox | None) -> bool:
     """As a file first, which needs nobody else. Whether the store took it: one whose host is stopped would be waited for, for ever."""
     fs.atomic_write(stuck_path(out, word["rank"]), (json.dumps(word, indent=2) + "\n").encode())
-    return mailbox is not None and _within(ANSWER_S, lambda: mailbox.post(f"stuck/{word['rank']}", word))
+    return mailbox is not None and _within(
+        ANSWER_S, lambda: mailbox.post(f"stuck/{word['rank']}", word)
+    )
 
 
 def _within(seconds: float, ask: Callable[[], Any]) -> bool:
@@ -214,10 +256,17 @@ def _within(seconds: float, ask: Callable[[], Any]) -> bool:
     return answered.wait(seconds)
 
 
-def last_seen(mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any], run: str) -> dict[int, Any]:
+def last_seen(
+    mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any], run: str
+) -> dict[int, Any]:
     """Phase, host and process of the ranks that were ever heard of: in the store; when all met, if the store does not answer any
     more; or, before they reached it, beside the report."""
-    seen = {rank: _peek(mailbox, f"at/{rank}") or met.get(rank) or _of_run(_read(at_path(out, rank)), run) for rank in range(world_size)}
+    seen = {
+        rank: _peek(mailbox, f"at/{rank}")
+        or met.get(rank)
+        or _of_run(_read(at_path(out, rank)), run)
+        for rank in range(world_size)
+    }
     return {rank: where for rank, where in seen.items() if where is not None}
 
 
@@ -233,7 +282,9 @@ def fates(seen: Mapping[int, Any], ranks: Sequence[int]) -> dict[int, str]:
     return {rank: processes.state(seen[rank]["process"]) for rank in ranks if rank in seen}
 
 
-def gather(mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any], run: str) -> Known:
+def gather(
+    mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any], run: str
+) -> Known:
     """What the ranks left, in the store or beside the report, and what became of those that left nothing."""
     known = Known(seen=last_seen(mailbox, out, world_size, met, run))
     ranks = range(world_size)
@@ -244,14 +295,18 @@ def gather(mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int
             if time.monotonic() >= end:
                 break
             told = None if rank in posted else _peek(mailbox, f"stuck/{rank}")
-            left = told or (None if rank in known.words else _of_run(_read(stuck_path(out, rank)), run))
+            left = told or (
+                None if rank in known.words else _of_run(_read(stuck_path(out, rank)), run)
+            )
             if told is not None:
                 posted.add(rank)
             if left is not None:
                 known.words[rank] = left
         known.fates = fates(known.seen, [rank for rank in ranks if rank not in known.words])
         told_all = posted if mailbox is not None else known.words
-        waited_for = [rank for rank in ranks if rank not in told_all and known.fates.get(rank) not in FATES]
+        waited_for = [
+            rank for rank in ranks if rank not in told_all and known.fates.get(rank) not in FATES
+        ]
         if not waited_for or time.monotonic() >= end:
             break
         time.sleep(POLL_S)
@@ -263,7 +318,11 @@ def _cut_off(known: Known, posted: set[int]) -> list[int]:
     """Ranks of other hosts that were in the store before and now could only leave their word on a shared disk."""
     hosts = {rank: word["host"] for rank, word in known.words.items()}
     reached = {hosts[rank] for rank in posted}
-    return [rank for rank, host in sorted(hosts.items()) if rank not in posted and rank in known.seen and host not in reached]
+    return [
+        rank
+        for rank, host in sorted(hosts.items())
+        if rank not in posted and rank in known.seen and host not in reached
+    ]
 
 
 def is_reported(mailbox: Mailbox | None) -> bool:

@@ -16,13 +16,19 @@ NOT_FINISHED = "not finished"
 
 def finished(name: str, outcome: Outcome, duration_s: float) -> model.Phase:
     findings = [finding.reported() for finding in outcome.findings]
-    return model.Phase(name, outcome.verdict, round(duration_s, 3), in_words(outcome), outcome.data, findings)
+    return model.Phase(
+        name, outcome.verdict, round(duration_s, 3), in_words(outcome), outcome.data, findings
+    )
 
 
 def with_pending(done: Sequence[model.Phase], planned: Sequence[str]) -> list[model.Phase]:
     """Unfinished phases are unknown, so that a report whose writer was killed is never taken for a success."""
     named = {phase.name for phase in done}
-    pending = [model.Phase(name, model.UNKNOWN, 0.0, NOT_FINISHED, {}, []) for name in planned if name not in named]
+    pending = [
+        model.Phase(name, model.UNKNOWN, 0.0, NOT_FINISHED, {}, [])
+        for name in planned
+        if name not in named
+    ]
     return [*done, *pending]
 
 
@@ -30,7 +36,9 @@ def first_pending(unfinished: model.Report) -> str | None:
     return next((phase.name for phase in unfinished.phases if phase.message == NOT_FINISHED), None)
 
 
-def with_failure(unfinished: model.Report, name: str, outcome: Outcome, duration_s: float) -> model.Report:
+def with_failure(
+    unfinished: model.Report, name: str, outcome: Outcome, duration_s: float
+) -> model.Report:
     """The report with one phase failed, at its place among the others or, if it is none of them, at their end."""
     failure = finished(name, outcome, duration_s)
     names = [phase.name for phase in unfinished.phases]

@@ -63,12 +63,16 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Place | No
         return None
     missing = [name for name in NEEDED if name not in given]
     if missing:
-        raise UsageError(f"RANK is set, but {', '.join(missing)} is not: set all of {', '.join(NEEDED)}, or none")
+        raise UsageError(
+            f"RANK is set, but {', '.join(missing)} is not: set all of {', '.join(NEEDED)}, or none"
+        )
     return Place(
         rank=_number(given, "RANK"),
         world_size=_number(given, "WORLD_SIZE"),
         local_rank=_number(given, "LOCAL_RANK"),
-        local_world_size=_number(given, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in given else None,
+        local_world_size=_number(given, "LOCAL_WORLD_SIZE")
+        if "LOCAL_WORLD_SIZE" in given
+        else None,
         master_addr=given["MASTER_ADDR"],
         master_port=_number(given, "MASTER_PORT"),
         host=socket.gethostname(),

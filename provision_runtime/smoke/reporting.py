@@ -45,7 +45,9 @@ class Reporter:
 
     def write(self) -> None:
         if self._reports:
-            model.write(self.current, self._session.options.out / REPORT_NAME, self._session.options.junit)
+            model.write(
+                self.current, self._session.options.out / REPORT_NAME, self._session.options.junit
+            )
 
     def fail(self, name: str, outcome: Outcome, duration_s: float) -> None:
         """The run ends in this phase, whoever reports it."""
@@ -82,7 +84,11 @@ class Reporter:
     @property
     def _reports(self) -> bool:
         """Rank 0 reports; its deputy does where rank 0 is known to be gone."""
-        absent = any(0 in finding.ranks and finding.id in postmortem.ABSENCES for phase in self._finished for finding in phase.findings)
+        absent = any(
+            0 in finding.ranks and finding.id in postmortem.ABSENCES
+            for phase in self._finished
+            for finding in phase.findings
+        )
         return self._session.place.rank == (DEPUTY if absent else 0)
 
     def _say(self, phase: model.Phase, before: str = "") -> None:

@@ -118,7 +118,10 @@ class Worker:
 
     def _take(self, phase: phases.Phase) -> Outcome:
         self._phase_started = time.monotonic()
-        self._watchdog.expect(phase.name, self._session.options.deadline_s(phase.name, self._default_deadline_s(phase)))
+        self._watchdog.expect(
+            phase.name,
+            self._session.options.deadline_s(phase.name, self._default_deadline_s(phase)),
+        )
         outcome = self._outcome(phase)
         if outcome.broken:
             self._leave_phase(phase.name, outcome)
@@ -164,7 +167,11 @@ class Worker:
         """Tell the others at once: they may wait for this rank somewhere."""
         self._parting = outcome
         for finding in outcome.findings:
-            print(f"rank {self._session.place.rank}: {name}: {finding.message} ({finding.id})", file=sys.stderr, flush=True)
+            print(
+                f"rank {self._session.place.rank}: {name}: {finding.message} ({finding.id})",
+                file=sys.stderr,
+                flush=True,
+            )
         try:
             self._session.abandon()
         except StoreLost:
@@ -190,17 +197,29 @@ class Worker:
             return (alone if alone.broken else taken.phase.merge([alone])), taken.duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {taken.phase.name}", AGREE_S)
-        said = {"outcome": taken.outcome.as_json(), "duration_s": taken.duration_s, "calls": self._session.calls.summary}
+        said = {
+            "outcome": taken.outcome.as_json(),
+            "duration_s": taken.duration_s,
+            "calls": self._session.calls.summary,
+        }
         try:
             answers = self._session.agree(taken.phase.name, said, _is_bad_news)
             outcomes = [from_json(answer["outcome"]) for answer in answers]
-            differing = self._differing_calls(taken.phase.name, outcomes, [answer["calls"] for answer in answers])
+            differing = self._differing_calls(
+                taken.phase.name, outcomes, [answer["calls"] for answer in answers]
+            )
         except RanksMissing as missing:
             return self._without(missing), taken.duration_s
         except StoreLost as lost:
             # The ranks that wait for rank 0's process find the store gone with it.
-            return Outcome(findings=(Finding("store-lost", str(lost)), *taken.outcome.findings), broken=True), taken.duration_s
-        merged = fold(outcomes) if any(outcome.broken for outcome in outcomes) else taken.phase.merge(outcomes)
+            return Outcome(
+                findings=(Finding("store-lost", str(lost)), *taken.outcome.findings), broken=True
+            ), taken.duration_s
+        merged = (
+            fold(outcomes)
+            if any(outcome.broken for outcome in outcomes)
+            else taken.phase.merge(outcomes)
+        )
         if differing is not None:
             merged = replace(merged, findings=(*_causes(merged.findings), differing), broken=True)
         return _never_silently_broken(merged), max(answer["duration_s"] for answer in answers)
@@ -212,27 +231,54 @@ class Worker:
         if outcome.broken:
             self._leave_word("it left the run")
         if outcome.broken and rank == 0:
-            words = postmortem.gather(None, session.options.out, session.place.world_size, {}, session.place.run).words
-            findings += [with_rank(f, other) for other, word in words.items() for f in from_json(word["outcome"]).findings if other != rank]
+            words = postmortem.gather(
+                None, session.options.out, session.place.world_size, {}, session.place.run
+            ).words
+            findings += [
+                with_rank(f, other)
+                for other, word in words.items()
+                for f in from_json(word["outcome"]).findings
+                if other != rank
+            ]
         return replace(outcome, findings=united(findings))
 
-    def _differing_calls(self, name: str, outcomes: Sequence[Outcome], summaries: Sequence[Any]) -> Finding | None:
+    def _differing_calls(
+        self, name: str, outcomes: Sequence[Outcome], summaries: Sequence[Any]
+    ) -> Finding | None:
         """Whether all ranks called the same collectives. After a rank left with an error of its own they rightly did not."""
         has_cause = any(outcome.broken and _causes(outcome.findings) for outcome in outcomes)
         if has_cause or all(summary == summaries[0] for summary in summaries):
             return None
-        latest = self._session.agree(f"calls until {name}", self._session.calls.latest(), lambda _: False)
+        latest = self._session.agree(
+            f"calls until {name}", self._session.calls.latest(), lambda _: False
+        )
         differing = compare(dict(enumerate(latest)))
-        raised = any(finding.id in postmortem.CONSEQUENCES for outcome in outcomes for finding in outcome.findings)
+        raised = any(
+            finding.id in postmortem.CONSEQUENCES
+            for outcome in outcomes
+            for finding in outcome.findings
+        )
         # Who raised called fewer because of that.
-        return None if raised and differing is not None and differing.id == "collective-skipped" else differing
+        return (
+            None
+            if raised and differing is not None and differing.id == "collective-skipped"
+            else differing
+        )
 
     def _without(self, missing: RanksMissing) -> Outcome:
         """What can be said of a phase when some ranks did not."""
         told = {rank: from_json(said["outcome"]) for rank, said in missing.payloads.items()}
-        own = [with_rank(finding, rank) for rank, outcome in told.items() for finding in outcome.findings]
+        own = [
+            with_rank(finding, rank)
+            for rank, outcome in told.items()
+            for finding in outcome.findings
+        ]
         known = self._known_of(missing.ranks)
-        findings = postmortem.explained(own, missing.ranks, known) if own else united(postmortem.absent(missing.ranks, known))
+        findings = (
+            postmortem.explained(own, missing.ranks, known)
+            if own
+            else united(postmortem.absent(missing.ranks, known))
+        )
         return Outcome(findings=findings, data=told[0].data if 0 in told else {}, broken=True)
 
     def _absent(self, ranks: Sequence[int]) -> tuple[Finding, ...]:
@@ -241,7 +287,13 @@ class Worker:
     def _known_of(self, ranks: Sequence[int]) -> postmortem.Known:
         """What is known of ranks that do not answer; those of this host are ended."""
         session = self._session
-        where = (session.mailbox, session.options.out, session.place.world_size, session.last_met, session.place.run)
+        where = (
+            session.mailbox,
+            session.options.out,
+            session.place.world_size,
+            session.last_met,
+            session.place.run,
+        )
         known = postmortem.Known(seen=postmortem.last_seen(*where))
         known.fates = postmortem.fates(known.seen, ranks)
         self._end_silent(known, ranks)
@@ -279,7 +331,9 @@ class Worker:
         """In the watchdog's thread: whether a rank left the phase that this one is in."""
         mailbox = self._session.watchdog_mailbox
         try:
-            return mailbox is not None and mailbox.peek(f"abandoned/{self._session.phase}") is not None
+            return (
+                mailbox is not None and mailbox.peek(f"abandoned/{self._session.phase}") is not None
+            )
         except StoreLost:
             return False
 
@@ -292,7 +346,9 @@ class Worker:
                 self._end_of_teardown(reason, cause)
             else:
                 self._report_or_linger(self._leave_word(reason), reason, cause)
-            fs.remove_if_there(postmortem.at_path(self._session.options.out, self._session.place.rank))
+            fs.remove_if_there(
+                postmortem.at_path(self._session.options.out, self._session.place.rank)
+            )
             self._session.clear_leftovers()
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
@@ -312,7 +368,15 @@ class Worker:
         """Whether the store took it."""
         session, rank = self._session, self._session.place.rank
         latest = session.calls.latest()
-        word = postmortem.describe(session.place.run, rank, session.place.host, reason, session.position, latest, self._parting.as_json())
+        word = postmortem.describe(
+            session.place.run,
+            rank,
+            session.place.host,
+            reason,
+            session.position,
+            latest,
+            self._parting.as_json(),
+        )
         return postmortem.leave_word(word, session.options.out, session.watchdog_mailbox)
 
     def _report_or_linger(self, reaches_store: bool, reason: str, cause: str) -> None:
@@ -322,7 +386,13 @@ class Worker:
             time.sleep(LINGER_S)
             return
         mailbox = session.watchdog_mailbox if reaches_store else None
-        known = postmortem.gather(mailbox, session.options.out, session.place.world_size, session.last_met, session.place.run)
+        known = postmortem.gather(
+            mailbox,
+            session.options.out,
+            session.place.world_size,
+            session.last_met,
+            session.place.run,
+        )
         if rank == 0 or (0 not in known.words and not postmortem.is_reported(mailbox)):
             self._report_ending(known, reason, cause)
             self._end_silent(known, range(session.place.world_size))
@@ -335,7 +405,10 @@ class Worker:
     def _report_ending(self, known: postmortem.Known, reason: str, cause: str) -> None:
         session = self._session
         findings = postmortem.judge(known, session.place.world_size, reason, cause)
-        outcome = Outcome(findings=findings, data={"stuck": {str(rank): word for rank, word in sorted(known.words.items())}})
+        outcome = Outcome(
+            findings=findings,
+            data={"stuck": {str(rank): word for rank, word in sorted(known.words.items())}},
+        )
         self._reporter.fail(postmortem.failing_phase(known, session.phase), outcome, self._phase_s)
         self._reporter.settle()
 
@@ -351,5 +424,10 @@ def _causes(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 def _never_silently_broken(outcome: Outcome) -> Outcome:
     """A phase that was not carried through is never a pass."""
     if outcome.broken and outcome.verdict == model.PASS:
-        return replace(outcome, findings=(Finding("rank-stuck", outcome.message or "the phase was not carried through"),))
+        return replace(
+            outcome,
+            findings=(
+                Finding("rank-stuck", outcome.message or "the phase was not carried through"),
+            ),
+        )
     return outcome

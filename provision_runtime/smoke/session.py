@@ -100,7 +100,12 @@ class Session:
         return {rank: {**where, "phase": self.phase} for rank, where in self.met.items()}
 
     def where(self) -> dict[str, Any]:
-        return {"phase": self.phase, "host": self.place.host, "process": own_identity(), "run": self.place.run}
+        return {
+            "phase": self.phase,
+            "host": self.place.host,
+            "process": own_identity(),
+            "run": self.place.run,
+        }
 
     def enter(self, op: str, detail: str = "") -> None:
         """Note that a collective begins, outside of what is timed. op and detail must be the same on all ranks."""
@@ -108,14 +113,18 @@ class Session:
         self.step = call.what
         self.site = call.site
 
-    def exchange(self, name: str, payload: Any, is_bad_news: Callable[[Any], bool] = lambda _: False) -> list[Any]:
+    def exchange(
+        self, name: str, payload: Any, is_bad_news: Callable[[Any], bool] = lambda _: False
+    ) -> list[Any]:
         """Every rank's payload on every rank: a barrier with a name, through the store.
 
         Raises RanksMissing after bad news, PhaseAbandoned when a rank left the phase with an error, or StoreLost.
         """
         self._about_to_meet(name)
         assert self.meeting is not None
-        return self.meeting.exchange(name, payload, self._patience_s(), is_bad_news, unless=f"abandoned/{self.phase}")
+        return self.meeting.exchange(
+            name, payload, self._patience_s(), is_bad_news, unless=f"abandoned/{self.phase}"
+        )
 
     def agree(self, name: str, payload: Any, is_bad_news: Callable[[Any], bool]) -> list[Any]:
         """The exchange at the end of a phase, to which ranks come also from the middle of it."""

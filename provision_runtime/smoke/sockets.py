@@ -30,7 +30,9 @@ def why_unresolvable(address: str, port: int) -> tuple[str, str] | None:
     return None
 
 
-def why_unreachable(address: str, port: int, timeout_s: float = CONNECT_S) -> tuple[str, str] | None:
+def why_unreachable(
+    address: str, port: int, timeout_s: float = CONNECT_S
+) -> tuple[str, str] | None:
     """The finding's id and the reason why a connection cannot be made now; None when one can."""
     unresolvable = why_unresolvable(address, port)
     if unresolvable is not None:
@@ -91,7 +93,9 @@ def address_of(interface: str) -> str | None:
     """Its IPv4 address, if it has one (netdevice(7), SIOCGIFADDR)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
-            answer = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+            answer = fcntl.ioctl(
+                asking.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15])
+            )
         except OSError:
             return None
     return socket.inet_ntoa(answer[20:24])

@@ -59,7 +59,9 @@ def places(start: int, count: int, device: Any) -> torch.Tensor:
     return index.mul_(MULTIPLIER).bitwise_and_(MASK) >> (31 - PLACE_BITS)
 
 
-def predicted(rank_key: int, start: int, count: int, device: Any, most: int = LARGEST) -> torch.Tensor:
+def predicted(
+    rank_key: int, start: int, count: int, device: Any, most: int = LARGEST
+) -> torch.Tensor:
     """The values of one rank from an index on."""
     return table(rank_key, most, device)[places(start, count, device)]
 
@@ -71,7 +73,9 @@ def fill(target: torch.Tensor, rank_key: int, most: int = LARGEST, start: int = 
         part.copy_(own[places(start + offset, part.numel(), target.device)])
 
 
-def wrong(found: torch.Tensor, rank_keys: Sequence[int], most: int = LARGEST, start: int = 0) -> tuple[int, tuple[int, float, int] | None]:
+def wrong(
+    found: torch.Tensor, rank_keys: Sequence[int], most: int = LARGEST, start: int = 0
+) -> tuple[int, tuple[int, float, int] | None]:
     """How many elements are not the sum of these ranks' values from `start` on, and the first: index, found, expected."""
     count, first = 0, None
     sums = sum(table(rank_key, most, found.device) for rank_key in rank_keys).to(found.dtype)

@@ -48,7 +48,9 @@ def bus_factor(collective: str, ranks: int) -> float | None:
         return None
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if collective in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+    return (
+        (ranks - 1) / ranks if collective in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+    )
 
 
 def busbw_gb_s(collective: str, size_bytes: int, seconds: float, ranks: int) -> float | None:

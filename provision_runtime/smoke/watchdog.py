@@ -44,7 +44,12 @@ class Watchdog:
     """`end(reason, cause)` is called once in the watchdog's thread and must not return. `is_abandoned` says whether a rank left the
     phase that this one is in."""
 
-    def __init__(self, end: Callable[[str, str], None], ends_at: float, is_abandoned: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        end: Callable[[str, str], None],
+        ends_at: float,
+        is_abandoned: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._end = end
         self._ends_at = ends_at
         self._is_abandoned = is_abandoned
@@ -63,7 +68,11 @@ class Watchdog:
         """The next thing, and the seconds it may take; never beyond the end of the whole run."""
         own = time.monotonic() + within_s
         within = (f"{what} within its {within_s:g} s", own, LATE)
-        self._limit = within if own < self._ends_at else (f"{what} before the time of the whole run", self._ends_at, OVER)
+        self._limit = (
+            within
+            if own < self._ends_at
+            else (f"{what} before the time of the whole run", self._ends_at, OVER)
+        )
         ring_backstop(max(self.remaining_s(), 0) + BACKSTOP_S)
 
     def remaining_s(self) -> float:
@@ -87,4 +96,6 @@ class Watchdog:
         """In a thread of its own: a store whose host is stopped does not answer, and deadlines must hold then too."""
         while True:
             time.sleep(ASK_S)
-            self._leave_at = (self._leave_at or time.monotonic() + PATIENCE_S) if self._is_abandoned() else 0.0
+            self._leave_at = (
+                (self._leave_at or time.monotonic() + PATIENCE_S) if self._is_abandoned() else 0.0
+            )

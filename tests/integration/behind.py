@@ -50,14 +50,20 @@ def tensor(mib: int = 1) -> torch.Tensor:
 
 
 def loaded(root: Path, state: dict[str, Any], **options: Any) -> dict[str, Any]:
-    empty = {name: torch.zeros_like(value) if torch.is_tensor(value) else None for name, value in state.items()}
+    empty = {
+        name: torch.zeros_like(value) if torch.is_tensor(value) else None
+        for name, value in state.items()
+    }
     load(empty, root, **options)
     return empty
 
 
 def is_as(root: Path, state: dict[str, Any]) -> bool:
     found = loaded(root, state)
-    return all(torch.equal(found[name], value) if torch.is_tensor(value) else found[name] == value for name, value in state.items())
+    return all(
+        torch.equal(found[name], value) if torch.is_tensor(value) else found[name] == value
+        for name, value in state.items()
+    )
 
 
 @case
@@ -97,12 +103,20 @@ def objects_have_the_value_of_each_call(root: Path) -> None:
     """Also under a name that was a tensor before, or is one again."""
     frozen, values = tensor(), [torch.tensor(1.0), "text", torch.tensor(2.0), "other"]
     for step, value in enumerate(values):
-        state = {"frozen": frozen, "step": step, "lr": step / 10, "some": {"list": [step, "a"]}, "turns": value}
+        state = {
+            "frozen": frozen,
+            "step": step,
+            "lr": step / 10,
+            "some": {"list": [step, "a"]},
+            "turns": value,
+        }
         save_async(state, root, step=step).result()
         found = {"frozen": torch.zeros_like(frozen), "step": -1, "lr": -1.0, "some": {"list": []}}
         found["turns"] = torch.zeros(()) if torch.is_tensor(value) else ""
         load(found, root)
-        assert torch.equal(found.pop("frozen"), frozen) and found == {name: state[name] for name in found}, found
+        assert torch.equal(found.pop("frozen"), frozen) and found == {
+            name: state[name] for name in found
+        }, found
 
 
 @case
@@ -132,7 +146,9 @@ def a_failure_that_nobody_asked_for_is_warned_of(root: Path) -> None:
         asked.exception()
         save({"a": tensor()}, root, step=4)
     told = [str(one.message) for one in said if "background" in str(one.message)]
-    assert len(told) == 1 and "step 1 was not committed" in told[0] and "no progress" in told[0], told
+    assert len(told) == 1 and "step 1 was not committed" in told[0] and "no progress" in told[0], (
+        told
+    )
     assert [path.name for path in root.glob(".tmp*")] == []
 
 
@@ -174,12 +190,18 @@ def progress_counts_every_byte_once(root: Path) -> None:
         seen: list[Doing] = []
         state["b"].add_(1)
         report = save(state, root, step=step, progress=seen.append)
-        assert (seen[-1].total, seen[-1].written, seen[-1].written + seen[-1].linked) == (4 * MIB + 12, written, 4 * MIB + 12), seen[-1]
+        assert (seen[-1].total, seen[-1].written, seen[-1].written + seen[-1].linked) == (
+            4 * MIB + 12,
+            written,
+            4 * MIB + 12,
+        ), seen[-1]
         assert (report.bytes, report.written) == (4 * MIB + 12, written), report
         assert report.rate > 0 and seen[-1].rate > 0
 
 
-def version_saves(root: Path, state: dict[str, Any], change: Callable[[], object]) -> tuple[bool, int, int]:
+def version_saves(
+    root: Path, state: dict[str, Any], change: Callable[[], object]
+) -> tuple[bool, int, int]:
     """Whether the second of two saves is right, what it wrote, and how often it warned that the counter lies."""
     saver.RECALL = Recall()
     save(state, root, step=1, unchanged="version")
@@ -187,14 +209,23 @@ def version_saves(root: Path, state: dict[str, Any], change: Callable[[], object
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         report = save(state, root, step=2, unchanged="version")
-    return is_as(root, state), report.written, sum("version counter" in str(one.message) for one in said)
+    return (
+        is_as(root, state),
+        report.written,
+        sum("version counter" in str(one.message) for one in said),
+    )
 
 
 @case
 def versions_notice_changes_in_place(root: Path) -> None:
     weight = torch.nn.Parameter(tensor())
     layer = torch.nn.Linear(512, 512)
-    state = {"frozen": tensor(), "weight": weight, "layer": layer.weight, "statistics": torch.zeros(4)}
+    state = {
+        "frozen": tensor(),
+        "weight": weight,
+        "layer": layer.weight,
+        "statistics": torch.zeros(4),
+    }
     other = {name: value + 1 for name, value in layer.state_dict().items()}
     changes = {
         "add_": lambda: weight.add_(1),
@@ -273,7 +304,11 @@ def a_change_of_a_whole_tensor_without_count_is_noticed_and_ends_the_shortcut(ro
 def tensors_without_a_count_are_read(root: Path) -> None:
     with torch.inference_mode():
         state = {"a": tensor(), "b": tensor()}
-        assert version_saves(root, state, lambda: state["a"].__setitem__(SPACING // 4 - 1, 1)) == (True, MIB, 0)
+        assert version_saves(root, state, lambda: state["a"].__setitem__(SPACING // 4 - 1, 1)) == (
+            True,
+            MIB,
+            0,
+        )
 
 
 @case
@@ -298,7 +333,9 @@ def in_a_fork(root: Path) -> None:
 def a_fork_has_no_save_under_way_and_ends(root: Path) -> None:
     """Workers of a DataLoader are forks."""
     forked = threading.Event()
-    future = save_async({"a": tensor()}, root, step=1, progress=lambda _: assert_that(forked.wait(120)))
+    future = save_async(
+        {"a": tensor()}, root, step=1, progress=lambda _: assert_that(forked.wait(120))
+    )
     child = multiprocessing.get_context("fork").Process(target=in_a_fork, args=(root / "fork",))
     child.start()
     child.join(60)

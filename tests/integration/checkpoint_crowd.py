@@ -75,15 +75,22 @@ def overwrites(root: Path) -> dict[str, int]:
         newest[step] = tag
 
     readers = [Fork(lambda _: read("latest")), Fork(lambda _: read(1))]
-    writer = Fork(lambda turn: turn < OVERWRITES and bool(checkpoint.save(state(turn + 1), root, step=1)))
+    writer = Fork(
+        lambda turn: turn < OVERWRITES and bool(checkpoint.save(state(turn + 1), root, step=1))
+    )
     saves = writer.turns()
     reads = [reader.turns(stop=True) for reader in readers]
     assert loaded(root, 1) == loaded(root, "latest") == OVERWRITES
-    assert sorted(path.name for path in root.iterdir()) == ["latest", f"step-000000000001.{OVERWRITES}"]
+    assert sorted(path.name for path in root.iterdir()) == [
+        "latest",
+        f"step-000000000001.{OVERWRITES}",
+    ]
     return {"overwrites": saves, "reads of the latest": reads[0], "reads of the step": reads[1]}
 
 
-def two_jobs(root: Path, step_of: Callable[[int, int], int], *, is_pruned: bool = False) -> dict[str, int]:
+def two_jobs(
+    root: Path, step_of: Callable[[int, int], int], *, is_pruned: bool = False
+) -> dict[str, int]:
     """Two that save at once, one that reads, and perhaps one that prunes. Every save is committed, everything that is there is whole."""
     checkpoint.save(state(0), root, step=0)
     others = [Fork(lambda _: bool(loaded(root, "latest") + 1))]
@@ -91,7 +98,14 @@ def two_jobs(root: Path, step_of: Callable[[int, int], int], *, is_pruned: bool 
         others.append(Fork(lambda _: bool(checkpoint.prune(root, keep=2))))
 
     def job(number: int) -> Fork:
-        return Fork(lambda turn: turn < SAVES and bool(checkpoint.save(state(1000 * number + turn), root, step=step_of(number, turn))))
+        return Fork(
+            lambda turn: (
+                turn < SAVES
+                and bool(
+                    checkpoint.save(state(1000 * number + turn), root, step=step_of(number, turn))
+                )
+            )
+        )
 
     jobs = [job(1), job(2)]
     saves = sum(one.turns() for one in jobs)

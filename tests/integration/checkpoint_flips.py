@@ -38,14 +38,21 @@ def flips(root: Path, path: Path, draw: random.Random) -> int:
             file.write(bytes([content[place] ^ 1 << bit]))
         try:
             checkpoint.load(held, root)
-            raise AssertionError(f"bit {bit} of byte {place} of {path.name} was flipped, and nobody noticed")
+            raise AssertionError(
+                f"bit {bit} of byte {place} of {path.name} was flipped, and nobody noticed"
+            )
         except checkpoint.DamagedFile as error:
             assert Path(error.path).name == path.name, error
-            assert path.suffix != ".distcp" or ("its SHA-256" if hashes.XXH3_128 is None else "its XXH128") in error.problem, error
+            assert (
+                path.suffix != ".distcp"
+                or ("its SHA-256" if hashes.XXH3_128 is None else "its XXH128") in error.problem
+            ), error
         with path.open("r+b") as file:
             file.seek(place)
             file.write(content[place : place + 1])
-    assert all(same(held[name], before[name]) for name in before), "a refused load changed the state dict"
+    assert all(same(held[name], before[name]) for name in before), (
+        "a refused load changed the state dict"
+    )
     return FLIPS
 
 
@@ -62,7 +69,9 @@ def main(place: Path) -> dict[str, int]:
     checkpoint.save(state(4), root, step=0)
     saved = Path(checkpoint.save(state(5), root, step=1).folder)
     draw = random.Random(0)
-    told = {path.name: flips(root, path, draw) for path in [root / "latest", *sorted(saved.iterdir())]}
+    told = {
+        path.name: flips(root, path, draw) for path in [root / "latest", *sorted(saved.iterdir())]
+    }
     assert checkpoint.verify(root) == []
     return told
 

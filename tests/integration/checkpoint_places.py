@@ -38,7 +38,11 @@ def refused(root: Path, tag: int, ranks: Ranks) -> int:
 
 
 def temporaries(root: Path) -> list[str]:
-    return [path.name for path in root.iterdir() if layout.parse(path.name) is None and path.name != "latest"]
+    return [
+        path.name
+        for path in root.iterdir()
+        if layout.parse(path.name) is None and path.name != "latest"
+    ]
 
 
 def after_the_check(act: Callable[[], None]) -> Ranks:
@@ -146,7 +150,9 @@ def ext4(place: Path) -> Path:
 
 def main(place: Path) -> dict[str, Any]:
     torch.set_num_threads(1)  # OpenMP's threads do not come along into a fork
-    told: dict[str, Any] = {"full tmpfs": full(mounted(place, "tmpfs", "-t", "tmpfs", "-o", "size=12m", "none"))}
+    told: dict[str, Any] = {
+        "full tmpfs": full(mounted(place, "tmpfs", "-t", "tmpfs", "-o", "size=12m", "none"))
+    }
     told["read-only"] = read_only(mounted(place, "read-only", "-t", "tmpfs", "none"))
     told["without links"] = without_links(place)
     told["clock"] = clock_goes_back(mounted(place, "clock", "-t", "tmpfs", "none"))

@@ -32,14 +32,20 @@ OLD, NEW, NEXT = 1, 2, 3
 
 def state(rank: int, tag: int) -> dict[str, Any]:
     """What all ranks have, and what only this one has."""
-    return {"all": torch.full((300_000,), float(tag)), f"rank {rank}": torch.full((300_000,), float(tag * 100 + rank)), "tag": tag}
+    return {
+        "all": torch.full((300_000,), float(tag)),
+        f"rank {rank}": torch.full((300_000,), float(tag * 100 + rank)),
+        "tag": tag,
+    }
 
 
 def check(root: Path, ranks: Ranks, tag: int) -> None:
     held = state(ranks.rank, -1)
     checkpoint.load(held, root, ranks=ranks)
     wanted = state(ranks.rank, tag)
-    assert held["tag"] == tag and all(torch.equal(held[name], wanted[name]) for name in wanted if name != "tag"), held
+    assert held["tag"] == tag and all(
+        torch.equal(held[name], wanted[name]) for name in wanted if name != "tag"
+    ), held
 
 
 class Group:
@@ -48,22 +54,42 @@ class Group:
     This process never has a store: its threads may hold a lock while it forks, which the child then waits for in vain.
     """
 
-    def __init__(self, place: Path, name: str, size: int, work: Callable[[Ranks], object], *, hosted: bool = False) -> None:
+    def __init__(
+        self,
+        place: Path,
+        name: str,
+        size: int,
+        work: Callable[[Ranks], object],
+        *,
+        hosted: bool = False,
+    ) -> None:
         self._said = [place / f"{name}-{rank}.json" for rank in range(size)]
         port = free_port()
         if not hosted and not _fork():
             server = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
             while server:
                 signal.pause()
-        self.children = [self._rank(rank, size, port, work, hosted and rank == 0) for rank in range(size)]
+        self.children = [
+            self._rank(rank, size, port, work, hosted and rank == 0) for rank in range(size)
+        ]
 
-    def _rank(self, rank: int, size: int, port: int, work: Callable[[Ranks], object], hosts: bool) -> int:
+    def _rank(
+        self, rank: int, size: int, port: int, work: Callable[[Ranks], object], hosts: bool
+    ) -> int:
         child = _fork()
         if child:
             return child
         try:
-            store = TCPStore("127.0.0.1", port, is_master=hosts, wait_for_workers=False, timeout=timedelta(seconds=30))
-            self._said[rank].write_text(json.dumps(self._told(work, through_store(store, rank, size, DEADLINE_S))))
+            store = TCPStore(
+                "127.0.0.1",
+                port,
+                is_master=hosts,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=30),
+            )
+            self._said[rank].write_text(
+                json.dumps(self._told(work, through_store(store, rank, size, DEADLINE_S)))
+            )
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -134,26 +160,41 @@ def struck(root: Path, accident: Accident) -> Callable[[Ranks], object]:
 
 
 def temporaries(root: Path) -> list[str]:
-    return [path.name for path in root.iterdir() if layout.parse(path.name) is None and path.name != "latest"]
+    return [
+        path.name
+        for path in root.iterdir()
+        if layout.parse(path.name) is None and path.name != "latest"
+    ]
 
 
 def accidents(place: Path) -> dict[str, Any]:
     roots = {accident: place / accident.name for accident in ACCIDENTS}
-    groups = {accident: Group(place, f"old {accident.name}", 2, save(root, OLD)) for accident, root in roots.items()}
+    groups = {
+        accident: Group(place, f"old {accident.name}", 2, save(root, OLD))
+        for accident, root in roots.items()
+    }
     for group in groups.values():
         group.wait([0, 1])
-    groups = {accident: Group(place, accident.name, 2, struck(root, accident), hosted=accident.hosted) for accident, root in roots.items()}
+    groups = {
+        accident: Group(place, accident.name, 2, struck(root, accident), hosted=accident.hosted)
+        for accident, root in roots.items()
+    }
     told = {accident: group.wait([1 - accident.victim]) for accident, group in groups.items()}
     stopped = [accident for accident in ACCIDENTS if accident.signal == signal.SIGSTOP]
     for accident, root in roots.items():
         assert checkpoint.list_steps(root) == [OLD], accident.name
-        os.kill(groups[accident].children[accident.victim], signal.SIGCONT)  # those that died are zombies still
+        os.kill(
+            groups[accident].children[accident.victim], signal.SIGCONT
+        )  # those that died are zombies still
     for accident in stopped:  # it finds that the other gave up
         assert groups[accident].wait([accident.victim])[accident.victim] != "done", accident.name
         assert temporaries(roots[accident]) == []
     for accident, root in roots.items():
         if accident not in stopped:
-            assert os.WTERMSIG(os.waitpid(groups[accident].children[accident.victim], 0)[1]) == signal.SIGKILL
+            assert (
+                os.WTERMSIG(os.waitpid(groups[accident].children[accident.victim], 0)[1])
+                == signal.SIGKILL
+            )
         assert checkpoint.list_steps(root) == [OLD], accident.name
         _goes_on(place, root, accident.name)
     return {accident.name: said for accident, one in told.items() for said in one.values()}
@@ -185,7 +226,9 @@ def eight(place: Path) -> list[Any]:
 
 def main(place: Path) -> dict[str, Any]:
     torch.set_num_threads(1)  # OpenMP's threads do not come along into a fork
-    save(place / "alone", OLD)(alone())  # what torch imports late is imported before there are forks
+    save(place / "alone", OLD)(
+        alone()
+    )  # what torch imports late is imported before there are forks
     check(place / "alone", alone(), OLD)
     return {**accidents(place), "eight": eight(place)}
 

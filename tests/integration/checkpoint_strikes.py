@@ -27,13 +27,30 @@ ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.ESTALE, errno.EINTR)
 # Python calls again what was interrupted (PEP 475), so an interruption that lasts is a call that never ends.
 LASTING = tuple(error for error in ERRORS if error != errno.EINTR)
 # What a full disk or quota refuses; taking away still works.
-GROWING = frozenset(("create", "mkdir", "write", "writev", "pwrite64", "pwritev", "fallocate", "ftruncate", "fsync", "link"))
+GROWING = frozenset(
+    (
+        "create",
+        "mkdir",
+        "write",
+        "writev",
+        "pwrite64",
+        "pwritev",
+        "fallocate",
+        "ftruncate",
+        "fsync",
+        "link",
+    )
+)
 
 
 def state(tag: int) -> dict[str, Any]:
     """Tensors in files of their own, of which one is in every state, tensors in a pack, and an object."""
     tensors = {"changes": torch.full((BIG,), float(tag)), "stays": torch.arange(BIG)}
-    return {**tensors, "small": {"changes": torch.full((7,), tag), "stays": torch.ones(5)}, "tag": tag}
+    return {
+        **tensors,
+        "small": {"changes": torch.full((7,), tag), "stays": torch.ones(5)},
+        "tag": tag,
+    }
 
 
 def loaded(root: Path, step: int | str) -> int:
@@ -43,7 +60,10 @@ def loaded(root: Path, step: int | str) -> int:
     checkpoint.load(held, root, step=step)
     tag: int = held["tag"]
     assert torch.equal(held["changes"], torch.full((BIG,), float(tag))), "mixed"
-    assert torch.equal(held["stays"], torch.arange(BIG)) and held["small"]["changes"].tolist() == [tag] * 7, "mixed"
+    assert (
+        torch.equal(held["stays"], torch.arange(BIG))
+        and held["small"]["changes"].tolist() == [tag] * 7
+    ), "mixed"
     return tag
 
 
@@ -100,7 +120,9 @@ class Stage:
         self.new = seen(self.root)
         assert self.old != self.new
 
-    def play(self, strike: tracing.Strike | None, *, reading: bool = False) -> tuple[tracing.Traced, dict[str, Any] | None]:
+    def play(
+        self, strike: tracing.Strike | None, *, reading: bool = False
+    ) -> tuple[tracing.Traced, dict[str, Any] | None]:
         """Once more from the beginning; what the act raised."""
         shutil.rmtree(self.root, ignore_errors=True)
         self._said.unlink(missing_ok=True)
@@ -113,17 +135,25 @@ class Stage:
         try:
             self._act(self.root)
         except (checkpoint.CheckpointError, OSError) as error:
-            self._said.write_text(json.dumps({"type": type(error).__name__, "errno": error.errno, "text": str(error)}))  # type: ignore[union-attr]
+            self._said.write_text(
+                json.dumps({"type": type(error).__name__, "errno": error.errno, "text": str(error)})
+            )  # type: ignore[union-attr]
 
     def is_between(self, found: Seen) -> bool:
         """Each step is as before or as after; so is `latest`."""
         steps = {*self.old.steps, *self.new.steps, *found.steps}
         sides = [(self.old.steps.get(step), self.new.steps.get(step)) for step in steps]
-        return found.latest in (self.old.latest, self.new.latest) and all(found.steps.get(step) in side for step, side in zip(steps, sides))
+        return found.latest in (self.old.latest, self.new.latest) and all(
+            found.steps.get(step) in side for step, side in zip(steps, sides)
+        )
 
     def temporaries(self) -> list[str]:
         return (
-            [path.name for path in self.root.iterdir() if layout.parse(path.name) is None and path.name != "latest"]
+            [
+                path.name
+                for path in self.root.iterdir()
+                if layout.parse(path.name) is None and path.name != "latest"
+            ]
             if self.root.exists()
             else []
         )
@@ -160,7 +190,12 @@ def failures(stage: Stage, errors: Callable[[int], Iterator[int]]) -> int:
             if not traced.is_struck:
                 return cases
             cases += 1
-            _judge(stage, said, number, f"{errno.errorcode[number]} at call {at}, {traced.calls[at - 1]}")
+            _judge(
+                stage,
+                said,
+                number,
+                f"{errno.errorcode[number]} at call {at}, {traced.calls[at - 1]}",
+            )
 
 
 def lasting_failures(stage: Stage, errors: tuple[int, ...]) -> int:
@@ -172,7 +207,12 @@ def lasting_failures(stage: Stage, errors: tuple[int, ...]) -> int:
             traced, said = stage.play(tracing.Strike(at, number, lasting=True, calls=GROWING))
             if not traced.is_struck:
                 break
-            _judge(stage, said, number, f"{errno.errorcode[number]} from call {at} on, {traced.calls[at - 1]}")
+            _judge(
+                stage,
+                said,
+                number,
+                f"{errno.errorcode[number]} from call {at} on, {traced.calls[at - 1]}",
+            )
             at, cases = at + 1, cases + 1
     return cases
 
@@ -213,11 +253,25 @@ def main(place: Path, mode: str, *scenes: str) -> dict[str, int]:
     if mode == "kills":
         return {name: kills(stage) for name, stage in stages.items()}
     every = mode == "all-failures"
-    saves = {name: stage for name, stage in stages.items() if name != "prune" and (every or name != "back")}
-    one = {name: failures(stage, lambda at: iter(ERRORS if every else [ERRORS[at % len(ERRORS)]])) for name, stage in saves.items()}
+    saves = {
+        name: stage
+        for name, stage in stages.items()
+        if name != "prune" and (every or name != "back")
+    }
+    one = {
+        name: failures(stage, lambda at: iter(ERRORS if every else [ERRORS[at % len(ERRORS)]]))
+        for name, stage in saves.items()
+    }
     some = saves if every else {name: stage for name, stage in saves.items() if name == "overwrite"}
-    lasting = {f"lasting {name}": lasting_failures(stage, LASTING if every else LASTING[:1]) for name, stage in some.items()}
-    return {**one, **lasting, **{f"short {name}": short_writes(stage) for name, stage in some.items()}}
+    lasting = {
+        f"lasting {name}": lasting_failures(stage, LASTING if every else LASTING[:1])
+        for name, stage in some.items()
+    }
+    return {
+        **one,
+        **lasting,
+        **{f"short {name}": short_writes(stage) for name, stage in some.items()},
+    }
 
 
 if __name__ == "__main__":

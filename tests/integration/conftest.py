@@ -34,7 +34,9 @@ class Home:
     def envs(self) -> Path:
         return self.root / "work" / "envs"
 
-    def run(self, *arguments: str, timeout_s: float = 900, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, timeout_s: float = 900, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run `provision ...` to its end."""
         with self.start(*arguments, **variables) as child:
             try:
@@ -47,7 +49,14 @@ class Home:
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         command = [str(Path(sys.executable).parent / "provision"), *arguments]
         env = {**self.env, **variables}
-        return subprocess.Popen(command, cwd=self.root / "work", env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(
+            command,
+            cwd=self.root / "work",
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def json(self, *arguments: str) -> object:
         done = self.run(*arguments, "--json")
@@ -61,7 +70,13 @@ def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:
 
     reader, writer = pty.openpty()
     command = [str(Path(sys.executable).parent / "provision"), *arguments]
-    child = subprocess.Popen(command, cwd=home.root / "work", env={**home.env, "TERM": "xterm"}, stdout=subprocess.DEVNULL, stderr=writer)
+    child = subprocess.Popen(
+        command,
+        cwd=home.root / "work",
+        env={**home.env, "TERM": "xterm"},
+        stdout=subprocess.DEVNULL,
+        stderr=writer,
+    )
     os.close(writer)
     seen = b""
     while True:
@@ -75,8 +90,16 @@ def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:
 
 def make_home(root: Path) -> Home:
     (root / "work").mkdir(parents=True)
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("PROVISION_", "JUPYTER_")) and key != "PYTHONPATH"}
-    env |= {"PROVISION_DATA": str(root / "data"), "PROVISION_CACHE": str(root / "cache"), "JUPYTER_DATA_DIR": str(root / "jupyter")}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PROVISION_", "JUPYTER_")) and key != "PYTHONPATH"
+    }
+    env |= {
+        "PROVISION_DATA": str(root / "data"),
+        "PROVISION_CACHE": str(root / "cache"),
+        "JUPYTER_DATA_DIR": str(root / "jupyter"),
+    }
     return Home(root=root, env=env)
 
 
@@ -115,7 +138,9 @@ def cpu_request(home: Home, packaged_python: Path) -> tuple[str, ...]:
     request = ("--torch", "2.13", "--cpu", "--no-companions")
     done = home.run("lock", *request, "--dry-run")
     if done.returncode != 0:
-        absence("cpu-torch", f"no CPU build of torch can be had here: {done.stderr.splitlines()[-1]}")
+        absence(
+            "cpu-torch", f"no CPU build of torch can be had here: {done.stderr.splitlines()[-1]}"
+        )
     return request
 
 
@@ -125,7 +150,10 @@ def docker_base(tmp_path_factory: pytest.TempPathFactory) -> str:
     import docker
     from docker.errors import ImageNotFound
 
-    with _alone(tmp_path_factory.getbasetemp().parent / "docker-base.lock"), contextlib.closing(docker.from_env(timeout=600)) as client:
+    with (
+        _alone(tmp_path_factory.getbasetemp().parent / "docker-base.lock"),
+        contextlib.closing(docker.from_env(timeout=600)) as client,
+    ):
         try:
             client.images.get(BASE)
         except ImageNotFound:
@@ -145,7 +173,9 @@ def _import_base(scratch: Path) -> None:
     if not shutil.which("debootstrap") or os.geteuid() != 0:
         absence("docker", "making a base image needs debootstrap and root")
     root, packed = scratch / "root", scratch / "base.tar"
-    subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(root)], check=True, capture_output=True)
+    subprocess.run(
+        ["debootstrap", "--variant=minbase", "bookworm", str(root)], check=True, capture_output=True
+    )
     subprocess.run(["tar", "-C", str(root), "-cf", str(packed), "."], check=True)
     subprocess.run(["docker", "import", str(packed), BASE], check=True, capture_output=True)
     shutil.rmtree(scratch)

@@ -39,9 +39,17 @@ def main(root: Path, what: str) -> list[object]:
             leave()
             checkpoint.load(state, root, ranks=us)
     except checkpoint.NotCommitted as error:
-        return ["NotCommitted", list(error.ranks), str(error).partition(": a collective failed at ")[0]]
+        return [
+            "NotCommitted",
+            list(error.ranks),
+            str(error).partition(": a collective failed at ")[0],
+        ]
     except checkpoint.CheckpointError as error:
-        return ["CheckpointError", [], str(error).partition(": a collective failed at ")[0].replace(str(root), "ROOT")]
+        return [
+            "CheckpointError",
+            [],
+            str(error).partition(": a collective failed at ")[0].replace(str(root), "ROOT"),
+        ]
     return ["nothing"]
 
 

@@ -16,7 +16,18 @@ from provision.image import oci_layout
 from tests.unit.test_image_making import CHANGED, FIRST, WHEELS, Lab
 
 WHEELS.update(dict.fromkeys(WHEELS, 5000))
-STEPS = frozenset({"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "shutil.rmtree", "os.utime"})
+STEPS = frozenset(
+    {
+        "open",
+        "os.mkdir",
+        "os.rename",
+        "os.link",
+        "os.remove",
+        "os.rmdir",
+        "shutil.rmtree",
+        "os.utime",
+    }
+)
 
 
 def killed_before(step: int, lab: Lab, versions: dict[str, str]) -> bool:
@@ -28,7 +39,9 @@ def killed_before(step: int, lab: Lab, versions: dict[str, str]) -> bool:
 
     def count(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal left
-        if event in STEPS and any(str(lab.root / "images") in str(argument) for argument in arguments):
+        if event in STEPS and any(
+            str(lab.root / "images") in str(argument) for argument in arguments
+        ):
             left -= 1
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -56,10 +69,10 @@ def main(root: Path) -> None:
                 shutil.copytree(before.layout, lab.root / "images" / "toy")
             killed = killed_before(step, lab, CHANGED)
             found = digest(lab.root / "images" / "toy")
-            assert found in (None if before is None else before.manifest_digest, new) or (killed and found is None), (step, found)
-            state = (
-                f"{'from nothing' if before is None else 'over another'}: {'none' if found is None else 'old' if found != new else 'new'}"
-            )
+            assert found in (None if before is None else before.manifest_digest, new) or (
+                killed and found is None
+            ), (step, found)
+            state = f"{'from nothing' if before is None else 'over another'}: {'none' if found is None else 'old' if found != new else 'new'}"
             seen[state] = seen.get(state, 0) + 1
             made = lab.build("toy", CHANGED)
             assert made.manifest_digest == new, step

@@ -30,8 +30,13 @@ FOLDER = Path(tempfile.mkdtemp())
 
 def tcp_stores() -> list[Any]:
     """One with the server, and clients."""
-    server = distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=PATIENCE, wait_for_workers=False)
-    clients = [distributed.TCPStore("127.0.0.1", server.port, is_master=False, timeout=PATIENCE) for _ in range(RANKS - 1)]
+    server = distributed.TCPStore(
+        "127.0.0.1", 0, is_master=True, timeout=PATIENCE, wait_for_workers=False
+    )
+    clients = [
+        distributed.TCPStore("127.0.0.1", server.port, is_master=False, timeout=PATIENCE)
+        for _ in range(RANKS - 1)
+    ]
     return [server, *clients]
 
 
@@ -70,7 +75,9 @@ def left_by_meetings(of_rank: list[Any]) -> int:
 def introduced(of_rank: list[Any]) -> list[list[str]]:
     """Names that ranks agree upon, again and again in one store; the second time one rank is late and finds old words."""
     mailboxes = [meeting.Mailbox(store) for store in of_rank]
-    return [together(lambda rank: meeting.introduce(mailboxes[rank], rank, RANKS, 60)) for _ in range(3)]
+    return [
+        together(lambda rank: meeting.introduce(mailboxes[rank], rank, RANKS, 60)) for _ in range(3)
+    ]
 
 
 class Keeping:
@@ -111,7 +118,9 @@ def groups_in_turn(port: int) -> list[Any]:
     """Three default groups in one process, at one port, with words of other ranks in their way."""
     found = []
     for number in range(3):
-        distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+        distributed.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1
+        )
         us = ranks.of_default_group(60)
         found.append(us.exchange("meet", number))
         distributed.destroy_process_group()
@@ -129,7 +138,9 @@ def is_occupied(server: Any) -> bool:
 
 def beside_a_waiting_thread(port: int) -> str:
     """A meeting while another thread waits in the group's store."""
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1
+    )
     store = distributed.distributed_c10d._get_default_store()
     us = ranks.of_default_group(60)
     us.exchange("first", None)
@@ -147,7 +158,9 @@ def beside_a_waiting_thread(port: int) -> str:
     while waiting.is_alive() and not is_occupied(server):
         pass
     us.exchange("second", None)
-    found = "met while the other waited" if waiting.is_alive() else "met when the other had given up"
+    found = (
+        "met while the other waited" if waiting.is_alive() else "met when the other had given up"
+    )
     ranks._second_connection(store).set("met", "")
     waiting.join()
     distributed.destroy_process_group()
@@ -155,7 +168,9 @@ def beside_a_waiting_thread(port: int) -> str:
 
 
 def collectives_are_refused(port: int) -> str:
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1
+    )
     try:
         checkpoint.save_async({"a": torch.ones(1)}, FOLDER, step=1, ranks=ranks.through_group())
     except ValueError as error:

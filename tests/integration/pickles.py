@@ -69,7 +69,9 @@ def commit(root: Path, content: bytes) -> None:
     (folder / f"{digest}.distcp").write_bytes(content)
     entry = manifest.FileEntry(f"{digest}.distcp", len(content), digest)
     record = manifest.Record(entry.name, 0, entry.size, digest)
-    (folder / manifest.NAME).write_bytes(manifest.dumps(manifest.Manifest(1, 1, (entry,), objects={"value": record})))
+    (folder / manifest.NAME).write_bytes(
+        manifest.dumps(manifest.Manifest(1, 1, (entry,), objects={"value": record}))
+    )
 
 
 def ended(root: Path) -> str:

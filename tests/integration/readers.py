@@ -22,7 +22,16 @@ warnings.simplefilter("ignore")
 items.PIECE = 1000
 items.pieces.__defaults__ = (items.PIECE,)
 # uint16 is not among them: torch 2.3 has it, but cannot save it.
-FLOATS = ["float64", "float32", "float16", "bfloat16", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"]
+FLOATS = [
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e5m2",
+]
 DTYPES = [*FLOATS, "int64", "int32", "int16", "int8", "uint8", "bool"]
 
 
@@ -38,7 +47,11 @@ def tensors(dtypes: list[str]) -> dict[str, Any]:
         "dotted.name": line + 6,
         "dotted": {"other.name": line + 7},
         "empty": {"one": torch.empty(0), "two": torch.empty(3, 0, 2, dtype=torch.int64)},
-        "scalar": {"float": torch.tensor(1.5), "bool": torch.tensor(True), "long": torch.tensor(-(1 << 62))},
+        "scalar": {
+            "float": torch.tensor(1.5),
+            "bool": torch.tensor(True),
+            "long": torch.tensor(-(1 << 62)),
+        },
         "dtypes": {name: (torch.arange(40) % 5).to(getattr(torch, name)) for name in dtypes},
         "transposed": line.view(6, 10).t(),
         "strided": line[::3],
@@ -57,9 +70,19 @@ def objects() -> dict[str, Any]:
     return {
         "mixed": [torch.arange(3), "text", 5],
         "pair": (torch.arange(4), 1),
-        "settings": {"rate": 0.1, "none": None, "text": "é", "betas": (0.9, 0.999), "big": 1 << 80, "flags": {"a": True, "b": [1, [2]]}},
+        "settings": {
+            "rate": 0.1,
+            "none": None,
+            "text": "é",
+            "betas": (0.9, 0.999),
+            "big": 1 << 80,
+            "flags": {"a": True, "b": [1, [2]]},
+        },
         "groups": [{"lr": 1e-3, "params": [0, 1]}],
-        "steps": {0: {"moment": torch.ones(2), "step": 3}, 1: {"moment": torch.ones(2) * 2, "step": 4}},
+        "steps": {
+            0: {"moment": torch.ones(2), "step": 3},
+            1: {"moment": torch.ones(2) * 2, "step": 4},
+        },
         "nothing": {"list": [], "dict": {}},
     }
 
@@ -67,7 +90,11 @@ def objects() -> dict[str, Any]:
 def blank(value: Any) -> Any:
     """Of the same form, without what the values are."""
     if isinstance(value, torch.Tensor):
-        return torch.zeros_like(value).t() if value.dim() == 2 and value.shape[0] == value.shape[1] else torch.zeros_like(value.detach())
+        return (
+            torch.zeros_like(value).t()
+            if value.dim() == 2 and value.shape[0] == value.shape[1]
+            else torch.zeros_like(value.detach())
+        )
     if isinstance(value, dict):
         return {key: blank(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -78,9 +105,17 @@ def blank(value: Any) -> Any:
 def flat(value: Any, name: str = "") -> dict[str, Any]:
     """What is compared: leaves by name; whether a number is a key as such or as text is left out, since torch's own readers differ."""
     if isinstance(value, dict):
-        return {inner: leaf for key, below in value.items() for inner, leaf in flat(below, f"{name}.{key}").items()}
+        return {
+            inner: leaf
+            for key, below in value.items()
+            for inner, leaf in flat(below, f"{name}.{key}").items()
+        }
     if isinstance(value, (list, tuple)):
-        return {inner: leaf for key, below in enumerate(value) for inner, leaf in flat(below, f"{name}.{key}").items()}
+        return {
+            inner: leaf
+            for key, below in enumerate(value)
+            for inner, leaf in flat(below, f"{name}.{key}").items()
+        }
     return {name: value}
 
 
@@ -92,7 +127,11 @@ def raw(tensor: torch.Tensor) -> bytes:
 def wrong(found: Any, expected: Any) -> list[str]:
     """Names of what differs in value, type or shape, or is only on one side."""
     here, there = flat(found), flat(expected)
-    return sorted(name for name in {*here, *there} if name not in here or name not in there or not _same(here[name], there[name]))
+    return sorted(
+        name
+        for name in {*here, *there}
+        if name not in here or name not in there or not _same(here[name], there[name])
+    )
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -121,7 +160,9 @@ def read(folder: Path) -> dict[str, list[str]]:
     ours = blank(expected)
     checkpoint.load(ours, folder / "all")
     found = {"ours": wrong(ours, expected)}
-    if importlib.util.find_spec("torch.distributed.checkpoint") and not saved["torch"].startswith("1."):
+    if importlib.util.find_spec("torch.distributed.checkpoint") and not saved["torch"].startswith(
+        "1."
+    ):
         found.update(read_by_torch(folder, dtypes))
         # Dicts without tensors are one object up to torch 2.3, and their values later; later ones read both.
         if not torch.__version__.startswith("2.3") or saved["torch"].startswith("2.3"):
@@ -153,4 +194,7 @@ def converted(root: Path) -> Any:
 if __name__ == "__main__":
     import torch.distributed
 
-    print("found", json.dumps({"save": save, "read": read}[sys.argv[1]](Path(sys.argv[2])), default=str))
+    print(
+        "found",
+        json.dumps({"save": save, "read": read}[sys.argv[1]](Path(sys.argv[2])), default=str),
+    )

@@ -66,15 +66,24 @@ def virtual(packages: Iterable[tuple[str, str]]) -> list[Record]:
 
 @functools.cache
 def _virtual(name: str, version: str) -> Record:
-    return Record(name=name, version=version, build="0", build_number=0, fn=name, url=f"{name}={version}")
+    return Record(
+        name=name, version=version, build="0", build_number=0, fn=name, url=f"{name}={version}"
+    )
 
 
 class Channels:
     """The records of channels for one platform, in order of priority."""
 
     def __init__(self, root: Path, names: Sequence[str], platform: Platform) -> None:
-        self._by_name: dict[str, dict[str, list[Record]]] = {name: _read(root / name, platform) for name in names}
-        self._by_url = {record.url: record for named in self._by_name.values() for found in named.values() for record in found}
+        self._by_name: dict[str, dict[str, list[Record]]] = {
+            name: _read(root / name, platform) for name in names
+        }
+        self._by_url = {
+            record.url: record
+            for named in self._by_name.values()
+            for found in named.values()
+            for record in found
+        }
 
     def find(self, package: LockedPackage) -> Record | None:
         return self._by_url.get("/".join(package.url.split("/")[-3:]))
@@ -115,7 +124,10 @@ def _record(row: Mapping[str, Any], file: str, channel: str, subdir: str) -> Rec
 
 
 def mistakes(
-    packages: Sequence[LockedPackage], requirements: Sequence[str], machine: Sequence[Record], channels: Channels
+    packages: Sequence[LockedPackage],
+    requirements: Sequence[str],
+    machine: Sequence[Record],
+    channels: Channels,
 ) -> Iterator[str]:
     """Everything that is wrong with an environment, by its packages' own records."""
     records = {package.name: channels.find(package) for package in packages}
@@ -123,7 +135,9 @@ def mistakes(
         yield "a name stands here twice"
     for package in packages:
         yield from _record_mistakes(package, records[package.name])
-    here = {name: record for name, record in records.items() if record is not None} | {record.name: record for record in machine}
+    here = {name: record for name, record in records.items() if record is not None} | {
+        record.name: record for record in machine
+    }
     for requirement in requirements:
         channel, line = split(requirement)
         found = here.get(name_of(line))
@@ -179,22 +193,39 @@ class Impossible:
         return not self.why
 
 
-def impossible(requirements: Sequence[str], machine: Sequence[Record], channels: Channels) -> list[Impossible]:
+def impossible(
+    requirements: Sequence[str], machine: Sequence[Record], channels: Channels
+) -> list[Impossible]:
     """Proofs that a request cannot be satisfied; without one it may be possible. Not complete, but never wrong: a record is out only
     if one of its lines fits no record that is itself not out, among those that the request leaves of that name."""
     world = _World(requirements, machine, channels)
-    domains = {requirement: world.domain(name_of(split(requirement)[1])) for requirement in requirements}
-    missing = [Impossible(requirement=requirement, why={}) for requirement, domain in domains.items() if not domain]
+    domains = {
+        requirement: world.domain(name_of(split(requirement)[1])) for requirement in requirements
+    }
+    missing = [
+        Impossible(requirement=requirement, why={})
+        for requirement, domain in domains.items()
+        if not domain
+    ]
     if missing:
         return missing
-    reasons = {requirement: {record.fn: world.obstacle(record, DEPTH) for record in domain} for requirement, domain in domains.items()}
-    return [Impossible(requirement=requirement, why=why) for requirement, why in reasons.items() if all(why.values())]
+    reasons = {
+        requirement: {record.fn: world.obstacle(record, DEPTH) for record in domain}
+        for requirement, domain in domains.items()
+    }
+    return [
+        Impossible(requirement=requirement, why=why)
+        for requirement, why in reasons.items()
+        if all(why.values())
+    ]
 
 
 class _World:
     """One request: what it leaves of each name, and which records of that are out."""
 
-    def __init__(self, requirements: Sequence[str], machine: Sequence[Record], channels: Channels) -> None:
+    def __init__(
+        self, requirements: Sequence[str], machine: Sequence[Record], channels: Channels
+    ) -> None:
         self._pins: dict[str, list[str]] = defaultdict(list)
         self._from: dict[str, str] = {}
         for requirement in requirements:
@@ -215,7 +246,11 @@ class _World:
                 found = [self._machine[name]] if name in self._machine else []
             else:
                 found = self._channels.candidates(name, self._from.get(name))
-            self._domains[name] = [record for record in found if all(fits(line, record) for line in self._pins.get(name, ()))]
+            self._domains[name] = [
+                record
+                for record in found
+                if all(fits(line, record) for line in self._pins.get(name, ()))
+            ]
         return self._domains[name]
 
     def obstacle(self, record: Record, depth: int) -> str:

@@ -30,7 +30,9 @@ except ImportError:  # it came with torch 2.1
 
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOLDER = Path(sys.argv[1])
-STORE = distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), WORLD_SIZE, RANK == 0, timedelta(seconds=100))
+STORE = distributed.TCPStore(
+    "127.0.0.1", int(os.environ["MASTER_PORT"]), WORLD_SIZE, RANK == 0, timedelta(seconds=100)
+)
 US = ranks.through_store(STORE, RANK, WORLD_SIZE, 60)
 
 
@@ -50,7 +52,14 @@ def saved(name: str, state: dict[str, Any], step: int = 1) -> Path:
 
 def misfits() -> Any:
     """All at once, and nothing is touched."""
-    there = {"a": torch.ones(3), "b": torch.ones(2, 2), "c": torch.ones(2), "d": 5, "e": torch.ones(1), "f": {"g": torch.ones(1)}}
+    there = {
+        "a": torch.ones(3),
+        "b": torch.ones(2, 2),
+        "c": torch.ones(2),
+        "d": 5,
+        "e": torch.ones(1),
+        "f": {"g": torch.ones(1)},
+    }
     there["i"] = torch.ones(2, 2)
     root = saved("misfits", there)
     here = {
@@ -80,8 +89,16 @@ def bad_options() -> Any:
     root, state = FOLDER / "options", {"a": torch.ones(2)}
     bad: list[dict[str, Any]] = [{"step": -1}, {"step": "4"}, {"step": 1, "unchanged": "mtime"}]
     given = bad if RANK == 1 else [{"step": 1}] * 3
-    told = [refusal(partial(checkpoint.save, state, root, ranks=US, **options)) for options in given]
-    told.append(refusal(lambda: checkpoint.save_async(state, root, ranks=US, step=-2 if RANK == 1 else 1).result()))
+    told = [
+        refusal(partial(checkpoint.save, state, root, ranks=US, **options)) for options in given
+    ]
+    told.append(
+        refusal(
+            lambda: checkpoint.save_async(
+                state, root, ranks=US, step=-2 if RANK == 1 else 1
+            ).result()
+        )
+    )
     for step in (3, 4):
         checkpoint.save(state, root, step=step, ranks=US)
     return [told, checkpoint.list_steps(root)]
@@ -90,16 +107,34 @@ def bad_options() -> Any:
 def bad_options_of_a_load() -> Any:
     """On rank 1 alone: told to both, and the load after it is the same on both."""
     root, here = saved("load options", {"a": torch.ones(2)}), {"a": torch.zeros(2)}
-    bad: list[dict[str, Any]] = [{"on_damage": "zzz"}, {"step": "newest"}, {"step": 1.5}, {"state_dict": [1]}, {"root": "no-such-kind://x"}]
+    bad: list[dict[str, Any]] = [
+        {"on_damage": "zzz"},
+        {"step": "newest"},
+        {"step": 1.5},
+        {"state_dict": [1]},
+        {"root": "no-such-kind://x"},
+    ]
     given = bad if RANK == 1 else [{}] * len(bad)
-    told = [refusal(partial(checkpoint.load, ranks=US, **{"state_dict": here, "root": root, **options})) for options in given]
+    told = [
+        refusal(partial(checkpoint.load, ranks=US, **{"state_dict": here, "root": root, **options}))
+        for options in given
+    ]
     checkpoint.save({"a": torch.full((2,), 2.0)}, root, step=2, ranks=US)
-    return [told, here["a"].tolist(), checkpoint.load(here, root, ranks=US).step, here["a"].tolist()]
+    return [
+        told,
+        here["a"].tolist(),
+        checkpoint.load(here, root, ranks=US).step,
+        here["a"].tolist(),
+    ]
 
 
 def part() -> Any:
     """Fewer names than are there, other types of the same kind, and numbers as keys: what is there stays the object that it was."""
-    there = {"a": torch.ones(3), "b": torch.ones(3), "many": {0: {"step": 3, "m": torch.ones(1)}, 1: {"step": 4, "m": torch.ones(1)}}}
+    there = {
+        "a": torch.ones(3),
+        "b": torch.ones(3),
+        "many": {0: {"step": 3, "m": torch.ones(1)}, 1: {"step": 4, "m": torch.ones(1)}},
+    }
     root = saved("part", there)
     inner = {"step": 0, "m": torch.zeros(1, dtype=torch.bfloat16)}
     here = {"a": torch.zeros(3, dtype=torch.float64), "many": {1: inner}}
@@ -161,7 +196,16 @@ def damaged_pointers() -> Any:
             warnings.simplefilter("always")
             report = checkpoint.load(here, root, ranks=US, on_damage="previous")
         refused = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
-        told.append([said, untouched, refused == said[1:], report.step, here["a"][0].item(), [Path(one.filename).name for one in caught]])
+        told.append(
+            [
+                said,
+                untouched,
+                refused == said[1:],
+                report.step,
+                here["a"][0].item(),
+                [Path(one.filename).name for one in caught],
+            ]
+        )
         US.exchange("loaded", None)
         if RANK == 0:
             (root / "latest").unlink(missing_ok=True)
@@ -175,23 +219,34 @@ def known_to_one() -> Any:
     folder = Path(checkpoint.save(state, root, step=1, ranks=US, unchanged="version").folder)
     told = []
     if RANK == 1:
-        held = json.loads((folder / "manifest.json").read_text())["tensors"]["of 0"]["records"][0][0]
+        held = json.loads((folder / "manifest.json").read_text())["tensors"]["of 0"]["records"][0][
+            0
+        ]
         with (folder / held).open("r+b") as file:
             file.seek(1 << 20)
             file.write(b"x")
         told = [name for damage in checkpoint.verify(root) for name in damage.tensors]
     US.exchange("damaged", None)
-    reports = [checkpoint.save(state, root, step=step, ranks=US, unchanged="version") for step in (2, 3)]
+    reports = [
+        checkpoint.save(state, root, step=step, ranks=US, unchanged="version") for step in (2, 3)
+    ]
     whole = [checkpoint.verify(root, step=step) == [] for step in (2, 3)]
     return [told, [[report.written >> 20, report.linked >> 20] for report in reports], whole]
 
 
 def damage_beside_equal_content() -> Any:
     """Both ranks' files hold the same values, and one of them is damaged there: it is found by the one that compares with it."""
-    root, state = FOLDER / "equal", {f"same {RANK}": torch.ones(1000), f"own {RANK}": torch.full((3000,), 2.0 + RANK)}
+    root, state = (
+        FOLDER / "equal",
+        {f"same {RANK}": torch.ones(1000), f"own {RANK}": torch.full((3000,), 2.0 + RANK)},
+    )
     folder = Path(checkpoint.save(state, root, step=1, ranks=US).folder)
     for rank in range(2) if RANK == 0 else ():
-        record = checkpoint.catalog.read_manifest(backends.open_root(root), folder.name).tensors[f"same {rank}"].records[0]
+        record = (
+            checkpoint.catalog.read_manifest(backends.open_root(root), folder.name)
+            .tensors[f"same {rank}"]
+            .records[0]
+        )
         with (folder / record.file).open("r+b") as file:
             file.seek(record.at + record.size - 1)
             file.write(b"x")
@@ -205,7 +260,11 @@ def nothing_there() -> Any:
     saved("steps", {"a": torch.ones(1)}, 9)
     here = {"a": torch.zeros(1)}
     wrong = refusal(lambda: checkpoint.load(here, root, step=8, ranks=US))
-    return [wrong, refusal(lambda: checkpoint.load(here, FOLDER / "nowhere", ranks=US)), here["a"].item()]
+    return [
+        wrong,
+        refusal(lambda: checkpoint.load(here, FOLDER / "nowhere", ranks=US)),
+        here["a"].item(),
+    ]
 
 
 def made(seed: int, has_stepped: bool) -> tuple[Any, Any]:
@@ -228,7 +287,13 @@ def stateful() -> Any:
     other, stepped = made(2, True)
     checkpoint.load({"model": other, "optimizer": stepped}, root, ranks=US)
     moments = [held.state_dict()["state"][0]["exp_avg"] for held in (optimizer, stepped)]
-    return [said, is_same_before, torch.equal(other.weight, model.weight), torch.equal(*moments), stepped.param_groups[0]["lr"]]
+    return [
+        said,
+        is_same_before,
+        torch.equal(other.weight, model.weight),
+        torch.equal(*moments),
+        stepped.param_groups[0]["lr"],
+    ]
 
 
 def new_optimizers() -> Any:
@@ -245,7 +310,9 @@ def new_optimizers() -> Any:
         root = saved(f"new optimizers {place}", shape(optimizer))
         told.append(refusal(partial(checkpoint.load, shape(new), root, ranks=US)))
     checkpoint.load({"step": 0}, FOLDER / "new optimizers 0", ranks=US)
-    without = saved("new optimizers of old", {"optim": new.state_dict()})  # had no state then either: nothing is lost
+    without = saved(
+        "new optimizers of old", {"optim": new.state_dict()}
+    )  # had no state then either: nothing is lost
     checkpoint.load({"optim": made(3, False)[1].state_dict()}, without, ranks=US)
     return told
 
@@ -265,12 +332,19 @@ def as_documented() -> Any:
     checkpoint.load(state, root, ranks=US)
     set_state_dict(other, new, model_state_dict=state["model"], optim_state_dict=state["optim"])
     averages = [held.state_dict()["state"][0]["exp_avg"] for held in (optimizer, new)]
-    return [torch.equal(model.weight, other.weight), torch.equal(*averages), new.param_groups[0]["lr"], state["step"]]
+    return [
+        torch.equal(model.weight, other.weight),
+        torch.equal(*averages),
+        new.param_groups[0]["lr"],
+        state["step"],
+    ]
 
 
 def replicas() -> Any:
     """Of what both ranks hold, rank 0's is written, and the other is not even pickled."""
-    checkpoint.save({"a": 1 if RANK == 0 else (lambda: None)}, FOLDER / "replicas", step=1, ranks=US)
+    checkpoint.save(
+        {"a": 1 if RANK == 0 else (lambda: None)}, FOLDER / "replicas", step=1, ranks=US
+    )
     here = {"a": 0}
     checkpoint.load(here, FOLDER / "replicas", ranks=US)
     return here
@@ -287,8 +361,13 @@ def unsavable() -> Any:
         "no dict": [torch.ones(2)] if RANK == 1 else {"a": torch.ones(2)},
     }
     if TwoTensor is not None:
-        states["wrapper"] = {"a": TwoTensor(torch.ones(2), torch.ones(2)) if RANK == 1 else torch.ones(2)}
-    return {name: refusal(partial(checkpoint.save, state, FOLDER / "unsavable", step=1, ranks=US)) for name, state in states.items()}
+        states["wrapper"] = {
+            "a": TwoTensor(torch.ones(2), torch.ones(2)) if RANK == 1 else torch.ones(2)
+        }
+    return {
+        name: refusal(partial(checkpoint.save, state, FOLDER / "unsavable", step=1, ranks=US))
+        for name, state in states.items()
+    }
 
 
 def main() -> dict[str, Any]:

@@ -33,10 +33,21 @@ def made(folder: Path, *, small: bytes = b"small") -> Image:
     """An image of two layers, as assemble.py writes it."""
     blobs = oci_layout.blobs(folder)
     blobs.mkdir(parents=True)
-    contents = {"cuda": [Entry.of("opt/big", b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(BIG // 32)))]}
+    contents = {
+        "cuda": [
+            Entry.of(
+                "opt/big", b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(BIG // 32))
+            )
+        ]
+    }
     contents["provision"] = [Entry.of("opt/small", small)]
-    written = [layers.write(group, entries, blobs, 0, lambda _: None) for group, entries in contents.items()]
-    document = config.image_config({"PATH": "/bin"}, config.labels(resolution(), LOCK, "base", None), written, 0)
+    written = [
+        layers.write(group, entries, blobs, 0, lambda _: None)
+        for group, entries in contents.items()
+    ]
+    document = config.image_config(
+        {"PATH": "/bin"}, config.labels(resolution(), LOCK, "base", None), written, 0
+    )
     done = oci_layout.write(folder, document, written, {}, "provision/toy:1")
     return Image(
         reference="provision/toy:1", layout=folder, manifest_digest=done.manifest_digest, image_id=done.config_digest, base="base",
@@ -48,9 +59,17 @@ def made(folder: Path, *, small: bytes = b"small") -> Image:
 def serving(folder: Path, *more: str) -> Iterator[str]:
     port = free_port()
     folder.mkdir(exist_ok=True)
-    settings = ["version: 0.1", "log: {level: error}", f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}"]
-    (folder / "config.yml").write_text("\n".join([*settings, f"http: {{addr: 127.0.0.1:{port}}}", *more]))
-    with subprocess.Popen(["docker-registry", "serve", folder / "config.yml"], stderr=subprocess.DEVNULL) as server:
+    settings = [
+        "version: 0.1",
+        "log: {level: error}",
+        f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}",
+    ]
+    (folder / "config.yml").write_text(
+        "\n".join([*settings, f"http: {{addr: 127.0.0.1:{port}}}", *more])
+    )
+    with subprocess.Popen(
+        ["docker-registry", "serve", folder / "config.yml"], stderr=subprocess.DEVNULL
+    ) as server:
         try:
             deadline = time.monotonic() + 30
             while socket.socket().connect_ex(("127.0.0.1", port)):
@@ -91,8 +110,15 @@ class Line:
                 line.paths.append(self.path)
                 if line.trouble(line, self, body):
                     return
-                headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
-                request = Request(f"http://{line.behind}{self.path}", data=body or None, headers=headers, method=self.command)
+                headers = {
+                    key: value for key, value in self.headers.items() if key.lower() != "host"
+                }
+                request = Request(
+                    f"http://{line.behind}{self.path}",
+                    data=body or None,
+                    headers=headers,
+                    method=self.command,
+                )
                 try:
                     answer = urlopen(request)
                 except OSError as error:

@@ -35,7 +35,9 @@ warnings.simplefilter("ignore")
 items.pieces.__defaults__ = (200,)
 RANK, PROCESSES = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOLDER = Path(sys.argv[1])
-STORE = distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), PROCESSES, RANK == 0, timedelta(seconds=100))
+STORE = distributed.TCPStore(
+    "127.0.0.1", int(os.environ["MASTER_PORT"]), PROCESSES, RANK == 0, timedelta(seconds=100)
+)
 # Collectives of objects need numpy: those of dcp.load, and those that make a ShardedTensor.
 OBJECTS_TRAVEL = importlib.util.find_spec("numpy") is not None
 Shard, Replicate = dtensors.Shard, dtensors.Replicate
@@ -92,7 +94,9 @@ def bands(fill: bool) -> Any:
     size, rank = distributed.get_world_size(), distributed.get_rank()
     rows = 12 // size
     height = 14 - rows * (size - 1) if rank == size - 1 else rows
-    values = torch.arange(14 * 3, dtype=torch.float32).view(14, 3)[rows * rank : rows * rank + height]
+    values = torch.arange(14 * 3, dtype=torch.float32).view(14, 3)[
+        rows * rank : rows * rank + height
+    ]
     local = values.clone() if fill else torch.zeros(height, 3)
     shard = sharded_tensor.Shard.from_tensor_and_offsets(local, [rows * rank, 0], rank)
     return sharded_tensor.init_from_local_shards([shard], 14, 3)
@@ -102,10 +106,15 @@ def state(fill: bool, saved_by: int) -> dict[str, Any]:
     """What this rank has, filled or blank. own: by rank of those who saved; a reader may ask for anybody's."""
     rank = distributed.get_rank()
     return {
-        "model": {name: cut(whole(name) if fill else torch.zeros(CUT[name][0]), name) for name in CUT},
+        "model": {
+            name: cut(whole(name) if fill else torch.zeros(CUT[name][0]), name) for name in CUT
+        },
         **({"bands": bands(fill)} if OBJECTS_TRAVEL else {}),
         "replicated": torch.arange(300.0) if fill else torch.zeros(300),
-        "own": {f"of {other}": torch.full((20,), float(other) if fill else -1.0) for other in mine(rank, saved_by)},
+        "own": {
+            f"of {other}": torch.full((20,), float(other) if fill else -1.0)
+            for other in mine(rank, saved_by)
+        },
         "step": 17 if fill else None,
     }
 
@@ -116,7 +125,10 @@ def mine(rank: int, saved_by: int) -> list[int]:
 
 def wrong(found: dict[str, Any], saved_by: int) -> list[str]:
     expected = state(True, saved_by)
-    pairs = [(name, here.to_local(), expected["model"][name].to_local()) for name, here in found["model"].items()]
+    pairs = [
+        (name, here.to_local(), expected["model"][name].to_local())
+        for name, here in found["model"].items()
+    ]
     pairs += [("replicated", found["replicated"], expected["replicated"])]
     if OBJECTS_TRAVEL:
         shards = zip(found["bands"].local_shards(), expected["bands"].local_shards())
@@ -139,9 +151,13 @@ def read_ours(saved_by: int) -> list[str]:
 
 def read_by_torch(saved_by: int) -> list[str]:
     found = state(False, saved_by)
-    asked = found if found["own"] else {name: value for name, value in found.items() if name != "own"}  # to 2.3 that is a name
+    asked = (
+        found if found["own"] else {name: value for name, value in found.items() if name != "own"}
+    )  # to 2.3 that is a name
     dcp.load(asked, checkpoint_id=checkpoint.path(FOLDER / "state", step=saved_by))
-    known = 17 if torch.__version__.startswith("2.3.") else asked["step"]  # 2.3 forgets values beside tensors that it has read
+    known = (
+        17 if torch.__version__.startswith("2.3.") else asked["step"]
+    )  # 2.3 forgets values beside tensors that it has read
     return wrong({**found, **asked, "step": known}, saved_by)
 
 
@@ -178,16 +194,26 @@ def fsdp_read() -> list[str]:
     model_state, optimizer_state = get_state_dict(model, optimizer)
     found = {"model": model_state, "optimizer": optimizer_state}
     checkpoint.load(found, FOLDER / "fsdp")
-    set_state_dict(model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"])
+    set_state_dict(
+        model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
+    )
     expected = torch.load(FOLDER / "fsdp.pt", weights_only=True)
-    everything = {name: value.full_tensor() for name, value in tensors_of(get_state_dict(model, optimizer))}
+    everything = {
+        name: value.full_tensor() for name, value in tensors_of(get_state_dict(model, optimizer))
+    }
     differ = [name for name, value in expected.items() if not torch.equal(value, everything[name])]
-    return differ if optimizer.param_groups[0]["lr"] == 0.01 and len(expected) > 12 else [*differ, "lr"]
+    return (
+        differ
+        if optimizer.param_groups[0]["lr"] == 0.01 and len(expected) > 12
+        else [*differ, "lr"]
+    )
 
 
 def tensors_of(states: Any) -> list[tuple[str, Any]]:
     leaves = plan.values({"model": states[0], "optimizer": states[1]})
-    return [(".".join(path), value) for path, value in leaves if isinstance(value, dtensors.DTensor)]
+    return [
+        (".".join(path), value) for path, value in leaves if isinstance(value, dtensors.DTensor)
+    ]
 
 
 def partial_sums() -> str:
@@ -214,7 +240,9 @@ def main() -> dict[str, Any]:
     in_group(2, 1, save)
     for number, readers in enumerate((1, 4)):
         found[f"2 to {readers}"] = in_group(readers, 10 + number, lambda: read_ours(2))
-        found[f"2 to {readers} by torch"] = in_group(readers, 20 + number, lambda: read_by_torch(2)) if OBJECTS_TRAVEL else []
+        found[f"2 to {readers} by torch"] = (
+            in_group(readers, 20 + number, lambda: read_by_torch(2)) if OBJECTS_TRAVEL else []
+        )
     in_group(4, 30, save)
     found["4 to 2"] = in_group(2, 31, lambda: read_ours(4))
     found["4 to 2 by torch"] = in_group(2, 32, lambda: read_by_torch(4)) if OBJECTS_TRAVEL else []

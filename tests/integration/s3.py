@@ -17,7 +17,9 @@ from tests.conftest import absence
 
 for package in ("moto", "flask_cors", "s3fs"):
     if importlib.util.find_spec(package) is None:
-        absence("s3fs", f"{package} is not installed, which a store of objects on this machine needs")
+        absence(
+            "s3fs", f"{package} is not installed, which a store of objects on this machine needs"
+        )
 
 BUCKET = "bucket"
 ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{}</Code><Message>{}</Message></Error>'
@@ -88,7 +90,9 @@ def serve() -> Iterator[S3]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{store.port}/{BUCKET}", method="PUT")).close()
+        urllib.request.urlopen(
+            urllib.request.Request(f"http://127.0.0.1:{store.port}/{BUCKET}", method="PUT")
+        ).close()
         yield store
     finally:
         server.shutdown()
@@ -96,7 +100,9 @@ def serve() -> Iterator[S3]:
         thread.join(10)
 
 
-def matching(pattern: str, answer: tuple[str, str, str] | str, first: int = 1) -> Callable[[str], tuple[str, str, str] | str | None]:
+def matching(
+    pattern: str, answer: tuple[str, str, str] | str, first: int = 1
+) -> Callable[[str], tuple[str, str, str] | str | None]:
     """A strike at requests that match, from the nth such on."""
     seen = 0
 

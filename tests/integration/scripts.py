@@ -15,7 +15,12 @@ from tests.integration.smoking import PYTHON, environment
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180
 PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-SETTINGS = {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1"}
+SETTINGS = {
+    "PYTHONPATH": PATHS,
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "MASTER_ADDR": "127.0.0.1",
+}
 
 
 def run(script: str, *arguments: str, python: str = PYTHON) -> dict[str, Any]:
@@ -23,12 +28,25 @@ def run(script: str, *arguments: str, python: str = PYTHON) -> dict[str, Any]:
     return run_ranks(script, *arguments, world_size=1, python=python)[0]
 
 
-def run_ranks(script: str, *arguments: str, world_size: int, python: str = PYTHON) -> list[dict[str, Any]]:
+def run_ranks(
+    script: str, *arguments: str, world_size: int, python: str = PYTHON
+) -> list[dict[str, Any]]:
     """What each rank found: a line that begins with `found`, and JSON."""
-    shared = {**environment(), **SETTINGS, "WORLD_SIZE": str(world_size), "MASTER_PORT": str(free_port())}
+    shared = {
+        **environment(),
+        **SETTINGS,
+        "WORLD_SIZE": str(world_size),
+        "MASTER_PORT": str(free_port()),
+    }
     command = [python, str(Path(__file__).with_name(script)), *arguments]
     children = [
-        subprocess.Popen(command, env={**shared, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command,
+            env={**shared, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(world_size)
     ]
     return found_by(children)

@@ -14,7 +14,14 @@ from provision_runtime.report import model
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
 FOLDER = Path(str(provision_runtime.__file__)).parent
 TIMEOUT_S = 180
-RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RANK_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 # Phase, finding, ranks.
 Found = tuple[str, str, tuple[int, ...]]
 
@@ -33,10 +40,19 @@ class Ran:
 
     @property
     def findings(self) -> set[Found]:
-        return {(phase.name, found.id, tuple(found.ranks)) for phase in self.report.phases for found in phase.findings}
+        return {
+            (phase.name, found.id, tuple(found.ranks))
+            for phase in self.report.phases
+            for found in phase.findings
+        }
 
     def message(self, id: str) -> str:
-        return next(found.message for phase in self.report.phases for found in phase.findings if found.id == id)
+        return next(
+            found.message
+            for phase in self.report.phases
+            for found in phase.findings
+            if found.id == id
+        )
 
 
 def environment() -> dict[str, str]:
@@ -47,7 +63,15 @@ def smoke(out: Path, *arguments: str, program: tuple[str, ...] = (), folder: Pat
     """On two Gloo ranks, quickly, unless the arguments say otherwise."""
     usual = ["--out", str(out), "--profile", "quick", "--ranks", "2", "--backend", "gloo"]
     command = [PYTHON, *program, str(folder), "smoke", *usual, *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), cwd="/", check=False)
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment(),
+        cwd="/",
+        check=False,
+    )
     assert left_over(out) == []
     return Ran(out, ran.returncode, ran.stdout, ran.stderr)
 

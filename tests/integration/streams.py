@@ -32,7 +32,10 @@ def launched(stream: torch.cuda.Stream, tensors: list[torch.Tensor], value: floa
 def on_a_stream(folder: Path, save: Callable[..., Any]) -> list[float]:
     """What is saved, and what is there after it was loaded again."""
     stream = torch.cuda.Stream()
-    whole, columns = torch.zeros(SIZE, device="cuda"), torch.zeros(1024, 2048, device="cuda")[:, ::2]
+    whole, columns = (
+        torch.zeros(SIZE, device="cuda"),
+        torch.zeros(1024, 2048, device="cuda")[:, ::2],
+    )
     state = {"whole": whole, "columns": columns}
     torch.cuda.synchronize()
     launched(stream, [whole, columns], 1.0)
@@ -45,7 +48,11 @@ def on_a_stream(folder: Path, save: Callable[..., Any]) -> list[float]:
         checkpoint.load(state, folder)
         seen = [whole.mean(), columns.mean()]
     torch.cuda.synchronize()
-    return [*(float(tensor.mean()) for tensor in held.values()), *(float(one) for one in seen), float(whole.mean())]
+    return [
+        *(float(tensor.mean()) for tensor in held.values()),
+        *(float(one) for one in seen),
+        float(whole.mean()),
+    ]
 
 
 def main(folder: Path) -> dict[str, list[float]]:

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.conda
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A lab with three environments from the channels, and one that no channel has."""
     made = make_home(tmp_path_factory.mktemp("shelf"))
-    home = Home(root=made.root, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()})
+    home = Home(
+        root=made.root, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
+    )
     for asked in (
         ("--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge"),
         ("--torch", "2.3.1", "--cuda", "12.1", "--source", "pytorch", "--no-companions"),
@@ -46,7 +48,10 @@ def test_one_that_fails_does_not_stop_the_others(shelf: Home) -> None:
     try:
         done = shelf.run("lock", "--all")
         assert done.returncode == 1
-        assert "1 of 4 failed" in done.stdout and "There is no build for torch 2.1, CUDA 12.9" in done.stdout
+        assert (
+            "1 of 4 failed" in done.stdout
+            and "There is no build for torch 2.1, CUDA 12.9" in done.stdout
+        )
         assert len(list(shelf.envs.glob("*/conda-lock.yml"))) == 3
     finally:
         spec.unlink()
@@ -93,7 +98,19 @@ def test_an_empty_folder_has_nothing_to_lock(shelf: Home, tmp_path: Path) -> Non
 
 def test_a_whole_matrix(shelf: Home, tmp_path: Path) -> None:
     """Builds of the table that fit a question, each as an environment; one that the records lack is named and stops nothing."""
-    asked = ("matrix", "lock", "--torch", ">=2.5.1,<2.8", "--cuda", "12", "--source", "conda-forge", "--driver", "535", "--no-companions")
+    asked = (
+        "matrix",
+        "lock",
+        "--torch",
+        ">=2.5.1,<2.8",
+        "--cuda",
+        "12",
+        "--source",
+        "conda-forge",
+        "--driver",
+        "535",
+        "--no-companions",
+    )
     done = shelf.run(*asked, "--envs", str(tmp_path))
     assert done.returncode == 1
     locked = {path.parent.name for path in tmp_path.glob("*/conda-lock.yml")}
@@ -101,20 +118,42 @@ def test_a_whole_matrix(shelf: Home, tmp_path: Path) -> None:
     assert "torch2.5.1-cuda12.0-py311" not in locked
     assert "torch2.5.1-cuda12.0-py311 " in done.stdout
     newest = rows(shelf, *asked, "--envs", str(tmp_path), "--newest", "--dry-run")
-    assert "torch2.7.1-cuda12.6-py311-conda-forge" in newest and "torch2.7.0-cuda12.6-py311-conda-forge" not in newest
+    assert (
+        "torch2.7.1-cuda12.6-py311-conda-forge" in newest
+        and "torch2.7.0-cuda12.6-py311-conda-forge" not in newest
+    )
 
 
-def test_a_matrix_for_other_platforms_says_what_is_locked_and_what_was_asked_for(shelf: Home, tmp_path: Path) -> None:
+def test_a_matrix_for_other_platforms_says_what_is_locked_and_what_was_asked_for(
+    shelf: Home, tmp_path: Path
+) -> None:
     """One name for one build, whatever its platforms: a lock that is there is not replaced unasked, and keeps the platforms it has."""
-    asked = ("matrix", "lock", "--torch", "2.8", "--source", "conda-forge", "--no-companions", "--envs", str(tmp_path))
+    asked = (
+        "matrix",
+        "lock",
+        "--torch",
+        "2.8",
+        "--source",
+        "conda-forge",
+        "--no-companions",
+        "--envs",
+        str(tmp_path),
+    )
     both = ("--platform", "linux-64", "--platform", "linux-aarch64")
     name = "torch2.8.0-cuda12.9-py311"
     assert rows(shelf, *asked)[name]["status"] == "made"
     row = rows(shelf, *asked, *both)[name]
     assert (row["status"], row["exit_code"]) == ("failed", 6)
-    assert "it is for linux-64, and now linux-64, linux-aarch64 is asked for. The same command with --relock" in str(row["detail"])
+    assert (
+        "it is for linux-64, and now linux-64, linux-aarch64 is asked for. The same command with --relock"
+        in str(row["detail"])
+    )
     assert rows(shelf, *asked, *both, "--relock")[name]["status"] == "made"
     again = rows(shelf, *asked)
     assert again[name]["status"] == "kept"
     changed = shelf.run("lock", name, "--envs", str(tmp_path), "--no-jupyter")
-    assert changed.returncode == 6 and "the request changed since it was locked (jupyter). The same command with --relock" in changed.stderr
+    assert (
+        changed.returncode == 6
+        and "the request changed since it was locked (jupyter). The same command with --relock"
+        in changed.stderr
+    )

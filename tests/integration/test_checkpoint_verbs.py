@@ -46,9 +46,19 @@ class Job:
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     root = tmp_path_factory.mktemp("job") / "checkpoints"
-    settings = {**environment(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    settings = {
+        **environment(),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     command = [PYTHON, str(Path(__file__).with_name("saving_job.py")), str(root)]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": settings}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "env": settings,
+    }
     ranks = [subprocess.Popen([*command, str(rank)], **pipes) for rank in range(2)]
     try:
         said = [rank.stdout.readline().split() for rank in ranks if rank.stdout]
@@ -61,7 +71,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 
 def provision(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROVISION, "checkpoint", *map(str, arguments)], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [PROVISION, "checkpoint", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
 
 
 def said(*arguments: object, code: int = 0) -> Any:
@@ -76,7 +88,10 @@ def test_the_host_reads_what_torch_wrote(job: Job) -> None:
         (100, 0, 2, 5), (200, 0, 2, 5), (300, 1, 2, 5),
     ]  # fmt: skip
     assert all(row["shared_bytes"] > 2_400_000 and row["own_bytes"] > 4_800_000 for row in rows)
-    tensors = {one["name"]: (one["dtype"], one["shape"], one["bytes"]) for one in said("show", job.root)["tensors"]}
+    tensors = {
+        one["name"]: (one["dtype"], one["shape"], one["bytes"])
+        for one in said("show", job.root)["tensors"]
+    }
     assert tensors == {
         "model.bias": ("torch.float32", [600], 2400),
         "model.steps": ("torch.int64", [], 8),
@@ -84,12 +99,18 @@ def test_the_host_reads_what_torch_wrote(job: Job) -> None:
         "optim.moment0": ("torch.float64", [300, 1000], 2_400_000),
         "optim.moment1": ("torch.float64", [300, 1000], 2_400_000),
     }
-    assert [one["verdict"] for one in said("verify", job.root, "--all")["checkpoints"]] == ["whole"] * 3
+    assert [one["verdict"] for one in said("verify", job.root, "--all")["checkpoints"]] == [
+        "whole"
+    ] * 3
 
 
 def test_a_flipped_bit_is_told_by_the_tensors_name(job: Job, tmp_path: Path) -> None:
     root = shutil.copytree(job.root, tmp_path / "copy")
-    moment = next(one for one in said("show", root, "--step", 200)["tensors"] if one["name"] == "optim.moment1")
+    moment = next(
+        one
+        for one in said("show", root, "--step", 200)["tensors"]
+        if one["name"] == "optim.moment1"
+    )
     path = root / "step-000000000200" / moment["files"][0]
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 4
@@ -114,4 +135,6 @@ def test_a_save_under_way_is_the_jobs_until_the_job_is_gone(job: Job) -> None:
     assert (gone["unfinished"], gone["removed"]) == ([row["name"]], [])
     assert gone["freed_bytes"] > 4_800_000
     assert sorted(path.name for path in job.root.iterdir() if path.name.startswith(".")) == []
-    assert [one["verdict"] for one in said("verify", job.root, "--all")["checkpoints"]] == ["whole"] * 3
+    assert [one["verdict"] for one in said("verify", job.root, "--all")["checkpoints"]] == [
+        "whole"
+    ] * 3

@@ -29,28 +29,53 @@ Member = tuple[str, bytes, bytes]  # name, kind, content or target
 SOUND: Member = ("bin/sound", FILE, b"sound")
 
 
-def package(folder: Path, members: list[Member], documents: dict[str, Any] | None = None) -> LockedPackage:
+def package(
+    folder: Path, members: list[Member], documents: dict[str, Any] | None = None
+) -> LockedPackage:
     """A package of these members; unless documents say otherwise, it lists them all. It is called `toy`."""
-    about = {"name": "toy", "version": "1.0", "build": "h_0", "build_number": 0, "subdir": PLATFORM, "depends": []}
+    about = {
+        "name": "toy",
+        "version": "1.0",
+        "build": "h_0",
+        "build_number": 0,
+        "subdir": PLATFORM,
+        "depends": [],
+    }
     rows = [_row(member) for member in members]
-    texts: dict[str, Any] = {"info/index.json": about, "info/paths.json": {"paths": rows, "paths_version": 1}, **(documents or {})}
+    texts: dict[str, Any] = {
+        "info/index.json": about,
+        "info/paths.json": {"paths": rows, "paths_version": 1},
+        **(documents or {}),
+    }
     made = folder / "channel" / PLATFORM / "toy-1.0-h_0.tar.bz2"
     made.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(made, "w:bz2") as archive:
-        for name, kind, content in [*((name, FILE, _text(text)) for name, text in texts.items() if text is not None), *members]:
+        for name, kind, content in [
+            *((name, FILE, _text(text)) for name, text in texts.items() if text is not None),
+            *members,
+        ]:
             member = tarfile.TarInfo(name)
             member.type, member.mode, member.devmajor, member.devminor = kind, 0o644, 1, 3
-            member.size, member.linkname = (len(content), "") if kind == FILE else (0, content.decode())
+            member.size, member.linkname = (
+                (len(content), "") if kind == FILE else (0, content.decode())
+            )
             archive.addfile(member, io.BytesIO(content))
     digest = hashlib.sha256(made.read_bytes()).hexdigest()
-    return LockedPackage(manager="conda", name="toy", version="1.0", url=made.as_uri(), sha256=digest, build="h_0")
+    return LockedPackage(
+        manager="conda", name="toy", version="1.0", url=made.as_uri(), sha256=digest, build="h_0"
+    )
 
 
 def _row(member: Member) -> dict[str, Any]:
     name, kind, content = member
     if kind != FILE:
         return {"_path": name, "path_type": "softlink" if kind == LINK else "hardlink"}
-    return {"_path": name, "path_type": "hardlink", "sha256": hashlib.sha256(content).hexdigest(), "size_in_bytes": len(content)}
+    return {
+        "_path": name,
+        "path_type": "hardlink",
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "size_in_bytes": len(content),
+    }
 
 
 def _text(document: Any) -> bytes:
@@ -59,7 +84,14 @@ def _text(document: Any) -> bytes:
 
 def named(name: str, folder: Path, members: list[Member]) -> LockedPackage:
     """A package of another name."""
-    about = {"name": name, "version": "1.0", "build": "h_0", "build_number": 0, "subdir": PLATFORM, "depends": []}
+    about = {
+        "name": name,
+        "version": "1.0",
+        "build": "h_0",
+        "build_number": 0,
+        "subdir": PLATFORM,
+        "depends": [],
+    }
     toy = package(folder / name, members, {"info/index.json": about})
     made = Path(url2pathname(urlsplit(toy.url).path))
     made = made.rename(made.with_name(f"{name}-1.0-h_0.tar.bz2"))
@@ -73,7 +105,9 @@ def link(folder: Path, toy: LockedPackage, name: str = "env") -> Path:
 
 
 def listed(path: str) -> dict[str, Any]:
-    return {"info/paths.json": {"paths": [{"_path": path, "path_type": "hardlink"}], "paths_version": 1}}
+    return {
+        "info/paths.json": {"paths": [{"_path": path, "path_type": "hardlink"}], "paths_version": 1}
+    }
 
 
 def all_below(folder: Path) -> set[str]:
@@ -87,11 +121,31 @@ def all_below(folder: Path) -> set[str]:
         ([("../../outside/up", FILE, b"x")], None, "lists ../../outside/up, which is outside"),
         ([SOUND], listed("../neighbor/bin/x"), "lists ../neighbor/bin/x, which is outside"),
         ([SOUND], listed("bin/../../x"), "lists bin/../../x, which is outside"),
-        ([SOUND], {"info/paths.json": None, "info/files": b"../../outside/x\n"}, "lists ../../outside/x, which is outside"),
-        ([SOUND, ("lib", LINK, b"OUTSIDE")], None, "has lib, a link to the folder .*outside outside of the environment"),
-        ([SOUND, ("lib", LINK, b"../../outside")], None, "has lib, a link to the folder ../../outside outside of the environment"),
-        ([SOUND, ("lib", LINK, b"OUTSIDE")], listed("lib/there"), "lists lib/there, which lies behind a link"),
-        ([SOUND], {"info/link.json": {"noarch": {"type": "python", "entry_points": ["../../x = m:f"]}}}, "has a command called ../../x"),
+        (
+            [SOUND],
+            {"info/paths.json": None, "info/files": b"../../outside/x\n"},
+            "lists ../../outside/x, which is outside",
+        ),
+        (
+            [SOUND, ("lib", LINK, b"OUTSIDE")],
+            None,
+            "has lib, a link to the folder .*outside outside of the environment",
+        ),
+        (
+            [SOUND, ("lib", LINK, b"../../outside")],
+            None,
+            "has lib, a link to the folder ../../outside outside of the environment",
+        ),
+        (
+            [SOUND, ("lib", LINK, b"OUTSIDE")],
+            listed("lib/there"),
+            "lists lib/there, which lies behind a link",
+        ),
+        (
+            [SOUND],
+            {"info/link.json": {"noarch": {"type": "python", "entry_points": ["../../x = m:f"]}}},
+            "has a command called ../../x",
+        ),
         ([SOUND], {"info/paths.json": b'{"paths": [1]}'}, "has documents that cannot be read"),
     ],
 )
@@ -102,14 +156,24 @@ def test_a_package_that_would_write_elsewhere_is_named_and_writes_nothing(
     outside.mkdir()
     (outside / "there").write_text("mine")
     named = [
-        (name.replace("OUTSIDE", str(outside)), kind, content.replace(b"OUTSIDE", os.fsencode(outside))) for name, kind, content in members
+        (
+            name.replace("OUTSIDE", str(outside)),
+            kind,
+            content.replace(b"OUTSIDE", os.fsencode(outside)),
+        )
+        for name, kind, content in members
     ]
     toy = package(tmp_path, named, documents)
     with pytest.raises(IntegrityError, match=f"The conda package toy-1.0-h_0.tar.bz2 {words}"):
         link(tmp_path, toy)
     assert all_below(outside) == {"there"}
     assert (outside / "there").read_text() == "mine"
-    assert all_below(tmp_path / "envs") <= {"env", "env/conda-meta", "env/CACHEDIR.TAG", "env/conda-meta/history"}
+    assert all_below(tmp_path / "envs") <= {
+        "env",
+        "env/conda-meta",
+        "env/CACHEDIR.TAG",
+        "env/conda-meta/history",
+    }
     assert not (tmp_path / "neighbor").exists()
 
 
@@ -130,10 +194,18 @@ def test_members_that_lead_out_are_not_unpacked(tmp_path: Path, member: Member) 
     assert all_below(outside) == set()
 
 
-@pytest.mark.parametrize("member", [("bin/device", DEVICE, b""), ("bin/link", LINK, b"/etc/passwd")])
-def test_what_is_linked_is_no_device_and_links_to_files_are_only_links(tmp_path: Path, member: Member) -> None:
+@pytest.mark.parametrize(
+    "member", [("bin/device", DEVICE, b""), ("bin/link", LINK, b"/etc/passwd")]
+)
+def test_what_is_linked_is_no_device_and_links_to_files_are_only_links(
+    tmp_path: Path, member: Member
+) -> None:
     found = link(tmp_path, package(tmp_path, [SOUND, member])) / member[0]
-    assert stat.S_ISREG(found.lstat().st_mode) if member[1] == DEVICE else str(found.readlink()) == "/etc/passwd"
+    assert (
+        stat.S_ISREG(found.lstat().st_mode)
+        if member[1] == DEVICE
+        else str(found.readlink()) == "/etc/passwd"
+    )
 
 
 def test_a_package_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
@@ -148,9 +220,13 @@ def test_a_package_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("other", ["aaa", "zzz"])
-def test_what_a_package_lost_to_another_is_known_before_its_layer_is_taken(tmp_path: Path, other: str) -> None:
+def test_what_a_package_lost_to_another_is_known_before_its_layer_is_taken(
+    tmp_path: Path, other: str
+) -> None:
     """rattler puts the loser's file aside: a layer of that package alone has it, beside the other it has not."""
-    cudart = named("cuda-cudart", tmp_path, [("lib/own", FILE, b"own"), ("share/same", FILE, b"of cuda")])
+    cudart = named(
+        "cuda-cudart", tmp_path, [("lib/own", FILE, b"own"), ("share/same", FILE, b"of cuda")]
+    )
     clashing = named(other, tmp_path, [("share/same", FILE, b"of the other")])
     found = {}
     for name, packages in (("alone", [cudart]), ("both", [cudart, clashing])):
@@ -158,8 +234,20 @@ def test_what_a_package_lost_to_another_is_known_before_its_layer_is_taken(tmp_p
         conda.link(packages, prefix, final=prefix, cache=tmp_path / "cache", progress=Quiet())
         lost = conda_files.clobbered(prefix)
         key = RECIPE.made_of("cuda", [cudart], clobbered=lost)
-        files = {entry.path for entry in conda_files.conda_entries(prefix) if entry.conda == "cuda-cudart" and "conda-meta" not in entry.path}
+        files = {
+            entry.path
+            for entry in conda_files.conda_entries(prefix)
+            if entry.conda == "cuda-cudart" and "conda-meta" not in entry.path
+        }
         found[name] = (key, files)
-        assert not [entry.path for entry in conda_files.conda_entries(prefix) if "__clobbers__" in entry.path]
+        assert not [
+            entry.path
+            for entry in conda_files.conda_entries(prefix)
+            if "__clobbers__" in entry.path
+        ]
     assert found["alone"][1] == {"opt/env/lib/own", "opt/env/share/same"}
-    assert (found["both"] == found["alone"]) == (found["both"][1] == found["alone"][1]) == (other == "zzz")
+    assert (
+        (found["both"] == found["alone"])
+        == (found["both"][1] == found["alone"][1])
+        == (other == "zzz")
+    )

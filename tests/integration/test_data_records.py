@@ -21,8 +21,15 @@ def records(channel: str, platform: Platform) -> Iterator[dict[str, object]]:
     """CUDA builds of the table's releases."""
     path = SHARED_RECORDS / channel / platform / "repodata.json"
     content = json.loads(path.read_text())
-    for record in [*content.get("packages", {}).values(), *content.get("packages.conda", {}).values()]:
-        if record["name"] == "pytorch" and "cuda" in record["build"] and catalog.version_key(record["version"]) >= (1, 12):
+    for record in [
+        *content.get("packages", {}).values(),
+        *content.get("packages.conda", {}).values(),
+    ]:
+        if (
+            record["name"] == "pytorch"
+            and "cuda" in record["build"]
+            and catalog.version_key(record["version"]) >= (1, 12)
+        ):
             yield record
 
 
@@ -34,7 +41,9 @@ def of(record: dict[str, object], source: BuildSource) -> tuple[Build | None, st
     assert numbers and python
     cuda = numbers[1] if source == "pytorch" else f"{numbers[1][:2]}.{numbers[1][2:]}"
     release = catalog.releases().get(str(record["version"]))
-    return next((one for one in release.builds(source) if one.cuda == cuda), None) if release else None, f"3.{python[1]}"
+    return next(
+        (one for one in release.builds(source) if one.cuda == cuda), None
+    ) if release else None, f"3.{python[1]}"
 
 
 def floor(record: dict[str, object], name: str) -> str | None:
@@ -57,8 +66,12 @@ def test_every_record_is_in_the_table(source: BuildSource, platform: Platform) -
         there = build.on(platform)
         assert python in (there.python or there.python_seen), name
         if nccl := floor(record, "nccl"):
-            assert there.nccl_floor and catalog.version_key(there.nccl_floor) <= catalog.version_key(nccl), name
+            assert there.nccl_floor and catalog.version_key(
+                there.nccl_floor
+            ) <= catalog.version_key(nccl), name
         if glibc := floor(record, "__glibc"):
-            assert there.glibc and catalog.version_key(there.glibc) <= catalog.version_key(glibc), name
+            assert there.glibc and catalog.version_key(there.glibc) <= catalog.version_key(glibc), (
+                name
+            )
         seen += 1
     assert seen or (source, platform) == ("pytorch", "linux-aarch64")

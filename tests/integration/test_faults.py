@@ -26,7 +26,9 @@ def request_(cpu_request: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, request_: tuple[str, ...]) -> Path:
+def locked(
+    tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, request_: tuple[str, ...]
+) -> Path:
     """The environment's folder, locked once."""
     made = make_home(tmp_path_factory.mktemp("locked"))
     (made.root / "data").mkdir()
@@ -65,9 +67,18 @@ def works(lab: Home) -> bool:
 
 def leftovers(lab: Home) -> list[str]:
     """Hidden or temporary things that a build may not leave behind."""
-    places = [lab.root / "data" / "prefixes", lab.envs / NAME, lab.root / "data" / "channels", lab.root / "data" / "images"]
+    places = [
+        lab.root / "data" / "prefixes",
+        lab.envs / NAME,
+        lab.root / "data" / "channels",
+        lab.root / "data" / "images",
+    ]
     return [
-        str(path) for place in places if place.exists() for path in place.iterdir() if path.name.startswith(".") and path.name != ".tmp"
+        str(path)
+        for place in places
+        if place.exists()
+        for path in place.iterdir()
+        if path.name.startswith(".") and path.name != ".tmp"
     ]
 
 
@@ -83,7 +94,11 @@ def test_an_edited_environment_makes_the_lock_stale(lab: Home) -> None:
     edit(environment, "- numpy", "- numpy<2.4")
     done = lab.run("build", NAME, *QUICK)
     assert done.returncode == 6
-    assert "is stale" in done.stderr and "environment.yml was edited by hand" in done.stderr and "--relock" in done.stderr
+    assert (
+        "is stale" in done.stderr
+        and "environment.yml was edited by hand" in done.stderr
+        and "--relock" in done.stderr
+    )
     assert lock.read_bytes() == before
     again = lab.run("lock", NAME, "--relock")
     assert again.returncode == 0, again.stderr
@@ -143,7 +158,11 @@ def test_a_changed_hash_is_refused_and_the_old_prefix_works(lab: Home, package: 
     import yaml
 
     lock = lab.envs / NAME / "conda-lock.yml"
-    sha = next(entry["hash"]["sha256"] for entry in yaml.safe_load(lock.read_text())["package"] if entry["name"] == package)
+    sha = next(
+        entry["hash"]["sha256"]
+        for entry in yaml.safe_load(lock.read_text())["package"]
+        if entry["name"] == package
+    )
     edit(lock, sha, ("0" if sha[0] != "0" else "1") + sha[1:])
     done = lab.run("env", "create", NAME)
     assert done.returncode == 7, done.stderr
@@ -157,7 +176,11 @@ def test_a_changed_hash_is_refused_on_a_terminal_too(lab: Home) -> None:
     import yaml
 
     lock = lab.envs / NAME / "conda-lock.yml"
-    sha = next(entry["hash"]["sha256"] for entry in yaml.safe_load(lock.read_text())["package"] if entry["name"] == "sympy")
+    sha = next(
+        entry["hash"]["sha256"]
+        for entry in yaml.safe_load(lock.read_text())["package"]
+        if entry["name"] == "sympy"
+    )
     edit(lock, sha, ("0" if sha[0] != "0" else "1") + sha[1:])
     status, seen = on_terminal(lab, "env", "create", NAME)
     assert status == 7, seen
@@ -167,9 +190,20 @@ def test_a_changed_hash_is_refused_on_a_terminal_too(lab: Home) -> None:
 def test_a_package_that_is_gone_is_named(lab: Home) -> None:
     """An index that answers, but has nothing of what is locked; uv's cache is empty, so it must be asked."""
     with Gone() as server:
-        done = lab.run("env", "create", NAME, "--prefix", str(lab.root / "new"), UV_DEFAULT_INDEX=server, UV_CACHE_DIR=str(lab.root / "uv"))
+        done = lab.run(
+            "env",
+            "create",
+            NAME,
+            "--prefix",
+            str(lab.root / "new"),
+            UV_DEFAULT_INDEX=server,
+            UV_CACHE_DIR=str(lab.root / "uv"),
+        )
     assert done.returncode == 8, done.stderr
-    assert "A locked package is gone from the index" in done.stderr and "not found in the package registry" in done.stderr
+    assert (
+        "A locked package is gone from the index" in done.stderr
+        and "not found in the package registry" in done.stderr
+    )
     assert works(lab)
     assert not (lab.root / "new").exists()
 
@@ -201,7 +235,12 @@ class Gone:
 def test_an_index_that_does_not_answer(desk: Home) -> None:
     before = (desk.envs / NAME / "conda-lock.yml").read_bytes()
     done = desk.run(
-        "lock", NAME, "--relock", UV_DEFAULT_INDEX="http://127.0.0.1:9/simple", UV_HTTP_RETRIES="0", UV_CACHE_DIR=str(desk.root / "uv")
+        "lock",
+        NAME,
+        "--relock",
+        UV_DEFAULT_INDEX="http://127.0.0.1:9/simple",
+        UV_HTTP_RETRIES="0",
+        UV_CACHE_DIR=str(desk.root / "uv"),
     )
     assert done.returncode == 8, done.stderr
     assert "index did not answer" in done.stderr
@@ -230,7 +269,9 @@ def test_a_full_disk(lab: Home, small_disk: Path) -> None:
 
 def test_a_kernel_name_that_is_somebody_elses(lab: Home) -> None:
     kernel = lab.root / "jupyter" / "kernels" / NAME
-    (kernel / "kernel.json").write_text('{"argv": ["mine"], "display_name": "mine", "language": "python"}')
+    (kernel / "kernel.json").write_text(
+        '{"argv": ["mine"], "display_name": "mine", "language": "python"}'
+    )
     done = lab.run("build", NAME, *QUICK)
     assert done.returncode == 12
     assert "was not made by provision" in done.stderr
@@ -247,7 +288,9 @@ def test_a_prefix_elsewhere_is_found_again(lab: Home, tmp_path: Path) -> None:
     place = tmp_path / "elsewhere with space" / "lab"
     assert lab.run("env", "create", NAME, "--prefix", str(place)).returncode == 0
     assert subprocess.run([place / "bin" / "pip", "--version"], capture_output=True).returncode == 0
-    assert subprocess.run([place / "bin" / "torchrun", "--help"], capture_output=True).returncode == 0
+    assert (
+        subprocess.run([place / "bin" / "torchrun", "--help"], capture_output=True).returncode == 0
+    )
     assert str(place) in lab.run("env", "list").stdout
     assert lab.run("env", "diff", NAME).returncode == 0
 
@@ -259,7 +302,15 @@ def test_a_prefix_that_lost_its_interpreter_is_made_again(lab: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [", "name: lab\n", "", "name: 2024-01-01\n", "dependencies: [pip: {}]\n", "dependencies:\n- 'pip ==>>= 3'\nchannels: []\n"]
+    "text",
+    [
+        "a: [",
+        "name: lab\n",
+        "",
+        "name: 2024-01-01\n",
+        "dependencies: [pip: {}]\n",
+        "dependencies:\n- 'pip ==>>= 3'\nchannels: []\n",
+    ],
 )
 def test_an_environment_file_that_is_none(desk: Home, text: str) -> None:
     (desk.envs / NAME / "environment.yml").write_text(text)
@@ -279,7 +330,9 @@ def test_damaged_evidence_hides_nothing_and_is_written_anew(lab: Home) -> None:
     assert lab.run("passport", "show", NAME).returncode == 0
 
 
-def test_two_folders_with_one_name_do_not_share_a_prefix(lab: Home, request_: tuple[str, ...], tmp_path: Path) -> None:
+def test_two_folders_with_one_name_do_not_share_a_prefix(
+    lab: Home, request_: tuple[str, ...], tmp_path: Path
+) -> None:
     other = ("--envs", str(tmp_path / "other"))
     assert lab.run("lock", *request_, *other).returncode == 0
     refused = lab.run("env", "create", NAME, *other)
@@ -316,7 +369,10 @@ def test_killed_at_any_moment(lab: Home, eventually: Eventually, event: str) -> 
         happened = {
             "building": building.exists,
             "wheels": lambda: any(building.glob("lib/python*/site-packages/torch/*")),
-            "swapped": lambda: prefix(lab).exists() and (prefix(lab) / "conda-meta" / "provision.json").read_bytes() != marker,
+            "swapped": lambda: (
+                prefix(lab).exists()
+                and (prefix(lab) / "conda-meta" / "provision.json").read_bytes() != marker
+            ),
         }
         eventually(happened[event], 60)
     child.send_signal(signal.SIGKILL)

@@ -105,12 +105,32 @@ class Made:
         conda.index(self.channel)
         names = ("python", "pip", "tool")
         self.conda = conda.solve(
-            conda.Request(specs=tuple(names), channels=(self.channel.as_uri(),), virtual_packages=(("__glibc", "2.36"),))
+            conda.Request(
+                specs=tuple(names),
+                channels=(self.channel.as_uri(),),
+                virtual_packages=(("__glibc", "2.36"),),
+            )
         )
         self.wheels = [
-            wheel(folder, "greet", "1.0", {"greet/__init__.py": "def main():\n    print('hello')\n"}, script="greet"),
-            wheel(folder, "nvidia-toy-cu12", "12.1.1", {"nvidia/__init__.py": "", "nvidia/toy/lib/libtoy.so": "x" * 3000000}),
-            wheel(folder, "nvidia-other-cu12", "12.1.2", {"nvidia/__init__.py": "", "nvidia/other.py": "y = 1\n"}),
+            wheel(
+                folder,
+                "greet",
+                "1.0",
+                {"greet/__init__.py": "def main():\n    print('hello')\n"},
+                script="greet",
+            ),
+            wheel(
+                folder,
+                "nvidia-toy-cu12",
+                "12.1.1",
+                {"nvidia/__init__.py": "", "nvidia/toy/lib/libtoy.so": "x" * 3000000},
+            ),
+            wheel(
+                folder,
+                "nvidia-other-cu12",
+                "12.1.2",
+                {"nvidia/__init__.py": "", "nvidia/other.py": "y = 1\n"},
+            ),
         ]
 
     def _assemble_tool(self) -> None:
@@ -119,12 +139,24 @@ class Made:
         deep = f"share/{'long-' * 25}/{'name-' * 25}/grüße.txt"
         files = {"bin/tool": f"#!/bin/sh\necho {built_in}/share\n".encode(), deep: b"x"}
         paths = [
-            {"_path": path, "path_type": "hardlink", "sha256": hashlib.sha256(text).hexdigest(), "size_in_bytes": len(text)}
+            {
+                "_path": path,
+                "path_type": "hardlink",
+                "sha256": hashlib.sha256(text).hexdigest(),
+                "size_in_bytes": len(text),
+            }
             for path, text in files.items()
         ]
         paths[0].update(prefix_placeholder=built_in, file_mode="text")
         paths.append({"_path": "bin/alias", "path_type": "softlink"})
-        about = {"name": "tool", "version": "1.0", "build": "h_0", "build_number": 0, "subdir": PLATFORM, "depends": []}
+        about = {
+            "name": "tool",
+            "version": "1.0",
+            "build": "h_0",
+            "build_number": 0,
+            "subdir": PLATFORM,
+            "depends": [],
+        }
         files["info/index.json"] = json.dumps(about).encode()
         files["info/paths.json"] = json.dumps({"paths": paths, "paths_version": 1}).encode()
         with tarfile.open(self.channel / PLATFORM / "tool-1.0-h_0.tar.bz2", "w:bz2") as package:
@@ -139,7 +171,9 @@ class Made:
     def lock(self, *wheels: Path) -> Lock:
         pip = tuple(_locked(path) for path in wheels or self.wheels)
         packages = (*self.conda, *pip)
-        digest = hashlib.sha256(repr([(package.name, package.sha256) for package in packages]).encode()).hexdigest()
+        digest = hashlib.sha256(
+            repr([(package.name, package.sha256) for package in packages]).encode()
+        ).hexdigest()
         return Lock(
             path=self.folder / "conda-lock.yml",
             sha256=digest,
@@ -152,7 +186,9 @@ class Made:
 
     def link(self, final: str | Path) -> Callable[[Path], None]:
         cache = self.folder / "cache"
-        return lambda target: conda.link(self.conda, target, final=Path(final), cache=cache, progress=Watching())
+        return lambda target: conda.link(
+            self.conda, target, final=Path(final), cache=cache, progress=Watching()
+        )
 
     def prefix(self, path: Path, lock: Lock, *wheels: Path) -> Prefix:
         path.mkdir(parents=True)
@@ -160,15 +196,24 @@ class Made:
         command = [uv(), "pip", "install", "--quiet", "--no-deps", "--no-index", "--offline"]
         files = [os.fspath(file) for file in wheels or self.wheels]
         subprocess.run([*command, "--python", path / "bin" / "python", *files], check=True)
-        subprocess.run([path / "bin" / "python", "-c", "import greet, json"], check=True)  # leaves __pycache__
+        subprocess.run(
+            [path / "bin" / "python", "-c", "import greet, json"], check=True
+        )  # leaves __pycache__
         return Prefix(name="toy", path=path, lock_sha256=lock.sha256)
 
 
-def wheel(folder: Path, name: str, version: str, files: dict[str, str], script: str | None = None) -> Path:
+def wheel(
+    folder: Path, name: str, version: str, files: dict[str, str], script: str | None = None
+) -> Path:
     """A wheel as a build back end writes it."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
-    content = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"}
-    content[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    content = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    }
+    content[f"{info}/WHEEL"] = (
+        "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
     if script:
         content[f"{info}/entry_points.txt"] = f"[console_scripts]\n{script} = {name}:main\n"
     rows = [f"{path},sha256={_record_hash(text)},{len(text)}" for path, text in content.items()]
@@ -188,7 +233,13 @@ def _record_hash(text: str) -> str:
 def _locked(path: Path) -> LockedPackage:
     name, version = path.name.split("-")[:2]
     digest = conda.sha256_of(path)
-    return LockedPackage(manager="pip", name=name.replace("_", "-"), version=version, url=path.as_uri(), sha256=digest)
+    return LockedPackage(
+        manager="pip",
+        name=name.replace("_", "-"),
+        version=version,
+        url=path.as_uri(),
+        sha256=digest,
+    )
 
 
 def resolution(name: str = "toy", cuda: str | None = "12.1") -> Resolution:
@@ -258,13 +309,32 @@ def prefix(made: Made, lock: Lock, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def built(made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
+def built(
+    made: Made,
+    lock: Lock,
+    prefix: Prefix,
+    base: image.BaseImage,
+    inside: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Image:
     layout = tmp_path_factory.mktemp("layouts") / "toy"
     return build(made, lock, prefix, base, inside, layout)
 
 
-def build(made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, layout: Path, **more: Any) -> Image:
-    options: dict[str, Any] = {"link": made.link(conda_files.PREFIX), "progress": Watching(), **more}
+def build(
+    made: Made,
+    lock: Lock,
+    prefix: Prefix,
+    base: image.BaseImage,
+    inside: Path,
+    layout: Path,
+    **more: Any,
+) -> Image:
+    options: dict[str, Any] = {
+        "link": made.link(conda_files.PREFIX),
+        "progress": Watching(),
+        **more,
+    }
     return image.build(resolution(), lock, prefix, base, layout=layout, inside=inside, **options)
 
 
@@ -282,16 +352,33 @@ def members(layout: Image, group: str) -> dict[str, tarfile.TarInfo]:
 
 
 def run(client: Any, made: Image, *command: str, **options: Any) -> str:
-    return str(client.containers.run(made.image_id, list(command), remove=True, network_mode="none", **options).decode())
+    return str(
+        client.containers.run(
+            made.image_id, list(command), remove=True, network_mode="none", **options
+        ).decode()
+    )
 
 
 def test_layout_is_whole_and_grouped(built: Image) -> None:
-    assert [layer.group for layer in built.layers] == ["base", "cuda", "python", "rest", "provision"]
+    assert [layer.group for layer in built.layers] == [
+        "base",
+        "cuda",
+        "python",
+        "rest",
+        "provision",
+    ]
     for layer in built.layers:
-        assert f"sha256:{conda.sha256_of(oci_layout.blob(built.layout, layer.digest))}" == layer.digest
+        assert (
+            f"sha256:{conda.sha256_of(oci_layout.blob(built.layout, layer.digest))}" == layer.digest
+        )
     config = json.loads(oci_layout.blob(built.layout, built.image_id).read_bytes())
     assert config["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
-    assert sorted(path.name for path in built.layout.iterdir()) == ["blobs", "index.json", "layers.json", "oci-layout"]
+    assert sorted(path.name for path in built.layout.iterdir()) == [
+        "blobs",
+        "index.json",
+        "layers.json",
+        "oci-layout",
+    ]
     assert len(list((built.layout / "blobs" / "sha256").iterdir())) == len(built.layers) + 2
     assert list(built.layout.parent.iterdir()) == [built.layout]
 
@@ -306,14 +393,24 @@ def test_nothing_of_the_host_is_inside(built: Image, prefix: Prefix, made: Made)
             assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "", "")
             assert member.mtime == 315532800
             assert member.mode in (0o644, 0o755, 0o777) or member.name == "workspace"
-            assert not member.name.endswith((".pyc", "direct_url.json", "uv_cache.json", "CACHEDIR.TAG"))
+            assert not member.name.endswith(
+                (".pyc", "direct_url.json", "uv_cache.json", "CACHEDIR.TAG")
+            )
             assert "__pycache__" not in member.name
 
 
 def test_same_lock_same_digest_wherever_the_prefix_lies(
-    made: Made, lock: Lock, built: Image, base: image.BaseImage, inside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made,
+    lock: Lock,
+    built: Image,
+    base: image.BaseImage,
+    inside: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    elsewhere = tmp_path / "a folder with spaces" / ("long" * 40)  # makes uv write `#!/bin/sh` scripts
+    elsewhere = (
+        tmp_path / "a folder with spaces" / ("long" * 40)
+    )  # makes uv write `#!/bin/sh` scripts
     before = os.umask(0o077)
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
     try:
@@ -326,15 +423,33 @@ def test_same_lock_same_digest_wherever_the_prefix_lies(
     assert again.manifest_digest == built.manifest_digest
 
 
-def test_a_true_layout_is_kept(made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, built: Image) -> None:
+def test_a_true_layout_is_kept(
+    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, built: Image
+) -> None:
     def link(target: Path) -> None:
         raise AssertionError("linked again")
 
     before = built.layout.stat().st_mtime_ns
     assert build(made, lock, prefix, base, inside, built.layout, link=link) == built
     assert built.layout.stat().st_mtime_ns == before
-    assert image.find(resolution(), lock, base, layout=built.layout, inside=inside, progress=Watching()) == built
-    assert image.find(resolution(), lock, base, layout=built.layout, inside=inside, progress=Watching(), epoch=1) is None
+    assert (
+        image.find(
+            resolution(), lock, base, layout=built.layout, inside=inside, progress=Watching()
+        )
+        == built
+    )
+    assert (
+        image.find(
+            resolution(),
+            lock,
+            base,
+            layout=built.layout,
+            inside=inside,
+            progress=Watching(),
+            epoch=1,
+        )
+        is None
+    )
 
 
 def test_a_failed_build_leaves_the_old_layout(
@@ -356,7 +471,13 @@ def test_a_failed_build_leaves_the_old_layout(
 
 
 def test_a_truncated_layer_is_built_again(
-    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, built: Image, tmp_path: Path
+    made: Made,
+    lock: Lock,
+    prefix: Prefix,
+    base: image.BaseImage,
+    inside: Path,
+    built: Image,
+    tmp_path: Path,
 ) -> None:
     layout = tmp_path / "toy"
     shutil.copytree(built.layout, layout)
@@ -365,7 +486,9 @@ def test_a_truncated_layer_is_built_again(
     assert oci_layout.blob(layout, built.layers[1].digest).stat().st_size == built.layers[1].size
 
 
-def test_an_edited_prefix_is_refused(made: Made, base: image.BaseImage, inside: Path, tmp_path: Path) -> None:
+def test_an_edited_prefix_is_refused(
+    made: Made, base: image.BaseImage, inside: Path, tmp_path: Path
+) -> None:
     lock = made.lock()
     prefix = made.prefix(tmp_path / "toy", lock)
     code = prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / "greet" / "__init__.py"
@@ -408,9 +531,21 @@ def test_container_works_with_any_user(loaded: Image, docker_client: Any, user: 
     assert run(docker_client, loaded, "greet", **options) == "hello\n"
     assert run(docker_client, loaded, "tool", **options) == "/opt/env/share\n"
     assert run(docker_client, loaded, "alias", **options) == "/opt/env/share\n"
-    lines = run(docker_client, loaded, "sh", "-c", "id -u; pwd; touch $HOME/x y; command -v python; env", **options).splitlines()
+    lines = run(
+        docker_client,
+        loaded,
+        "sh",
+        "-c",
+        "id -u; pwd; touch $HOME/x y; command -v python; env",
+        **options,
+    ).splitlines()
     assert lines[:3] == [(user or "1000").split(":")[0], "/workspace", "/opt/env/bin/python"]
-    assert {"HOME=/tmp", "PYTHONNOUSERSITE=1", "CONDA_PREFIX=/opt/env", "NVIDIA_VISIBLE_DEVICES=all"} <= set(lines)
+    assert {
+        "HOME=/tmp",
+        "PYTHONNOUSERSITE=1",
+        "CONDA_PREFIX=/opt/env",
+        "NVIDIA_VISIBLE_DEVICES=all",
+    } <= set(lines)
     assert "NVIDIA_REQUIRE_CUDA=cuda>=12.1 driver>=525.60.13" in lines
     assert f"PROVISION_LOCK_HASH={loaded.lock_sha256}" in lines
 
@@ -420,19 +555,29 @@ def test_loading_again_sends_nothing(loaded: Image, docker_client: Any) -> None:
     assert not image.load(loaded, docker_client, watching)
     assert watching.advanced == 0
     tags = docker_client.images.get(loaded.image_id).tags
-    assert sorted(tags) == sorted([f"provision/toy:{loaded.lock_sha256[:12]}", "provision/toy:latest"])
+    assert sorted(tags) == sorted(
+        [f"provision/toy:{loaded.lock_sha256[:12]}", "provision/toy:latest"]
+    )
 
 
-def test_an_engine_says_which_image_it_is_and_of_what_config(loaded: Image, docker_client: Any) -> None:
+def test_an_engine_says_which_image_it_is_and_of_what_config(
+    loaded: Image, docker_client: Any
+) -> None:
     """By what an engine with containerd's image store is asked, which knows no image id: here both answers are there to compare."""
     there = docker_client.images.get(loaded.image_id)
     assert docker_load.is_same(there.attrs, loaded)
     for key, other in (("Env", ["A=b"]), ("Labels", {}), ("Entrypoint", ["sh"])):
-        assert not docker_load.is_same({**there.attrs, "Config": {**there.attrs["Config"], key: other}}, loaded)
-    assert not docker_load.is_same({**there.attrs, "RootFS": {"Layers": there.attrs["RootFS"]["Layers"][1:]}}, loaded)
+        assert not docker_load.is_same(
+            {**there.attrs, "Config": {**there.attrs["Config"], key: other}}, loaded
+        )
+    assert not docker_load.is_same(
+        {**there.attrs, "RootFS": {"Layers": there.attrs["RootFS"]["Layers"][1:]}}, loaded
+    )
     assert docker_sdk.config_of(there.save()) == loaded.image_id
     assert not docker_sdk.keeps_manifests(docker_client.info())
-    assert docker_sdk.keeps_manifests({"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]})
+    assert docker_sdk.keeps_manifests(
+        {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    )
 
 
 def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
@@ -446,12 +591,25 @@ def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
 
 
 def test_a_small_change_sends_small_layers(
-    made: Made, base: image.BaseImage, inside: Path, loaded: Image, docker_client: Any, tmp_path: Path
+    made: Made,
+    base: image.BaseImage,
+    inside: Path,
+    loaded: Image,
+    docker_client: Any,
+    tmp_path: Path,
 ) -> None:
-    changed = wheel(tmp_path, "greet", "1.1", {"greet/__init__.py": "def main():\n    print('again')\n"}, script="greet")
+    changed = wheel(
+        tmp_path,
+        "greet",
+        "1.1",
+        {"greet/__init__.py": "def main():\n    print('again')\n"},
+        script="greet",
+    )
     wheels = [changed, *made.wheels[1:]]
     lock = made.lock(*wheels)
-    other = build(made, lock, made.prefix(tmp_path / "toy", lock, *wheels), base, inside, tmp_path / "layout")
+    other = build(
+        made, lock, made.prefix(tmp_path / "toy", lock, *wheels), base, inside, tmp_path / "layout"
+    )
     assert other.layers[:3] == loaded.layers[:3]
     watching = Watching()
     assert image.load(other, docker_client, watching)
@@ -459,7 +617,9 @@ def test_a_small_change_sends_small_layers(
     assert run(docker_client, other, "greet") == "again\n"
 
 
-def test_an_engine_that_wants_all_layers_gets_them(loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_wants_all_layers_gets_them(
+    loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
     image.remove("toy", docker_client)
     monkeypatch.setattr(docker_load, "_known_layers", lambda image, client: len(image.layers))
@@ -470,12 +630,21 @@ def test_an_engine_that_wants_all_layers_gets_them(loaded: Image, docker_client:
 
 
 def test_a_build_that_takes_the_tags_leaves_no_image_behind(
-    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, loaded: Image, docker_client: Any, tmp_path: Path
+    made: Made,
+    lock: Lock,
+    prefix: Prefix,
+    base: image.BaseImage,
+    inside: Path,
+    loaded: Image,
+    docker_client: Any,
+    tmp_path: Path,
 ) -> None:
     newer = build(made, lock, prefix, base, inside, tmp_path / "toy", epoch=1)
     assert newer.reference == loaded.reference
     image.load(newer, docker_client, Watching())
-    ours = docker_client.api.images(filters={"label": "org.opencontainers.image.title=toy"}, quiet=True, all=True)
+    ours = docker_client.api.images(
+        filters={"label": "org.opencontainers.image.title=toy"}, quiet=True, all=True
+    )
     assert ours.count(newer.image_id) == 1
     assert loaded.image_id not in ours
     assert image.load(loaded, docker_client, Watching())
@@ -508,8 +677,13 @@ class Leaky:
                 ours, _ = self._server.accept()
                 theirs = socket.socket(socket.AF_UNIX)
                 theirs.connect(self._path)
-                for source, target, limit in ((ours, theirs, self._limit), (theirs, ours, sys.maxsize)):
-                    threading.Thread(target=self._pass_on, args=(source, target, limit), daemon=True).start()
+                for source, target, limit in (
+                    (ours, theirs, self._limit),
+                    (theirs, ours, sys.maxsize),
+                ):
+                    threading.Thread(
+                        target=self._pass_on, args=(source, target, limit), daemon=True
+                    ).start()
 
     @staticmethod
     def _pass_on(source: socket.socket, target: socket.socket, left: int) -> None:
@@ -547,11 +721,18 @@ def test_an_engine_that_goes_away_during_load(
 
 
 def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
-    status, printed = image.run_smoke(docker_client, loaded, ["status=1"], tmp_path, timeout_s=60, shm_size="256m", gpus=True)
+    status, printed = image.run_smoke(
+        docker_client, loaded, ["status=1"], tmp_path, timeout_s=60, shm_size="256m", gpus=True
+    )
     report = json.loads((tmp_path / "report.json").read_text())
     assert (status, printed) == (1, "working\n")
     assert report["argv"][0] == "smoke" and report["argv"][-1] == "status=1"
-    assert (report["uid"], report["user"], report["prefix"], report["cwd"]) == (1000, "provision", "/opt/env", "/workspace")
+    assert (report["uid"], report["user"], report["prefix"], report["cwd"]) == (
+        1000,
+        "provision",
+        "/opt/env",
+        "/workspace",
+    )
     assert report["host"] == "127.0.0.1" and report["shm"] == 256 << 20
     assert report["pid"] != 1  # init is
     assert containers(docker_client) == []
@@ -559,7 +740,13 @@ def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path:
 
 def test_smoke_of_an_image_that_is_gone(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
     with pytest.raises(ToolMissing, match="provision image build"):
-        image.run_smoke(docker_client, replace(loaded, image_id=f"sha256:{'0' * 64}"), [], tmp_path, timeout_s=60)
+        image.run_smoke(
+            docker_client,
+            replace(loaded, image_id=f"sha256:{'0' * 64}"),
+            [],
+            tmp_path,
+            timeout_s=60,
+        )
 
 
 def test_smoke_that_hangs_is_ended(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
@@ -572,7 +759,9 @@ def test_smoke_that_hangs_is_ended(loaded: Image, docker_client: Any, tmp_path: 
     assert containers(docker_client) == []
 
 
-def test_smoke_leaves_no_container_on_ctrl_c(loaded: Image, docker_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smoke_leaves_no_container_on_ctrl_c(
+    loaded: Image, docker_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from provision.image import container_smoke
 
     def interrupted(container: Any, timeout_s: float) -> int:
@@ -585,7 +774,9 @@ def test_smoke_leaves_no_container_on_ctrl_c(loaded: Image, docker_client: Any, 
 
 
 def containers(client: Any) -> list[Any]:
-    return list(client.containers.list(all=True, filters={"label": "org.provision.smoke=provision/toy"}))
+    return list(
+        client.containers.list(all=True, filters={"label": "org.provision.smoke=provision/toy"})
+    )
 
 
 def test_an_image_in_use_is_not_removed(loaded: Image, docker_client: Any) -> None:
@@ -608,7 +799,14 @@ def test_a_base_that_cannot_be_had(docker_client: Any) -> None:
 
 
 def test_a_base_of_another_architecture(docker_client: Any) -> None:
-    config = json.dumps({"architecture": "arm64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": []}})
+    config = json.dumps(
+        {
+            "architecture": "arm64",
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": []},
+        }
+    )
     name = "provision-test-arm:latest"
     manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": []}])
     archive = io.BytesIO()

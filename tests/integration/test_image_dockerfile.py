@@ -55,7 +55,9 @@ def lock(made: Made) -> Lock:
 
 
 @pytest.fixture(scope="module")
-def built(made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory) -> Image:
+def built(
+    made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory
+) -> Image:
     base = image.find_base(image.demand_engine(), docker_base, Watching())
     folder = tmp_path_factory.mktemp("built")
     prefix: Prefix = made.prefix(folder / "prefix", lock)
@@ -63,7 +65,9 @@ def built(made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="module")
-def context(made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def context(
+    made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """What docs/image.md pipes to a builder, and the packages that the first stage would fetch."""
     folder = tmp_path_factory.mktemp("context")
     shutil.copytree(INSIDE, folder / "inside", ignore=shutil.ignore_patterns("__pycache__"))
@@ -83,11 +87,18 @@ def rendered(lock: Lock, base: str) -> str:
     values = image.dockerfile_context(replace(plain, spec=replace(plain.spec, base=base)), lock)
     text = render.render_dockerfile("toy", values)[render.DOCKERFILE]
     first, second = text.split(f"\nFROM {base}\n")
-    installed = re.search(r"^RUN [^\n]*conda-lock install .*?&& (find .*)", first, flags=re.MULTILINE | re.DOTALL)
+    installed = re.search(
+        r"^RUN [^\n]*conda-lock install .*?&& (find .*)", first, flags=re.MULTILINE | re.DOTALL
+    )
     assert installed, "the first stage ends with the removal of byte code"
     env = conda_files.PREFIX
     pip = f"{env}/bin/python -m pip install --no-deps --no-index --disable-pip-version-check /wheels/*.whl"
-    lines = [f"FROM {base} AS environment", f"COPY linked {env}", "COPY wheels /wheels", f"RUN {pip} && {installed[1]}"]
+    lines = [
+        f"FROM {base} AS environment",
+        f"COPY linked {env}",
+        "COPY wheels /wheels",
+        f"RUN {pip} && {installed[1]}",
+    ]
     return "\n".join(lines) + f"\n\nFROM {base}\n{second}"
 
 
@@ -96,11 +107,17 @@ def files(archive: tarfile.TarFile) -> Files:
     found = {}
     for member in archive:
         name = member.name.lstrip("./")
-        if not name.startswith(("opt/", "usr/local/bin/provision", "workspace")) or (member.isdir() and name != "workspace"):
+        if not name.startswith(("opt/", "usr/local/bin/provision", "workspace")) or (
+            member.isdir() and name != "workspace"
+        ):
             continue
         file = archive.extractfile(member) if member.isreg() or member.islnk() else None
         content = hashlib.sha256(file.read()).hexdigest() if file else member.linkname
-        found[name] = ("link" if member.issym() else "folder" if member.isdir() else "file", member.mode & 0o7777, content)
+        found[name] = (
+            "link" if member.issym() else "folder" if member.isdir() else "file",
+            member.mode & 0o7777,
+            content,
+        )
     return found
 
 
@@ -115,7 +132,11 @@ def ours(built: Image) -> Files:
 
 def compare(theirs: Files, ours: Files) -> None:
     other = {name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)}
-    unjustified = {name: (theirs.get(name), ours.get(name)) for name in other if not any(re.fullmatch(rule, name) for rule in DIFFERENT)}
+    unjustified = {
+        name: (theirs.get(name), ours.get(name))
+        for name in other
+        if not any(re.fullmatch(rule, name) for rule in DIFFERENT)
+    }
     assert not unjustified
     assert len(other) < len(ours) / 50  # most is the same
     assert not [rule for rule in DIFFERENT if not any(re.fullmatch(rule, name) for name in other)]
@@ -123,17 +144,27 @@ def compare(theirs: Files, ours: Files) -> None:
 
 @pytest.fixture(scope="module")
 def said(built: Image) -> dict[str, Any]:
-    return settings(json.loads(oci_layout.blob(built.layout, built.image_id).read_bytes())["config"])
+    return settings(
+        json.loads(oci_layout.blob(built.layout, built.image_id).read_bytes())["config"]
+    )
 
 
 @pytest.mark.parametrize("builder", ["classic", "buildkit"])
-def test_docker_builds_the_same_environment(context: Path, ours: Files, said: dict[str, Any], builder: str) -> None:
+def test_docker_builds_the_same_environment(
+    context: Path, ours: Files, said: dict[str, Any], builder: str
+) -> None:
     docker = shutil.which("docker") if builder == "classic" else with_buildkit()
     if docker is None:
         pytest.skip("no docker command with BuildKit on this machine")
     name = f"{NAME}:{builder}"
     env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
-    done = subprocess.run([docker, "build", "--tag", name, "-"], env=env, input=packed(context), capture_output=True, check=False)
+    done = subprocess.run(
+        [docker, "build", "--tag", name, "-"],
+        env=env,
+        input=packed(context),
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     with contextlib.closing(image.demand_engine()) as client:
         container = client.containers.create(name)
@@ -177,14 +208,27 @@ def test_what_a_base_sets_leads_nobody_out_of_the_environment(
         try:
             inherited = client.images.get(base).attrs["Config"]["Env"]
             env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
-            done = subprocess.run([docker, "build", "--tag", name, "-"], env=env, input=packed(tmp_path), capture_output=True, check=False)
+            done = subprocess.run(
+                [docker, "build", "--tag", name, "-"],
+                env=env,
+                input=packed(tmp_path),
+                capture_output=True,
+                check=False,
+            )
             assert done.returncode == 0, done.stdout + done.stderr
             made = settings(client.images.get(name).attrs["Config"])
             wanted = config.environment(resolution(), lock, inherited)
             assert made["Env"] == sorted(f"{key}={value}" for key, value in wanted.items())
             assert wanted["PATH"] == f"{conda_files.PREFIX}/bin:/foreign/bin:/usr/bin:/bin"
-            assert [made[key] for key in ("Entrypoint", "Cmd", "User")] == [said[key] for key in ("Entrypoint", "Cmd", "User")]
-            assert client.containers.run(name, ["sh", "-c", "echo [$LD_LIBRARY_PATH$PYTHONPATH]"], remove=True).strip() == b"[]"
+            assert [made[key] for key in ("Entrypoint", "Cmd", "User")] == [
+                said[key] for key in ("Entrypoint", "Cmd", "User")
+            ]
+            assert (
+                client.containers.run(
+                    name, ["sh", "-c", "echo [$LD_LIBRARY_PATH$PYTHONPATH]"], remove=True
+                ).strip()
+                == b"[]"
+            )
         finally:
             if done is not None and done.returncode == 0:
                 client.images.remove(name)
@@ -194,7 +238,12 @@ def test_what_a_base_sets_leads_nobody_out_of_the_environment(
 
 def forget_steps(client: Any, told: str) -> None:
     """The classic builder keeps an image of each step, and of the first stage."""
-    kept = {identity for found in client.images.list() if found.tags for identity in [found.id.removeprefix("sha256:")[:12]]}
+    kept = {
+        identity
+        for found in client.images.list()
+        if found.tags
+        for identity in [found.id.removeprefix("sha256:")[:12]]
+    }
     for step in reversed(re.findall(r"^ ---> ([0-9a-f]{12})$", told, flags=re.MULTILINE)):
         if step not in kept:
             with contextlib.suppress(Exception):  # another image lies on it
@@ -203,24 +252,62 @@ def forget_steps(client: Any, told: str) -> None:
 
 @pytest.mark.needs("buildah", "skopeo")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
-def test_buildah_builds_the_same_environment(context: Path, docker_base: str, ours: Files, said: dict[str, Any], tmp_path: Path) -> None:
+def test_buildah_builds_the_same_environment(
+    context: Path, docker_base: str, ours: Files, said: dict[str, Any], tmp_path: Path
+) -> None:
     with storage() as (place, flags):
-        with contextlib.closing(image.demand_engine()) as client, (tmp_path / "base.tar").open("wb") as file:
+        with (
+            contextlib.closing(image.demand_engine()) as client,
+            (tmp_path / "base.tar").open("wb") as file,
+        ):
             file.writelines(client.images.get(docker_base).save())
         copy = ["skopeo", "copy", "--quiet", "--insecure-policy"]
-        subprocess.run([*copy, f"docker-archive:{tmp_path / 'base.tar'}", f"containers-storage:{place}localhost/{docker_base}"], check=True)
-        command = ["buildah", *flags, "bud", "--isolation", "chroot", "--format", "docker", "--tag", NAME, "-"]
+        subprocess.run(
+            [
+                *copy,
+                f"docker-archive:{tmp_path / 'base.tar'}",
+                f"containers-storage:{place}localhost/{docker_base}",
+            ],
+            check=True,
+        )
+        command = [
+            "buildah",
+            *flags,
+            "bud",
+            "--isolation",
+            "chroot",
+            "--format",
+            "docker",
+            "--tag",
+            NAME,
+            "-",
+        ]
         done = subprocess.run(command, input=packed(context), capture_output=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         out = tmp_path / "out"
-        subprocess.run([*copy, "--dest-decompress", f"containers-storage:{place}localhost/{NAME}:latest", f"dir:{out}"], check=True)
+        subprocess.run(
+            [
+                *copy,
+                "--dest-decompress",
+                f"containers-storage:{place}localhost/{NAME}:latest",
+                f"dir:{out}",
+            ],
+            check=True,
+        )
     manifest = json.loads((out / "manifest.json").read_text())
     found: Files = {}
     for layer in manifest["layers"][1:]:
         with tarfile.open(out / layer["digest"].removeprefix("sha256:")) as archive:
             found.update(files(archive))
     compare(found, ours)
-    assert settings(json.loads((out / manifest["config"]["digest"].removeprefix("sha256:")).read_text())["config"]) == said
+    assert (
+        settings(
+            json.loads((out / manifest["config"]["digest"].removeprefix("sha256:")).read_text())[
+                "config"
+            ]
+        )
+        == said
+    )
 
 
 @contextlib.contextmanager
@@ -230,13 +317,20 @@ def storage() -> Iterator[tuple[str, list[str]]]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         root, running = f"{folder}/storage", f"{folder}/running"
         try:
-            yield f"[overlay@{root}+{running}]", ["--root", root, "--runroot", running, "--storage-driver", "overlay"]
+            yield (
+                f"[overlay@{root}+{running}]",
+                ["--root", root, "--runroot", running, "--storage-driver", "overlay"],
+            )
         finally:
-            subprocess.run(["umount", f"{root}/overlay"], check=False, capture_output=True)  # they leave it mounted onto itself
+            subprocess.run(
+                ["umount", f"{root}/overlay"], check=False, capture_output=True
+            )  # they leave it mounted onto itself
 
 
 def packed(context: Path) -> bytes:
-    return subprocess.run(["tar", "-c", "-C", context, "."], stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(
+        ["tar", "-c", "-C", context, "."], stdout=subprocess.PIPE, check=True
+    ).stdout
 
 
 def with_buildkit() -> str | None:
@@ -247,16 +341,25 @@ def with_buildkit() -> str | None:
 
 def has_buildkit(docker: str) -> bool:
     env = {**os.environ, "DOCKER_BUILDKIT": "1"}
-    told = subprocess.run([docker, "build", "--help"], env=env, capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        [docker, "build", "--help"], env=env, capture_output=True, text=True, check=False
+    )
     return told.returncode == 0 and "--secret" in told.stdout
 
 
 def settings(config: dict[str, Any]) -> dict[str, Any]:
     """What an image says of itself. The Dockerfile's knows neither its base's id nor when it will be built."""
     unknown = ("org.provision.base.id", "org.opencontainers.image.created", "io.buildah.version")
-    kept = {key: config.get(key) or None for key in ("Cmd", "User", "WorkingDir", "Healthcheck", "Entrypoint")}
+    kept = {
+        key: config.get(key) or None
+        for key in ("Cmd", "User", "WorkingDir", "Healthcheck", "Entrypoint")
+    }
     labels = {key: value for key, value in config["Labels"].items() if key not in unknown}
-    return {**kept, "Labels": labels, "Env": sorted(pair for pair in config["Env"] if not pair.endswith("="))}
+    return {
+        **kept,
+        "Labels": labels,
+        "Env": sorted(pair for pair in config["Env"] if not pair.endswith("=")),
+    }
 
 
 @pytest.mark.needs("podman")
@@ -265,16 +368,31 @@ def test_podman_and_buildah_take_the_layout(built: Image) -> None:
     with storage() as (_, flags):
         # Both make the path the image's name, so it must be one: not every folder above is (".nox" is not).
         place, source = built.layout.parent, f"oci:{built.layout.name}"
-        done = subprocess.run(["podman", *flags, "pull", "--quiet", source], cwd=place, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["podman", *flags, "pull", "--quiet", source],
+            cwd=place,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         pulled = done.stdout.strip()
         assert f"sha256:{pulled}" == built.image_id, done.stderr
-        limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]  # podman's own may be above what this machine allows
+        limits = [
+            "--ulimit",
+            "nofile=1024:1024",
+            "--ulimit",
+            "nproc=1024:1024",
+        ]  # podman's own may be above what this machine allows
         run = ["podman", *flags, "run", "--rm", "--network", "none", *limits, pulled]
-        done = subprocess.run([*run, "sh", "-c", "greet; id -u"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*run, "sh", "-c", "greet; id -u"], capture_output=True, text=True, check=False
+        )
         assert done.stdout.split() == ["hello", "1000"], done.stderr
         if shutil.which("buildah"):
             take = ["buildah", *flags, "from", "--name", "taken", source]
             done = subprocess.run(take, cwd=place, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
-            shown = subprocess.run(["buildah", *flags, "inspect", "taken"], check=True, capture_output=True, text=True).stdout
+            shown = subprocess.run(
+                ["buildah", *flags, "inspect", "taken"], check=True, capture_output=True, text=True
+            ).stdout
             assert json.loads(shown)["FromImageID"] == pulled

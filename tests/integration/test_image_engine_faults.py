@@ -27,7 +27,10 @@ from tests.integration.test_image import Watching
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.needs("dockerd", "mkfs.ext4", "unshare"),
-    pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/loop-control").exists(), reason="needs root and loop devices"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not Path("/dev/loop-control").exists(),
+        reason="needs root and loop devices",
+    ),
 ]
 DISK = 160 << 20
 
@@ -42,13 +45,27 @@ class Engine:
 
     def start(self) -> Any:
         """Start it, and a client once it answers."""
-        places = [f"--data-root={self.folder / 'disk' / 'data'}", f"--exec-root={self.folder / 'exec'}", f"--pidfile={self.folder / 'pid'}"]
-        command = ["unshare", "--net", "dockerd", f"--host={self.host}", *places, "--bridge=none", "--iptables=false"]
+        places = [
+            f"--data-root={self.folder / 'disk' / 'data'}",
+            f"--exec-root={self.folder / 'exec'}",
+            f"--pidfile={self.folder / 'pid'}",
+        ]
+        command = [
+            "unshare",
+            "--net",
+            "dockerd",
+            f"--host={self.host}",
+            *places,
+            "--bridge=none",
+            "--iptables=false",
+        ]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         end = time.monotonic() + 60
         while (client := image.engine()[0]) is None:
-            assert self._process.poll() is None and time.monotonic() < end, (self.folder / "log").read_text()[-2000:]
+            assert self._process.poll() is None and time.monotonic() < end, (
+                self.folder / "log"
+            ).read_text()[-2000:]
             time.sleep(0.1)
         return client
 
@@ -99,7 +116,9 @@ def image_of(layout: Path, size: int) -> Image:
         member.size = size
         archive.addfile(member, io.BytesIO(os.urandom(size)))
     content = packed.getvalue()
-    layer = Layer(group="rest", digest=f"sha256:{hashlib.sha256(content).hexdigest()}", size=len(content))
+    layer = Layer(
+        group="rest", digest=f"sha256:{hashlib.sha256(content).hexdigest()}", size=len(content)
+    )
     config = {
         "architecture": "amd64",
         "config": {"Labels": {LOCK_LABEL: "0" * 64, TITLE_LABEL: "toy"}},
@@ -117,7 +136,10 @@ def image_of(layout: Path, size: int) -> Image:
 
 def test_an_image_that_is_larger_than_the_engines_disk(own: Engine, tmp_path: Path) -> None:
     client = own.start()
-    with pytest.raises(NoSpace, match=r"The Docker engine's disk is full: could not load provision/toy:1.*docker system df"):
+    with pytest.raises(
+        NoSpace,
+        match=r"The Docker engine's disk is full: could not load provision/toy:1.*docker system df",
+    ):
         image.load(image_of(tmp_path / "large", DISK), client, Watching())
     assert client.images.list(all=True) == []
     small = image_of(tmp_path / "small", 1 << 20)
@@ -129,13 +151,18 @@ def test_an_image_that_is_larger_than_the_engines_disk(own: Engine, tmp_path: Pa
 def test_an_engine_that_is_killed_while_it_takes_an_image(own: Engine, tmp_path: Path) -> None:
     client = own.start()
     made = image_of(tmp_path / "toy", 30 << 20)
-    with pytest.raises(Unreachable, match=r"went away: could not load provision/toy:1.*docker info"):
+    with pytest.raises(
+        Unreachable, match=r"went away: could not load provision/toy:1.*docker info"
+    ):
         image.load(made, client, Striking(own.kill, after=10 << 20))
     client.close()
     client = own.start()
     assert client.images.list(all=True) == []
     assert image.load(made, client, Watching())
-    assert sorted(client.images.get(made.image_id).tags) == ["provision/toy:1", "provision/toy:latest"]
+    assert sorted(client.images.get(made.image_id).tags) == [
+        "provision/toy:1",
+        "provision/toy:latest",
+    ]
     client.close()
 
 

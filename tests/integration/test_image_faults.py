@@ -24,7 +24,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 32 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], capture_output=True, check=False
+    )
     if done.returncode != 0:
         pytest.skip("mounting a small disk needs root")
     yield disk
@@ -70,7 +72,9 @@ def test_a_disk_that_fills_up_meanwhile(small_disk: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
-def test_a_disk_that_is_too_small_for_an_archive(small_disk: Path, tmp_path: Path, kind: str) -> None:
+def test_a_disk_that_is_too_small_for_an_archive(
+    small_disk: Path, tmp_path: Path, kind: str
+) -> None:
     made = Lab(tmp_path).build("toy", FIRST)
     (small_disk / "other").write_bytes(bytes(25 * MIB))
     with pytest.raises(NoSpace, match="was not written"):
@@ -87,15 +91,21 @@ def test_a_disk_that_is_too_small_is_known_before(small_disk: Path) -> None:
     assert list((small_disk / "images").iterdir()) == []
 
 
-def test_killed_at_any_step_there_is_the_old_image_or_none_and_the_next_build_is_whole(tmp_path: Path) -> None:
+def test_killed_at_any_step_there_is_the_old_image_or_none_and_the_next_build_is_whole(
+    tmp_path: Path,
+) -> None:
     script = Path(__file__).parent / "killed_build.py"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, env=env, check=False)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], capture_output=True, text=True, env=env, check=False
+    )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["from nothing: none"] > 20
     assert seen["over another: old"] > 20
-    assert seen["over another: none"] == 1  # between two renames; the next run brings the old one back
+    assert (
+        seen["over another: none"] == 1
+    )  # between two renames; the next run brings the old one back
     assert seen["from nothing: new"] > 0
     assert seen["over another: new"] > 0
 
@@ -105,7 +115,11 @@ def test_what_a_killed_build_had_finished_is_not_made_again(tmp_path: Path) -> N
     whole = lab.build("toy", FIRST)
     half = whole.layout.with_name(".toy.new")
     whole.layout.rename(half)
-    for name in ("index.json", "oci-layout", *(f"blobs/sha256/{digest[7:]}" for digest in (whole.image_id, whole.manifest_digest))):
+    for name in (
+        "index.json",
+        "oci-layout",
+        *(f"blobs/sha256/{digest[7:]}" for digest in (whole.image_id, whole.manifest_digest)),
+    ):
         (half / name).unlink()
     (half / oci_layout.MARK).touch()
     (half / "blobs" / "sha256" / ".large").write_bytes(b"half a layer")

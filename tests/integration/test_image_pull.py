@@ -37,7 +37,17 @@ from provision.core.types import Image
 from provision.image import base_archive, layer_cache, layers, oci_layout
 from provision.image.registry import responses
 from tests.integration.conftest import Eventually
-from tests.integration.registries import BIG, Line, answer, host, htpasswd, log_in, made, refuse, serving
+from tests.integration.registries import (
+    BIG,
+    Line,
+    answer,
+    host,
+    htpasswd,
+    log_in,
+    made,
+    refuse,
+    serving,
+)
 from tests.integration.test_image import Watching
 from tests.unit.test_image_stored import layout
 
@@ -80,10 +90,17 @@ def digest_in(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("method", ["none", "gzip", "zstd"])
-def test_what_is_pulled_is_what_was_pushed(host: str, context: Context, tmp_path: Path, method: image.Method) -> None:
+def test_what_is_pulled_is_what_was_pushed(
+    host: str, context: Context, tmp_path: Path, method: image.Method
+) -> None:
     toy = image.pack(made(tmp_path / "toy"), method, tmp_path / "packed", Watching())
     pushed = image.push(toy, image.target(f"{host}/lab/{method}:1"), Watching())
-    pulled = pull(context, f"{host}/lab/{method}:1", f"oci:{tmp_path / 'out'}", f"docker-archive:{tmp_path / 'out.tar'}")
+    pulled = pull(
+        context,
+        f"{host}/lab/{method}:1",
+        f"oci:{tmp_path / 'out'}",
+        f"docker-archive:{tmp_path / 'out.tar'}",
+    )
     assert pulled.reference == pushed.reference
     assert digest_in(tmp_path / "out") == toy.manifest_digest
     assert not list(context.where.pulled.iterdir())
@@ -93,7 +110,9 @@ def test_what_is_pulled_is_what_was_pushed(host: str, context: Context, tmp_path
     layers.write_base(base.archive(), base.diff_ids, tmp_path / "plain", lambda _: None)
 
 
-def test_what_is_here_is_not_fetched(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_what_is_here_is_not_fetched(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     line = Line(host, lambda line, request, body: False)
     with line.open() as here:
         for _ in range(2):
@@ -107,7 +126,9 @@ def test_what_is_here_is_not_fetched(host: str, toy: Image, context: Context, tm
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_documents_that_were_damaged_are_written_anew(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_documents_that_were_damaged_are_written_anew(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     """Of an output, and of a base that is kept: as long as they were, with another byte in them."""
     base = context.where.pulled / toy.manifest_digest.removeprefix("sha256:")
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
@@ -122,7 +143,9 @@ def test_documents_that_were_damaged_are_written_anew(host: str, toy: Image, con
         assert digest_in(base) == digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_a_layer_without_its_bytes_is_fetched(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_a_layer_without_its_bytes_is_fetched(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     """Near by, there is a file of that name and size with other bytes, and before it a folder."""
     near = [tmp_path / "folder", tmp_path / "other"]
     oci_layout.blob(near[0], toy.layers[0].digest).mkdir(parents=True)
@@ -158,7 +181,9 @@ def begins(request: BaseHTTPRequestHandler) -> int:
     return int(request.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
 
 
-def test_a_layer_that_breaks_off_is_gone_on_with(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_a_layer_that_breaks_off_is_gone_on_with(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     """It breaks after each MiB, more often than a try in vain is repeated."""
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
     asked: list[int] = []
@@ -179,11 +204,15 @@ def test_a_layer_that_breaks_off_is_gone_on_with(host: str, toy: Image, context:
     assert meters.advanced == sum(meters.meters.values())
 
 
-def test_a_pull_that_failed_is_gone_on_with_by_the_next(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_a_pull_that_failed_is_gone_on_with_by_the_next(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
 
     def once(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
-        return is_big(request, toy) and (half(request, content, 0) if not begins(request) else refuse(request, 500))
+        return is_big(request, toy) and (
+            half(request, content, 0) if not begins(request) else refuse(request, 500)
+        )
 
     with Line(host, once).open() as here, pytest.raises(ToolFailed, match="status 500"):
         pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
@@ -200,7 +229,9 @@ def test_a_pull_that_failed_is_gone_on_with_by_the_next(host: str, toy: Image, c
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_a_pull_that_was_killed_is_gone_on_with(host: str, toy: Image, context: Context, tmp_path: Path, eventually: Eventually) -> None:
+def test_a_pull_that_was_killed_is_gone_on_with(
+    host: str, toy: Image, context: Context, tmp_path: Path, eventually: Eventually
+) -> None:
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
     killed = threading.Event()
     asked: list[int] = []
@@ -218,12 +249,24 @@ def test_a_pull_that_was_killed_is_gone_on_with(host: str, toy: Image, context: 
         return killed.wait(30)
 
     where = context.where
-    env = {**os.environ, "PROVISION_DATA": str(where.data), "PROVISION_CACHE": str(where.cache), "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {
+        **os.environ,
+        "PROVISION_DATA": str(where.data),
+        "PROVISION_CACHE": str(where.cache),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     with Line(host, stalling).open() as here:
         command = ["image", "pull", f"{here}/lab/toy:1", "--output", f"oci:{tmp_path / 'out'}"]
-        with subprocess.Popen([sys.executable, "-c", "from provision.cli.main import main; main()", *command], env=env) as child:
+        with subprocess.Popen(
+            [sys.executable, "-c", "from provision.cli.main import main; main()", *command], env=env
+        ) as child:
             try:
-                part = where.pulled / toy.manifest_digest.removeprefix("sha256:") / "parts" / toy.layers[0].digest.removeprefix("sha256:")
+                part = (
+                    where.pulled
+                    / toy.manifest_digest.removeprefix("sha256:")
+                    / "parts"
+                    / toy.layers[0].digest.removeprefix("sha256:")
+                )
                 eventually(lambda: part.exists() and part.stat().st_size > 1 << 20, 30)
             finally:
                 child.kill()
@@ -235,17 +278,29 @@ def test_a_pull_that_was_killed_is_gone_on_with(host: str, toy: Image, context: 
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_a_place_that_is_taken_is_said_before_anything_is_asked_for(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_a_place_that_is_taken_is_said_before_anything_is_asked_for(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
     line = Line(host, lambda line, request, body: False)
     with line.open() as here, pytest.raises(Taken, match="is there and is no image layout"):
-        pull(context, f"{here}/lab/toy:1", f"oci-archive:{tmp_path / 'out.tar'}", f"oci:{tmp_path / 'home'}")
-    assert (line.seen, [path.name for path in (tmp_path / "home").iterdir()]) == ([], ["thesis.tex"])
+        pull(
+            context,
+            f"{here}/lab/toy:1",
+            f"oci-archive:{tmp_path / 'out.tar'}",
+            f"oci:{tmp_path / 'home'}",
+        )
+    assert (line.seen, [path.name for path in (tmp_path / "home").iterdir()]) == (
+        [],
+        ["thesis.tex"],
+    )
     assert not (tmp_path / "out.tar").exists()
 
 
-def test_what_a_pull_that_could_not_be_delivered_left_goes_with_the_next(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_what_a_pull_that_could_not_be_delivered_left_goes_with_the_next(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     """A base is not what was left, and stays."""
     layout = context.where.pulled / toy.manifest_digest.removeprefix("sha256:")
     (tmp_path / "file").write_text("no folder")
@@ -259,7 +314,9 @@ def test_what_a_pull_that_could_not_be_delivered_left_goes_with_the_next(host: s
     assert digest_in(layout) == digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_what_was_left_may_be_wrong(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_what_was_left_may_be_wrong(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     parts = context.where.pulled / toy.manifest_digest.removeprefix("sha256:") / "parts"
     parts.mkdir(parents=True)
     (parts / toy.layers[0].digest.removeprefix("sha256:")).write_bytes(b"other" * 1000)
@@ -268,7 +325,9 @@ def test_what_was_left_may_be_wrong(host: str, toy: Image, context: Context, tmp
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_what_nobody_goes_on_with_is_removed(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_what_nobody_goes_on_with_is_removed(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     """A pull of ten days ago; but not one that another run goes on with at last, or one of yesterday."""
     places = {days: context.where.pulled / f"{days:02}{'0' * 62}" for days in (1, 10, 11)}
     for days, place in places.items():
@@ -296,16 +355,27 @@ def busy(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
 
 
 @pytest.mark.parametrize("trouble", [whole_only, busy])
-def test_trouble_that_passes(host: str, toy: Image, context: Context, tmp_path: Path, trouble: Callable[..., bool]) -> None:
+def test_trouble_that_passes(
+    host: str, toy: Image, context: Context, tmp_path: Path, trouble: Callable[..., bool]
+) -> None:
     with Line(host, trouble).open() as here:
         pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-@pytest.mark.parametrize(("status", "error"), [(401, ToolFailed), (404, ProvisionError), (429, TimedOut), (500, ToolFailed)])
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(401, ToolFailed), (404, ProvisionError), (429, TimedOut), (500, ToolFailed)],
+)
 @pytest.mark.parametrize("what", ["manifests", "blobs"])
 def test_trouble_that_stays(
-    host: str, toy: Image, context: Context, tmp_path: Path, status: int, error: type[ProvisionError], what: str
+    host: str,
+    toy: Image,
+    context: Context,
+    tmp_path: Path,
+    status: int,
+    error: type[ProvisionError],
+    what: str,
 ) -> None:
     def refusing(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         return f"/{what}/" in request.path and refuse(request, status, Retry_After="0")
@@ -316,12 +386,16 @@ def test_trouble_that_stays(
 
 
 @pytest.mark.parametrize("what", ["flipped", "more", "other manifest"])
-def test_wrong_bytes_are_refused_and_leave_nothing(host: str, toy: Image, context: Context, tmp_path: Path, what: str) -> None:
+def test_wrong_bytes_are_refused_and_leave_nothing(
+    host: str, toy: Image, context: Context, tmp_path: Path, what: str
+) -> None:
     def lying(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         wanted = "/manifests/" in request.path if what == "other manifest" else is_big(request, toy)
         if not wanted:
             return False
-        content = bytearray(oci_layout.blob(toy.layout, request.path.rpartition("/")[2]).read_bytes())
+        content = bytearray(
+            oci_layout.blob(toy.layout, request.path.rpartition("/")[2]).read_bytes()
+        )
         content[1000 if len(content) > 1000 else 100] ^= 1
         content += b"more" if what == "more" else b""
         return answer(request, bytes(content))
@@ -334,9 +408,13 @@ def test_wrong_bytes_are_refused_and_leave_nothing(host: str, toy: Image, contex
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_full_disk_is_named_and_what_came_is_kept(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_what_came_is_kept(
+    host: str, toy: Image, context: Context, tmp_path: Path
+) -> None:
     context.where.pulled.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "none", context.where.pulled], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=5m", "none", context.where.pulled], check=False
+    ).returncode:
         pytest.skip("nothing can be mounted here")
     filler = context.where.pulled / "filler"
 
@@ -360,7 +438,9 @@ def test_a_full_disk_is_named_and_what_came_is_kept(host: str, toy: Image, conte
 def test_the_user_of_docker_login_may_pull(context: Context, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     (tmp_path / "users").write_text(htpasswd("lab", "secret"))
-    with serving(tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}") as host:
+    with serving(
+        tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}"
+    ) as host:
         log_in(host, "lab", "secret")
         image.push(toy, image.target(f"{host}/lab/toy:1"), Watching())
         pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
@@ -384,7 +464,9 @@ def test_layers_may_lie_elsewhere(host: str, toy: Image, context: Context, tmp_p
             known = request.headers.get("Authorization")
             if known is None:
                 return refuse(request, 401, WWW_Authenticate='Basic realm="lab"')
-            return "/blobs/" in request.path and refuse(request, 307, Location=f"http://{there}{request.path}")
+            return "/blobs/" in request.path and refuse(
+                request, 307, Location=f"http://{there}{request.path}"
+            )
 
         with Line(host, moved).open() as here:
             log_in(here, "lab", "secret")
@@ -407,9 +489,17 @@ def test_a_token_that_runs_out_is_fetched_anew(
         if request.path.startswith("/token"):
             given.append(2)
             return answer(request, json.dumps({"token": f"number{len(given)}"}).encode())
-        if not given or request.headers.get("Authorization") != f"Bearer number{len(given)}" or not given[-1]:
+        if (
+            not given
+            or request.headers.get("Authorization") != f"Bearer number{len(given)}"
+            or not given[-1]
+        ):
             own = f"127.0.0.1:{request.server.server_port}"  # type: ignore[attr-defined]
-            return refuse(request, 401, WWW_Authenticate=f'Bearer realm="http://{own}/token",service="lab",scope="repository:x:pull"')
+            return refuse(
+                request,
+                401,
+                WWW_Authenticate=f'Bearer realm="http://{own}/token",service="lab",scope="repository:x:pull"',
+            )
         given[-1] -= 1
         del request.headers["Authorization"]
         return is_big(request, toy) and half(request, content, begins(request))
@@ -422,8 +512,13 @@ def test_a_token_that_runs_out_is_fetched_anew(
 
 @pytest.mark.needs("skopeo")
 @pytest.mark.parametrize("form", ["v2s2", "oci"])
-def test_what_others_push_is_read(host: str, toy: Image, context: Context, tmp_path: Path, form: str) -> None:
-    subprocess.run([*SKOPEO, "--format", form, f"oci:{toy.layout}", f"docker://{host}/lab/{form}:x"], check=True)
+def test_what_others_push_is_read(
+    host: str, toy: Image, context: Context, tmp_path: Path, form: str
+) -> None:
+    subprocess.run(
+        [*SKOPEO, "--format", form, f"oci:{toy.layout}", f"docker://{host}/lab/{form}:x"],
+        check=True,
+    )
     pulled = pull(context, f"{host}/lab/{form}:x", f"oci-archive:{tmp_path / 'out.tar'}")
     assert pulled.image_id == toy.image_id
     assert base_archive.find_base(f"oci-archive:{tmp_path / 'out.tar'}").digest == toy.image_id
@@ -433,7 +528,10 @@ def test_what_others_push_is_read(host: str, toy: Image, context: Context, tmp_p
 def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: Path) -> None:
     many = layout(tmp_path / "many", platforms=("arm64", "amd64"), nested=True)
     index = json.loads((many / "index.json").read_text())["manifests"][0]["digest"]
-    subprocess.run([*SKOPEO, "--all", "--preserve-digests", f"oci:{many}", f"docker://{host}/lab/many:x"], check=True)
+    subprocess.run(
+        [*SKOPEO, "--all", "--preserve-digests", f"oci:{many}", f"docker://{host}/lab/many:x"],
+        check=True,
+    )
     pulled = pull(context, f"{host}/lab/many@{index}", f"oci:{tmp_path / 'out'}")
     assert pulled.image_id == base_archive.find_base(f"oci:{many}").digest
     only = layout(tmp_path / "only", platforms=("arm64",))
@@ -449,9 +547,20 @@ def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> N
     line = Line(host, lambda line, request, body: False)
     with line.open() as here:
         found = image_registry.registry_base(context, f"{here}/lab/base:12")
-        assert (found.reference, found.digest, found.diff_ids) == (f"{here}/lab/base:12", base.digest, base.diff_ids)
+        assert (found.reference, found.digest, found.diff_ids) == (
+            f"{here}/lab/base:12",
+            base.digest,
+            base.diff_ids,
+        )
         (tmp_path / "plain").mkdir()
-        assert len(layers.write_base(found.archive(), found.diff_ids, tmp_path / "plain", lambda _: None)) == 2
+        assert (
+            len(
+                layers.write_base(
+                    found.archive(), found.diff_ids, tmp_path / "plain", lambda _: None
+                )
+            )
+            == 2
+        )
         pinned = f"{here}/lab/base@{image.find_remote(lab).digest}"
         image_registry.registry_base(context, pinned)
         line.paths.clear()
@@ -465,10 +574,14 @@ def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> N
         assert not [path for path in line.paths if path.endswith(base.diff_ids[0])]
         for status in (429, 500, 403):
             line.trouble = lambda line, request, body: refuse(request, status, Retry_After="0")  # noqa: B023 - called in this round
-            assert image_registry.registry_base(context, f"{here}/lab/base:12").digest == base.digest
+            assert (
+                image_registry.registry_base(context, f"{here}/lab/base:12").digest == base.digest
+            )
             with pytest.raises((TimedOut, ToolFailed)):
                 image_registry.registry_base(context, f"{here}/lab/base:13")
-    assert image_registry.registry_base(context, f"{here}/lab/base:12").digest == base.digest  # the registry is gone
+    assert (
+        image_registry.registry_base(context, f"{here}/lab/base:12").digest == base.digest
+    )  # the registry is gone
     progress = context.progress
     assert isinstance(progress, Watching)
     assert "is the one that was pulled before" in progress.said[-1]
@@ -484,9 +597,13 @@ def engine() -> Any:
 
 @pytest.mark.docker
 @pytest.mark.parametrize("method", ["none", "gzip", "zstd"])
-def test_the_engine_gets_it_under_its_name(engine: Any, host: str, context: Context, tmp_path: Path, method: image.Method) -> None:
+def test_the_engine_gets_it_under_its_name(
+    engine: Any, host: str, context: Context, tmp_path: Path, method: image.Method
+) -> None:
     name = f"{host}/lab/engine-{uuid.uuid4().hex[:8]}"
-    toy = image.pack(made(tmp_path / "toy", small=uuid.uuid4().bytes), method, tmp_path / "packed", Watching())
+    toy = image.pack(
+        made(tmp_path / "toy", small=uuid.uuid4().bytes), method, tmp_path / "packed", Watching()
+    )
     image.push(toy, image.target(f"{name}:1"), Watching())
     try:
         for _ in range(2):
@@ -497,7 +614,9 @@ def test_the_engine_gets_it_under_its_name(engine: Any, host: str, context: Cont
         engine.images.remove(toy.image_id, force=True)
 
 
-def test_without_an_engine_a_place_is_asked_for(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_engine_a_place_is_asked_for(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     with pytest.raises(ToolMissing, match="--output"):
         pull(context, "127.0.0.1:1/lab/toy")

@@ -50,7 +50,11 @@ class Api:
         if "/referrers/" in request.path:
             place, _, begin = request.path.partition("?begin=")
             rows, end = self.noted.get(place.rpartition("/")[2], []), int(begin or 0) + self.page
-            page = {"schemaVersion": 2, "mediaType": oci_layout.INDEX, "manifests": rows[end - self.page : end]}
+            page = {
+                "schemaVersion": 2,
+                "mediaType": oci_layout.INDEX,
+                "manifests": rows[end - self.page : end],
+            }
             more = {"Link": f'<{place}?begin={end}>; rel="next"'} if end < len(rows) else {}
             return answer(request, json.dumps(page).encode(), **more)
         return False
@@ -59,26 +63,43 @@ class Api:
         document = json.loads(body)
         if "subject" in document:
             digest = request.path.rpartition("/")[2]
-            row = {"digest": digest, "size": len(body), "mediaType": document["mediaType"], "artifactType": document["artifactType"]}
-            self.noted.setdefault(document["subject"]["digest"], []).append({**row, "annotations": document["annotations"]})
+            row = {
+                "digest": digest,
+                "size": len(body),
+                "mediaType": document["mediaType"],
+                "artifactType": document["artifactType"],
+            }
+            self.noted.setdefault(document["subject"]["digest"], []).append(
+                {**row, "annotations": document["annotations"]}
+            )
             request.passed = {"OCI-Subject": document["subject"]["digest"]}  # type: ignore[attr-defined]
         return False
 
 
 @pytest.mark.parametrize("method", ["none", "zstd"])
-def test_push_attaches_verdicts_and_bills(host: str, folder: Path, method: image.Method, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_attaches_verdicts_and_bills(
+    host: str, folder: Path, method: image.Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """folder: an environment with an image and a passport, in the working folder."""
     for name in ("DATA", "CACHE"):
         monkeypatch.setenv(f"PROVISION_{name}", str(folder / name))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     known = json.loads((folder / passport.FILE).read_text())
     known["lock"]["sha256"] = known["image"]["lock_sha256"]
-    found = {"measured_on": {"host": "node1"}, "report": {"schema": 2, "started_at": "2026-11-21T19:44:37Z"}}
-    known["smoke"] = {"prefix": {"verdict": "warn", **found}, "image": {"verdict": "pass", "image_id": known["image"]["image_id"], **found}}
+    found = {
+        "measured_on": {"host": "node1"},
+        "report": {"schema": 2, "started_at": "2026-11-21T19:44:37Z"},
+    }
+    known["smoke"] = {
+        "prefix": {"verdict": "warn", **found},
+        "image": {"verdict": "pass", "image_id": known["image"]["image_id"], **found},
+    }
     (folder / passport.FILE).write_text(json.dumps(known))
     place = f"{host}/lab/pushed-{method}:1"
     for sent in (True, False):
-        done = CliRunner().invoke(cli, ["image", "push", "lab", place, "--compression", method, "--json"])
+        done = CliRunner().invoke(
+            cli, ["image", "push", "lab", place, "--compression", method, "--json"]
+        )
         assert done.exit_code == 0, done.output
         pushed = json.loads(done.stdout)
         assert (pushed["sent"] > 0) == sent
@@ -94,15 +115,27 @@ def test_push_attaches_verdicts_and_bills(host: str, folder: Path, method: image
     said = json.loads(image.content(at, digest, bill, BILLS[0]))
     assert said["metadata"]["component"]["version"] == digest
     shown = json.loads(CliRunner().invoke(cli, ["image", "show", place, "--json"]).stdout)
-    assert (shown["reference"], [one["verdict"] for one in shown["verdicts"]]) == (pushed["reference"], ["pass", "warn"])
-    assert shown["layers"][0]["mediaType"] == oci_layout.LAYER + ("" if method == "none" else f"+{method}")
+    assert (shown["reference"], [one["verdict"] for one in shown["verdicts"]]) == (
+        pushed["reference"],
+        ["pass", "warn"],
+    )
+    assert shown["layers"][0]["mediaType"] == oci_layout.LAYER + (
+        "" if method == "none" else f"+{method}"
+    )
 
 
-def test_a_registry_that_takes_no_referrers_has_the_image(host: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_takes_no_referrers_has_the_image(
+    host: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PROVISION_DATA", str(folder / "data"))
 
     def strict(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
-        return request.command == "PUT" and "/manifests/" in request.path and b'"subject"' in body and refuse(request, 400)
+        return (
+            request.command == "PUT"
+            and "/manifests/" in request.path
+            and b'"subject"' in body
+            and refuse(request, 400)
+        )
 
     with Line(host, strict).open() as here:
         done = CliRunner().invoke(cli, ["image", "push", "lab", f"{here}/lab/strict:1", "--json"])
@@ -113,19 +146,32 @@ def test_a_registry_that_takes_no_referrers_has_the_image(host: str, folder: Pat
 
 @pytest.mark.parametrize("api", ["none", "whole", "pages"])
 def test_what_was_attached_is_read_back(host: str, toy: Image, api: str) -> None:
-    line = Line(host, lambda line, request, body: False) if api == "none" else Line(host, Api(1 if api == "pages" else 100))
+    line = (
+        Line(host, lambda line, request, body: False)
+        if api == "none"
+        else Line(host, Api(1 if api == "pages" else 100))
+    )
     with line.open() as here:
         at = image.target(f"{here}/lab/{api}:1")
         image.push(toy, at, Watching())
         for text in (b'"one"', b'"two"', b'"one"'):
             image.attach(at, toy, KIND, "application/json", text, {"said": text.decode()})
         image.attach(at, toy, "application/vnd.other", "text/plain", b"other")
-        found = {one.annotations["said"]: one for one in image.referrers(at, toy.manifest_digest, KIND, pytest.fail)}
-        assert {said: image.content(at, toy.manifest_digest, one, "application/json") for said, one in found.items()} == {
+        found = {
+            one.annotations["said"]: one
+            for one in image.referrers(at, toy.manifest_digest, KIND, pytest.fail)
+        }
+        assert {
+            said: image.content(at, toy.manifest_digest, one, "application/json")
+            for said, one in found.items()
+        } == {
             '"one"': b'"one"',
             '"two"': b'"two"',
         }
-        tagged = any(path.endswith(f"/manifests/{toy.manifest_digest.replace(':', '-')}") for path in line.paths)
+        tagged = any(
+            path.endswith(f"/manifests/{toy.manifest_digest.replace(':', '-')}")
+            for path in line.paths
+        )
         assert tagged == (api == "none")  # the fallback is for those who need it
         assert image.referrers(at, f"sha256:{'0' * 64}", KIND, pytest.fail) == []
 
@@ -151,17 +197,34 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
     at = image.target(f"{host}/lab/verdicts:1")
     image.push(toy, at, Watching())
     for evidence in passport.evidence_of(known, toy):
-        image.attach(at, toy, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations)
-    other = image.attach(at, toy, passport.SMOKE, passport.SMOKE, b"[]")  # anybody who may push there may attach what is no verdict
+        image.attach(
+            at, toy, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations
+        )
+    other = image.attach(
+        at, toy, passport.SMOKE, passport.SMOKE, b"[]"
+    )  # anybody who may push there may attach what is no verdict
     progress = Watching()
-    context = Context(where=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress)
+    context = Context(
+        where=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress
+    )
     seen = image_registry.see_image(context, str(at))
-    assert [line.partition(" is left out")[0] for line in progress.said] == [f"what is attached as {other.digest}"]
-    gone = {"digest": f"sha256:{'0' * 64}", "size": 3, "mediaType": oci_layout.MANIFEST, "artifactType": passport.SMOKE}
+    assert [line.partition(" is left out")[0] for line in progress.said] == [
+        f"what is attached as {other.digest}"
+    ]
+    gone = {
+        "digest": f"sha256:{'0' * 64}",
+        "size": 3,
+        "mediaType": oci_layout.MANIFEST,
+        "artifactType": passport.SMOKE,
+    }
     text = image.attach(at, toy, passport.SMOKE, "text/plain", b"no verdict")
     rows = [gone, {**gone, "digest": text.digest}, {**gone, "size": None}]
     listing = Line(
-        host, lambda line, request, body: "/referrers/" in request.path and answer(request, json.dumps({"manifests": rows}).encode())
+        host,
+        lambda line, request, body: (
+            "/referrers/" in request.path
+            and answer(request, json.dumps({"manifests": rows}).encode())
+        ),
     )
     with listing.open() as here:
         image_registry.see_image(context, f"{here}/lab/verdicts:1")
@@ -174,4 +237,6 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
     assert seen.image_id == toy.image_id
     assert not passport.evidence_of({**known, "lock": {"sha256": "another"}}, toy)
     known["smoke"]["image"]["image_id"] = "sha256:another"  # type: ignore[index]
-    assert [evidence.shown for evidence in passport.evidence_of(known, toy)] == ["smoke (prefix): warn"]
+    assert [evidence.shown for evidence in passport.evidence_of(known, toy)] == [
+        "smoke (prefix): warn"
+    ]

@@ -24,14 +24,31 @@ from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unrea
 from provision.image import oci_layout
 from provision.image.registry import responses, uploads
 from provision_runtime.smoke.launcher import free_port
-from tests.integration.registries import BIG, Line, answer, host, htpasswd, log_in, made, refuse, serving
+from tests.integration.registries import (
+    BIG,
+    Line,
+    answer,
+    host,
+    htpasswd,
+    log_in,
+    made,
+    refuse,
+    serving,
+)
 from tests.integration.test_image import Watching
 
 __all__ = ["host"]
 
 pytestmark = pytest.mark.needs("docker-registry")
 
-SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--preserve-digests"]
+SKOPEO = [
+    "skopeo",
+    "copy",
+    "--quiet",
+    "--insecure-policy",
+    "--src-tls-verify=false",
+    "--preserve-digests",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -43,18 +60,26 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def manifest(host: str, name: str, tag: str) -> bytes:
-    request = Request(f"http://{host}/v2/{name}/manifests/{tag}", headers={"Accept": oci_layout.MANIFEST})
+    request = Request(
+        f"http://{host}/v2/{name}/manifests/{tag}", headers={"Accept": oci_layout.MANIFEST}
+    )
     with urlopen(request) as answer:
         return bytes(answer.read())
 
 
 def test_what_is_there_already_is_not_sent(host: str, tmp_path: Path) -> None:
     first = made(tmp_path / "first")
-    size = sum(layer.size for layer in first.layers) + oci_layout.blob(first.layout, first.image_id).stat().st_size
+    size = (
+        sum(layer.size for layer in first.layers)
+        + oci_layout.blob(first.layout, first.image_id).stat().st_size
+    )
     pushed = image.push(first, image.target(f"{host}/lab/toy", first), Watching())
     assert (pushed.sent, pushed.present, pushed.tag) == (size, 0, f"{host}/lab/toy:1")
     assert pushed.reference == f"{host}/lab/toy@{first.manifest_digest}"
-    assert f"sha256:{hashlib.sha256(manifest(host, 'lab/toy', '1')).hexdigest()}" == first.manifest_digest
+    assert (
+        f"sha256:{hashlib.sha256(manifest(host, 'lab/toy', '1')).hexdigest()}"
+        == first.manifest_digest
+    )
     assert image.push(first, image.target(f"{host}/lab/toy:again"), Watching()).sent == 0
     second = made(tmp_path / "second", small=b"changed")
     assert image.push(second, image.target(f"{host}/lab/toy:2"), Watching()).sent < size / 50
@@ -66,7 +91,10 @@ def test_skopeo_copies_what_was_pushed(host: str, tmp_path: Path) -> None:
     image.push(toy, image.target(f"{host}/lab/copied:x"), Watching())
     source = f"docker://{host}/lab/copied:x"
     subprocess.run([*SKOPEO, source, f"oci:{tmp_path / 'out'}"], check=True)
-    assert json.loads((tmp_path / "out" / "index.json").read_text())["manifests"][0]["digest"] == toy.manifest_digest
+    assert (
+        json.loads((tmp_path / "out" / "index.json").read_text())["manifests"][0]["digest"]
+        == toy.manifest_digest
+    )
 
 
 def hang_up(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -80,18 +108,26 @@ def hang_up(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
 def busy(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
     """Every kind of request is told to come again, once."""
     first = line.seen.count(request.command) == 1
-    return first and refuse(request, 429 if request.command in ("POST", "HEAD") else 503, Retry_After="0")
+    return first and refuse(
+        request, 429 if request.command in ("POST", "HEAD") else 503, Retry_After="0"
+    )
 
 
 def forgotten(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
     """The upload is gone after its second piece: the registry was restarted."""
-    return line.seen.count("PATCH") == 2 and request.command in ("PATCH", "GET") and refuse(request, 404)
+    return (
+        line.seen.count("PATCH") == 2
+        and request.command in ("PATCH", "GET")
+        and refuse(request, 404)
+    )
 
 
 def unanswered(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
     """What ends the first upload arrives, and its answer does not."""
     if request.command == "PUT" and line.seen.count("PUT") == 1:
-        with urlopen(Request(f"http://{line.behind}{request.path}", data=b"", method="PUT")) as done:
+        with urlopen(
+            Request(f"http://{line.behind}{request.path}", data=b"", method="PUT")
+        ) as done:
             assert done.status == 201
         request.connection.shutdown(socket.SHUT_RDWR)
         return True
@@ -114,7 +150,9 @@ def test_what_broke_off_goes_on(host: str, tmp_path: Path, trouble: Callable[...
     assert pushed.sent == progress.advanced == sum(progress.meters.values())
     if trouble is unanswered:
         assert line.seen.count("PATCH") == 6
-    if trouble is hang_up:  # what had come was not sent again: 4 + 1 pieces of two layers, the config, and the two that were lost
+    if (
+        trouble is hang_up
+    ):  # what had come was not sent again: 4 + 1 pieces of two layers, the config, and the two that were lost
         assert line.seen.count("PATCH") == 8
 
 
@@ -132,7 +170,9 @@ def test_a_registry_that_stays_away_is_named(host: str, tmp_path: Path) -> None:
 def test_the_user_of_docker_login_is_asked_for_and_another_is_refused(tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     (tmp_path / "users").write_text(htpasswd("lab", "secret"))
-    with serving(tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}") as host:
+    with serving(
+        tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}"
+    ) as host:
         place = image.target(f"{host}/lab/toy")
         with pytest.raises(ToolFailed, match="docker login"):
             image.push(toy, place, Watching())
@@ -154,7 +194,9 @@ def test_a_token_is_fetched_where_the_registry_says(host: str, tmp_path: Path) -
         if request.path.startswith("/token"):
             asked.append(f"{request.path} {request.headers.get('Authorization', '')}")
             return (
-                refuse(request, 503, Retry_After=late) if len(asked) == 1 else answer(request, json.dumps({"token": "opensesame"}).encode())
+                refuse(request, 503, Retry_After=late)
+                if len(asked) == 1
+                else answer(request, json.dumps({"token": "opensesame"}).encode())
             )
         if request.headers.get("Authorization") == "Bearer opensesame":
             del request.headers["Authorization"]
@@ -166,10 +208,15 @@ def test_a_token_is_fetched_where_the_registry_says(host: str, tmp_path: Path) -
         log_in(here, "lab", "secret")
         assert image.push(toy, image.target(f"{here}/lab/token"), Watching()).sent > BIG
     secret = base64.b64encode(b"lab:secret").decode()
-    assert asked == [f"/token?service=lab&scope=repository%3Alab%2Ftoken%3Apull%2Cpush Basic {secret}"] * 2
+    assert (
+        asked
+        == [f"/token?service=lab&scope=repository%3Alab%2Ftoken%3Apull%2Cpush Basic {secret}"] * 2
+    )
 
 
-def test_an_identity_token_is_changed_for_one_that_the_registry_takes(host: str, tmp_path: Path) -> None:
+def test_an_identity_token_is_changed_for_one_that_the_registry_takes(
+    host: str, tmp_path: Path
+) -> None:
     """What `docker login` keeps where the token server gives it such (OAuth2): there is no password to send."""
     toy = made(tmp_path / "toy")
     asked: list[dict[str, list[str]]] = []
@@ -182,21 +229,35 @@ def test_an_identity_token_is_changed_for_one_that_the_registry_takes(host: str,
             del request.headers["Authorization"]
             return False
         own = f"127.0.0.1:{request.server.server_port}"  # type: ignore[attr-defined]
-        return refuse(request, 401, WWW_Authenticate=f'Bearer realm="http://{own}/token",service="lab"')
+        return refuse(
+            request, 401, WWW_Authenticate=f'Bearer realm="http://{own}/token",service="lab"'
+        )
 
     with Line(host, guarded).open() as here:
         folder = Path(os.environ["DOCKER_CONFIG"])
         folder.mkdir()
-        (folder / "config.json").write_text(json.dumps({"auths": {here: {"auth": "", "identitytoken": "kept"}}}))
+        (folder / "config.json").write_text(
+            json.dumps({"auths": {here: {"auth": "", "identitytoken": "kept"}}})
+        )
         assert image.push(toy, image.target(f"{here}/lab/identity"), Watching()).sent > BIG
     scope = "repository:lab/identity:pull,push"
-    told = {"grant_type": "refresh_token", "refresh_token": "kept", "client_id": "provision", "service": "lab", "scope": scope}
+    told = {
+        "grant_type": "refresh_token",
+        "refresh_token": "kept",
+        "client_id": "provision",
+        "service": "lab",
+        "scope": scope,
+    }
     assert asked == [{key: [value] for key, value in told.items()}]
 
 
-def test_a_registry_that_does_not_say_where_an_upload_goes_on_is_named(host: str, tmp_path: Path) -> None:
+def test_a_registry_that_does_not_say_where_an_upload_goes_on_is_named(
+    host: str, tmp_path: Path
+) -> None:
     toy = made(tmp_path / "toy")
-    lost = Line(host, lambda line, request, body: request.command == "POST" and refuse(request, 202))
+    lost = Line(
+        host, lambda line, request, body: request.command == "POST" and refuse(request, 202)
+    )
     with lost.open() as here, pytest.raises(ToolFailed, match="say where an upload goes on"):
         image.push(toy, image.target(f"{here}/lab/nowhere"), Watching())
 
@@ -214,14 +275,22 @@ def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path
     with pytest.raises(IntegrityError, match="not the whole image"):
         image.push(toy, image.target(f"{host}/lab/flipped"), Watching())
     with pytest.raises(IntegrityError, match="not the whole image"):
-        image.push(replace(toy, manifest_digest="sha256:other"), image.target(f"{host}/lab/flipped"), Watching())
+        image.push(
+            replace(toy, manifest_digest="sha256:other"),
+            image.target(f"{host}/lab/flipped"),
+            Watching(),
+        )
 
 
-def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first piece is taken, the next is not, and then there is nothing: no sign of life of that kind counts as going on."""
     monkeypatch.setattr(responses, "PAUSE_S", 0)
     monkeypatch.setattr(uploads, "CHUNK", 100)
-    enough = 2 * responses.TRIES**2  # a piece that is taken and one that is not, as often as a try in vain is repeated, of each upload
+    enough = (
+        2 * responses.TRIES**2
+    )  # a piece that is taken and one that is not, as often as a try in vain is repeated, of each upload
 
     def forgetful(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         if request.command == "HEAD":
@@ -237,14 +306,25 @@ def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(tmp_p
         return refuse(request, 202 if taken else 500, Location="/v2/lab/toy/blobs/uploads/1")
 
     line = Line("", forgetful)
-    with line.open() as here, pytest.raises(Unreachable, match=f"lost the upload of .* {responses.TRIES} times"):
+    with (
+        line.open() as here,
+        pytest.raises(Unreachable, match=f"lost the upload of .* {responses.TRIES} times"),
+    ):
         image.push(made(tmp_path / "toy"), image.target(f"{here}/lab/toy"), Watching())
     assert line.seen.count("PATCH") == enough
     assert line.seen.count("POST") == responses.TRIES
 
 
 @pytest.mark.parametrize(
-    "text", ["toy", "lab/toy", "registry.lab/Toy", "registry.lab/toy@sha256:1", "https://registry.lab/toy", "host/toy"]
+    "text",
+    [
+        "toy",
+        "lab/toy",
+        "registry.lab/Toy",
+        "registry.lab/toy@sha256:1",
+        "https://registry.lab/toy",
+        "host/toy",
+    ],
 )
 def test_places_that_are_none(text: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a place in a registry"):

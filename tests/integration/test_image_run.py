@@ -107,7 +107,9 @@ print(json.dumps([os.getuid(), os.getgid(), getpass.getuser(), str(pathlib.Path.
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     made = Made(tmp_path_factory.mktemp("made"))
-    made.wheels.append(wheel(made.folder, "torch", "2.3.1", {"torch/__init__.py": ""}))  # the health check looks for one
+    made.wheels.append(
+        wheel(made.folder, "torch", "2.3.1", {"torch/__init__.py": ""})
+    )  # the health check looks for one
     return made
 
 
@@ -117,7 +119,9 @@ def client() -> Any:
 
 
 @pytest.fixture(scope="module")
-def toy(made: Made, client: Any, docker_base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+def toy(
+    made: Made, client: Any, docker_base: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Image]:
     """With Jupyter's server, where the package index of this machine has it."""
     prefix = made.prefix(tmp_path_factory.mktemp("prefix") / "toy", made.lock())
     command: list[str | Path] = [
@@ -133,10 +137,17 @@ def toy(made: Made, client: Any, docker_base: str, tmp_path_factory: pytest.Temp
     subprocess.run(command, check=False)
     lock = made.lock()
     there = {package.name for package in lock.packages}
-    more = [installed(path) for path in sorted(prefix.path.glob("lib/python*/site-packages/*.dist-info"))]
-    lock = dataclasses.replace(lock, packages=(*lock.packages, *(package for package in more if package.name not in there)))
+    more = [
+        installed(path)
+        for path in sorted(prefix.path.glob("lib/python*/site-packages/*.dist-info"))
+    ]
+    lock = dataclasses.replace(
+        lock, packages=(*lock.packages, *(package for package in more if package.name not in there))
+    )
     base = image.find_base(client, docker_base, Watching())
-    built = build(made, lock, prefix, base, smoke_runner.INSIDE, tmp_path_factory.mktemp("layouts") / "toy")
+    built = build(
+        made, lock, prefix, base, smoke_runner.INSIDE, tmp_path_factory.mktemp("layouts") / "toy"
+    )
     name = f"provision-test/run-{os.getpid()}"  # another run of these tests may use the engine too
     built = dataclasses.replace(built, reference=f"{name}:toy")
     image.load(built, client, Watching())
@@ -147,21 +158,49 @@ def toy(made: Made, client: Any, docker_base: str, tmp_path_factory: pytest.Temp
 
 def installed(info: Path) -> LockedPackage:
     name, version = info.name.removesuffix(".dist-info").split("-")
-    return LockedPackage(manager="pip", name=name.replace("_", "-"), version=version, url="file:///none", sha256="0" * 64)
+    return LockedPackage(
+        manager="pip",
+        name=name.replace("_", "-"),
+        version=version,
+        url="file:///none",
+        sha256="0" * 64,
+    )
 
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """A working folder with an environment whose image is named with --as."""
     (tmp_path / "envs" / "toy").mkdir(parents=True)
-    (tmp_path / "envs" / "toy" / "spec.yml").write_text('torch: "2.3"\ncpu: true\npython_from: host\n')
+    (tmp_path / "envs" / "toy" / "spec.yml").write_text(
+        'torch: "2.3"\ncpu: true\npython_from: host\n'
+    )
     return tmp_path
 
 
 def start(work: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from provision.cli.main import main; main()", "image", "run", "toy", *arguments]
-    env = {**os.environ, "PROVISION_DATA": str(work / "data"), "PROVISION_CACHE": str(work / "cache")}
-    return subprocess.Popen(command, cwd=work, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [
+        sys.executable,
+        "-c",
+        "from provision.cli.main import main; main()",
+        "image",
+        "run",
+        "toy",
+        *arguments,
+    ]
+    env = {
+        **os.environ,
+        "PROVISION_DATA": str(work / "data"),
+        "PROVISION_CACHE": str(work / "cache"),
+    }
+    return subprocess.Popen(
+        command,
+        cwd=work,
+        env=env,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def run(work: Path, *arguments: str) -> tuple[int, str, str]:
@@ -175,16 +214,33 @@ def left(client: Any, made: Image) -> list[Any]:
 
 
 def test_the_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> None:
-    code, out, err = run(work, "--as", toy.reference, "--", "python", "-c", "import sys; print(sys.prefix); sys.exit(37)")
+    code, out, err = run(
+        work,
+        "--as",
+        toy.reference,
+        "--",
+        "python",
+        "-c",
+        "import sys; print(sys.prefix); sys.exit(37)",
+    )
     assert (code, out) == (37, "/opt/env\n"), err
     assert left(client, toy) == []
 
 
 @pytest.mark.parametrize(
-    ("number", "handles", "code"), [(signal.SIGINT, True, 42), (signal.SIGTERM, True, 43), (signal.SIGTERM, False, 128 + signal.SIGTERM)]
+    ("number", "handles", "code"),
+    [
+        (signal.SIGINT, True, 42),
+        (signal.SIGTERM, True, 43),
+        (signal.SIGTERM, False, 128 + signal.SIGTERM),
+    ],
 )
-def test_a_signal_reaches_the_program(work: Path, toy: Image, client: Any, number: int, handles: bool, code: int) -> None:
-    child = start(work, "--as", toy.reference, "--", "python", "-c", WAITS, *(["handles"] if handles else []))
+def test_a_signal_reaches_the_program(
+    work: Path, toy: Image, client: Any, number: int, handles: bool, code: int
+) -> None:
+    child = start(
+        work, "--as", toy.reference, "--", "python", "-c", WAITS, *(["handles"] if handles else [])
+    )
     assert child.stdout is not None and child.stdout.readline() == "ready\n"
     child.send_signal(number)
     child.communicate(timeout=60)
@@ -196,8 +252,12 @@ def test_workers_that_were_killed_leave_nothing(work: Path, toy: Image, client: 
     code, out, err = run(work, "--as", toy.reference, "--", "python", "-c", POOL)
     number, _, remains = out.strip().partition(" ")
     assert (code, remains, number != "1") == (0, "[]", True), err
-    without = client.containers.run(toy.image_id, ["python", "-c", POOL], remove=True, init=False, network_mode="none").decode()
-    assert without.strip() == "1 ['Z', 'Z', 'Z', 'Z']"  # Python as the first process takes care of its own children only
+    without = client.containers.run(
+        toy.image_id, ["python", "-c", POOL], remove=True, init=False, network_mode="none"
+    ).decode()
+    assert (
+        without.strip() == "1 ['Z', 'Z', 'Z', 'Z']"
+    )  # Python as the first process takes care of its own children only
 
 
 def test_any_user_can_work(work: Path, toy: Image) -> None:
@@ -206,20 +266,38 @@ def test_any_user_can_work(work: Path, toy: Image) -> None:
     (work / "given").mkdir()
     (work / "given" / "y").write_text("given")
     mounts = ["--mount", f"{work / 'data'}:/data", "--mount", f"{work / 'given'}:/given:ro"]
-    code, out, err = run(work, "--as", toy.reference, "--user", "4242:4243", *mounts, "--", "python", "-c", WRITES)
+    code, out, err = run(
+        work, "--as", toy.reference, "--user", "4242:4243", *mounts, "--", "python", "-c", WRITES
+    )
     assert code == 0, err
     assert json.loads(out) == [4242, 4243, "provision", "/tmp", "/workspace", "given"]
     written = (work / "data" / "x").stat()
     assert (written.st_uid, written.st_gid) == (4242, 4243)
-    code, _, err = run(work, "--as", toy.reference, *mounts, "--", "python", "-c", "open('/given/z', 'w')")
+    code, _, err = run(
+        work, "--as", toy.reference, *mounts, "--", "python", "-c", "open('/given/z', 'w')"
+    )
     assert code == 1 and "Read-only file system" in err
 
 
-def test_it_needs_neither_its_own_home_nor_a_root_that_can_be_written(toy: Image, client: Any) -> None:
+def test_it_needs_neither_its_own_home_nor_a_root_that_can_be_written(
+    toy: Image, client: Any
+) -> None:
     """As Apptainer starts it: whoever it is, the home of that user, nothing to write to but /tmp."""
     script = "import os, sqlite3, ssl, tempfile, uuid; tempfile.TemporaryFile().close(); print(os.path.expanduser('~'), os.getuid())"
-    options: dict[str, Any] = {"user": "31337:31337", "read_only": True, "tmpfs": {"/tmp": ""}, "environment": {"HOME": "/home/me"}}
-    told = client.containers.run(toy.image_id, ["python", "-c", script], working_dir="/", network_mode="none", remove=True, **options)
+    options: dict[str, Any] = {
+        "user": "31337:31337",
+        "read_only": True,
+        "tmpfs": {"/tmp": ""},
+        "environment": {"HOME": "/home/me"},
+    }
+    told = client.containers.run(
+        toy.image_id,
+        ["python", "-c", script],
+        working_dir="/",
+        network_mode="none",
+        remove=True,
+        **options,
+    )
     assert told.decode().strip() == "/home/me 31337"
 
 
@@ -230,21 +308,50 @@ def test_an_ordinary_user_unpacks_and_starts_it_without_an_engine(toy: Image) ->
     with tempfile.TemporaryDirectory() as name:
         image.export(toy, image.output(f"oci:{name}/layout"), Watching())
         Path(name).chmod(0o777)
-        nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", f"HOME={name}"]
-        (reference,) = (row["annotations"][REF_NAME] for row in json.loads((Path(name) / "layout" / "index.json").read_text())["manifests"])
-        unpack = ["umoci", "unpack", "--rootless", "--image", f"{name}/layout:{reference}", f"{name}/bundle"]
+        nobody = [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "env",
+            f"HOME={name}",
+        ]
+        (reference,) = (
+            row["annotations"][REF_NAME]
+            for row in json.loads((Path(name) / "layout" / "index.json").read_text())["manifests"]
+        )
+        unpack = [
+            "umoci",
+            "unpack",
+            "--rootless",
+            "--image",
+            f"{name}/layout:{reference}",
+            f"{name}/bundle",
+        ]
         subprocess.run([*nobody, *unpack], check=True, capture_output=True)
         root = f"{name}/bundle/rootfs"
         script = f"mount --rbind /proc {root}/proc && exec chroot {root} /opt/env/bin/greet"
-        told = subprocess.run([*nobody, "unshare", "-r", "-m", "sh", "-c", script], check=True, capture_output=True, text=True)
+        told = subprocess.run(
+            [*nobody, "unshare", "-r", "-m", "sh", "-c", script],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         assert told.stdout == "hello\n"
 
 
 @pytest.mark.needs("cc")
-def test_a_library_without_a_search_path_finds_libibverbs_in_the_environment(work: Path, toy: Image) -> None:
+def test_a_library_without_a_search_path_finds_libibverbs_in_the_environment(
+    work: Path, toy: Image
+) -> None:
     """As libnccl.so of NVIDIA's wheels, which has none, opens it by name: no LD_LIBRARY_PATH, and ldconfig does not know /opt/env."""
     compile = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o"]
-    subprocess.run([*compile, work / "libibverbs.so.1"], input="int answer(void) { return 7; }", text=True, check=True)
+    subprocess.run(
+        [*compile, work / "libibverbs.so.1"],
+        input="int answer(void) { return 7; }",
+        text=True,
+        check=True,
+    )
     subprocess.run([*compile, work / "libcaller.so"], input=OPENS, text=True, check=True)
     mounts = [
         "--mount",
@@ -258,9 +365,18 @@ def test_a_library_without_a_search_path_finds_libibverbs_in_the_environment(wor
 
 
 def test_the_engine_asks_for_its_health(toy: Image, client: Any, eventually: Eventually) -> None:
-    assert client.images.get(toy.image_id).attrs["Config"]["Healthcheck"]["Test"] == ["CMD", *config.HEALTH]
+    assert client.images.get(toy.image_id).attrs["Config"]["Healthcheck"]["Test"] == [
+        "CMD",
+        *config.HEALTH,
+    ]
     container = client.containers.run(
-        toy.image_id, ["sleep", "60"], detach=True, init=True, shm_size="1m", network_mode="none", healthcheck={"interval": 10**9}
+        toy.image_id,
+        ["sleep", "60"],
+        detach=True,
+        init=True,
+        shm_size="1m",
+        network_mode="none",
+        healthcheck={"interval": 10**9},
     )
 
     def is_so(status: str) -> bool:
@@ -269,7 +385,10 @@ def test_the_engine_asks_for_its_health(toy: Image, client: Any, eventually: Eve
 
     try:
         eventually(lambda: is_so("healthy"), 60)
-        assert container.exec_run(["sh", "-c", "head -c 65536 /dev/zero > /dev/shm/taken"]).exit_code == 0
+        assert (
+            container.exec_run(["sh", "-c", "head -c 65536 /dev/zero > /dev/shm/taken"]).exit_code
+            == 0
+        )
         eventually(lambda: is_so("unhealthy"), 60)
         assert container.attrs["State"]["Health"]["Log"][-1]["Output"] == "/dev/shm is full\n"
     finally:
@@ -277,8 +396,15 @@ def test_the_engine_asks_for_its_health(toy: Image, client: Any, eventually: Eve
 
 
 @pytest.mark.index
-def test_jupyter_wants_its_token_and_is_on_the_loopback_only(work: Path, toy: Image, client: Any, eventually: Eventually) -> None:
-    if run(work, "--as", toy.reference, "--", "python", "-c", "import jupyter_server, ipykernel")[0] != 0:
+def test_jupyter_wants_its_token_and_is_on_the_loopback_only(
+    work: Path, toy: Image, client: Any, eventually: Eventually
+) -> None:
+    if (
+        run(work, "--as", toy.reference, "--", "python", "-c", "import jupyter_server, ipykernel")[
+            0
+        ]
+        != 0
+    ):
         absence("index", "jupyter-server cannot be had from the package index of this machine")
     content = sound()
     content["package"].append(wheel_entry("jupyter-server", "2.0"))
@@ -288,7 +414,9 @@ def test_jupyter_wants_its_token_and_is_on_the_loopback_only(work: Path, toy: Im
     child = start(work, "--as", toy.reference, "--jupyter", "--port", str(port))
     try:
         assert child.stderr is not None
-        url = next(filter(None, (re.search(r"http://127\.0\.0\.1:\d+/\S+", line) for line in child.stderr)))[0]
+        url = next(
+            filter(None, (re.search(r"http://127\.0\.0\.1:\d+/\S+", line) for line in child.stderr))
+        )[0]
         token = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)["token"][0]
         eventually(lambda: answer("127.0.0.1", port, "GET", "/api/status", token) == 200, 60)
         assert answer("127.0.0.1", port, "GET", "/api/status", None) == 403

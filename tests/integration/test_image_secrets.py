@@ -30,7 +30,9 @@ class Guarded(http.server.SimpleHTTPRequestHandler):
     """Files below /t/TOKEN/, for one user alone."""
 
     def do_GET(self) -> None:
-        if self.headers.get("Authorization") != f"Basic {GREETED}" or not self.path.startswith(f"/t/{TOKEN}/"):
+        if self.headers.get("Authorization") != f"Basic {GREETED}" or not self.path.startswith(
+            f"/t/{TOKEN}/"
+        ):
             self.send_error(401)
             return
         self.path = self.path.removeprefix(f"/t/{TOKEN}")
@@ -47,7 +49,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def address(made: Made) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Guarded, directory=str(made.folder)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Guarded, directory=str(made.folder))
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://lab:{PASSWORD}@127.0.0.1:{server.server_port}/t/{TOKEN}"
     server.shutdown()
@@ -60,7 +64,9 @@ def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_p
 
     packages = tuple(replace(package, url=fetched(path_of(package.url))) for package in made.conda)
     plain = made.lock()
-    wheels = tuple(replace(package, url=fetched(path_of(package.url))) for package in plain.by("pip"))
+    wheels = tuple(
+        replace(package, url=fetched(path_of(package.url))) for package in plain.by("pip")
+    )
     lock = replace(plain, packages=(*packages, *wheels))
 
     def link(target: Path, final: Path = Path(conda_files.PREFIX)) -> None:
@@ -70,7 +76,15 @@ def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_p
     place.mkdir()
     link(place, place)
     urls = [f"{package.name} @ {package.url}" for package in wheels]
-    options: list[str | Path] = ["--quiet", "--no-deps", "--no-index", "--cache-dir", tmp_path / "uv", "--python", place / "bin" / "python"]
+    options: list[str | Path] = [
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--cache-dir",
+        tmp_path / "uv",
+        "--python",
+        place / "bin" / "python",
+    ]
     subprocess.run([uv(), "pip", "install", *options, *urls], check=True)
     secrets = [text.encode() for text in (PASSWORD, TOKEN, GREETED)]
     left = b"".join(path.read_bytes() for path in place.rglob("*.json"))
@@ -87,5 +101,7 @@ def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_p
     for path in [path for path in built.layout.rglob("*") if path.is_file()]:
         assert not [secret for secret in secrets if secret in path.read_bytes()], path
     assert oci_layout.read(built.layout) is not None
-    text = render.render_dockerfile("toy", image.dockerfile_context(resolution(), lock))[render.DOCKERFILE]
+    text = render.render_dockerfile("toy", image.dockerfile_context(resolution(), lock))[
+        render.DOCKERFILE
+    ]
     assert not [secret for secret in secrets if secret in text.encode()]

@@ -75,8 +75,22 @@ def prefix(made: Made, lock: Lock) -> Prefix:
 
 
 @pytest.fixture(scope="module")
-def built(made: Made, lock: Lock, prefix: Prefix, base: Path, inside: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
-    return build(made, lock, prefix, image.find_stored_base(f"oci:{base}"), inside, tmp_path_factory.mktemp("layouts") / "toy")
+def built(
+    made: Made,
+    lock: Lock,
+    prefix: Prefix,
+    base: Path,
+    inside: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Image:
+    return build(
+        made,
+        lock,
+        prefix,
+        image.find_stored_base(f"oci:{base}"),
+        inside,
+        tmp_path_factory.mktemp("layouts") / "toy",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +110,28 @@ def test_an_ordinary_user_without_a_network_makes_the_same_image(
     for source, name in ((made.folder / "cache", "cache"), (base, "base"), (inside, "inside")):
         shutil.copytree(source, theirs / name, symlinks=True)
     work = made.conda, resolution(), lock, prefix
-    (theirs / "work").write_bytes(pickle.dumps((*work, f"oci:{theirs / 'base'}", theirs / "inside", theirs / "cache", theirs / "out")))
+    (theirs / "work").write_bytes(
+        pickle.dumps(
+            (*work, f"oci:{theirs / 'base'}", theirs / "inside", theirs / "cache", theirs / "out")
+        )
+    )
     subprocess.run(["chown", "-R", str(NOBODY), theirs], check=True)
-    apart = ["faketime", "2001-02-03 04:05:06", "unshare", "--net", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(theirs), "TMPDIR": str(theirs), "PYTHONPATH": os.pathsep.join(sys.path)}
+    apart = [
+        "faketime",
+        "2001-02-03 04:05:06",
+        "unshare",
+        "--net",
+        "setpriv",
+        f"--reuid={NOBODY}",
+        f"--regid={NOBODY}",
+        "--clear-groups",
+    ]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(theirs),
+        "TMPDIR": str(theirs),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     odd = {"LC_ALL": "C", "TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "7"}
     told = subprocess.run(
         [*apart, sys.executable, "-c", BUILD, str(theirs / "work")],
@@ -113,22 +145,42 @@ def test_an_ordinary_user_without_a_network_makes_the_same_image(
 def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -> None:
     exporter.export(built, exporter.output(f"{kind}:{tmp_path / 'out'}"), Watching())
     copied = tmp_path / "copied"
-    subprocess.run(["skopeo", "copy", "--quiet", "--insecure-policy", f"{kind}:{tmp_path / 'out'}", f"oci:{copied}"], check=True)
-    seen = json.loads(subprocess.run(["skopeo", "inspect", "--config", f"oci:{copied}"], check=True, capture_output=True).stdout)
+    subprocess.run(
+        [
+            "skopeo",
+            "copy",
+            "--quiet",
+            "--insecure-policy",
+            f"{kind}:{tmp_path / 'out'}",
+            f"oci:{copied}",
+        ],
+        check=True,
+    )
+    seen = json.loads(
+        subprocess.run(
+            ["skopeo", "inspect", "--config", f"oci:{copied}"], check=True, capture_output=True
+        ).stdout
+    )
     assert seen["config"]["Labels"]["org.provision.lock"] == built.lock_sha256
     assert seen["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
     if kind == "oci":
-        told = subprocess.run(["skopeo", "inspect", f"oci:{tmp_path / 'out'}"], check=True, capture_output=True)
+        told = subprocess.run(
+            ["skopeo", "inspect", f"oci:{tmp_path / 'out'}"], check=True, capture_output=True
+        )
         assert json.loads(told.stdout)["Digest"] == built.manifest_digest
 
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
 @pytest.mark.needs("skopeo")
-def test_skopeo_undoes_the_compression(built: Image, packed_folder: Path, tmp_path: Path, method: image.Method) -> None:
+def test_skopeo_undoes_the_compression(
+    built: Image, packed_folder: Path, tmp_path: Path, method: image.Method
+) -> None:
     packed = image.pack(built, method, packed_folder, Watching())
     exporter.export(packed, exporter.output(f"oci-archive:{tmp_path / 'out'}"), Watching())
     copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-decompress"]
-    subprocess.run([*copy, f"oci-archive:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True)
+    subprocess.run(
+        [*copy, f"oci-archive:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True
+    )
     rows = json.loads((tmp_path / "plain" / "manifest.json").read_text())["layers"]
     assert [row["digest"] for row in rows] == [layer.digest for layer in built.layers]
 
@@ -136,13 +188,26 @@ def test_skopeo_undoes_the_compression(built: Image, packed_folder: Path, tmp_pa
 @pytest.mark.parametrize("method", ["none", "gzip"])  # umoci 0.4.7 knows no zstd
 @pytest.mark.needs("umoci")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
-def test_umoci_unpacks_it(built: Image, packed_folder: Path, tmp_path: Path, method: image.Method) -> None:
+def test_umoci_unpacks_it(
+    built: Image, packed_folder: Path, tmp_path: Path, method: image.Method
+) -> None:
     packed = image.pack(built, method, packed_folder, Watching())
     exporter.export(packed, exporter.output(f"oci:{tmp_path / 'out'}"), Watching())
-    subprocess.run(["umoci", "unpack", "--image", f"{tmp_path / 'out'}:{built.reference}", tmp_path / "bundle"], check=True)
+    subprocess.run(
+        [
+            "umoci",
+            "unpack",
+            "--image",
+            f"{tmp_path / 'out'}:{built.reference}",
+            tmp_path / "bundle",
+        ],
+        check=True,
+    )
     root = tmp_path / "bundle" / "rootfs"
     environment = root / conda_files.PREFIX.lstrip("/")
-    assert (environment / "bin" / "greet").read_text().startswith(f"#!{conda_files.PREFIX}/bin/python")
+    assert (
+        (environment / "bin" / "greet").read_text().startswith(f"#!{conda_files.PREFIX}/bin/python")
+    )
     assert (root / "etc" / "os-release").read_text() == "debian"
     assert (environment / "bin" / "python").exists()
     run = json.loads((tmp_path / "bundle" / "config.json").read_text())["process"]
@@ -151,10 +216,18 @@ def test_umoci_unpacks_it(built: Image, packed_folder: Path, tmp_path: Path, met
 
 @pytest.mark.needs("docker-registry", "skopeo")
 def test_a_base_in_a_registry_makes_the_same_layers(
-    made: Made, lock: Lock, prefix: Prefix, base: Path, built: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made,
+    lock: Lock,
+    prefix: Prefix,
+    base: Path,
+    built: Image,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
-    where = Folders(data=tmp_path / "data", cache=made.folder / "cache-of-all", envs=tmp_path / "envs")
+    where = Folders(
+        data=tmp_path / "data", cache=made.folder / "cache-of-all", envs=tmp_path / "envs"
+    )
     context = Context(where=where, progress=Watching())
     with serving(tmp_path / "registry") as host:
         copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
@@ -170,8 +243,12 @@ def test_a_base_in_a_registry_makes_the_same_layers(
         found, anew = make_image(context, wanted, lock, prefix, None)
     assert anew
     assert found.base == f"{host}/lab/base:12"
-    own = {layer.group for layer in found.layers} - {"provision"}  # the smoke test is a toy in `built`
-    assert [one for one in found.layers if one.group in own] == [one for one in built.layers if one.group in own]
+    own = {layer.group for layer in found.layers} - {
+        "provision"
+    }  # the smoke test is a toy in `built`
+    assert [one for one in found.layers if one.group in own] == [
+        one for one in built.layers if one.group in own
+    ]
     again, anew = make_image(context, wanted, lock, prefix, None)  # the registry is gone
     assert (again, anew) == (found, False)
 
@@ -205,7 +282,9 @@ def test_only_the_image_is_written_out(built: Image, tmp_path: Path) -> None:
     for kind in ("oci", "oci-archive"):
         exporter.export(mine, exporter.output(f"{kind}:{tmp_path / kind}"), Watching())
         exporter.export(built, exporter.output(f"{kind}:{tmp_path / kind}-of-it"), Watching())
-    assert {path.name for path in oci_layout.blobs(tmp_path / "oci").iterdir()} == {path.name for path in oci_layout.blobs(built.layout).iterdir()}
+    assert {path.name for path in oci_layout.blobs(tmp_path / "oci").iterdir()} == {
+        path.name for path in oci_layout.blobs(built.layout).iterdir()
+    }
     assert (tmp_path / "oci-archive").read_bytes() == (tmp_path / "oci-archive-of-it").read_bytes()
     oci_layout.blob(mine.layout, built.image_id).unlink()
     for kind in ("oci", "oci-archive"):

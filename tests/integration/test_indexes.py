@@ -16,15 +16,29 @@ from provision.lockfile.diagnose.unsat_core import Why
 from tests.faulty import served
 from tests.small import write_wheel
 
-REQUEST = uv.Request(requirements=("torch==2.13.0+cu116", "numpy"), python="3.11", glibc="2.28", build_path="cu116")
-WHY = Why.of([Pin(manager="pip", requirement=REQUEST.requirements[0], reason="asked for", source="spec.yml")], {})
+REQUEST = uv.Request(
+    requirements=("torch==2.13.0+cu116", "numpy"), python="3.11", glibc="2.28", build_path="cu116"
+)
+WHY = Why.of(
+    [
+        Pin(
+            manager="pip",
+            requirement=REQUEST.requirements[0],
+            reason="asked for",
+            source="spec.yml",
+        )
+    ],
+    {},
+)
 
 
 def publish(place: Path, *wanted: tuple[str, str]) -> None:
     for name, version in wanted:
         wheel = write_wheel(place / name, name, version)
         sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        (place / name / "index.html").write_text(f'<a href="{wheel.name.replace("+", "%2B")}#sha256={sha256}">{wheel.name}</a>\n')
+        (place / name / "index.html").write_text(
+            f'<a href="{wheel.name.replace("+", "%2B")}#sha256={sha256}">{wheel.name}</a>\n'
+        )
 
 
 @pytest.fixture
@@ -33,7 +47,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     publish(tmp_path / "served" / "simple", ("numpy", "2.0.0"), ("torch", "2.13.0"))
     publish(tmp_path / "served" / "own" / "cu116", ("torch", "2.13.0+cu116"))
     write_wheel(tmp_path / "links", "mine", "1.0")
-    for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", uv.TORCH_INDEX):
+    for name in (
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "UV_FIND_LINKS",
+        uv.TORCH_INDEX,
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -52,14 +73,22 @@ def found(*requirements: str) -> dict[str, str]:
 def test_pytorchs_own_index_beside_pips(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(uv.TORCH_INDEX, f"{index}/own/")
     assert found("torch==2.13.0+cu116", "numpy") == {"torch": "2.13.0+cu116", "numpy": "2.0.0"}
-    assert found("torch==2.13.0+cu116", "mine") == {"torch": "2.13.0+cu116", "mine": "1.0"}  # the disk is asked, too
+    assert found("torch==2.13.0+cu116", "mine") == {
+        "torch": "2.13.0+cu116",
+        "mine": "1.0",
+    }  # the disk is asked, too
 
 
-def test_what_the_indexes_lack_is_told_with_where_to_look(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_indexes_lack_is_told_with_where_to_look(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Unsolvable) as failed:
         found(*REQUEST.requirements)
     advice = diagnose_uv.explain(failed.value, REQUEST, WHY).advice
-    assert "set the environment variable PROVISION_TORCH_INDEX to its address, without the folder cu116 at its end" in advice
+    assert (
+        "set the environment variable PROVISION_TORCH_INDEX to its address, without the folder cu116 at its end"
+        in advice
+    )
     monkeypatch.setenv(uv.TORCH_INDEX, f"{index}/own/cu116".replace("//", "//me:secret@"))
     with pytest.raises(Unsolvable) as failed:
         found(*REQUEST.requirements)
@@ -67,17 +96,28 @@ def test_what_the_indexes_lack_is_told_with_where_to_look(index: str, monkeypatc
     assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: look there" in advice
 
 
-def test_an_index_that_lacks_what_comes_along_is_told_with_the_options_that_help(index: str) -> None:
+def test_an_index_that_lacks_what_comes_along_is_told_with_the_options_that_help(
+    index: str,
+) -> None:
     """As one that a lab filled before it came along: each option where it helps alone, several where only all of them do."""
 
     def advice(*along: str) -> str:
-        request = uv.Request(requirements=("torch==2.13.0", "numpy", *along), python="3.11", glibc="2.28")
-        why = Why.of([Pin(manager="pip", requirement=text, reason="comes along", source="us") for text in request.requirements])
+        request = uv.Request(
+            requirements=("torch==2.13.0", "numpy", *along), python="3.11", glibc="2.28"
+        )
+        why = Why.of(
+            [
+                Pin(manager="pip", requirement=text, reason="comes along", source="us")
+                for text in request.requirements
+            ]
+        )
         with pytest.raises(Unsolvable) as failed:
             uv.resolve(request)
         return diagnose_uv.explain(failed.value, request, why).advice
 
-    assert advice("xxhash>=2").startswith("With all else as it is, --no-fast-checkpoints (without xxhash) has an answer.")
+    assert advice("xxhash>=2").startswith(
+        "With all else as it is, --no-fast-checkpoints (without xxhash) has an answer."
+    )
     both = "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together have an answer."
     assert advice("ipykernel", "xxhash>=2").startswith(f"With all else as it is, {both}")
     assert "an answer" not in advice("missing", "xxhash>=2")

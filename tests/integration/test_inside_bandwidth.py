@@ -35,10 +35,19 @@ def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> Non
     measured = rows(ran)
     refused = ran.phases["collectives"].data["refused"]
     assert {row["collective"] for row in measured} | {name.split()[0] for name in refused} == ALL
-    assert {row["dtype"] for row in measured if row["collective"] == "all_reduce"} == {"float32", "bfloat16", "float16"}
-    assert all(row["wrong"] == 0 and (row["in_place"] is None or row["in_place"]["wrong"] == 0) for row in measured)
+    assert {row["dtype"] for row in measured if row["collective"] == "all_reduce"} == {
+        "float32",
+        "bfloat16",
+        "float16",
+    }
+    assert all(
+        row["wrong"] == 0 and (row["in_place"] is None or row["in_place"]["wrong"] == 0)
+        for row in measured
+    )
     assert all(row["busbw_gb_s"] > 0 and len(row["time_us_by_rank"]) == 4 for row in measured)
-    assert set(refused.values()) <= {f"not offered by gloo of torch {ran.report.facts['torch']['version']}"}
+    assert set(refused.values()) <= {
+        f"not offered by gloo of torch {ran.report.facts['torch']['version']}"
+    }
     names = {path.name for path in tmp_path.glob("nccl-tests*.json")}
     assert {"nccl-tests.json", "nccl-tests-bfloat16.json", "nccl-tests-broadcast.json"} <= names
 
@@ -47,18 +56,29 @@ def test_figures_are_kept_and_fine_by_a_curve_that_asks_for_little(tmp_path: Pat
     """And in nccl-tests' shape they are the same ones."""
     (tmp_path / "nccl-tests-all_to_all.json").write_text("{}")  # of an earlier run
     kept = tmp_path / "kept"
-    ran = smoke(tmp_path, *ONLY, "--baseline", f"save={kept}", "--expect", str(curves(tmp_path / "low")))
+    ran = smoke(
+        tmp_path, *ONLY, "--baseline", f"save={kept}", "--expect", str(curves(tmp_path / "low"))
+    )
     assert (ran.status, ran.findings) == (0, set())
-    assert [row["judged"] for row in rows(ran)] == ["size too small to judge", "size too small to judge", "fine"]
+    assert [row["judged"] for row in rows(ran)] == [
+        "size too small to judge",
+        "size too small to judge",
+        "fine",
+    ]
     saved = json.loads(kept.read_text())
-    assert (saved["identity"]["ranks"], [row["bytes"] for row in saved["rows"]]) == (2, [row["bytes"] for row in rows(ran)])
+    assert (saved["identity"]["ranks"], [row["bytes"] for row in saved["rows"]]) == (
+        2,
+        [row["bytes"] for row in rows(ran)],
+    )
     assert [path.name for path in tmp_path.glob("nccl-tests*")] == ["nccl-tests.json"]
     theirs = json.loads((tmp_path / "nccl-tests.json").read_text())
     assert [result["size"] for result in theirs["results"]] == [row["bytes"] for row in rows(ran)]
     assert theirs["out_of_bounds"] == {"count": 0, "okay": "true"}
     for result in theirs["results"]:
         per_iteration = result["out_of_place_per_iter"]
-        assert per_iteration["times_us"] == [max(times) for times in zip(*per_iteration["per_process_max_times_us"])]
+        assert per_iteration["times_us"] == [
+            max(times) for times in zip(*per_iteration["per_process_max_times_us"])
+        ]
 
 
 def test_figures_below_the_curve_and_the_baseline_are_found(tmp_path: Path) -> None:
@@ -68,15 +88,23 @@ def test_figures_below_the_curve_and_the_baseline_are_found(tmp_path: Path) -> N
     assert (alone.status, {row["busbw_gb_s"] for row in rows(alone)}) == (0, {None})
     saved = json.loads(kept.read_text())
     unlike = smoke(tmp_path / "unlike", *ONLY, "--baseline", f"compare={kept}")
-    assert (unlike.status, unlike.findings) == (1, {("collectives", "baseline-unlike", (0, 1))})  # unknown is no success
-    assert unlike.message("baseline-unlike") == "the baseline is of something else: ranks was 1, is 2"
+    assert (unlike.status, unlike.findings) == (
+        1,
+        {("collectives", "baseline-unlike", (0, 1))},
+    )  # unknown is no success
+    assert (
+        unlike.message("baseline-unlike") == "the baseline is of something else: ranks was 1, is 2"
+    )
     saved["identity"]["ranks"] = 2
     for row in saved["rows"]:
         row["time_us_min"] /= 1000
     kept.write_text(json.dumps(saved))
     high = curves(tmp_path / "high", points={"1MiB": 1e6}, source="wish")
     slow = smoke(tmp_path / "slow", *ONLY, "--baseline", f"compare={kept}", "--expect", str(high))
-    assert slow.findings == {("collectives", "baseline-regressed", (0, 1)), ("collectives", "bandwidth-low", (0, 1))}
+    assert slow.findings == {
+        ("collectives", "baseline-regressed", (0, 1)),
+        ("collectives", "bandwidth-low", (0, 1)),
+    }
     assert "1e+06 GB/s for cpu x 2 (wish)" in slow.message("bandwidth-low")
     assert slow.status == 1
 
@@ -84,13 +112,21 @@ def test_figures_below_the_curve_and_the_baseline_are_found(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("--expect=/absent.json", "--expect /absent.json cannot be read: No such file or directory"),
-        ("--baseline=compare=/absent.json", "there is no baseline at /absent.json: make one with save"),
+        (
+            "--expect=/absent.json",
+            "--expect /absent.json cannot be read: No such file or directory",
+        ),
+        (
+            "--baseline=compare=/absent.json",
+            "there is no baseline at /absent.json: make one with save",
+        ),
         ("--baseline=save=/absent/b.json", "--baseline save: there is no folder /absent"),
         ("--baseline=keep", "--baseline keep: save=FILE or compare=FILE is needed"),
     ],
 )
-def test_a_file_that_cannot_be_is_refused_before_a_rank_starts(tmp_path: Path, option: str, complaint: str) -> None:
+def test_a_file_that_cannot_be_is_refused_before_a_rank_starts(
+    tmp_path: Path, option: str, complaint: str
+) -> None:
     command = [PYTHON, str(FOLDER), "smoke", "--out", str(tmp_path / "out"), option]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     assert ran.returncode == 2

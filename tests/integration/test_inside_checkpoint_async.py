@@ -27,5 +27,7 @@ def test_the_process_does_not_end_before_its_save(tmp_path: Path) -> None:
 
 def test_where_one_rank_cannot_copy_its_state_all_are_told(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda rank: run("behind.py", "rank", str(tmp_path), str(rank)), range(2)))
+        found = list(
+            pool.map(lambda rank: run("behind.py", "rank", str(tmp_path), str(rank)), range(2))
+        )
     assert found == [{"failed": [1], "steps": [2]}] * 2

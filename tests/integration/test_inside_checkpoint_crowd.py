@@ -22,7 +22,15 @@ pytestmark = pytest.mark.torch
 def test_whoever_saves_reads_or_prunes_beside_every_state_is_whole(place: Path) -> None:
     command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_crowd", str(place)]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=PROJECT, env=variables, check=False)
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=PROJECT,
+        env=variables,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr[-4000:]
     counts = json.loads(ran.stdout.splitlines()[-1])
     assert counts["overwrites"]["overwrites"] == 500

@@ -56,12 +56,19 @@ def root(store: s3.S3, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def plan(contents: dict[str, bytes]) -> Plan:
-    return Plan(tuple(Item(name, OBJECT, content) for name, content in contents.items()), {name: (name,) for name in contents})
+    return Plan(
+        tuple(Item(name, OBJECT, content) for name, content in contents.items()),
+        {name: (name,) for name in contents},
+    )
 
 
-def save(store: s3.S3, root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None) -> Committed:
+def save(
+    store: s3.S3, root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None
+) -> Committed:
     backend = open_root(root, **store.options)
-    return commit(backend, step, plan(contents), ranks or alone(), incremental=True, progress=lambda _: None)
+    return commit(
+        backend, step, plan(contents), ranks or alone(), incremental=True, progress=lambda _: None
+    )
 
 
 def newest(store: s3.S3, root: str) -> dict[str, bytes]:
@@ -71,7 +78,10 @@ def newest(store: s3.S3, root: str) -> dict[str, bytes]:
     assert verify(root, **store.options) == []
     found = catalog.read_manifest(backend, folder)
     homes = {entry.name: entry.home or folder for entry in found.files}
-    return {name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size] for name, at in found.objects.items()}
+    return {
+        name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size]
+        for name, at in found.objects.items()
+    }
 
 
 def big(letter: str) -> bytes:
@@ -104,8 +114,12 @@ def test_saved_again_pruned_and_read_from_a_bucket(store: s3.S3, root: str) -> N
     content[7] ^= 1
     import s3fs
 
-    s3fs.S3FileSystem(**store.options, use_listings_cache=False).pipe_file(f"{root}/{first.folder}/{held}", bytes(content))
-    assert [(damage.folder, damage.file, damage.tensors) for damage in verify(root, **store.options)] == [(first.folder, held, ("a",))]
+    s3fs.S3FileSystem(**store.options, use_listings_cache=False).pipe_file(
+        f"{root}/{first.folder}/{held}", bytes(content)
+    )
+    assert [
+        (damage.folder, damage.file, damage.tensors) for damage in verify(root, **store.options)
+    ] == [(first.folder, held, ("a",))]
 
 
 def test_the_manifest_is_put_when_all_else_is_there(store: s3.S3, root: str) -> None:
@@ -123,8 +137,18 @@ def test_what_others_did_meanwhile_is_seen(store: s3.S3, root: str) -> None:
     ours = open_root(root, **store.options)
     save(store, root, 1, {"a": b"1"})
     assert len(ours.folders()) == 1
-    other = {**store.options, "default_block_size": 5 << 20}  # a client that shares nothing with ours
-    commit(open_root(root, **other), 2, plan({"a": b"2"}), alone(), incremental=True, progress=lambda _: None)
+    other = {
+        **store.options,
+        "default_block_size": 5 << 20,
+    }  # a client that shares nothing with ours
+    commit(
+        open_root(root, **other),
+        2,
+        plan({"a": b"2"}),
+        alone(),
+        incremental=True,
+        progress=lambda _: None,
+    )
     assert [name.step for name in catalog.steps(ours)] == [1, 2]
     prune(root, keep=1, **other)
     assert [name.step for name in catalog.steps(ours)] == [2]
@@ -134,10 +158,18 @@ def test_what_others_did_meanwhile_is_seen(store: s3.S3, root: str) -> None:
     ("strike", "words", "code"),
     [
         (s3.matching(r"^PUT .*distcp$", s3.ACCESS_DENIED, first=2), "Access Denied: s3://", 13),
-        (s3.matching(r"^PUT .*distcp$", s3.INTERNAL_ERROR), "We encountered an internal error: s3://", 121),
+        (
+            s3.matching(r"^PUT .*distcp$", s3.INTERNAL_ERROR),
+            "We encountered an internal error: s3://",
+            121,
+        ),
         (s3.matching(r"^PUT .*distcp$", "drop"), "Could not connect|Connection", 5),
         (s3.matching(r"^PUT .*manifest.json$", s3.ACCESS_DENIED), "Access Denied: s3://", 13),
-        (s3.matching(r"^PUT .*latest$", s3.INTERNAL_ERROR), "We encountered an internal error: s3://", 121),
+        (
+            s3.matching(r"^PUT .*latest$", s3.INTERNAL_ERROR),
+            "We encountered an internal error: s3://",
+            121,
+        ),
     ],
     ids=["denied", "error", "dropped", "manifest", "latest"],
 )
@@ -148,21 +180,33 @@ def test_what_the_store_refuses_is_told_on_all_ranks_and_nothing_is_left(
     made = save(store, root, 1, {"a": big("o")})
 
     def only_here(said: str) -> Any:
-        return strike(said) if said.endswith(f"/{manifest.NAME}") or not said.endswith("done") else None
+        return (
+            strike(said)
+            if said.endswith(f"/{manifest.NAME}") or not said.endswith("done")
+            else None
+        )
 
     store.strike = only_here
-    errors = Table(2).run(lambda ranks: save(store, root, 2, {f"{ranks.rank}": big("n"), f"{ranks.rank}b": big("m")}, ranks))
+    errors = Table(2).run(
+        lambda ranks: save(
+            store, root, 2, {f"{ranks.rank}": big("n"), f"{ranks.rank}b": big("m")}, ranks
+        )
+    )
     store.strike = lambda _: None
     assert [type(error) for error in errors] == [NotCommitted] * 2, errors
     assert re.search(words, str(errors[0]))
     assert errors[0].errno == code
-    prune(root, keep=9, **store.options)  # a rank may have put an object after rank 0 had cleared away
+    prune(
+        root, keep=9, **store.options
+    )  # a rank may have put an object after rank 0 had cleared away
     assert folders(store, root) == {"latest", made.folder}
     assert newest(store, root) == {"a": big("o")}
 
 
 def test_a_bucket_or_a_server_that_is_not_there(store: s3.S3, root: str) -> None:
-    with pytest.raises(NotCommitted, match="The specified bucket does not exist: s3://nowhere/run/") as missing:
+    with pytest.raises(
+        NotCommitted, match="The specified bucket does not exist: s3://nowhere/run/"
+    ) as missing:
         save(store, "s3://nowhere/run", 1, {"a": b"1"})
     assert missing.value.errno == 2
     assert list_steps("s3://nowhere/run", **store.options) == []
@@ -206,7 +250,10 @@ def test_wherever_the_writer_is_killed_the_old_or_the_new_is_there(store: s3.S3,
 
     store.strike = kill
     for pattern, place in roots.items():
-        writers[pattern] = subprocess.Popen([sys.executable, "-c", WRITER, place, json.dumps(store.options), str(BIG)], cwd=REPOSITORY)
+        writers[pattern] = subprocess.Popen(
+            [sys.executable, "-c", WRITER, place, json.dumps(store.options), str(BIG)],
+            cwd=REPOSITORY,
+        )
     for writer in writers.values():
         with writer:
             writer.wait(TIMEOUT_S)
@@ -215,7 +262,10 @@ def test_wherever_the_writer_is_killed_the_old_or_the_new_is_there(store: s3.S3,
     for pattern, steps in DEATHS.items():
         place = roots[pattern]
         assert list_steps(place, **store.options) in steps, pattern
-        assert newest(store, place) in ({"a": big("a"), "b": big("o")}, {"a": big("a"), "b": big("n")}), pattern
+        assert newest(store, place) in (
+            {"a": big("a"), "b": big("o")},
+            {"a": big("a"), "b": big("n")},
+        ), pattern
         last = save(store, place, 3, {"z": b"z"})
         prune(place, keep=1, **store.options)
         assert folders(store, place) == {"latest", last.folder}, pattern
@@ -273,17 +323,27 @@ def test_two_ranks_with_tensors_and_torchs_own_reader(store: s3.S3, root: str) -
         "OMP_NUM_THREADS": "1",
     }
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY / "provision"), S3FS]))
-    if subprocess.run([PYTHON, "-c", "import s3fs"], env=environment, capture_output=True, check=False).returncode != 0:
+    if (
+        subprocess.run(
+            [PYTHON, "-c", "import s3fs"], env=environment, capture_output=True, check=False
+        ).returncode
+        != 0
+    ):
         assert not S3FS, f"PROVISION_TEST_S3FS={S3FS} holds no s3fs that {PYTHON} can import"
         pytest.skip(f"{PYTHON} has no s3fs; nox installs one beside it (PROVISION_TEST_S3FS)")
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    children = [subprocess.Popen([PYTHON, "-c", RANK], env={**environment, "RANK": str(rank)}, **given) for rank in range(2)]
+    children = [
+        subprocess.Popen([PYTHON, "-c", RANK], env={**environment, "RANK": str(rank)}, **given)
+        for rank in range(2)
+    ]
     found = found_by(children)
     total, written, linked = found[0]["linked"]
     assert (total, linked) == (written + linked, 3 * 4 * 300_000)
     assert [one["loaded"] for one in found] == [[True, [1.0], 2, "two"], [True, [0.0], 2, "two"]]
     assert found[0]["whole"] == [True, [1.0], 2]
-    if found[0]["torch"].startswith("2.3."):  # its reader takes an absolute path for one of this machine
+    if found[0]["torch"].startswith(
+        "2.3."
+    ):  # its reader takes an absolute path for one of this machine
         assert "No such file or directory: '/bucket/" in found[0]["referring"]
     else:
         assert found[0]["referring"] == [True, [1.0], 2]

@@ -20,7 +20,9 @@ HARMLESS = "0.1"
 def test_no_object_runs_code_unless_it_is_allowed(tmp_path: Path) -> None:
     command = [PYTHON, "-W", "ignore", str(Path(__file__).with_name("pickles.py")), str(tmp_path)]
     settings = {**environment(), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=settings, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=settings, check=False
+    )
     assert "found " in done.stdout, done.stderr
     found = json.loads(done.stdout.rpartition("found ")[2])
     assert found["ran"] == []

@@ -17,18 +17,41 @@ from tests.integration.test_inside_folder import no_namespaces
 PROJECT = Path(__file__).parents[2]
 TIMEOUT_S = 300
 
-pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(no_namespaces()), reason=str(no_namespaces()))]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(bool(no_namespaces()), reason=str(no_namespaces())),
+]
 
 
 def test_full_and_read_only_disks_refused_links_and_a_clock_that_goes_back(tmp_path: Path) -> None:
     has_loop = Path("/dev/loop-control").exists() and shutil.which("mkfs.ext4") is not None
-    program = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_places", str(tmp_path), *(["loop"] if has_loop else [])]
+    program = [
+        PYTHON,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.integration.checkpoint_places",
+        str(tmp_path),
+        *(["loop"] if has_loop else []),
+    ]
     command = ["unshare", "--mount", "--propagation", "private", *program]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=PROJECT, env=variables, check=False)
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=PROJECT,
+        env=variables,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr[-4000:]
     told = json.loads(ran.stdout.splitlines()[-1])
     assert told.pop("full ext4", [errno.ENOSPC] * 2) == [errno.ENOSPC] * 2
     written = told.pop("without links")
     assert written > 3_000_000
-    assert told == {"full tmpfs": [errno.ENOSPC] * 2, "read-only": [errno.EROFS] * 2, "clock": [20, 20]}
+    assert told == {
+        "full tmpfs": [errno.ENOSPC] * 2,
+        "read-only": [errno.EROFS] * 2,
+        "clock": [20, 20],
+    }

@@ -18,10 +18,20 @@ TIMEOUT_S = 300
 pytestmark = pytest.mark.torch
 
 
-def test_a_rank_that_dies_or_stops_in_a_save_is_named_and_nothing_is_committed(tmp_path: Path) -> None:
+def test_a_rank_that_dies_or_stops_in_a_save_is_named_and_nothing_is_committed(
+    tmp_path: Path,
+) -> None:
     command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_ranks", str(tmp_path)]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=PROJECT, env=variables, check=False)
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=PROJECT,
+        env=variables,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr[-4000:]
     assert json.loads(ran.stdout.splitlines()[-1]) == {
         "SIGKILL 1": [1],
@@ -40,7 +50,9 @@ def test_a_rank_that_dies_or_stops_in_a_save_is_named_and_nothing_is_committed(t
         ("load", ["CheckpointError", [], "nothing was loaded from ROOT"]),
     ],
 )
-def test_where_ranks_meet_in_collectives_a_dead_one_is_the_same_error(tmp_path: Path, what: str, told: list[object]) -> None:
+def test_where_ranks_meet_in_collectives_a_dead_one_is_the_same_error(
+    tmp_path: Path, what: str, told: list[object]
+) -> None:
     """Which one it was, a failed collective does not tell."""
     assert run_ranks("groups.py", str(tmp_path / "root"), what, world_size=2) == [told, ["left"]]
     assert checkpoint.list_steps(tmp_path / "root") == [1]

@@ -13,7 +13,11 @@ from tests.integration.smoking import PYTHON
 pytestmark = pytest.mark.torch
 
 # Interpreters with other releases of torch, separated by colons: each then reads what the other wrote.
-OTHERS = [python for python in os.environ.get("PROVISION_TEST_OTHER_PYTHONS", "").split(os.pathsep) if python]
+OTHERS = [
+    python
+    for python in os.environ.get("PROVISION_TEST_OTHER_PYTHONS", "").split(os.pathsep)
+    if python
+]
 
 
 def test_ours_and_torchs_readers_read_every_kind_of_value(tmp_path: Path) -> None:
@@ -24,7 +28,10 @@ def test_ours_and_torchs_readers_read_every_kind_of_value(tmp_path: Path) -> Non
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
-@pytest.mark.skipif(not OTHERS, reason="PROVISION_TEST_OTHER_PYTHONS names no interpreter with another release of torch")
+@pytest.mark.skipif(
+    not OTHERS,
+    reason="PROVISION_TEST_OTHER_PYTHONS names no interpreter with another release of torch",
+)
 def test_every_release_of_torch_reads_what_the_others_wrote(tmp_path: Path) -> None:
     pythons = [PYTHON, *OTHERS]
     for writer in pythons:

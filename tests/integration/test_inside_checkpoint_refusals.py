@@ -17,7 +17,9 @@ def everyones(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_ranks("refusals.py", str(tmp_path_factory.mktemp("refusals")), world_size=2)
 
 
-def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_touched(everyones: list[dict[str, Any]]) -> None:
+def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_touched(
+    everyones: list[dict[str, Any]],
+) -> None:
     problems = [
         "the checkpoint of step 1 has no f.h",
         "b is [4] here and [2, 2] in the checkpoint",
@@ -26,17 +28,26 @@ def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_touched(everyones:
         "e is no tensor here, and one in the checkpoint",
         "i is expanded here, so that several elements are one place in memory: load into a copy of it",
     ]
-    assert [found["misfits"] for found in everyones] == [["CheckpointError", "; ".join(problems), [0.0] * 3, "text", ["h"]]] * 2
+    assert [found["misfits"] for found in everyones] == [
+        ["CheckpointError", "; ".join(problems), [0.0] * 3, "text", ["h"]]
+    ] * 2
 
 
 def test_tensors_that_wrap_others_are_refused_by_name(everyones: list[dict[str, Any]]) -> None:
     """They have no address: the process would end by SIGSEGV."""
     if everyones[0]["wrapper"] is None:
         pytest.skip("this torch has no TwoTensor")
-    problem = "a is a TwoTensor here, which has no memory of its own: load the tensors it is made of"
-    assert [found["wrapper"] for found in everyones] == [[["CheckpointError", problem], [0.0, 0.0]]] * 2
+    problem = (
+        "a is a TwoTensor here, which has no memory of its own: load the tensors it is made of"
+    )
+    assert [found["wrapper"] for found in everyones] == [
+        [["CheckpointError", problem], [0.0, 0.0]]
+    ] * 2
     problem = "a is a TwoTensor, which has no memory of its own: save the tensors it is made of"
-    assert [found["unsavable"]["wrapper"][1].removeprefix("nothing was saved: rank 1: ") for found in everyones] == [problem] * 2
+    assert [
+        found["unsavable"]["wrapper"][1].removeprefix("nothing was saved: rank 1: ")
+        for found in everyones
+    ] == [problem] * 2
 
 
 def test_bad_options_of_one_rank_are_told_to_all(everyones: list[dict[str, Any]]) -> None:
@@ -45,7 +56,9 @@ def test_bad_options_of_one_rank_are_told_to_all(everyones: list[dict[str, Any]]
     assert [name for name, _ in own] == ["ValueError"] * 4
     assert own[1][1] == "step='4': it must be a whole number from 0 on"
     assert own[2][1] == "unchanged='mtime': it is 'content' or 'version'"
-    assert others == [["CheckpointError", f"nothing was saved: rank 1: {name}: {text}"] for name, text in own]
+    assert others == [
+        ["CheckpointError", f"nothing was saved: rank 1: {name}: {text}"] for name, text in own
+    ]
     assert [found["bad_options"][1] for found in everyones] == [[3, 4]] * 2
 
 
@@ -57,10 +70,18 @@ def test_bad_options_of_a_load_are_told_to_all(everyones: list[dict[str, Any]]) 
         ["ValueError", "step='newest': it is the number of a step, or 'latest'"],
         ["ValueError", "step=1.5: it is the number of a step, or 'latest'"],
     ]
-    assert no_dict == ["CheckpointError", "the state dict is of type list: give a dict of names and values"]
+    assert no_dict == [
+        "CheckpointError",
+        "the state dict is of type list: give a dict of names and values",
+    ]
     assert name == "CheckpointError" and "no-such-kind" in unknown
-    told = [*(f"nothing was loaded: rank 1: ValueError: {text}" for _, text in options), f"rank 1: {no_dict[1]}"]
-    assert others[0] == [["CheckpointError", text] for text in (*told, f"nothing was loaded: rank 1: {unknown}")]
+    told = [
+        *(f"nothing was loaded: rank 1: ValueError: {text}" for _, text in options),
+        f"rank 1: {no_dict[1]}",
+    ]
+    assert others[0] == [
+        ["CheckpointError", text] for text in (*told, f"nothing was loaded: rank 1: {unknown}")
+    ]
     assert [found[1:] for found in (others, own)] == [[[0.0, 0.0], 2, [2.0, 2.0]]] * 2
 
 
@@ -71,41 +92,59 @@ def test_a_part_is_read_into_what_is_there(everyones: list[dict[str, Any]]) -> N
 def test_no_pickle_runs_unless_it_is_allowed(everyones: list[dict[str, Any]]) -> None:
     without, value, tensor = everyones[1]["pickled"]
     assert without[0] == "CheckpointError"
-    assert without[1].startswith("b is an object that only unpickling makes, which can run code: pass allow_pickle=True")
+    assert without[1].startswith(
+        "b is an object that only unpickling makes, which can run code: pass allow_pickle=True"
+    )
     assert without[2:] == [[0.0, 0.0], None, False]
     assert (value, tensor) == ("1/3", [1.0, 1.0])
 
 
-def test_damage_that_one_rank_reads_is_refused_by_all_or_passed_over_by_all(everyones: list[dict[str, Any]]) -> None:
+def test_damage_that_one_rank_reads_is_refused_by_all_or_passed_over_by_all(
+    everyones: list[dict[str, Any]],
+) -> None:
     said, refused = everyones[0]["damage"][0], everyones[0]["damage"][3]
     assert said[0] == "DamagedFile"
     assert said[1].startswith("FOLDER/damaged/step-000000000002/")
-    assert re.search(r" is damaged: its (XXH128|SHA-256) is not the committed one \(it holds of 1\)$", said[1])
+    assert re.search(
+        r" is damaged: its (XXH128|SHA-256) is not the committed one \(it holds of 1\)$", said[1]
+    )
     assert refused == [said[1]]
     assert everyones[0]["damage"] == [said, 0.0, 1, refused, 1.0, ["refusals.py"]]
     assert everyones[1]["damage"] == [said, 0.0, 1, refused, 2.0, []]
 
 
-def test_a_damaged_latest_or_manifest_is_refused_by_all_or_passed_over_with_words(everyones: list[dict[str, Any]]) -> None:
+def test_a_damaged_latest_or_manifest_is_refused_by_all_or_passed_over_with_words(
+    everyones: list[dict[str, Any]],
+) -> None:
     for rank, (named, unnamed) in enumerate(found["damaged_pointers"] for found in everyones):
         caught = ["refusals.py"] if rank == 0 else []
         assert named[0][0] == unnamed[0][0] == "DamagedFile"
-        assert named[0][1].startswith("FOLDER/pointers/latest is damaged: it is not what a save wrote")
+        assert named[0][1].startswith(
+            "FOLDER/pointers/latest is damaged: it is not what a save wrote"
+        )
         assert named[1:] == [0.0, True, 3, 3.0, caught]
-        assert unnamed[0][1].startswith("FOLDER/pointers/step-000000000003/manifest.json is damaged")
+        assert unnamed[0][1].startswith(
+            "FOLDER/pointers/step-000000000003/manifest.json is damaged"
+        )
         assert unnamed[1:] == [0.0, True, 2, 2.0, caught]
 
 
-def test_a_file_that_one_rank_knows_to_be_damaged_is_linked_by_none(everyones: list[dict[str, Any]]) -> None:
+def test_a_file_that_one_rank_knows_to_be_damaged_is_linked_by_none(
+    everyones: list[dict[str, Any]],
+) -> None:
     done = [[[2, 2], [0, 4]], [True, True]]
     assert [found["known_to_one"] for found in everyones] == [[[], *done], [["of 0"], *done]]
 
 
-def test_damage_beside_equal_content_is_found_and_written_anew(everyones: list[dict[str, Any]]) -> None:
+def test_damage_beside_equal_content_is_found_and_written_anew(
+    everyones: list[dict[str, Any]],
+) -> None:
     assert [found["damage_beside_equal_content"] for found in everyones] == [[True, True]] * 2
 
 
-def test_what_is_there_is_listed_where_something_else_was_asked_for(everyones: list[dict[str, Any]]) -> None:
+def test_what_is_there_is_listed_where_something_else_was_asked_for(
+    everyones: list[dict[str, Any]],
+) -> None:
     wrong = ["NoCheckpoint", "FOLDER/steps has no checkpoint of step 8: it has steps 7, 9"]
     nothing = ["NoCheckpoint", "FOLDER/nowhere has no checkpoint: nothing was committed there"]
     assert [found["nothing_there"] for found in everyones] == [[wrong, nothing, 0.0]] * 2
@@ -114,22 +153,33 @@ def test_what_is_there_is_listed_where_something_else_was_asked_for(everyones: l
 def test_models_and_optimizers_as_they_are(everyones: list[dict[str, Any]]) -> None:
     for said, *found in (found["stateful"] for found in everyones):
         assert said[0] == "CheckpointError"
-        assert said[1].startswith("the optimizer optimizer has no state yet, and would be left without what the checkpoint has of it")
+        assert said[1].startswith(
+            "the optimizer optimizer has no state yet, and would be left without what the checkpoint has of it"
+        )
         assert found == [False, True, True, 0.1]
 
 
-def test_an_optimizer_without_state_is_refused_wherever_it_stands(everyones: list[dict[str, Any]]) -> None:
+def test_an_optimizer_without_state_is_refused_wherever_it_stands(
+    everyones: list[dict[str, Any]],
+) -> None:
     for found in (found["new_optimizers"] for found in everyones):
         assert [name for name, _ in found] == ["CheckpointError"] * 3
         names = [text.partition(" has no state yet")[0] for _, text in found]
         assert names == ["the optimizer optim", "the optimizer runs.a.0.optim", "the optimizer"]
 
 
-def test_what_the_documentation_shows_brings_back_the_optimizer(everyones: list[dict[str, Any]]) -> None:
-    assert [found["as_documented"] for found in everyones] in ([[True, True, 0.1, 5]] * 2, [None] * 2)
+def test_what_the_documentation_shows_brings_back_the_optimizer(
+    everyones: list[dict[str, Any]],
+) -> None:
+    assert [found["as_documented"] for found in everyones] in (
+        [[True, True, 0.1, 5]] * 2,
+        [None] * 2,
+    )
 
 
-def test_an_object_that_both_hold_is_pickled_by_the_one_that_writes_it(everyones: list[dict[str, Any]]) -> None:
+def test_an_object_that_both_hold_is_pickled_by_the_one_that_writes_it(
+    everyones: list[dict[str, Any]],
+) -> None:
     assert [found["replicas"] for found in everyones] == [{"a": 1}] * 2
 
 
@@ -138,13 +188,21 @@ def test_an_object_that_both_hold_is_pickled_by_the_one_that_writes_it(everyones
     [
         ("pickle", "a cannot be pickled: AttributeError"),
         ("meta", "a is on the meta device: it has no values to save"),
-        ("sparse", "a is not a dense tensor (torch.sparse_coo, torch.float32): save a dense copy of it"),
+        (
+            "sparse",
+            "a is not a dense tensor (torch.sparse_coo, torch.float32): save a dense copy of it",
+        ),
         ("names", "the state dict cannot be saved: a.b stands for two values"),
-        ("shape", "a is [3] torch.float32 on rank 1, but [2] torch.float32 on rank 0: one name must be the same tensor on all ranks"),
+        (
+            "shape",
+            "a is [3] torch.float32 on rank 1, but [2] torch.float32 on rank 0: one name must be the same tensor on all ranks",
+        ),
         ("no dict", "the state dict is of type list: give a dict of names and values"),
     ],
 )
-def test_what_one_rank_cannot_save_none_saves(everyones: list[dict[str, Any]], state: str, problem: str) -> None:
+def test_what_one_rank_cannot_save_none_saves(
+    everyones: list[dict[str, Any]], state: str, problem: str
+) -> None:
     for found in everyones:
         name, text = found["unsavable"][state]
         assert name == "CheckpointError"

@@ -34,7 +34,9 @@ pytestmark = [
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
     """In memory where that is possible: these tests are about what is done, in which order, and that takes no disk."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) else tmp_path) as folder:
+    with tempfile.TemporaryDirectory(
+        dir=MEMORY if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) else tmp_path
+    ) as folder:
         yield Path(folder)
 
 
@@ -63,8 +65,12 @@ def test_killed_at_every_call_the_old_or_the_new_state_is_there(place: Path) -> 
 
 def test_an_error_at_every_call_is_told_and_leaves_the_old_state(place: Path) -> None:
     cases = run("checkpoint_strikes", str(place), "all-failures" if IS_EXHAUSTIVE else "failures")
-    assert {"first", "overwrite", "incremental", "lasting overwrite", "short overwrite"} <= set(cases)
-    assert all(number > (3 if name.startswith("short") else 20) for name, number in cases.items()), cases
+    assert {"first", "overwrite", "incremental", "lasting overwrite", "short overwrite"} <= set(
+        cases
+    )
+    assert all(
+        number > (3 if name.startswith("short") else 20) for name, number in cases.items()
+    ), cases
 
 
 def test_every_flipped_bit_is_refused_by_the_name_of_its_file(place: Path) -> None:
@@ -82,16 +88,37 @@ def traced(place: Path, root: Path) -> list[tuple[str, ...]]:
     """The calls of a save by torch that strace saw succeed, as (name, path or paths below the root)."""
     out = place / "trace"
     calls = "write,writev,pwrite64,fsync,fdatasync,rename,renameat,renameat2,link,linkat,mkdir,mkdirat,unlink,unlinkat,rmdir"
-    run("checkpoint_once", str(root), before=("strace", "-f", "--seccomp-bpf", "-y", "-s", "4096", "-e", f"trace={calls}", "-o", str(out)))
+    run(
+        "checkpoint_once",
+        str(root),
+        before=(
+            "strace",
+            "-f",
+            "--seccomp-bpf",
+            "-y",
+            "-s",
+            "4096",
+            "-e",
+            f"trace={calls}",
+            "-o",
+            str(out),
+        ),
+    )
     found: list[tuple[str, ...]] = []
     for line in _whole_lines(out.read_text()):
         match = CALL.match(line)
         if match is None or match["result"].startswith("-"):
             continue
         opened = OPENED.match(match["arguments"])
-        paths = QUOTED.findall(match["arguments"]) if match["call"] in ("rename", "link", "mkdir", "unlink", "rmdir") else []
+        paths = (
+            QUOTED.findall(match["arguments"])
+            if match["call"] in ("rename", "link", "mkdir", "unlink", "rmdir")
+            else []
+        )
         paths = paths or ([opened[1]] if opened else [])
-        below = [path[len(str(root)) + 1 :] for path in paths if (path + "/").startswith(f"{root}/")]
+        below = [
+            path[len(str(root)) + 1 :] for path in paths if (path + "/").startswith(f"{root}/")
+        ]
         if below:
             found.append((match["call"], *below))
     return found
@@ -118,17 +145,35 @@ def test_the_order_of_the_calls_of_a_save(tmp_path: Path) -> None:
     made = max(place for place, call in enumerate(calls) if call[0] == "mkdir")
     calls, made = calls[made:], 0
     temporary = calls[made][-1]
-    renamed = next(place for place, call in enumerate(calls) if call == ("rename", temporary, "step-000000000001.1"))
-    moved = next(place for place, call in enumerate(calls) if call[0] == "rename" and call[-1] == "latest")
-    aside = next(place for place, call in enumerate(calls) if call[:2] == ("rename", "step-000000000001"))
+    renamed = next(
+        place
+        for place, call in enumerate(calls)
+        if call == ("rename", temporary, "step-000000000001.1")
+    )
+    moved = next(
+        place for place, call in enumerate(calls) if call[0] == "rename" and call[-1] == "latest"
+    )
+    aside = next(
+        place for place, call in enumerate(calls) if call[:2] == ("rename", "step-000000000001")
+    )
 
     def last(call: str, *paths: str) -> int:
         return max(place for place, found in enumerate(calls[:aside]) if found == (call, *paths))
 
-    written = {call[1] for call in calls[:renamed] if call[0] in ("write", "writev") and call[1].startswith(temporary)}
-    assert {Path(path).name for path in written} >= {"manifest.json", ".metadata"} and len(written) >= 4
+    written = {
+        call[1]
+        for call in calls[:renamed]
+        if call[0] in ("write", "writev") and call[1].startswith(temporary)
+    }
+    assert {Path(path).name for path in written} >= {"manifest.json", ".metadata"} and len(
+        written
+    ) >= 4
     for path in written:
-        writes = [place for place, call in enumerate(calls) if call[0] in ("write", "writev") and call[1] == path]
+        writes = [
+            place
+            for place, call in enumerate(calls)
+            if call[0] in ("write", "writev") and call[1] == path
+        ]
         assert writes[-1] < last("fsync", path) < renamed, path
     linked = [place for place, call in enumerate(calls) if call[0] == "link"]
     entries = [place for place, call in enumerate(calls[:renamed]) if call == ("fsync", temporary)]
@@ -142,6 +187,12 @@ def test_the_order_of_the_calls_of_a_save(tmp_path: Path) -> None:
     assert any(renamed < place < moved for place in root_synced)
     assert any(moved < place < aside for place in root_synced)
     # The old generation goes last: out of sight, durably, and only then its files.
-    removed = [place for place, call in enumerate(calls) if call[0] in ("unlink", "unlinkat", "rmdir") and place > aside]
+    removed = [
+        place
+        for place, call in enumerate(calls)
+        if call[0] in ("unlink", "unlinkat", "rmdir") and place > aside
+    ]
     assert removed and any(aside < place < min(removed) for place in root_synced)
-    assert not any(call[0] in ("unlink", "unlinkat") and call[1].startswith("step-") for call in calls)
+    assert not any(
+        call[0] in ("unlink", "unlinkat") and call[1].startswith("step-") for call in calls
+    )

@@ -20,13 +20,23 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "ranks", "judged"), [("nccl", 1, {judge.ALONE}), ("gloo", 2, {judge.THROUGH_THE_HOST})], ids=["nccl", "gloo"]
+    ("backend", "ranks", "judged"),
+    [("nccl", 1, {judge.ALONE}), ("gloo", 2, {judge.THROUGH_THE_HOST})],
+    ids=["nccl", "gloo"],
 )
-def test_every_phase_passes_on_one_gpu(tmp_path: Path, backend: str, ranks: int, judged: set[str]) -> None:
+def test_every_phase_passes_on_one_gpu(
+    tmp_path: Path, backend: str, ranks: int, judged: set[str]
+) -> None:
     ran = smoke(tmp_path, "--backend", backend, "--device", "cuda", "--ranks", str(ranks))
     assert (ran.status, ran.findings) == (0, set()), ran.lines
-    assert {name: phase.verdict for name, phase in ran.phases.items()} == dict.fromkeys(options.PHASES, model.PASS)
-    assert (ran.report.backend, ran.report.device, ran.report.world_size) == (backend, "cuda:0", ranks)
+    assert {name: phase.verdict for name, phase in ran.phases.items()} == dict.fromkeys(
+        options.PHASES, model.PASS
+    )
+    assert (ran.report.backend, ran.report.device, ran.report.world_size) == (
+        backend,
+        "cuda:0",
+        ranks,
+    )
     assert [row["device"] for row in ran.phases["facts"].data["ranks"]] == ["cuda:0"] * ranks
     rows = ran.phases["collectives"].data["rows"]
     assert {row["collective"] for row in rows} == {"all_reduce"}

@@ -38,7 +38,12 @@ os._exit(0)
 
 def by_rank(script: str, folder: Path, world_size: int = 2) -> list[dict[str, Any]]:
     """What each rank found."""
-    shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "FOLDER": str(folder)}
+    shared = {
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "FOLDER": str(folder),
+    }
     shared |= {"PYTHONPATH": str(FOLDER.parent), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     children = [
         subprocess.Popen(
@@ -99,12 +104,21 @@ else:
     assert found[0] == found[1]
     assert found[0]["exists"] is True
     assert found[0]["failed"] == [2, [0]]
-    assert found[0]["differ"] == "ranks 0, 1: on rank 1, parameter 0.weight is [9, 4] float32, not [8, 4] float32 as on rank 0"
+    assert (
+        found[0]["differ"]
+        == "ranks 0, 1: on rank 1, parameter 0.weight is [9, 4] float32, not [8, 4] float32 as on rank 0"
+    )
     assert found[0]["loaded"]
     assert [said["rank"] for said in found[0]["said"]] == [0, 1]
     assert [len(said["long"]) for said in found[0]["said"]] == [10, 1010]
-    assert found[0]["values"] == "ranks 0, 1: on rank 1, parameter weight holds other values than on rank 0"
-    assert found[0]["mixed"] == "the ranks are not at the same meeting: rank 0 at 'meeting of 0', rank 1 at 'meeting of 1'"
+    assert (
+        found[0]["values"]
+        == "ranks 0, 1: on rank 1, parameter weight holds other values than on rank 0"
+    )
+    assert (
+        found[0]["mixed"]
+        == "the ranks are not at the same meeting: rank 0 at 'meeting of 0', rank 1 at 'meeting of 1'"
+    )
 
 
 def test_digests_of_real_models(tmp_path: Path) -> None:
@@ -195,4 +209,9 @@ found["raised"] = [[one.id, one.message] for one in loading.check(Session).findi
     assert found["loaded"] is None
     assert found["damaged"] == "sample 3 was damaged on its way from a worker"
     assert found["swapped"] == "8 samples came, not those 8 that the sampler chose, in its order"
-    assert found["raised"] == [["dataloader-failed", "a DataLoader with 1 loader worker: ValueError: no such sample (in a worker)"]]
+    assert found["raised"] == [
+        [
+            "dataloader-failed",
+            "a DataLoader with 1 loader worker: ValueError: no such sample (in a worker)",
+        ]
+    ]

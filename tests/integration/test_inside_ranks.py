@@ -35,9 +35,13 @@ def test_groups_one_after_the_other_at_one_port(found: dict[str, Any]) -> None:
     assert found["groups"] == [[0], [1], [2]]
 
 
-def test_a_thread_that_waits_in_the_store_does_not_keep_the_ranks_from_meeting(found: dict[str, Any]) -> None:
+def test_a_thread_that_waits_in_the_store_does_not_keep_the_ranks_from_meeting(
+    found: dict[str, Any],
+) -> None:
     assert found["beside"] == "met while the other waited"
 
 
-def test_a_save_in_the_background_refuses_ranks_that_meet_in_collectives(found: dict[str, Any]) -> None:
+def test_a_save_in_the_background_refuses_ranks_that_meet_in_collectives(
+    found: dict[str, Any],
+) -> None:
     assert found["refused"].startswith("save_async cannot use ranks that meet in collectives")

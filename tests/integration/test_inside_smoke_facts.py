@@ -38,7 +38,9 @@ def row_of(ran: Ran, rank: int) -> dict[str, Any]:
 
 def own_nccl() -> Path | None:
     ask = "import importlib.util as u, pathlib as p; print(p.Path(u.find_spec('torch').origin).parents[1])"
-    site = subprocess.run([PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()).stdout.strip()
+    site = subprocess.run(
+        [PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()
+    ).stdout.strip()
     path = Path(site) / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     return path if path.exists() else None
 
@@ -58,7 +60,9 @@ def test_a_library_that_came_first_is_found_on_its_rank(tmp_path: Path, nccl: Pa
     assert row_of(ran, 1)["nccl_file"] != str(nccl)
 
 
-def test_a_second_nccl_that_torch_does_not_use_is_not_taken_for_its_own(tmp_path: Path, nccl: Path) -> None:
+def test_a_second_nccl_that_torch_does_not_use_is_not_taken_for_its_own(
+    tmp_path: Path, nccl: Path
+) -> None:
     copy = shutil.copy(nccl, tmp_path)
     ask = f"""
 import ctypes, sys, torch
@@ -67,21 +71,40 @@ sys.path.append({str(FOLDER.parent)!r})
 from provision_runtime.facts import libraries
 files = libraries.loaded()
 print({str(copy)!r} in files, libraries.nccl_file(files))"""
-    told = subprocess.run([PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()).stdout.split()
+    told = subprocess.run(
+        [PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()
+    ).stdout.split()
     assert told == ["True", str(nccl.resolve())]
 
 
 def test_what_cannot_be_shadowed_is_refused_before_anything_starts(tmp_path: Path) -> None:
     if own_nccl():
         pytest.skip(f"the torch of {PYTHON} has a libnccl to shadow")
-    words = [PYTHON, str(FOLDER), "smoke", "--out", str(tmp_path / "out"), "--inject", "shadow-nccl:0"]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=smoking.TIMEOUT_S, env=environment(), check=False)
+    words = [
+        PYTHON,
+        str(FOLDER),
+        "smoke",
+        "--out",
+        str(tmp_path / "out"),
+        "--inject",
+        "shadow-nccl:0",
+    ]
+    ran = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=smoking.TIMEOUT_S,
+        env=environment(),
+        check=False,
+    )
     assert ran.returncode == 2
     assert "torch has no libnccl of its own here" in ran.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_library_that_is_preloaded_is_traced_to_the_variable(tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_preloaded_is_traced_to_the_variable(
+    tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = str(shutil.copy(nccl, tmp_path))
     monkeypatch.setenv("LD_PRELOAD", copy)
     ran = smoke(tmp_path / "out", *FACTS_ALONE)
@@ -90,7 +113,9 @@ def test_a_library_that_is_preloaded_is_traced_to_the_variable(tmp_path: Path, n
     assert ran.message("nccl-shadowed").endswith("; LD_PRELOAD names it")
 
 
-def test_the_library_path_is_judged_by_what_the_linker_made_of_it(tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_path_is_judged_by_what_the_linker_made_of_it(
+    tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """torch's wheels bind their libraries by path (RPATH), which comes before the variable; other builds do not."""
     copy = str(shutil.copy(nccl, tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
@@ -100,7 +125,9 @@ def test_the_library_path_is_judged_by_what_the_linker_made_of_it(tmp_path: Path
     assert ran.findings == {("facts", "nccl-shadowed" if used == copy else "library-path", (0,))}
 
 
-def test_the_shared_memory_of_a_docker_container_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shared_memory_of_a_docker_container_is_too_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("mounting a small /dev/shm needs root and unshare")
     inside = tmp_path / "python"
@@ -122,8 +149,16 @@ def test_a_rehearsed_small_shared_memory_is_a_real_one_of_that_rank_alone(tmp_pa
     assert row_of(ran, 0)["shm_device"] not in (here, -1)
 
 
-@pytest.mark.parametrize("body", ["raise ImportError('libtorch_cuda.so: undefined symbol: ncclCommRegister')", "import os; os.abort()"])
-def test_a_broken_torch_is_the_finding(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise ImportError('libtorch_cuda.so: undefined symbol: ncclCommRegister')",
+        "import os; os.abort()",
+    ],
+)
+def test_a_broken_torch_is_the_finding(
+    tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "torch.py").write_text(body)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
@@ -139,16 +174,27 @@ def test_facts_alone_are_asked_of_every_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_ranks_may_share_a_gpu_over_gloo_but_not_over_nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_may_share_a_gpu_over_gloo_but_not_over_nccl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     ran = smoke(tmp_path / "gloo", "--device", "cuda")
     assert (ran.status, ran.findings) == (0, set())
     assert [row_of(ran, rank)["device"] for rank in range(2)] == ["cuda:0", "cuda:0"]
-    assert smoke(tmp_path / "nccl", "--backend", "nccl").findings == {("facts", "gpu-shared", (0, 1))}
+    assert smoke(tmp_path / "nccl", "--backend", "nccl").findings == {
+        ("facts", "gpu-shared", (0, 1))
+    }
 
 
 def test_a_quota_that_the_kernel_enforces_is_seen() -> None:
-    group = Path("/sys/fs/cgroup/cpu" if Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists() else "/sys/fs/cgroup") / f"test-{os.getpid()}"
+    group = (
+        Path(
+            "/sys/fs/cgroup/cpu"
+            if Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
+            else "/sys/fs/cgroup"
+        )
+        / f"test-{os.getpid()}"
+    )
     try:
         group.mkdir()
         limit = group / ("cpu.cfs_quota_us" if (group / "cpu.cfs_quota_us").exists() else "cpu.max")
@@ -160,7 +206,9 @@ def test_a_quota_that_the_kernel_enforces_is_seen() -> None:
     ask = f"import sys; sys.path.insert(0, {str(FOLDER.parent)!r}); from provision_runtime.facts import limits; print(limits.cpus()['quota'])"
     join = f'echo $$ > {group}/cgroup.procs && exec {sys.executable} -c "$1"'
     try:
-        told = subprocess.run(["sh", "-c", join, "sh", ask], capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            ["sh", "-c", join, "sh", ask], capture_output=True, text=True, check=True
+        )
     finally:
         group.rmdir()
     assert told.stdout.strip() == "1.5"
@@ -172,8 +220,23 @@ def test_two_installations_of_torch_drift_for_real(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    words = [str(FOLDER), "smoke", "--out", str(tmp_path), "--profile", "quick", "--backend", "gloo", *FACTS_OF_ALL]
+    world = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    words = [
+        str(FOLDER),
+        "smoke",
+        "--out",
+        str(tmp_path),
+        "--profile",
+        "quick",
+        "--backend",
+        "gloo",
+        *FACTS_OF_ALL,
+    ]
     ranks = [
         subprocess.Popen(
             [python, *words],
@@ -194,5 +257,10 @@ def test_two_installations_of_torch_drift_for_real(tmp_path: Path) -> None:
 def newest_first(*pythons: str) -> list[str]:
     """The store of 2.3.1 does not answer the client of 2.13 (tried), the other way round it does."""
     ask = "from importlib import metadata; print(metadata.version('torch'))"
-    versions = {python: subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout for python in pythons}
+    versions = {
+        python: subprocess.run(
+            [python, "-c", ask], capture_output=True, text=True, check=True
+        ).stdout
+        for python in pythons
+    }
     return sorted(pythons, key=lambda python: Version(versions[python]), reverse=True)

@@ -27,7 +27,13 @@ DEADLINE_S = 4
 
 
 def facts() -> dict[str, Any]:
-    ran = subprocess.run([PYTHON, str(FOLDER), "facts"], capture_output=True, text=True, check=True, env=environment())
+    ran = subprocess.run(
+        [PYTHON, str(FOLDER), "facts"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
     return dict(json.loads(ran.stdout))
 
 
@@ -42,7 +48,12 @@ def test_a_clean_run_passes_and_says_what_it_measured(tmp_path: Path) -> None:
         assert row["wrong"] == 0
         assert row["busbw_gb_s"] == row["algbw_gb_s"] > 0
     assert ran.phases["ddp"].data["gradients"]["max_abs_diff"] < 1e-6
-    assert sorted(path.name for path in ran.out.iterdir()) == ["nccl-tests.json", "rank0.log", "rank1.log", "report.json"]
+    assert sorted(path.name for path in ran.out.iterdir()) == [
+        "nccl-tests.json",
+        "rank0.log",
+        "rank1.log",
+        "report.json",
+    ]
 
 
 def test_one_rank_has_no_bus(tmp_path: Path) -> None:
@@ -102,7 +113,9 @@ def test_a_signal_ends_all_ranks_with_a_report(tmp_path: Path, number: signal.Si
     assert f"ended by {number.name}: " in message_of_barrier(tmp_path)
 
 
-def test_a_killed_launcher_takes_its_ranks_along_and_the_report_is_no_success(tmp_path: Path) -> None:
+def test_a_killed_launcher_takes_its_ranks_along_and_the_report_is_no_success(
+    tmp_path: Path,
+) -> None:
     with hanging_in_barrier(tmp_path) as child:
         child.kill()
         child.wait(BEYOND_DEADLINE_S)
@@ -120,7 +133,11 @@ def hanging_in_barrier(out: Path) -> Iterator[subprocess.Popen[str]]:
     """A run whose rank 1 hangs in barrier. Nothing of it may be left when the test is done with it."""
     words = ["smoke", "--out", str(out), "--inject", "hang:1:barrier"]
     with subprocess.Popen(
-        [PYTHON, str(FOLDER), *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment()
+        [PYTHON, str(FOLDER), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
     ) as child:
         try:
             assert child.stdout is not None

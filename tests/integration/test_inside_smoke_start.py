@@ -31,7 +31,9 @@ def copied(tmp_path: Path) -> Path:
     return folder
 
 
-def start(out: Path, command: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    out: Path, command: list[str], environment: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command, "smoke", "--out", str(out), *CPU_RUN],
         stdout=subprocess.PIPE,
@@ -62,8 +64,19 @@ def test_under_torchrun(copied: Path, tmp_path: Path) -> None:
 
 
 def test_under_torchrun_a_rank_that_dies_leaves_no_success(copied: Path, tmp_path: Path) -> None:
-    command = [PYTHON, *TORCHRUN, *LOOPBACK, str(copied), "smoke", "--out", str(tmp_path / "out"), *CPU_RUN]
-    ran = subprocess.run([*command, "--inject", "die:1:barrier"], capture_output=True, timeout=TIMEOUT_S, check=False)
+    command = [
+        PYTHON,
+        *TORCHRUN,
+        *LOOPBACK,
+        str(copied),
+        "smoke",
+        "--out",
+        str(tmp_path / "out"),
+        *CPU_RUN,
+    ]
+    ran = subprocess.run(
+        [*command, "--inject", "die:1:barrier"], capture_output=True, timeout=TIMEOUT_S, check=False
+    )
     found = model.loads((tmp_path / "out" / "report.json").read_text())
     assert (ran.returncode, found.verdict) == (1, "fail")
     assert "rank 1" in next(phase.message for phase in found.phases if phase.name == "barrier")
@@ -71,11 +84,20 @@ def test_under_torchrun_a_rank_that_dies_leaves_no_success(copied: Path, tmp_pat
 
 def test_with_the_variables_that_slurm_jobs_set(copied: Path, tmp_path: Path) -> None:
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [start(tmp_path / "out", [PYTHON, str(copied)], {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    ranks = [
+        start(
+            tmp_path / "out",
+            [PYTHON, str(copied)],
+            {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
     assert passes(tmp_path / "out", *ranks).hosts == [os.uname().nodename]
 
 
-def test_without_a_network_and_with_a_host_name_that_does_not_resolve(copied: Path, tmp_path: Path) -> None:
+def test_without_a_network_and_with_a_host_name_that_does_not_resolve(
+    copied: Path, tmp_path: Path
+) -> None:
     """As in a container with `--network none`: only a loopback interface, no resolver."""
     script = 'hostname nosuchname.invalid && ip link set lo up && exec "$@"'
     apart = ["unshare", "--net", "--uts", "sh", "-c", script, "sh"]
@@ -100,7 +122,9 @@ sys.exit(status if not ports else "the busy port was not tried")
 """
     command = [PYTHON, "-c", script, "--out", str(tmp_path), "--ranks", "2", *CPU_RUN]
     root = str(FOLDER.parent.parent)
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root)
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root
+    )
     passes(tmp_path, child)
 
 

@@ -37,10 +37,14 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[http.server.ThreadingHTTPServer]:
+def index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[http.server.ThreadingHTTPServer]:
     """The only index that uv knows, with an empty cache."""
     write_index(tmp_path / "index")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, directory=str(tmp_path / "index")))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_Handler, directory=str(tmp_path / "index"))
+    )
     thread = threading.Thread(target=functools.partial(server.serve_forever, 0.02), daemon=True)
     thread.start()
     monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}/simple/")
@@ -56,7 +60,13 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[http.serv
 def locked(folder: Path, name: str) -> LockedPackage:
     path = folder / "index" / "files" / f"{name}-{WHEELS[name]}-py3-none-any.whl"
     url = f"https://index.invalid/{path.name}"
-    return LockedPackage(manager="pip", name=name, version=WHEELS[name], url=url, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    return LockedPackage(
+        manager="pip",
+        name=name,
+        version=WHEELS[name],
+        url=url,
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
 
 
 def environment(folder: Path) -> Path:
@@ -65,10 +75,15 @@ def environment(folder: Path) -> Path:
 
 
 def installed(python: Path) -> set[str]:
-    return {path.name.partition("-")[0] for path in python.parent.parent.glob("lib/python3*/site-packages/*.dist-info")}
+    return {
+        path.name.partition("-")[0]
+        for path in python.parent.parent.glob("lib/python3*/site-packages/*.dist-info")
+    }
 
 
-def test_without_an_index_the_cache_is_enough_if_it_holds_all(index: http.server.ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_without_an_index_the_cache_is_enough_if_it_holds_all(
+    index: http.server.ThreadingHTTPServer, tmp_path: Path
+) -> None:
     wanted = [locked(tmp_path, name) for name in ("numpy", "ipykernel")]
     said: list[str] = []
     uv.install(wanted, environment(tmp_path / "first"), warn=said.append)
@@ -81,14 +96,19 @@ def test_without_an_index_the_cache_is_enough_if_it_holds_all(index: http.server
     assert len(said) == 1 and "did not answer" in said[0] and "installed from there" in said[0]
     for missing in (locked(tmp_path, "torch"), replace(wanted[0], sha256="0" * 64)):
         with pytest.raises(Unreachable, match="did not answer"):
-            uv.install([*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=said.append)
+            uv.install(
+                [*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=said.append
+            )
     assert len(said) == 1
 
 
 def clashing(folder: Path, name: str) -> LockedPackage:
     path = folder / f"{name}-1.0-py3-none-any.whl"
     info = f"{name}-1.0.dist-info"
-    files = {"tests/__init__.py": f"# of {name}", f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
+    files = {
+        "tests/__init__.py": f"# of {name}",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+    }
     files[f"{info}/entry_points.txt"] = f"[console_scripts]\ntell = tests:{name}\n"
     files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     rows = [f"{each},sha256={record_hash(text)},{len(text)}\n" for each, text in files.items()]
@@ -103,7 +123,9 @@ def record_hash(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
 
 
-def test_of_a_file_that_wheels_disagree_about_the_last_by_name_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_file_that_wheels_disagree_about_the_last_by_name_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     wanted = [clashing(tmp_path, name) for name in ("one", "two", "zen", "large")]
     python = environment(tmp_path / "env")
@@ -116,10 +138,19 @@ def test_of_a_file_that_wheels_disagree_about_the_last_by_name_stays(tmp_path: P
     assert (site / "tests/__init__.py").read_text() == "# of zen"
     assert "from tests import zen" in python.with_name("tell").read_text()
     prefix = Prefix(name="env", path=tmp_path / "env", lock_sha256="")
-    packages = [replace(package, url=f"https://index.invalid/{package.name}.whl") for package in wanted]
+    packages = [
+        replace(package, url=f"https://index.invalid/{package.name}.whl") for package in wanted
+    ]
     found = wheel_files.installed(prefix, packages, site.parent.name.removeprefix("python"))
     shared = wheel_files.clashes(found)
     assert set(shared) == {"tests/__init__.py", "../../../bin/tell"}
-    assert [package.name for package in wheel_files.sharers(found[:1], shared)] == ["large", "two", "zen"]
-    entries = {posixpath.basename(path): entry for path, entry in wheel_files.entries(found[:1], shared, prefix).items()}
+    assert [package.name for package in wheel_files.sharers(found[:1], shared)] == [
+        "large",
+        "two",
+        "zen",
+    ]
+    entries = {
+        posixpath.basename(path): entry
+        for path, entry in wheel_files.entries(found[:1], shared, prefix).items()
+    }
     assert b"from tests import zen" in (entries["tell"].content or b"")

@@ -52,13 +52,27 @@ def server(channel: Path) -> Iterator[Server]:
 def package(channel: Path, name: str) -> LockedPackage:
     path = channel / "linux-64" / f"{name}-1.0-h0_0.conda"
     url = f"{OWN}/linux-64/{path.name}"
-    return LockedPackage(manager="conda", name=name, version="1.0", build="h0_0", url=url, sha256=conda.sha256_of(path))
+    return LockedPackage(
+        manager="conda",
+        name=name,
+        version="1.0",
+        build="h0_0",
+        url=url,
+        sha256=conda.sha256_of(path),
+    )
 
 
 def link(server: Server, channel: Path, folder: Path, *packages: LockedPackage) -> None:
     mirrors = Mirrors([asked(f"{OWN}={server.url}", Path())])
     wanted = packages or (package(channel, "alpha"), package(channel, "beta"))
-    conda.link(wanted, folder / "prefix", final=Path("/opt/env"), cache=folder / "cache", progress=Watching(), mirrors=mirrors)
+    conda.link(
+        wanted,
+        folder / "prefix",
+        final=Path("/opt/env"),
+        cache=folder / "cache",
+        progress=Watching(),
+        mirrors=mirrors,
+    )
 
 
 def test_the_record_names_the_channel(server: Server, channel: Path, tmp_path: Path) -> None:
@@ -68,15 +82,19 @@ def test_the_record_names_the_channel(server: Server, channel: Path, tmp_path: P
     assert (tmp_path / "prefix" / "beta.txt").exists()
 
 
-def test_whoever_may_read_a_prefix_may_read_its_records(server: Server, channel: Path, tmp_path: Path) -> None:
+def test_whoever_may_read_a_prefix_may_read_its_records(
+    server: Server, channel: Path, tmp_path: Path
+) -> None:
     link(server, channel, tmp_path)
-    assert {path.stat().st_mode & 0o444 for path in (tmp_path / "prefix" / "conda-meta").iterdir()} == {
-        (tmp_path / "prefix" / "beta.txt").stat().st_mode & 0o444
-    }
+    assert {
+        path.stat().st_mode & 0o444 for path in (tmp_path / "prefix" / "conda-meta").iterdir()
+    } == {(tmp_path / "prefix" / "beta.txt").stat().st_mode & 0o444}
 
 
 @pytest.mark.parametrize("kind", [503, "truncate", "drop"])
-def test_what_passes_is_tried_again(server: Server, channel: Path, tmp_path: Path, kind: Fault) -> None:
+def test_what_passes_is_tried_again(
+    server: Server, channel: Path, tmp_path: Path, kind: Fault
+) -> None:
     server.fault("alpha", kind, times=3)
     link(server, channel, tmp_path)
     assert (tmp_path / "prefix" / "alpha.txt").exists()
@@ -95,7 +113,14 @@ def test_a_slow_server_is_waited_for(server: Server, channel: Path, tmp_path: Pa
         ("wrong", IntegrityError, "not the conda package that the lock names"),
     ],
 )
-def test_what_lasts_is_told(server: Server, channel: Path, tmp_path: Path, kind: Fault, error: type[ProvisionError], words: str) -> None:
+def test_what_lasts_is_told(
+    server: Server,
+    channel: Path,
+    tmp_path: Path,
+    kind: Fault,
+    error: type[ProvisionError],
+    words: str,
+) -> None:
     server.fault("alpha", kind)
     start = time.monotonic()
     with pytest.raises(error, match=words):
@@ -106,7 +131,12 @@ def test_what_lasts_is_told(server: Server, channel: Path, tmp_path: Path, kind:
 def test_another_package_in_its_place(server: Server, channel: Path, tmp_path: Path) -> None:
     """A package that is whole and valid, and not the one that is locked."""
     with pytest.raises(IntegrityError, match=r"alpha-1\.0-h0_0\.conda .*hash mismatch"):
-        link(server, channel, tmp_path, dataclasses.replace(package(channel, "alpha"), sha256="0" * 64))
+        link(
+            server,
+            channel,
+            tmp_path,
+            dataclasses.replace(package(channel, "alpha"), sha256="0" * 64),
+        )
 
 
 def test_nobody_is_there(channel: Path, tmp_path: Path) -> None:
@@ -122,7 +152,9 @@ def test_from_the_disk_only_the_locked_file(channel: Path, tmp_path: Path) -> No
 
     def place(one: LockedPackage, name: str) -> None:
         final, cache = Path("/opt/env"), tmp_path / "cache"
-        conda.link([one], tmp_path / name, final=final, cache=cache, progress=Watching(), mirrors=mirrors)
+        conda.link(
+            [one], tmp_path / name, final=final, cache=cache, progress=Watching(), mirrors=mirrors
+        )
 
     place(alpha, "prefix")
     with pytest.raises(IntegrityError, match="sha256 differs"):

@@ -23,7 +23,9 @@ from tests.records import alias
 
 pytestmark = [pytest.mark.index, pytest.mark.conda]
 
-RECORDS = conda.Solver(alias(SHARED_RECORDS))  # one for all: what one test made it read serves the next
+RECORDS = conda.Solver(
+    alias(SHARED_RECORDS)
+)  # one for all: what one test made it read serves the next
 Solved = tuple[Resolution, tuple[LockedPackage, ...]]
 BOTH: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
 # PyPI builds of the table from 1.13 on; 1.12 has one for CUDA 10.2 only and Python up to 3.10.
@@ -36,7 +38,12 @@ def resolve(**asked: object) -> Resolution:
 
 def inputs(resolution: Resolution) -> lockfile.Inputs:
     texts = render.render_inputs(resolution)
-    return lockfile.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"), as_of=resolution.spec.as_of)
+    return lockfile.inputs(
+        texts[render.ENVIRONMENT],
+        texts[render.VIRTUAL_PACKAGES],
+        Path("envs/lab"),
+        as_of=resolution.spec.as_of,
+    )
 
 
 def solve(**asked: object) -> Solved:
@@ -52,21 +59,31 @@ def index_build(release: catalog.Release) -> catalog.Build:
 def every_index_build() -> Iterator[dict[str, Future[Solved]]]:
     """The locks of all releases, several at a time and while other tests run: they mostly wait for the index."""
     pool = ThreadPoolExecutor(4)
-    yield {release.version: pool.submit(solve, torch=release.version, cuda=index_build(release).cuda) for release in RELEASES}
-    pool.shutdown(cancel_futures=True)  # where only some tests are run, what nobody waits for is not begun
+    yield {
+        release.version: pool.submit(solve, torch=release.version, cuda=index_build(release).cuda)
+        for release in RELEASES
+    }
+    pool.shutdown(
+        cancel_futures=True
+    )  # where only some tests are run, what nobody waits for is not begun
 
 
 @pytest.mark.parametrize(
     "asked,build",
     [
-        ({"torch": "2.3", "cuda": "12.1", "source": "pytorch", "companions": False}, "py3.11_cuda12.1"),
+        (
+            {"torch": "2.3", "cuda": "12.1", "source": "pytorch", "companions": False},
+            "py3.11_cuda12.1",
+        ),
         ({"torch": "2.6", "cuda": "12.6"}, "cuda126"),
     ],
     ids=["pytorch", "conda-forge"],
 )
 def test_the_channels_lock_the_cuda_build(asked: dict[str, object], build: str) -> None:
     _, packages = solve(**asked)
-    assert next(package.build for package in packages if package.name == "pytorch").startswith(build)
+    assert next(package.build for package in packages if package.name == "pytorch").startswith(
+        build
+    )
 
 
 def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.Inputs:
@@ -75,7 +92,9 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.Inputs:
     for before, after in changes.items():
         assert any(before in text for text in texts.values()), before
         texts = {name: text.replace(before, after) for name, text in texts.items()}
-    return lockfile.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+    return lockfile.inputs(
+        texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,10 +118,14 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.Inputs:
     ],
     ids=["pytorch-cuda", "no-cuda", "cpu-only"],
 )
-def test_the_guard_catches_traps_in_real_records(asked: dict[str, object], changes: dict[str, str], words: str) -> None:
+def test_the_guard_catches_traps_in_real_records(
+    asked: dict[str, object], changes: dict[str, str], words: str
+) -> None:
     """The records hold these traps: each of them solves, to a CPU build."""
     resolution = resolve(**asked, companions=False)
-    with pytest.raises(CheckFailed, match=rf"CUDA .* was asked for, but the locked build is another one.*{words}"):
+    with pytest.raises(
+        CheckFailed, match=rf"CUDA .* was asked for, but the locked build is another one.*{words}"
+    ):
         lockfile.solve(edited(resolution, changes), resolution, solver=RECORDS)
 
 
@@ -113,7 +136,9 @@ def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
     seen = {platform: lockfile.read(path, platform) for platform in BOTH}
     for platform, found in seen.items():
         torch = found.find("pytorch")
-        assert torch and f"/conda-forge/{platform}/" in torch.url and torch.build.startswith("cuda126")
+        assert (
+            torch and f"/conda-forge/{platform}/" in torch.url and torch.build.startswith("cuda126")
+        )
         assert conda.url_of("conda-forge") in torch.url  # not where this machine found it
         assert found.content_hash == lockfile.content_hashes(inputs(resolution))[platform]
     assert seen["linux-64"].content_hash != seen["linux-aarch64"].content_hash
@@ -123,14 +148,40 @@ def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
 
 def check_by_conda_lock(path: Path, wanted: lockfile.Inputs) -> None:
     """The conda-lock command itself takes the file: renders a platform of it, and knows it for the lock of the two files."""
-    for name, text in (("environment.yml", wanted.environment), ("virtual-packages.yml", wanted.virtual_packages)):
+    for name, text in (
+        ("environment.yml", wanted.environment),
+        ("virtual-packages.yml", wanted.virtual_packages),
+    ):
         (path.parent / name).write_text(text)
     conda_lock = [sys.executable, "-m", "conda_lock"]
-    process.run([*conda_lock, "render", "--kind", "explicit", "--platform", "linux-aarch64", path], cwd=path.parent)
-    assert "/linux-aarch64/pytorch-2.6.0-cuda126" in (path.parent / "conda-linux-aarch64.lock").read_text()
+    process.run(
+        [*conda_lock, "render", "--kind", "explicit", "--platform", "linux-aarch64", path],
+        cwd=path.parent,
+    )
+    assert (
+        "/linux-aarch64/pytorch-2.6.0-cuda126"
+        in (path.parent / "conda-linux-aarch64.lock").read_text()
+    )
     names = (catalog.DATA / "pypi-conda-names.yml").as_uri()
-    command = [*conda_lock, "lock", "--file", "environment.yml", "--virtual-package-spec", "virtual-packages.yml", "--check-input-hash"]
-    command += ["-p", "linux-64", "-p", "linux-aarch64", "--conda", "/bin/true", "--pypi_to_conda_lookup_file", names]
+    command = [
+        *conda_lock,
+        "lock",
+        "--file",
+        "environment.yml",
+        "--virtual-package-spec",
+        "virtual-packages.yml",
+        "--check-input-hash",
+    ]
+    command += [
+        "-p",
+        "linux-64",
+        "-p",
+        "linux-aarch64",
+        "--conda",
+        "/bin/true",
+        "--pypi_to_conda_lookup_file",
+        names,
+    ]
     done = process.run([*command, "--lockfile", path.name], cwd=path.parent)
     assert "Spec hash already locked for ['linux-64', 'linux-aarch64']" in done.stderr
 
@@ -140,7 +191,10 @@ def test_a_day_long_ago(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(lockfile.text(inputs(resolution), packages, python_from="channel"))
     assert lockfile.read(path).as_of == "2025-06-30"
-    now = {package.name: package.version for package in solve(torch="2.6", cuda="12.6", companions=False)[1]}
+    now = {
+        package.name: package.version
+        for package in solve(torch="2.6", cuda="12.6", companions=False)[1]
+    }
     assert any(package.version != now.get(package.name) for package in packages)
     with pytest.raises(Unsolvable, match="since 2025-02-14, which --as-of 2025-01-01 hides"):
         solve(torch="2.6", cuda="12.6", as_of="2025-01-01", companions=False)
@@ -150,7 +204,9 @@ def test_wheels_of_a_day_long_ago() -> None:
     _, packages = solve(torch="2.3", cuda="12.1", as_of="2024-07-31", companions=False)
     locked = {package.name: package.version for package in packages}
     assert locked["torch"] == "2.3.1" and locked["fsspec"].startswith("2024.")
-    with pytest.raises(Unsolvable, match=r"`torch==2\.3\.1` .*published after 2024-01-01 \(--as-of\)"):
+    with pytest.raises(
+        Unsolvable, match=r"`torch==2\.3\.1` .*published after 2024-01-01 \(--as-of\)"
+    ):
         solve(torch="2.3", cuda="12.1", as_of="2024-01-01", companions=False)
 
 
@@ -166,10 +222,21 @@ def updated(path: Path, resolution: Resolution, *names: str) -> dict[str, str]:
     """What moved, as the new lock has it; `-` for what is gone."""
     seen = {platform: lockfile.read(path, platform) for platform in resolution.platforms}
     packages = lockfile.update(inputs(resolution), resolution, names, seen, solver=RECORDS)
-    before = {(package.platform, package.name): package for found in seen.values() for package in found.packages}
+    before = {
+        (package.platform, package.name): package
+        for found in seen.values()
+        for package in found.packages
+    }
     after = {(package.platform, package.name): package for package in packages}
-    moved = sorted(key for key in before.keys() | after.keys() if _file(before.get(key)) != _file(after.get(key)))
-    return {name: after[platform, name].version if (platform, name) in after else "-" for platform, name in moved}
+    moved = sorted(
+        key
+        for key in before.keys() | after.keys()
+        if _file(before.get(key)) != _file(after.get(key))
+    )
+    return {
+        name: after[platform, name].version if (platform, name) in after else "-"
+        for platform, name in moved
+    }
 
 
 def _file(package: LockedPackage | None) -> str | None:
@@ -178,11 +245,20 @@ def _file(package: LockedPackage | None) -> str | None:
 
 def test_update_moves_what_it_must(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
-    resolution = of_a_day(path, "2025-10-01", torch="2.6", cuda="12.6", companions=False, platforms=BOTH)
-    fresh = {package.name: package.version for package in lockfile.solve(inputs(resolution), resolution, solver=RECORDS)}
+    resolution = of_a_day(
+        path, "2025-10-01", torch="2.6", cuda="12.6", companions=False, platforms=BOTH
+    )
+    fresh = {
+        package.name: package.version
+        for package in lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
+    }
     assert updated(path, resolution, "numpy") == {"numpy": fresh["numpy"]}
     blas = updated(path, resolution, "libblas")
-    assert {"libblas", "libcblas", "liblapack"} <= blas.keys() <= {"libblas", "libcblas", "liblapack", "libopenblas"}
+    assert (
+        {"libblas", "libcblas", "liblapack"}
+        <= blas.keys()
+        <= {"libblas", "libcblas", "liblapack", "libopenblas"}
+    )
     python = updated(path, resolution, "python")
     assert python["python"] == fresh["python"] and 2 < len(python) < 30
 
@@ -199,32 +275,58 @@ def test_update_of_wheels_moves_what_it_must(tmp_path: Path) -> None:
 
 def test_one_package_moves_to_another_day(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
-    home = Home(root=home.root, env={**home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()})
-    asked = ("--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--no-companions", "--as-of", "2025-06-30")
+    home = Home(
+        root=home.root, env={**home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
+    )
+    asked = (
+        "--torch",
+        "2.6",
+        "--cuda",
+        "12.6",
+        "--source",
+        "conda-forge",
+        "--no-companions",
+        "--as-of",
+        "2025-06-30",
+    )
     assert home.run("lock", "lab", *asked).returncode == 0
     stale = home.run("lock", "lab", "--as-of", "2025-12-31")
-    assert stale.returncode == 6 and "is as of 2025-06-30, and now 2025-12-31 is asked for" in stale.stderr
+    assert (
+        stale.returncode == 6
+        and "is as of 2025-06-30, and now 2025-12-31 is asked for" in stale.stderr
+    )
     assert "--update PKG` moves PKG alone to that day" in stale.stderr
     moved = home.run("lock", "lab", "--as-of", "2025-12-31", "--update", "numpy")
     assert moved.returncode == 0, moved.stderr
     about, _, numpy, size = moved.stdout.splitlines()
-    assert (about, numpy.split()[:2]) == ("as of: 2025-06-30 -> 2025-12-31", ["up", "numpy"]) and size.endswith("packages differ: 1 up")
+    assert (about, numpy.split()[:2]) == (
+        "as of: 2025-06-30 -> 2025-12-31",
+        ["up", "numpy"],
+    ) and size.endswith("packages differ: 1 up")
     same = home.run("lock", "lab", "--as-of", "2026-01-02", "--update", "numpy")
     assert "as of: 2025-12-31 -> 2026-01-02" in same.stdout and "differ" not in same.stdout
     assert home.run("lock", "lab").stdout.startswith("already locked")
-    (home.envs / "lab" / "spec.yml").write_text((home.envs / "lab" / "spec.yml").read_text() + "conda: [zlib]\n")
+    (home.envs / "lab" / "spec.yml").write_text(
+        (home.envs / "lab" / "spec.yml").read_text() + "conda: [zlib]\n"
+    )
     other = home.run("lock", "lab", "--as-of", "2026-02-02", "--update", "numpy")
     assert other.returncode == 6 and "the request changed" in other.stderr
 
 
-def test_another_executable_solves_through_conda_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_executable_solves_through_conda_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """conda-lock's own command, with an executable on PATH that speaks as micromamba does; no conda executable can be had here."""
     executable = tmp_path / "bin of mine" / "micromamba"
     executable.parent.mkdir()
-    executable.write_text(f"#!{sys.executable}\n" + (ROOT / "tests" / "data" / "solver" / "micromamba.py").read_text())
+    executable.write_text(
+        f"#!{sys.executable}\n" + (ROOT / "tests" / "data" / "solver" / "micromamba.py").read_text()
+    )
     executable.chmod(0o755)
     monkeypatch.setenv("PATH", str(executable.parent), prepend=os.pathsep)
-    monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "11.0")  # of somebody's shell: must not reach the solve
+    monkeypatch.setenv(
+        "CONDA_OVERRIDE_CUDA", "11.0"
+    )  # of somebody's shell: must not reach the solve
     resolution = resolve(torch="2.3.1", cuda="12.1", source="pytorch", companions=False)
     outside = lockfile.find_solver("micromamba", RECORDS.mirrors)
     packages = lockfile.solve(inputs(resolution), resolution, solver=RECORDS, outside=outside)
@@ -238,14 +340,28 @@ def test_another_executable_solves_through_conda_lock(tmp_path: Path, monkeypatc
 
 
 def test_wheels_of_several_platforms() -> None:
-    resolution, packages = solve(torch="2.13", cuda="13.0", source="wheels", companions=False, platforms=BOTH)
+    resolution, packages = solve(
+        torch="2.13", cuda="13.0", source="wheels", companions=False, platforms=BOTH
+    )
     torch = {package.platform: package for package in packages if package.name == "torch"}
-    assert torch["linux-64"].filename.endswith("x86_64.whl") and torch["linux-aarch64"].filename.endswith("aarch64.whl")
-    nccl = {package.platform: package.version for package in packages if package.name == "nvidia-nccl-cu13"}
+    assert torch["linux-64"].filename.endswith("x86_64.whl") and torch[
+        "linux-aarch64"
+    ].filename.endswith("aarch64.whl")
+    nccl = {
+        package.platform: package.version
+        for package in packages
+        if package.name == "nvidia-nccl-cu13"
+    }
     assert nccl == dict.fromkeys(BOTH, resolution.nccl)
-    with pytest.raises(CheckFailed, match=r"CUDA 12\.8 was asked for, .* it is a build for CPUs.*linux-aarch64"):
-        added = resolve(torch="2.9", cuda="12.8", source="wheels", companions=False)  # and a platform written in by hand
-        lockfile.solve(inputs(dataclasses.replace(added, platforms=("linux-aarch64",))), added, solver=RECORDS)
+    with pytest.raises(
+        CheckFailed, match=r"CUDA 12\.8 was asked for, .* it is a build for CPUs.*linux-aarch64"
+    ):
+        added = resolve(
+            torch="2.9", cuda="12.8", source="wheels", companions=False
+        )  # and a platform written in by hand
+        lockfile.solve(
+            inputs(dataclasses.replace(added, platforms=("linux-aarch64",))), added, solver=RECORDS
+        )
 
 
 def test_a_package_that_both_managers_have_is_condas() -> None:
@@ -254,9 +370,16 @@ def test_a_package_that_both_managers_have_is_condas() -> None:
 
 
 def test_a_wheel_that_needs_torch_is_content_with_condas() -> None:
-    _, packages = solve(torch="2.3", cuda="12.1", source="pytorch", companions=False, pip=("torchmetrics",))
-    assert {package.name for package in packages if package.manager == "pip"} == {"torchmetrics", "lightning-utilities"}
-    assert "pip" in {package.name for package in packages}  # the prefix's own, which conda-lock installs wheels with
+    _, packages = solve(
+        torch="2.3", cuda="12.1", source="pytorch", companions=False, pip=("torchmetrics",)
+    )
+    assert {package.name for package in packages if package.manager == "pip"} == {
+        "torchmetrics",
+        "lightning-utilities",
+    }
+    assert "pip" in {
+        package.name for package in packages
+    }  # the prefix's own, which conda-lock installs wheels with
 
 
 def test_what_cannot_be_solved_says_so() -> None:
@@ -273,24 +396,60 @@ def test_the_same_bytes_for_everybody(tmp_path: Path) -> None:
     ]
     for number, variables in enumerate(somebody):
         made = make_home(tmp_path / f"home {number}")
-        home = dataclasses.replace(made, env={**made.env, **variables, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()})
-        asked = ("--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--platform", "linux-64", "--platform", "linux-aarch64")
+        home = dataclasses.replace(
+            made, env={**made.env, **variables, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
+        )
+        asked = (
+            "--torch",
+            "2.6",
+            "--cuda",
+            "12.6",
+            "--source",
+            "conda-forge",
+            "--platform",
+            "linux-64",
+            "--platform",
+            "linux-aarch64",
+        )
         done = home.run("lock", *asked, "--no-companions")
         assert done.returncode == 0, done.stderr
         found += [path.read_bytes() for path in home.envs.glob("*/conda-lock.yml")]
     assert len(found) == 2 and found[0] == found[1]
-    assert not [line for line in found[0].decode().splitlines() if "file://" in line or str(tmp_path) in line]
+    assert not [
+        line
+        for line in found[0].decode().splitlines()
+        if "file://" in line or str(tmp_path) in line
+    ]
 
 
 def test_a_damaged_lock_is_replaced_when_asked(tmp_path: Path) -> None:
     made = make_home(tmp_path)
-    home = dataclasses.replace(made, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()})
-    assert home.run("lock", "lab", "--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--no-companions").returncode == 0
+    home = dataclasses.replace(
+        made, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
+    )
+    assert (
+        home.run(
+            "lock",
+            "lab",
+            "--torch",
+            "2.6",
+            "--cuda",
+            "12.6",
+            "--source",
+            "conda-forge",
+            "--no-companions",
+        ).returncode
+        == 0
+    )
     path = home.envs / "lab" / lockfile.FILE
     whole = path.read_bytes()
     path.write_bytes(whole[:3000])
     refused = home.run("lock", "lab")
-    assert refused.returncode == 7 and "is not a lock file" in refused.stderr and "--relock" in refused.stderr
+    assert (
+        refused.returncode == 7
+        and "is not a lock file" in refused.stderr
+        and "--relock" in refused.stderr
+    )
     assert path.read_bytes() == whole[:3000]
     done = home.run("lock", "lab", "--relock")
     assert done.returncode == 0 and "It is replaced" in done.stderr and path.read_bytes() == whole
@@ -305,13 +464,17 @@ def test_wheels_twice_the_same() -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
-def test_every_index_build_locks(release: catalog.Release, every_index_build: dict[str, Future[Solved]]) -> None:
+def test_every_index_build_locks(
+    release: catalog.Release, every_index_build: dict[str, Future[Solved]]
+) -> None:
     build = index_build(release)
     resolution, packages = every_index_build[release.version].result()
     locked = {package.name: package for package in packages}
     assert locked["torch"].version == release.version
     assert locked["python"].version.startswith(resolution.python + ".")
-    nccl = [package.version for name, package in locked.items() if name.startswith("nvidia-nccl-cu")]
+    nccl = [
+        package.version for name, package in locked.items() if name.startswith("nvidia-nccl-cu")
+    ]
     assert nccl == ([resolution.nccl] if build.nccl and build.nccl_is_package else [])
     for package in packages:
         assert len(package.sha256) == 64

@@ -32,7 +32,12 @@ def home(tmp_path: Path) -> Home:
 
 
 def lock_of(packages: list[dict[str, Any]]) -> dict[str, Any]:
-    metadata = {"content_hash": {"linux-64": "a" * 64}, "channels": [], "platforms": ["linux-64"], "sources": ["environment.yml"]}
+    metadata = {
+        "content_hash": {"linux-64": "a" * 64},
+        "channels": [],
+        "platforms": ["linux-64"],
+        "sources": ["environment.yml"],
+    }
     return {"version": 1, "metadata": metadata, "package": packages}
 
 
@@ -54,7 +59,9 @@ def wheel(folder: Path, name: str) -> dict[str, Any]:
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
     """An empty environment; its interpreter."""
-    subprocess.run([uv.uv(), "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True)
+    subprocess.run(
+        [uv.uv(), "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True
+    )
     return tmp_path / "venv" / "bin" / "python"
 
 
@@ -66,11 +73,15 @@ def export(home: Home, kind: str, name: str) -> Path:
 
 
 def installed(python: Path) -> set[str]:
-    listed = subprocess.run([uv.uv(), "pip", "freeze", "--python", python], check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        [uv.uv(), "pip", "freeze", "--python", python], check=True, capture_output=True, text=True
+    ).stdout
     return {line.partition("==")[0].partition(" @ ")[0] for line in listed.splitlines()}
 
 
-@pytest.mark.parametrize("kind,name", [("requirements", "requirements.txt"), ("pylock", "pylock.toml")])
+@pytest.mark.parametrize(
+    "kind,name", [("requirements", "requirements.txt"), ("pylock", "pylock.toml")]
+)
 def test_uv_installs_what_is_exported(home: Home, environment: Path, kind: str, name: str) -> None:
     path = export(home, kind, name)
     hashes = ["--require-hashes"] if kind == "requirements" else []
@@ -95,19 +106,42 @@ def test_uv_installs_what_is_exported(home: Home, environment: Path, kind: str, 
 def test_what_an_export_leaves_out_is_said(home: Home, tmp_path: Path) -> None:
     path = home.envs / NAME / "conda-lock.yml"
     content = yaml.safe_load(path.read_text())
-    content["package"].append({**wheel(tmp_path, "numpy"), "name": "python", "version": "3.11.7", "manager": "conda"})
+    content["package"].append(
+        {**wheel(tmp_path, "numpy"), "name": "python", "version": "3.11.7", "manager": "conda"}
+    )
     path.write_text(yaml.safe_dump(content))
     done = home.run("lock", "export", NAME, "--format", "requirements")
     assert "left out, since pip and uv install no conda packages: python 3.11.7\n" in done.stderr
     assert "python" not in done.stdout
-    told = home.json("lock", "export", NAME, "--format", "pylock", "-o", str(tmp_path / "pylock.toml"))
+    told = home.json(
+        "lock", "export", NAME, "--format", "pylock", "-o", str(tmp_path / "pylock.toml")
+    )
     assert isinstance(told, dict) and told["left_out"] == ["python 3.11.7"] and told["notes"]
 
 
-def test_pip_takes_the_requirements_and_their_hashes(home: Home, environment: Path, tmp_path: Path) -> None:
+def test_pip_takes_the_requirements_and_their_hashes(
+    home: Home, environment: Path, tmp_path: Path
+) -> None:
     path = export(home, "requirements", "requirements.txt")
-    command = [sys.executable, "-m", "pip", "--isolated", "install", "--dry-run", "--no-index", "--no-deps", "--require-hashes"]
-    command += ["--find-links", str(tmp_path / "files"), "--target", str(tmp_path / "target"), "-r", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--isolated",
+        "install",
+        "--dry-run",
+        "--no-index",
+        "--no-deps",
+        "--require-hashes",
+    ]
+    command += [
+        "--find-links",
+        str(tmp_path / "files"),
+        "--target",
+        str(tmp_path / "target"),
+        "-r",
+        str(path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     write_wheel(tmp_path / "files", "numpy", WHEELS["numpy"]).write_bytes(b"another file")
@@ -120,26 +154,45 @@ def test_a_lock_whose_files_go(home: Home, tmp_path: Path) -> None:
     with served(tmp_path) as server:
         path.write_text(path.read_text().replace(tmp_path.as_uri(), server.url))
         sound = home.run("lock", "verify", NAME)
-        assert (sound.returncode, sound.stdout) == (0, f"{NAME}: 3 packages, nothing wrong\n"), sound.stderr
+        assert (sound.returncode, sound.stdout) == (0, f"{NAME}: 3 packages, nothing wrong\n"), (
+            sound.stderr
+        )
         server.fault("numpy", 404)
         server.fault("torch", 503, times=2)
         found = home.run("lock", "verify", NAME, str(path))
     assert found.returncode == 1
     lines = found.stdout.splitlines()
-    assert [line for line in lines if line.startswith(f"{NAME}: linux-64 numpy is no longer served: ") and line.endswith("(HTTP 404)")]
+    assert [
+        line
+        for line in lines
+        if line.startswith(f"{NAME}: linux-64 numpy is no longer served: ")
+        and line.endswith("(HTTP 404)")
+    ]
     assert lines[-2:] == [f"{NAME}: 3 packages, 1 finding", f"{path}: 3 packages, 1 finding"]
     offline = home.json("lock", "verify", NAME, "--offline")
-    assert isinstance(offline, list) and offline[0]["findings"] == [] and "--offline" in offline[0]["notes"][0]
+    assert (
+        isinstance(offline, list)
+        and offline[0]["findings"] == []
+        and "--offline" in offline[0]["notes"][0]
+    )
 
 
 def test_versions_that_wheels_need(home: Home, tmp_path: Path) -> None:
     """Read from where the files are: out of the wheel, where a server has nothing beside it."""
     write_wheel(
-        tmp_path / "files", "torch", WHEELS["torch"], needs=["numpy<2", "sympy; extra == 'opt'", "ipykernel; sys_platform == 'linux'"]
+        tmp_path / "files",
+        "torch",
+        WHEELS["torch"],
+        needs=["numpy<2", "sympy; extra == 'opt'", "ipykernel; sys_platform == 'linux'"],
     )
     python = {**wheel(tmp_path, "numpy"), "name": "python", "version": "3.11.7", "manager": "conda"}
-    python |= {"url": "https://channel.invalid/one/linux-64/python-3.11.7-h1_0.conda", "hash": {"sha256": "a" * 64}}
-    content = lock_of([wheel(tmp_path, name) for name in ("torch", "numpy", "ipykernel")] + [python])
+    python |= {
+        "url": "https://channel.invalid/one/linux-64/python-3.11.7-h1_0.conda",
+        "hash": {"sha256": "a" * 64},
+    }
+    content = lock_of(
+        [wheel(tmp_path, name) for name in ("torch", "numpy", "ipykernel")] + [python]
+    )
     path = home.envs / NAME / "conda-lock.yml"
     with served(tmp_path) as server:
         path.write_text(yaml.safe_dump(content).replace(tmp_path.as_uri(), server.url))
@@ -151,7 +204,10 @@ def test_versions_that_wheels_need(home: Home, tmp_path: Path) -> None:
     assert f"{NAME}: linux-64 torch needs numpy<2, and numpy is 2.4.0\n" in found.stdout
     assert "these wheels need: ipykernel: the server sends whole files only\n" in found.stderr
     offline = home.run("lock", "verify", NAME, "--offline")
-    assert "numpy is 2.4.0" not in offline.stdout and "versions wheels need was not looked at" in offline.stderr
+    assert (
+        "numpy is 2.4.0" not in offline.stdout
+        and "versions wheels need was not looked at" in offline.stderr
+    )
 
 
 def test_what_changed(home: Home, tmp_path: Path) -> None:
@@ -161,14 +217,21 @@ def test_what_changed(home: Home, tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(content))
     done = home.run("lock", "diff", NAME, str(path))
     assert done.returncode == 0
-    assert done.stdout.splitlines() == ["linux-64, pip", "  removed  numpy  2.4.0", "1 of 3 packages differ: 1 removed"]
+    assert done.stdout.splitlines() == [
+        "linux-64, pip",
+        "  removed  numpy  2.4.0",
+        "1 of 3 packages differ: 1 removed",
+    ]
     assert home.run("lock", "diff", NAME, str(path), "--exit-code").returncode == 1
     assert home.run("lock", "diff", NAME, NAME, "--exit-code").returncode == 0
     compared = home.json("lock", "diff", NAME, str(path))
     assert isinstance(compared, dict) and compared["differences"][0]["change"] == "removed"
 
 
-@pytest.mark.parametrize("arguments", [("verify", "none"), ("diff", NAME, "none.yml"), ("export", "none", "--format", "spdx")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("verify", "none"), ("diff", NAME, "none.yml"), ("export", "none", "--format", "spdx")],
+)
 def test_a_lock_that_is_not_there(home: Home, arguments: tuple[str, ...]) -> None:
     done = home.run("lock", *arguments)
     assert done.returncode == 3
@@ -180,7 +243,9 @@ def test_a_bill_knows_the_licenses_of_the_locks_own_prefix(home: Home) -> None:
     prefix = home.root / "data" / "prefixes" / NAME
     info = prefix / "lib" / "python3.11" / "site-packages" / "numpy-2.4.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: numpy\nVersion: 2.4.0\nLicense-Expression: BSD-3-Clause\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: numpy\nVersion: 2.4.0\nLicense-Expression: BSD-3-Clause\n"
+    )
     (prefix / "conda-meta").mkdir()
     sha256 = hashlib.sha256(lock.read_bytes()).hexdigest()
     marker = {"name": NAME, "folder": str(lock.parent), "lock_sha256": sha256}
@@ -188,4 +253,7 @@ def test_a_bill_knows_the_licenses_of_the_locks_own_prefix(home: Home) -> None:
     bill = json.loads(home.run("lock", "export", NAME, "--format", "cyclonedx").stdout)
     said = {one["name"]: one.get("licenses") for one in bill["components"]}
     assert said == {"torch": None, "ipykernel": None, "numpy": [{"expression": "BSD-3-Clause"}]}
-    assert "BSD" not in home.run("lock", "export", NAME, "--format", "cyclonedx", "--no-licenses").stdout
+    assert (
+        "BSD"
+        not in home.run("lock", "export", NAME, "--format", "cyclonedx", "--no-licenses").stdout
+    )

@@ -19,9 +19,18 @@ from tests.integration.conftest import MAIN, MAIN_REQUEST, Home, on_terminal
 pytestmark = pytest.mark.index
 
 
-def test_what_a_build_leaves(home: Home, built: subprocess.CompletedProcess[str], main_prefix: Path) -> None:
+def test_what_a_build_leaves(
+    home: Home, built: subprocess.CompletedProcess[str], main_prefix: Path
+) -> None:
     folder = home.envs / MAIN
-    files = {"spec.yml", "environment.yml", "virtual-packages.yml", "conda-lock.yml", "Dockerfile", "passport.json"}
+    files = {
+        "spec.yml",
+        "environment.yml",
+        "virtual-packages.yml",
+        "conda-lock.yml",
+        "Dockerfile",
+        "passport.json",
+    }
     assert {path.name for path in folder.iterdir()} == files
     assert "next:" in built.stdout and str(main_prefix) in built.stdout
     assert not [path for path in main_prefix.parent.iterdir() if path.name.startswith(".")]
@@ -29,7 +38,12 @@ def test_what_a_build_leaves(home: Home, built: subprocess.CompletedProcess[str]
 
 def test_torch_in_the_prefix_is_the_one_asked_for(main_prefix: Path, built: object) -> None:
     script = "import torch, sys; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version(), sys.prefix)"
-    done = subprocess.run([main_prefix / "bin" / "python", "-I", "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [main_prefix / "bin" / "python", "-I", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split() == ["2.3.1+cu121", "12.1", "(2,", "20,", "5)", str(main_prefix)]
 
 
@@ -38,12 +52,22 @@ def test_what_comes_along_is_there(main_prefix: Path, built: object) -> None:
     import provision
 
     script = "import sys, ipykernel; sys.path.append(sys.argv[1]); from provision_runtime.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
-    command: list[str | Path] = [main_prefix / "bin" / "python", "-I", "-c", script, Path(provision.__file__).parent.parent]
+    command: list[str | Path] = [
+        main_prefix / "bin" / "python",
+        "-I",
+        "-c",
+        script,
+        Path(provision.__file__).parent.parent,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "99aa06d3014798d86001c324468d497f\n"  # of nothing (xxHash's specification)
+    assert (
+        done.stdout == "99aa06d3014798d86001c324468d497f\n"
+    )  # of nothing (xxHash's specification)
 
 
-def test_the_lock_hashes_everything_and_conda_lock_reads_it(home: Home, built: object, tmp_path: Path) -> None:
+def test_the_lock_hashes_everything_and_conda_lock_reads_it(
+    home: Home, built: object, tmp_path: Path
+) -> None:
     path = home.envs / MAIN / "conda-lock.yml"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # conda-lock's own, of its copies of other projects
@@ -54,7 +78,12 @@ def test_the_lock_hashes_everything_and_conda_lock_reads_it(home: Home, built: o
     assert all(package.hash.sha256 for package in parsed.package)
     assert yaml.safe_load(path.read_text())["version"] == 1
     tool = Path(sys.executable).parent / "conda-lock"
-    subprocess.run([tool, "render", "-k", "explicit", "-p", "linux-64", path], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        [tool, "render", "-k", "explicit", "-p", "linux-64", path],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
     assert "@EXPLICIT" in (tmp_path / "conda-linux-64.lock").read_text()
 
 
@@ -65,7 +94,15 @@ def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
     folder = home.envs / MAIN
     names = (Path(provision.__file__).parent / "catalog" / "data" / "pypi-conda-names.yml").as_uri()
     before = (folder / "conda-lock.yml").read_bytes()
-    command = [str(Path(sys.executable).parent / "conda-lock"), "lock", "-f", "environment.yml", "-p", "linux-64", "--check-input-hash"]
+    command = [
+        str(Path(sys.executable).parent / "conda-lock"),
+        "lock",
+        "-f",
+        "environment.yml",
+        "-p",
+        "linux-64",
+        "--check-input-hash",
+    ]
     command += ["--virtual-package-spec", "virtual-packages.yml", "--lockfile", "conda-lock.yml"]
     command += ["--pypi_to_conda_lookup_file", names, "--conda", "/bin/true"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -76,7 +113,11 @@ def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
 
 def test_building_again_does_and_writes_nothing(home: Home, built: object) -> None:
     def state() -> dict[Path, int]:
-        return {path: path.lstat().st_mtime_ns for path in home.root.rglob("*") if "__pycache__" not in path.parts}
+        return {
+            path: path.lstat().st_mtime_ns
+            for path in home.root.rglob("*")
+            if "__pycache__" not in path.parts
+        }
 
     before = state()
     done = home.run("build", *MAIN_REQUEST, "--no-image", "--no-smoke")
@@ -93,7 +134,11 @@ def test_a_spec_without_options_builds_the_same(home: Home, built: object) -> No
 
 def test_the_passport_ties_it_together(home: Home, built: object, main_prefix: Path) -> None:
     passport = json.loads((home.envs / MAIN / "passport.json").read_text())
-    assert passport["request"] == {"torch": "2.3", "cuda": "12.1", "python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+    assert passport["request"] == {
+        "torch": "2.3",
+        "cuda": "12.1",
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+    }
     assert passport["prefix"]["path"] == str(main_prefix)
     assert (passport["lock"]["python_from"], passport["lock"]["portable"]) == ("host", False)
     assert passport["smoke"]["prefix"]["verdict"] == "pass"
@@ -115,19 +160,27 @@ def test_no_drift_and_then_drift(home: Home, built: object, main_prefix: Path) -
         victim.write_bytes(content)
 
 
-def test_kernel_starts_and_sees_exactly_this_prefix(home: Home, built: object, main_prefix: Path, tmp_path: Path) -> None:
+def test_kernel_starts_and_sees_exactly_this_prefix(
+    home: Home, built: object, main_prefix: Path, tmp_path: Path
+) -> None:
     from jupyter_client.manager import start_new_kernel
 
     before = dict(os.environ)
-    os.environ.update(JUPYTER_DATA_DIR=home.env["JUPYTER_DATA_DIR"], PYTHONPATH=str(tmp_path), JUPYTER_RUNTIME_DIR=str(tmp_path / "run"))
+    os.environ.update(
+        JUPYTER_DATA_DIR=home.env["JUPYTER_DATA_DIR"],
+        PYTHONPATH=str(tmp_path),
+        JUPYTER_RUNTIME_DIR=str(tmp_path / "run"),
+    )
     try:
         manager, client = start_new_kernel(kernel_name=MAIN, startup_timeout=120)
         try:
             printed: list[str] = []
-            script = (
-                "import sys, torch, site; print(sys.prefix, torch.__version__, site.ENABLE_USER_SITE, [p for p in sys.path if 'site' in p])"
+            script = "import sys, torch, site; print(sys.prefix, torch.__version__, site.ENABLE_USER_SITE, [p for p in sys.path if 'site' in p])"
+            client.execute_interactive(
+                script,
+                timeout=120,
+                output_hook=lambda m: printed.append(m["content"].get("text", "")),
             )
-            client.execute_interactive(script, timeout=120, output_hook=lambda m: printed.append(m["content"].get("text", "")))
         finally:
             client.stop_channels()
             manager.shutdown_kernel(now=True)
@@ -143,20 +196,29 @@ def test_kernel_starts_and_sees_exactly_this_prefix(home: Home, built: object, m
     "fault,phase",
     [("wrong-value:1", "collectives"), ("die:1:ddp", "ddp"), ("flip-bit", "checkpoint")],
 )
-def test_the_smoke_test_can_fail_in_the_prefix(home: Home, built: object, fault: str, phase: str) -> None:
+def test_the_smoke_test_can_fail_in_the_prefix(
+    home: Home, built: object, fault: str, phase: str
+) -> None:
     done = home.run("smoke", MAIN, "--quick", "--only", phase, "--inject", fault, "--json")
     assert done.returncode == 1, done.stdout + done.stderr
     (result,) = json.loads(done.stdout)
     assert result["verdict"] == "fail"
-    assert phase in [found["name"] for found in result["report"]["phases"] if found["verdict"] == "fail"]
+    assert phase in [
+        found["name"] for found in result["report"]["phases"] if found["verdict"] == "fail"
+    ]
 
 
 @pytest.mark.docker
 def test_the_image_runs_the_smoke_test(home: Home, built: object, docker_base: str) -> None:
-    done = home.run("build", *MAIN_REQUEST, "--image", "--base", docker_base, "--quick", timeout_s=1500)
+    done = home.run(
+        "build", *MAIN_REQUEST, "--image", "--base", docker_base, "--quick", timeout_s=1500
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     passport = json.loads((home.envs / MAIN / "passport.json").read_text())
-    assert {place: found["verdict"] for place, found in passport["smoke"].items()} == {"prefix": "pass", "image": "pass"}
+    assert {place: found["verdict"] for place, found in passport["smoke"].items()} == {
+        "prefix": "pass",
+        "image": "pass",
+    }
     facts = passport["smoke"]["image"]["report"]["facts"]
     assert "2.3.1+cu121" in json.dumps(facts)
     assert passport["image"]["reference"].startswith(f"provision/{MAIN}:")
@@ -166,33 +228,48 @@ def test_the_image_runs_the_smoke_test(home: Home, built: object, docker_base: s
 
 
 @pytest.mark.docker
-def test_with_and_without_jupyter_they_share_what_is_large(home: Home, built: object, docker_base: str) -> None:
+def test_with_and_without_jupyter_they_share_what_is_large(
+    home: Home, built: object, docker_base: str
+) -> None:
     """To the byte, and on the disk; whichever of the two is first."""
     for name, more in ((MAIN, ()), ("bare", ("--no-jupyter",))):
         assert home.run("lock", name, *MAIN_REQUEST, *more).returncode == 0
         assert home.run("env", "create", name).returncode == 0
-        done = home.run("image", "build", name, "--base", docker_base, "--output", f"oci:{home.root / name}")
+        done = home.run(
+            "image", "build", name, "--base", docker_base, "--output", f"oci:{home.root / name}"
+        )
         assert done.returncode == 0, done.stderr
     full, bare = (_layers(home.root / name) for name in (MAIN, "bare"))
     large = {"base", "python", "torch", "cuda"}
     assert {group for group, _ in bare} >= large
     assert [row for row in bare if row[0] in large] == [row for row in full if row[0] in large]
-    files = {digest: (home.root / MAIN / "blobs" / "sha256" / digest.removeprefix("sha256:")).stat() for _, digest in full}
+    files = {
+        digest: (home.root / MAIN / "blobs" / "sha256" / digest.removeprefix("sha256:")).stat()
+        for _, digest in full
+    }
     shared = [files[digest] for _, digest in bare if digest in files]
-    assert sum(file.st_size for file in shared) > 0.95 * sum(file.st_size for file in files.values())
-    assert {files[digest].st_nlink for group, digest in bare if group in large} == {4}  # of both environments, and both exports
+    assert sum(file.st_size for file in shared) > 0.95 * sum(
+        file.st_size for file in files.values()
+    )
+    assert {files[digest].st_nlink for group, digest in bare if group in large} == {
+        4
+    }  # of both environments, and both exports
     assert home.run("env", "remove", "bare").returncode == 0
 
 
 def _layers(layout: Path) -> list[tuple[str, str]]:
     """Group and digest."""
-    digest = json.loads((layout / "index.json").read_bytes())["manifests"][0]["digest"].removeprefix("sha256:")
+    digest = json.loads((layout / "index.json").read_bytes())["manifests"][0][
+        "digest"
+    ].removeprefix("sha256:")
     rows = json.loads((layout / "blobs" / "sha256" / digest).read_bytes())["layers"]
     return [(row["annotations"]["org.provision.group"], row["digest"]) for row in rows]
 
 
 @pytest.mark.docker
-def test_a_base_that_cannot_be_had_is_a_loud_skip_or_with_image_an_error(home: Home, built: object) -> None:
+def test_a_base_that_cannot_be_had_is_a_loud_skip_or_with_image_an_error(
+    home: Home, built: object
+) -> None:
     skipped = home.run("build", MAIN, "--no-smoke", "--base", "no-such-base:1")
     assert skipped.returncode == 0, skipped.stderr
     assert "warning: no image was made: The base image no-such-base:1" in skipped.stderr
@@ -203,7 +280,9 @@ def test_a_base_that_cannot_be_had_is_a_loud_skip_or_with_image_an_error(home: H
 
 
 @pytest.mark.docker
-def test_an_image_of_its_own_is_tested_and_removed(home: Home, cpu_request: tuple[str, ...], docker_base: str) -> None:
+def test_an_image_of_its_own_is_tested_and_removed(
+    home: Home, cpu_request: tuple[str, ...], docker_base: str
+) -> None:
     """image build alone, then smoke in it, then everything of the machine goes and the lab keeps its folder."""
     import docker
 
@@ -212,23 +291,46 @@ def test_an_image_of_its_own_is_tested_and_removed(home: Home, cpu_request: tupl
     assert made.returncode == 0, made.stderr
     asked = _curves(home.root / "little", 1e-6)
     (home.root / "folder").mkdir()
-    files = ("--folder", str(home.root / "folder"), "--expect", str(asked), "--baseline", "save", "--out", str(home.root / "kept"))
+    files = (
+        "--folder",
+        str(home.root / "folder"),
+        "--expect",
+        str(asked),
+        "--baseline",
+        "save",
+        "--out",
+        str(home.root / "kept"),
+    )
     tested = home.run("smoke", "imaged", "--in", "both", "--quick", *files)
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert [path.name for path in (home.root / "kept").rglob("report.json")] == ["report.json"] * 2
     assert list((home.root / "folder").iterdir()) == []
     passport = json.loads((home.envs / "imaged" / "passport.json").read_text())
-    assert passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
+    assert (
+        passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
+    )
     measured = ("--in", "both", "--quick", "--only", "collectives", "--baseline", "compare")
-    told: Any = home.json("smoke", "imaged", *measured, "--expect", str(_curves(home.root / "much", 1e6)))
-    assert _compared(told) == {"prefix": 3, "image": 3}  # whether they are as fast as before, a busy machine decides
-    assert all("bandwidth-low" in [found["id"] for found in _collectives(result)["findings"]] for result in told)
+    told: Any = home.json(
+        "smoke", "imaged", *measured, "--expect", str(_curves(home.root / "much", 1e6))
+    )
+    assert _compared(told) == {
+        "prefix": 3,
+        "image": 3,
+    }  # whether they are as fast as before, a busy machine decides
+    assert all(
+        "bandwidth-low" in [found["id"] for found in _collectives(result)["findings"]]
+        for result in told
+    )
     client = docker.from_env()
     assert client.images.list(name="provision/imaged")
     assert home.run("env", "remove", "imaged").returncode == 0
     assert not client.images.list(name="provision/imaged")
     client.close()
-    assert not [path for folder in ("prefixes", "images") for path in (home.root / "data" / folder).glob("*imaged*")]
+    assert not [
+        path
+        for folder in ("prefixes", "images")
+        for path in (home.root / "data" / folder).glob("*imaged*")
+    ]
     assert not (home.root / "jupyter" / "kernels" / "imaged").exists()
     assert (home.envs / "imaged" / "conda-lock.yml").exists()
     assert home.run("env", "remove", "imaged").returncode == 9
@@ -247,10 +349,14 @@ def _collectives(result: dict[str, Any]) -> dict[str, Any]:
 
 def _compared(results: list[dict[str, Any]]) -> dict[str, int]:
     """In how many sizes each place was compared with its baseline."""
-    return {result["where"]: _collectives(result)["data"]["baseline"]["compared"] for result in results}
+    return {
+        result["where"]: _collectives(result)["data"]["baseline"]["compared"] for result in results
+    }
 
 
-def test_a_channel_that_answers_gives_its_python(home: Home, built: object, cpu_request: tuple[str, ...]) -> None:
+def test_a_channel_that_answers_gives_its_python(
+    home: Home, built: object, cpu_request: tuple[str, ...]
+) -> None:
     """The bootstrapped channel, named as any channel is: nothing is packaged, and the lock says where Python is from. Its Python
     needs this machine's glibc, which the request must then allow."""
     from provision import lockfile
@@ -259,12 +365,17 @@ def test_a_channel_that_answers_gives_its_python(home: Home, built: object, cpu_
     asked = ("from-channel", *cpu_request, "--channel", made.as_uri())
     assert home.run("render", *asked).returncode == 0
     machine = home.envs / "from-channel" / "virtual-packages.yml"
-    machine.write_text(machine.read_text().replace('"2.28"', f'"{(made / "glibc").read_text().strip()}"'))
+    machine.write_text(
+        machine.read_text().replace('"2.28"', f'"{(made / "glibc").read_text().strip()}"')
+    )
     done = home.run("lock", "from-channel")
     assert done.returncode == 0, done.stderr
     assert "no conda channel answers" not in done.stderr
     found = lockfile.read(home.envs / "from-channel" / "conda-lock.yml")
-    assert (found.python_from, found.portable) == ("channel", False)  # its files lie on this machine's disk
+    assert (found.python_from, found.portable) == (
+        "channel",
+        False,
+    )  # its files lie on this machine's disk
     again = home.run("channel", "bootstrap", "--json")
     assert json.loads(again.stdout)["path"] == str(made)
 

@@ -29,10 +29,22 @@ from tests.integration.conftest import Eventually, Home, make_home
 from tests.small import write_index
 
 NAME = "small"
-REQUEST = (NAME, "--torch", "2.13", "--cpu", "--no-companions", "--python", f"3.{sys.version_info[1]}", "--python-from", "channel")
+REQUEST = (
+    NAME,
+    "--torch",
+    "2.13",
+    "--cpu",
+    "--no-companions",
+    "--python",
+    f"3.{sys.version_info[1]}",
+    "--python-from",
+    "channel",
+)
 WHEELS = "https://wheels.invalid"  # whose the wheels are, by the locks
 
-pytestmark = pytest.mark.index  # pip, which is packaged with this machine's Python, comes from there
+pytestmark = (
+    pytest.mark.index
+)  # pip, which is packaged with this machine's Python, comes from there
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +74,28 @@ def in_order(world: Server) -> None:
 
 def behind(place: str) -> tuple[str, ...]:
     """Options that name a place with the world's layout as the mirror of everything."""
-    return ("--mirror", f"lab={place}/lab", "--mirror", f"pypi={place}/simple", "--mirror", f"{WHEELS}={place}/files")
+    return (
+        "--mirror",
+        f"lab={place}/lab",
+        "--mirror",
+        f"pypi={place}/simple",
+        "--mirror",
+        f"{WHEELS}={place}/files",
+    )
 
 
-def user(root: Path, *, locked: Path | None = None, variables: Mapping[str, str] | None = None) -> Home:
+def user(
+    root: Path, *, locked: Path | None = None, variables: Mapping[str, str] | None = None
+) -> Home:
     """Somebody with caches of their own, who has nothing yet but perhaps a lock."""
     made = make_home(root)
     patience = {"PROVISION_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "1"}
-    no_index = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "UV_CACHE_DIR": str(root / "uv")}
+    no_index = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_FIND_LINKS": "",
+        "PIP_EXTRA_INDEX_URL": "",
+        "UV_CACHE_DIR": str(root / "uv"),
+    }
     found = Home(root=root, env={**made.env, **no_index, **patience, **(variables or {})})
     if locked:
         shutil.copytree(locked, found.envs / NAME)
@@ -103,25 +129,37 @@ def test_no_file_knows_the_mirror(world: Server, locked: Path, tmp_path: Path) -
         assert (other.envs / NAME / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_lock_is_the_same_in_the_open_and_installs_both_ways(world: Server, tmp_path: Path) -> None:
+def test_a_lock_is_the_same_in_the_open_and_installs_both_ways(
+    world: Server, tmp_path: Path
+) -> None:
     """In the open, everything is where its own address says: here in a folder, with pip's settings for the index."""
     place = world.folder.as_uri()
     options = (*REQUEST, "--channel", f"{place}/lab")
     settings = {"PIP_INDEX_URL": f"{place}/simple"}
-    in_the_open, closed_in = user(tmp_path / "open", variables=settings), user(tmp_path / "closed in", variables=settings)
+    in_the_open, closed_in = (
+        user(tmp_path / "open", variables=settings),
+        user(tmp_path / "closed in", variables=settings),
+    )
     mirror = ("--mirror", f"{place}={world.url}")
     for home, more in ((in_the_open, ()), (closed_in, mirror)):
         done = home.run("lock", *options, *more)
         assert done.returncode == 0, done.stderr
     assert any("repodata" in path for path in world.log)
-    locks = [(home.envs / NAME / "conda-lock.yml").read_bytes() for home in (in_the_open, closed_in)]
+    locks = [
+        (home.envs / NAME / "conda-lock.yml").read_bytes() for home in (in_the_open, closed_in)
+    ]
     assert locks[0] == locks[1]
     for home, more in ((in_the_open, ()), (closed_in, mirror)):
         done = home.run("env", "create", NAME, *more)
         assert done.returncode == 0, done.stderr
     assert any(path.startswith("/lab/linux-64/python-") for path in world.log)
     assert records(in_the_open) == records(closed_in)
-    assert subprocess.run([prefix(closed_in) / "bin" / "python", "-c", "import torch, numpy"]).returncode == 0
+    assert (
+        subprocess.run(
+            [prefix(closed_in) / "bin" / "python", "-c", "import torch, numpy"]
+        ).returncode
+        == 0
+    )
 
 
 def records(home: Home) -> dict[str, dict[str, object]]:
@@ -129,7 +167,11 @@ def records(home: Home) -> dict[str, dict[str, object]]:
     found = {}
     for path in (prefix(home) / "conda-meta").glob("*-*.json"):
         content = json.loads(path.read_text())
-        found[path.name] = {key: value for key, value in content.items() if key not in ("extracted_package_dir", "link")}
+        found[path.name] = {
+            key: value
+            for key, value in content.items()
+            if key not in ("extracted_package_dir", "link")
+        }
     assert found
     return found
 
@@ -137,20 +179,29 @@ def records(home: Home) -> dict[str, dict[str, object]]:
 @pytest.mark.conda
 @pytest.mark.parametrize(
     "wanted",
-    [{"torch": "2.3.0", "cuda": "12.1", "source": "pytorch", "companions": False}, {"torch": "2.6", "cuda": "12.6"}],
+    [
+        {"torch": "2.3.0", "cuda": "12.1", "source": "pytorch", "companions": False},
+        {"torch": "2.6", "cuda": "12.6"},
+    ],
     ids=["pytorch", "conda-forge"],
 )
 def test_real_records_behind_a_server(wanted: dict[str, object]) -> None:
     resolution = resolver.resolve(spec.combine({}, wanted, name=""))
     texts = render.render_inputs(resolution)
-    inputs = lockfile.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+    inputs = lockfile.inputs(
+        texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
+    )
 
     def locked_behind(*mirrors: str) -> str:
         solver = conda.Solver(mirrors_of([asked(text, Path()) for text in mirrors]))
-        return lockfile.text(inputs, lockfile.solve(inputs, resolution, solver=solver), python_from="channel")
+        return lockfile.text(
+            inputs, lockfile.solve(inputs, resolution, solver=solver), python_from="channel"
+        )
 
     with served(SHARED_RECORDS) as server:
-        behind_a_server = locked_behind(*(f"{name}={server.url}/{name}" for name in ("pytorch", "nvidia", "conda-forge")))
+        behind_a_server = locked_behind(
+            *(f"{name}={server.url}/{name}" for name in ("pytorch", "nvidia", "conda-forge"))
+        )
     assert behind_a_server == locked_behind(f"*={SHARED_RECORDS}")
     assert "127.0.0.1" not in behind_a_server and "file://" not in behind_a_server
     assert f"url: {conda.url_of('conda-forge')}" in behind_a_server
@@ -168,7 +219,10 @@ def folder(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFactory
 
 def no_network() -> list[str]:
     """A command that runs another without any network."""
-    if os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode != 0:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode != 0
+    ):
         pytest.skip("a network namespace cannot be made here: that needs root and `unshare`")
     return ["unshare", "-n"]
 
@@ -178,17 +232,29 @@ def test_a_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Path) -
     command = [*no_network(), str(Path(sys.executable).parent / "provision")]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *arguments], cwd=home.root / "work", env=home.env, capture_output=True, text=True, timeout=300)
+        return subprocess.run(
+            [*command, *arguments],
+            cwd=home.root / "work",
+            env=home.env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
 
     unreachable = run("build", NAME, "--no-image", "--no-smoke")
     assert unreachable.returncode == 8, unreachable.stderr
     built = run("build", NAME, "--no-image", "--no-smoke", "--mirror", str(folder))
     assert built.returncode == 0, built.stderr
-    assert subprocess.run([prefix(home) / "bin" / "python", "-c", "import torch, numpy"]).returncode == 0
+    assert (
+        subprocess.run([prefix(home) / "bin" / "python", "-c", "import torch, numpy"]).returncode
+        == 0
+    )
     assert home.run("env", "diff", NAME, "--files").returncode == 0
     relocked = run("lock", NAME, "--relock", "--mirror", str(folder))
     assert relocked.returncode == 0, relocked.stderr
-    assert (home.envs / NAME / "conda-lock.yml").read_bytes() == (locked / "conda-lock.yml").read_bytes()
+    assert (home.envs / NAME / "conda-lock.yml").read_bytes() == (
+        locked / "conda-lock.yml"
+    ).read_bytes()
     verified = run("lock", "verify", NAME, "--mirror", str(folder))
     assert (verified.returncode, verified.stdout) == (0, f"{NAME}: 6 packages, nothing wrong\n")
 
@@ -224,7 +290,14 @@ ENV, MIRROR, LOCK = "env create", "channel mirror", "lock"
 CASES: list[tuple[str, str, Fault, int, int, str]] = [
     (LOCK, "/repodata", 404, EVER, 8, "404"),
     (LOCK, "/repodata", "truncate", EVER, 8, "A channel among lab did not answer"),
-    (LOCK, "/repodata", "stall", EVER, 8, "PROVISION_HTTP_TIMEOUT, in seconds, gives a slow network longer (now 1)"),
+    (
+        LOCK,
+        "/repodata",
+        "stall",
+        EVER,
+        8,
+        "PROVISION_HTTP_TIMEOUT, in seconds, gives a slow network longer (now 1)",
+    ),
     (LOCK, "/repodata", "truncate", 1, 0, ""),
     (LOCK, "/repodata", "slow", EVER, 0, ""),
     (LOCK, "simple/torch", "drop", EVER, 8, "package index did not answer"),
@@ -236,11 +309,25 @@ CASES: list[tuple[str, str, Fault, int, int, str]] = [
     (ENV, "files/torch-", 404, EVER, 8, "torch"),
     (ENV, "files/torch-", "truncate", EVER, 8, "torch"),
     (ENV, "files/torch-", "wrong", EVER, 7, "not the wheel that the lock names"),
-    (MIRROR, "files/torch-", 404, EVER, 8, "/files/torch-2.13.0%2Bcpu-py3-none-any.whl is gone: the server says HTTP 404"),
+    (
+        MIRROR,
+        "files/torch-",
+        404,
+        EVER,
+        8,
+        "/files/torch-2.13.0%2Bcpu-py3-none-any.whl is gone: the server says HTTP 404",
+    ),
     (MIRROR, "files/torch-", "wrong", EVER, 7, "is not the file that the lock names"),
     (MIRROR, "files/torch-", "stall", EVER, 8, "silent for too long"),
     (MIRROR, "files/torch-", "truncate", 1, 0, ""),
-    (MIRROR, "lab/linux-64/python-", "truncate", EVER, 8, "the connection ended before the file did"),
+    (
+        MIRROR,
+        "lab/linux-64/python-",
+        "truncate",
+        EVER,
+        8,
+        "the connection ended before the file did",
+    ),
 ]
 
 
@@ -262,7 +349,9 @@ class Outcome:
 
 
 @pytest.fixture(scope="module")
-def outcomes(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def outcomes(
+    world: Server, locked: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Outcome]:
     """Every case, each with a server of its own, several at a time: most of their time is waiting."""
     root = tmp_path_factory.mktemp("faults")
 
@@ -271,17 +360,32 @@ def outcomes(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFacto
         home = user(root / name_of(case), locked=None if verb == LOCK else locked)
         with served(world.folder) as server:
             server.fault(part, kind, times)
-            more = {LOCK: (*REQUEST, "--channel", "lab"), ENV: (NAME,), MIRROR: (NAME, str(home.root / "mirror"))}
+            more = {
+                LOCK: (*REQUEST, "--channel", "lab"),
+                ENV: (NAME,),
+                MIRROR: (NAME, str(home.root / "mirror")),
+            }
             # Little patience only where the fault is silence: a busy machine is silent for a second, too.
-            patience = {"PROVISION_HTTP_TIMEOUT": "1" if times == EVER else "5"} if kind in ("stall", "slow") else {}
-            return Outcome(home, home.run(*verb.split(), *more[verb], *behind(server.url), timeout_s=120, **patience))
+            patience = (
+                {"PROVISION_HTTP_TIMEOUT": "1" if times == EVER else "5"}
+                if kind in ("stall", "slow")
+                else {}
+            )
+            return Outcome(
+                home,
+                home.run(
+                    *verb.split(), *more[verb], *behind(server.url), timeout_s=120, **patience
+                ),
+            )
 
     with ThreadPoolExecutor(8) as pool:
         return dict(zip(map(name_of, CASES), pool.map(run, CASES)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_a_mirror_at_fault(outcomes: dict[str, Outcome], case: tuple[str, str, Fault, int, int, str]) -> None:
+def test_a_mirror_at_fault(
+    outcomes: dict[str, Outcome], case: tuple[str, str, Fault, int, int, str]
+) -> None:
     verb, _, _, _, code, words = case
     found = outcomes[name_of(case)]
     check(found.done, code, words)
@@ -289,12 +393,16 @@ def test_a_mirror_at_fault(outcomes: dict[str, Outcome], case: tuple[str, str, F
         assert (found.home.envs / NAME / "conda-lock.yml").exists() == (code == 0)
         assert code == 0 or not found.home.envs.exists()
     elif verb == ENV:
-        assert [path.name for path in (found.home.root / "data" / "prefixes").iterdir()] == ([NAME] if code == 0 else [])
+        assert [path.name for path in (found.home.root / "data" / "prefixes").iterdir()] == (
+            [NAME] if code == 0 else []
+        )
     else:
         assert list(found.mirror.glob("wheels/*/numpy-*.whl"))
         named = (found.mirror / "mirror.json").read_text()
         for path in found.mirror.rglob("*.whl"):
-            assert path.name in named or path.name.startswith("."), "what is there is whole, and named"
+            assert path.name in named or path.name.startswith("."), (
+                "what is there is whole, and named"
+            )
         assert bool(list(found.mirror.rglob("*.part"))) <= bool(code)
 
 
@@ -307,18 +415,24 @@ def check(done: subprocess.CompletedProcess[str], code: int, words: str) -> None
 
 
 @pytest.mark.parametrize("case", ["env-create-python-stall", "channel-mirror-torch-stall"])
-def test_the_same_command_completes_when_the_mirror_has_recovered(world: Server, outcomes: dict[str, Outcome], case: str) -> None:
+def test_the_same_command_completes_when_the_mirror_has_recovered(
+    world: Server, outcomes: dict[str, Outcome], case: str
+) -> None:
     found = outcomes[case]
     if case.startswith("env"):
         assert found.home.run("env", "create", NAME, *behind(world.url)).returncode == 0
         return
     again = found.home.json("channel", "mirror", NAME, str(found.mirror), *behind(world.url))
-    assert isinstance(again, dict) and [Path(path).name[:6] for path in again["fetched"]] == ["torch-"]
+    assert isinstance(again, dict) and [Path(path).name[:6] for path in again["fetched"]] == [
+        "torch-"
+    ]
     assert world.ranges, "it goes on where it stopped"
     assert not list(found.mirror.rglob("*.part"))
 
 
-def test_an_interrupted_mirror_goes_on(world: Server, locked: Path, tmp_path: Path, eventually: Eventually) -> None:
+def test_an_interrupted_mirror_goes_on(
+    world: Server, locked: Path, tmp_path: Path, eventually: Eventually
+) -> None:
     home, folder = user(tmp_path / "home", locked=locked), tmp_path / "mirror"
     world.fault("torch-", "stall")
     mirror = ("channel", "mirror", NAME, str(folder), *behind(world.url))
@@ -336,19 +450,27 @@ def test_an_interrupted_mirror_goes_on(world: Server, locked: Path, tmp_path: Pa
     old.parent.mkdir()
     old.touch()
     preview = home.json(*mirror, "--prune", "--dry-run")
-    assert isinstance(preview, dict) and (len(preview["removed"]), preview["fetched"]) == (1, []) and old.exists()
+    assert (
+        isinstance(preview, dict)
+        and (len(preview["removed"]), preview["fetched"]) == (1, [])
+        and old.exists()
+    )
     assert home.run(*mirror, "--prune").returncode == 0
     assert not old.parent.exists()
 
 
-def test_a_full_disk_is_no_matter_of_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_no_matter_of_the_mirror(
+    world: Server, locked: Path, tmp_path: Path
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
     try:
-        done = user(tmp_path / "home", locked=locked).run("channel", "mirror", NAME, str(small / "m"), *behind(world.url))
+        done = user(tmp_path / "home", locked=locked).run(
+            "channel", "mirror", NAME, str(small / "m"), *behind(world.url)
+        )
         check(done, 11, "disk is full")
     finally:
         subprocess.run(["umount", small], check=True)

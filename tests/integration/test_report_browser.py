@@ -45,8 +45,17 @@ parent.document.title = 'MEASURED' + JSON.stringify({
 def measured(page: str, folder: Path, width: int, *flags: str) -> dict[str, Any]:
     """In a frame of that width: a window of Chromium's cannot be narrower than 500 pixels."""
     frame = folder / "frame.html"
-    frame.write_text(f'<!DOCTYPE html><iframe style="width: {width}px; height: 2000px; border: 0" srcdoc="{html.escape(page)}"></iframe>')
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}"]
+    frame.write_text(
+        f'<!DOCTYPE html><iframe style="width: {width}px; height: 2000px; border: 0" srcdoc="{html.escape(page)}"></iframe>'
+    )
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--user-data-dir={folder / 'profile'}",
+    ]
     command += ["--window-size=1600,2100", *flags, "--dump-dom", frame.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     found = re.search(r"<title>MEASURED(.*?)</title>", done.stdout)
@@ -59,7 +68,10 @@ def measured(page: str, folder: Path, width: int, *flags: str) -> dict[str, Any]
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("page")
     documents = [rich(), rich("a-node-with-a-long-name.rack17.cluster.example.org", 0.8)]
-    found = [report.read(evidence.write(folder / f"{place}.json", one)) for place, one in enumerate(documents)]
+    found = [
+        report.read(evidence.write(folder / f"{place}.json", one))
+        for place, one in enumerate(documents)
+    ]
     text = render.render_report(report.values(report.page(found)), remake=["provision", "report"])
     without_policy, count = re.subn(r"<meta http-equiv=.Content-Security-Policy.[^>]*>", "", text)
     assert count == 1
@@ -78,6 +90,8 @@ def test_nothing_hangs_over_or_is_cut(page: str, tmp_path: Path, width: int) -> 
 
 def test_a_dark_screen_gets_a_dark_page(page: str, tmp_path: Path) -> None:
     light = measured(page, tmp_path, 1400)["ground"]
-    dark = measured(page, tmp_path, 1400, "--force-dark-mode", "--blink-settings=preferredColorScheme=0")["ground"]
+    dark = measured(
+        page, tmp_path, 1400, "--force-dark-mode", "--blink-settings=preferredColorScheme=0"
+    )["ground"]
     assert light == "rgb(255, 255, 255)"
     assert dark == "rgb(19, 22, 27)"

@@ -20,7 +20,12 @@ pytestmark = pytest.mark.torch
 def test_what_ranks_measure_arrives_on_the_page_and_fits_the_schema(tmp_path: Path) -> None:
     wanted = ("facts", "rendezvous", "barrier", "collectives", "compute")
     left_out = [phase for phase in PHASES if phase not in wanted]
-    ran = smoke(tmp_path, *(word for phase in left_out for word in ("--skip", phase)), "--junit", str(tmp_path / "junit.xml"))
+    ran = smoke(
+        tmp_path,
+        *(word for phase in left_out for word in ("--skip", phase)),
+        "--junit",
+        str(tmp_path / "junit.xml"),
+    )
     assert ran.status == 0, ran.stderr
     schema = json.loads((DATA / "smoke-report.schema.json").read_text())
     Draft202012Validator(schema).validate(json.loads((tmp_path / "report.json").read_text()))
@@ -28,10 +33,14 @@ def test_what_ranks_measure_arrives_on_the_page_and_fits_the_schema(tmp_path: Pa
     cases = list(ElementTree.parse(tmp_path / "junit.xml").iter("testcase"))
     assert [case.get("name") for case in cases if case.find("skipped") is None] == list(wanted)
     assert [case.get("name") for case in cases if case.find("skipped") is not None] == left_out
-    assert not [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    assert not [
+        case for case in cases if case.find("failure") is not None or case.find("error") is not None
+    ]
 
     page = report.page([report.read(tmp_path / "report.json")])
-    curve = next(one for one in page.curves if (one.collective, one.dtype) == ("all_reduce", "float32"))
+    curve = next(
+        one for one in page.curves if (one.collective, one.dtype) == ("all_reduce", "float32")
+    )
     assert len(curve.points) >= 3
     assert all(point.busbw_gb_s is not None and point.time_us > 0 for point in curve.points)
     (table,) = page.ranks
@@ -39,7 +48,9 @@ def test_what_ranks_measure_arrives_on_the_page_and_fits_the_schema(tmp_path: Pa
     assert groups == {"barrier", "compute", "all_reduce of float32"}
     assert len(table.rows) == 2
     assert all(cell.value for row in table.rows for cell in row)
-    assert [phase.name for phase in page.measurements[0].phases if phase.verdict == "skipped"] == left_out
+    assert [
+        phase.name for phase in page.measurements[0].phases if phase.verdict == "skipped"
+    ] == left_out
 
 
 def test_a_rank_that_dies_is_in_the_report_the_xml_and_on_the_page(tmp_path: Path) -> None:
@@ -49,7 +60,9 @@ def test_a_rank_that_dies_is_in_the_report_the_xml_and_on_the_page(tmp_path: Pat
     failed = [case for case in root.iter("testcase") if case.find("failure") is not None]
     assert [case.get("name") for case in failed] == ["barrier"]
     assert "rank-died, rank 0" in str(failed[0][0].text)
-    unfinished = [case.get("name") for case in root.iter("testcase") if case.find("error") is not None]
+    unfinished = [
+        case.get("name") for case in root.iter("testcase") if case.find("error") is not None
+    ]
     assert unfinished == list(PHASES[PHASES.index("barrier") + 1 :])
 
     page = report.page([report.read(tmp_path / "report.json")])

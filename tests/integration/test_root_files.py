@@ -29,14 +29,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.conda
-def test_the_environment_is_what_is_made_of_its_spec(made: Path, request: pytest.FixtureRequest) -> None:
+def test_the_environment_is_what_is_made_of_its_spec(
+    made: Path, request: pytest.FixtureRequest
+) -> None:
     if request.config.getoption("--update-golden"):
         for path in made.iterdir():
             shutil.copy(path, ROOT / "envs" / NAME)
         for name in IN_THE_ROOT:
             shutil.copy(made / name, ROOT)
     assert {path.name: path.read_text() for path in made.iterdir()} == {
-        path.name: path.read_text() for path in (ROOT / "envs" / NAME).iterdir() if path.name != "passport.json"
+        path.name: path.read_text()
+        for path in (ROOT / "envs" / NAME).iterdir()
+        if path.name != "passport.json"
     }
 
 

@@ -36,7 +36,12 @@ PROVABLE = [
 
 def refresh(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "update_data", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "tools"), **environment})
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tools"), **environment},
+    )
 
 
 def at(release: dict[str, Any], path: tuple[str, ...]) -> Any:
@@ -83,10 +88,18 @@ WHEELS = {
         'nvidia-nccl-cu14==3.1.4; platform_system == "Linux"',
         'nvidia-cudnn-cu14==10.0.0.1; platform_system == "Linux"',
     ],
-    "torch-2.3.1-cp311-cp311-manylinux1_x86_64.whl": ["nvidia-cuda-runtime-cu12==12.1.105", "nvidia-nccl-cu12==2.99.9"],
+    "torch-2.3.1-cp311-cp311-manylinux1_x86_64.whl": [
+        "nvidia-cuda-runtime-cu12==12.1.105",
+        "nvidia-nccl-cu12==2.99.9",
+    ],
     "torchvision-0.99.0-py3-none-manylinux_2_28_x86_64.whl": ["torch==9.9.0"],
 }
-OWN = {"torch-2.3.1+cu118-cp311-cp311-linux_x86_64.whl": ["nvidia-cuda-runtime-cu11==11.8.89", "nvidia-nccl-cu11==2.20.5"]}
+OWN = {
+    "torch-2.3.1+cu118-cp311-cp311-linux_x86_64.whl": [
+        "nvidia-cuda-runtime-cu11==11.8.89",
+        "nvidia-nccl-cu11==2.20.5",
+    ]
+}
 
 
 def serve(folder: Path, wheels: dict[str, list[str]]) -> None:
@@ -96,7 +109,9 @@ def serve(folder: Path, wheels: dict[str, list[str]]) -> None:
         place.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(b"not read")
         lines = "\n".join(f"Requires-Dist: {requirement}" for requirement in requirements)
-        (place / f"{name}.metadata").write_text(METADATA.format(name=project, version=version, requirements=lines))
+        (place / f"{name}.metadata").write_text(
+            METADATA.format(name=project, version=version, requirements=lines)
+        )
         with (place / "index.html").open("a") as page:
             page.write(f'<a href="{name}" data-core-metadata="true">{name}</a>\n')
 
@@ -111,7 +126,9 @@ def served(tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "served"
     serve(folder / "simple", WHEELS)
     serve(folder / "own" / "cu118", OWN)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=str(folder))
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -119,13 +136,28 @@ def served(tmp_path: Path) -> Iterator[str]:
 
 def test_newer_releases_conflicts_and_lost_proof(data: Path, served: str) -> None:
     before = yaml.safe_load((data / "releases.yml").read_text())
-    ran = refresh("--data", str(data), "--index", f"{served}/simple/", "--write", "--check", PROVISION_TORCH_INDEX=f"{served}/own")
+    ran = refresh(
+        "--data",
+        str(data),
+        "--index",
+        f"{served}/simple/",
+        "--write",
+        "--check",
+        PROVISION_TORCH_INDEX=f"{served}/own",
+    )
     assert ran.returncode == 1, ran.stderr
     said = ran.stdout.splitlines()
     assert any(line.startswith("# new: 9.9.0 wheels cu141 nccl: version 3.1.4") for line in said)
-    assert any("changed: 2.3.1 wheels cu121 nccl: version 2.20.5 -> 2.99.9" in line for line in said)
-    assert any("no longer proven by the index, left as it is: 2.15.0 index_default linux-64" in line for line in said)
-    assert not [line for line in said if line.startswith("#") and "cu118" in line]  # it says what the table says
+    assert any(
+        "changed: 2.3.1 wheels cu121 nccl: version 2.20.5 -> 2.99.9" in line for line in said
+    )
+    assert any(
+        "no longer proven by the index, left as it is: 2.15.0 index_default linux-64" in line
+        for line in said
+    )
+    assert not [
+        line for line in said if line.startswith("#") and "cu118" in line
+    ]  # it says what the table says
     after = yaml.safe_load((data / "releases.yml").read_text())
     assert list(after) == [*before, "9.9.0"]
     assert after["9.9.0"]["index_default"]["linux-64"]["toolkit"] == "14.1.3"
@@ -134,17 +166,37 @@ def test_newer_releases_conflicts_and_lost_proof(data: Path, served: str) -> Non
     assert after["2.15.0"] == before["2.15.0"]
 
 
-def test_a_hand_sourced_fact_that_a_wheel_contradicts(data: Path, served: str, tmp_path: Path) -> None:
-    serve(tmp_path / "served" / "own" / "cu118", {"torch-2.4.0+cu118-cp311-cp311-linux_x86_64.whl": ["nvidia-nccl-cu11==2.99.9"]})
-    ran = refresh("--data", str(data), "--index", f"{served}/simple/", "--release", "2.4.0", PROVISION_TORCH_INDEX=f"{served}/own")
-    assert "# CONFLICT, left as it is for a person to decide: 2.4.0 wheels cu118 nccl: version is 2.20.5 by pytorch/builder" in ran.stdout
+def test_a_hand_sourced_fact_that_a_wheel_contradicts(
+    data: Path, served: str, tmp_path: Path
+) -> None:
+    serve(
+        tmp_path / "served" / "own" / "cu118",
+        {"torch-2.4.0+cu118-cp311-cp311-linux_x86_64.whl": ["nvidia-nccl-cu11==2.99.9"]},
+    )
+    ran = refresh(
+        "--data",
+        str(data),
+        "--index",
+        f"{served}/simple/",
+        "--release",
+        "2.4.0",
+        PROVISION_TORCH_INDEX=f"{served}/own",
+    )
+    assert (
+        "# CONFLICT, left as it is for a person to decide: 2.4.0 wheels cu118 nccl: version is 2.20.5 by pytorch/builder"
+        in ran.stdout
+    )
     assert "but 2.99.9 by metadata torch==2.4.0+cu118 (PyTorch wheel index)" in ran.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--index", "http://127.0.0.1:9/simple/"], 8, "The package index did not answer about torch"),
+        (
+            ["--index", "http://127.0.0.1:9/simple/"],
+            8,
+            "The package index did not answer about torch",
+        ),
         (["--release", "2.99.0"], 4, "torch 2.99.0 is neither on the index nor in the table"),
     ],
 )

@@ -20,30 +20,57 @@ SITE = f"lib/python{channel.host_minor()}/site-packages"
 
 def installed(folder: Path, files: dict[str, str], script: str | None = None) -> tuple[Path, str]:
     """An environment with that wheel, and uv's words."""
-    made, prefix = wheel(folder, "toy", "1.0", {"toy.py": "", **files}, script=script), folder / "envs" / "toy"
-    subprocess.run([uv(), "venv", "--quiet", "--offline", "--python", sys.executable, prefix], check=True)
-    command: list[str | Path] = [uv(), "pip", "install", "--quiet", "--no-deps", "--no-index", "--offline", "--cache-dir", folder / "cache"]
+    made, prefix = (
+        wheel(folder, "toy", "1.0", {"toy.py": "", **files}, script=script),
+        folder / "envs" / "toy",
+    )
+    subprocess.run(
+        [uv(), "venv", "--quiet", "--offline", "--python", sys.executable, prefix], check=True
+    )
+    command: list[str | Path] = [
+        uv(),
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--offline",
+        "--cache-dir",
+        folder / "cache",
+    ]
     return prefix, subprocess.run(
-        [*command, "--python", prefix / "bin" / "python", made], capture_output=True, text=True, check=False
+        [*command, "--python", prefix / "bin" / "python", made],
+        capture_output=True,
+        text=True,
+        check=False,
     ).stderr
 
 
-@pytest.mark.parametrize("name", ["../../../../../outside/x", "OUTSIDE/x", "toy-1.0.data/data/../../../outside/x"])
+@pytest.mark.parametrize(
+    "name", ["../../../../../outside/x", "OUTSIDE/x", "toy-1.0.data/data/../../../outside/x"]
+)
 def test_a_member_that_leads_out_is_left_out(tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     prefix, _ = installed(tmp_path, {name.replace("OUTSIDE", str(outside)): "x"})
     assert list(outside.iterdir()) == []
-    assert sorted(path.name for path in (prefix / SITE).glob("toy*")) == ["toy-1.0.dist-info", "toy.py"]
+    assert sorted(path.name for path in (prefix / SITE).glob("toy*")) == [
+        "toy-1.0.dist-info",
+        "toy.py",
+    ]
     place = Prefix(name="toy", path=prefix, lock_sha256="")
     locked = LockedPackage(manager="pip", name="toy", version="1.0", url="", sha256="")
     found = wheel_files.installed(place, [locked], channel.host_minor())
-    names = [posixpath.relpath(path, f"opt/env/{SITE}") for path in wheel_files.entries(found, {}, place)]
+    names = [
+        posixpath.relpath(path, f"opt/env/{SITE}") for path in wheel_files.entries(found, {}, place)
+    ]
     assert sorted(name for name in names if ".dist-info" not in name) == ["toy.py"]
 
 
 def test_a_command_that_leads_out_is_refused(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     _, words = installed(tmp_path, {}, script="../../../outside/command")
-    assert "Script path must resolve to a file within the scripts directory" in " ".join(words.split())
+    assert "Script path must resolve to a file within the scripts directory" in " ".join(
+        words.split()
+    )
     assert list((tmp_path / "outside").iterdir()) == []

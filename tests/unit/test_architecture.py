@@ -23,7 +23,7 @@ LOWER = ("sources", "adapters", "catalog", "core")
 HOST_RULES: dict[str, tuple[str, ...]] = {
     "cli": ("commands", *STAGES, *LOWER),
     "commands": (*STAGES, *LOWER),
-    **{stage: LOWER for stage in STAGES},
+    **dict.fromkeys(STAGES, LOWER),
     "sources": ("adapters", "catalog", "core"),
     "adapters": ("catalog", "core"),
     "catalog": ("core",),
@@ -58,7 +58,18 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "xxhash": ("provision_runtime/checkpoint/hashes.py",),
     "zstandard": ("provision/image/",),
 }
-HEAVY = {"rattler", "rattler_build", "docker", "conda_lock", "jinja2", "jsonschema", "yaml", "rich", "jupyter_client", "elftools"}
+HEAVY = {
+    "rattler",
+    "rattler_build",
+    "docker",
+    "conda_lock",
+    "jinja2",
+    "jsonschema",
+    "yaml",
+    "rich",
+    "jupyter_client",
+    "elftools",
+}
 
 
 def modules() -> dict[str, Path]:
@@ -88,7 +99,9 @@ def imports(name: str) -> Iterator[tuple[str, bool]]:
             base = node.module or ""
             if node.level:
                 parents = package.split(".")
-                base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
+                base = ".".join(
+                    [*parents[: len(parents) - node.level + 1], *([base] if base else [])]
+                )
             for alias in node.names:
                 submodule = f"{base}.{alias.name}"
                 yield submodule if submodule in MODULES else base, id(node) in at_top
@@ -98,7 +111,11 @@ def _statements(statement: ast.stmt) -> Iterator[ast.AST]:
     """The statements that run at import: not the bodies of functions, and not what is for type checkers alone."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return
-    if isinstance(statement, ast.If) and isinstance(statement.test, ast.Name) and statement.test.id == "TYPE_CHECKING":
+    if (
+        isinstance(statement, ast.If)
+        and isinstance(statement.test, ast.Name)
+        and statement.test.id == "TYPE_CHECKING"
+    ):
         return
     yield statement
     for child in ast.iter_child_nodes(statement):
@@ -137,12 +154,18 @@ def test_the_host_takes_only_the_report_of_the_runtime() -> None:
         for imported, _ in imports(name):
             if name.startswith("provision.") and imported.startswith("provision_runtime"):
                 assert imported.startswith(RUNTIME_FOR_HOST), f"{name} imports {imported}"
-            assert not (name.startswith("provision_runtime") and imported.split(".")[0] == "provision"), f"{name} imports {imported}"
+            assert not (
+                name.startswith("provision_runtime") and imported.split(".")[0] == "provision"
+            ), f"{name} imports {imported}"
 
 
 def test_no_module_is_part_of_a_circle() -> None:
     """A package's `__init__` counts with the names that it takes from its modules, as Python does."""
-    graph = {name: {imported for imported, at_top in imports(name) if at_top and imported in MODULES} - {name} for name in MODULES}
+    graph = {
+        name: {imported for imported, at_top in imports(name) if at_top and imported in MODULES}
+        - {name}
+        for name in MODULES
+    }
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -157,14 +180,20 @@ def test_runtime_needs_only_the_standard_library_and_torch() -> None:
             top = imported.split(".")[0]
             # torch requires fsspec, and only object stores need it; without xxhash checkpoints are slower.
             is_optional = top in ("fsspec", "xxhash") and not at_top
-            assert top in sys.stdlib_module_names or top in ("torch", "provision_runtime") or is_optional, f"{name} imports {imported}"
+            assert (
+                top in sys.stdlib_module_names
+                or top in ("torch", "provision_runtime")
+                or is_optional
+            ), f"{name} imports {imported}"
 
 
 def test_runtime_imports_itself_relatively() -> None:
     """So that it also runs as a copied folder, under any name."""
     for name, path in MODULES.items():
         if name.startswith("provision_runtime"):
-            assert not re.search(r"^\s*(from|import) provision_runtime", path.read_text(), re.MULTILINE), name
+            assert not re.search(
+                r"^\s*(from|import) provision_runtime", path.read_text(), re.MULTILINE
+            ), name
 
 
 def test_each_outside_tool_has_one_owner() -> None:
@@ -178,7 +207,9 @@ def test_each_outside_tool_has_one_owner() -> None:
 def test_no_heavy_import_at_the_top() -> None:
     for name in MODULES:
         for imported, at_top in imports(name):
-            assert not (at_top and imported.split(".")[0] in HEAVY), f"{name} imports {imported} when it is imported"
+            assert not (at_top and imported.split(".")[0] in HEAVY), (
+                f"{name} imports {imported} when it is imported"
+            )
 
 
 def test_package_init_imports_nothing() -> None:
@@ -189,9 +220,15 @@ def test_package_init_imports_nothing() -> None:
 def test_no_index_address_or_machine_path_in_the_tree() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    canonical = re.compile(r"https://conda\.ana[c]onda\.org/(pytorch|nvidia|conda-forge)/")  # what a lock must name: its channels' own URLs
-    foreign = re.compile(r"py[p]i\.org|python[h]osted\.org|ana[c]onda\.org|download\.py[t]orch|/opt/whe[e]ls|/opt/py[p]i|/root/\.py[e]nv")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    canonical = re.compile(
+        r"https://conda\.ana[c]onda\.org/(pytorch|nvidia|conda-forge)/"
+    )  # what a lock must name: its channels' own URLs
+    foreign = re.compile(
+        r"py[p]i\.org|python[h]osted\.org|ana[c]onda\.org|download\.py[t]orch|/opt/whe[e]ls|/opt/py[p]i|/root/\.py[e]nv"
+    )
     for name in filter(None, listed.split("\0")):
         text = (ROOT / name).read_text(errors="replace")
         match = foreign.search(canonical.sub("", text) if name.endswith("conda-lock.yml") else text)

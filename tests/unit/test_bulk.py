@@ -51,40 +51,63 @@ def texts(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
-def test_render_all_dry_run_says_what_rendering_then_does(lab: Path, force: tuple[str, ...]) -> None:
+def test_render_all_dry_run_says_what_rendering_then_does(
+    lab: Path, force: tuple[str, ...]
+) -> None:
     before = texts(lab / "envs")
     result = run("render", "--all", "--dry-run", "--json", *force)
     assert texts(lab / "envs") == before
     assert result.exit_code == 1
     found = told(result)
     folder = lab / "envs"
-    assert found["new"] == ("pending", f"would write environment.yml, virtual-packages.yml in {folder / 'new'}")
+    assert found["new"] == (
+        "pending",
+        f"would write environment.yml, virtual-packages.yml in {folder / 'new'}",
+    )
     assert found["rendered"] == ("kept", "nothing to write: all files are as rendered")
-    assert found["wrong"][0] == "failed" and "no build for torch 2.1, CUDA 12.9" in found["wrong"][1]
+    assert (
+        found["wrong"][0] == "failed" and "no build for torch 2.1, CUDA 12.9" in found["wrong"][1]
+    )
     if force:
-        assert found["edited"] == ("pending", f"would write environment.yml (undoing an edit by hand) in {folder / 'edited'}")
+        assert found["edited"] == (
+            "pending",
+            f"would write environment.yml (undoing an edit by hand) in {folder / 'edited'}",
+        )
     else:
         assert found["edited"][0] == "failed" and "was edited by hand" in found["edited"][1]
     done = told(run("render", "--all", "--json", *force))
     assert {name for name, (status, _) in done.items() if status == "made"} == {
         n for n, (status, _) in found.items() if status == "pending"
     }
-    assert {name: row for name, row in done.items() if row[0] == "failed"} == {n: row for n, row in found.items() if row[0] == "failed"}
+    assert {name: row for name, row in done.items() if row[0] == "failed"} == {
+        n: row for n, row in found.items() if row[0] == "failed"
+    }
 
 
 def inputs(folder: Path) -> lockfile.Inputs:
-    return lockfile.inputs((folder / lockfile.ENVIRONMENT).read_text(), (folder / lockfile.VIRTUAL_PACKAGES).read_text(), folder)
+    return lockfile.inputs(
+        (folder / lockfile.ENVIRONMENT).read_text(),
+        (folder / lockfile.VIRTUAL_PACKAGES).read_text(),
+        folder,
+    )
 
 
 def write_lock(folder: Path) -> bytes:
     """The lock of a rendered folder, of packages that nobody solved."""
     packages = [
         LockedPackage(
-            manager="conda", name=name, version=version, build="0", url=f"{FORGE}linux-64/{name}-{version}-0.conda", sha256="a" * 64
+            manager="conda",
+            name=name,
+            version=version,
+            build="0",
+            url=f"{FORGE}linux-64/{name}-{version}-0.conda",
+            sha256="a" * 64,
         )
         for name, version in (("python", "3.11.9"), ("pip", "24.0"))
     ]
-    (folder / lockfile.FILE).write_text(lockfile.text(inputs(folder), packages, python_from="channel"))
+    (folder / lockfile.FILE).write_text(
+        lockfile.text(inputs(folder), packages, python_from="channel")
+    )
     return (folder / lockfile.FILE).read_bytes()
 
 
@@ -112,15 +135,30 @@ def test_a_lock_that_hashed_the_name_still_fits(lab: Path) -> None:
 
 
 def test_a_copied_passport_is_evidence_of_another_environment(lab: Path) -> None:
-    known = {"schema": passport.SCHEMA, "name": "rendered", "made_by": "x", "written_at": "x", "request": {}, "reasons": [], "pins": []}
-    known |= {"lock": {"sha256": "x", "packages": 1, "portable": True}, "prefix": {"path": "x"}, "image": None, "kernel": None}
+    known = {
+        "schema": passport.SCHEMA,
+        "name": "rendered",
+        "made_by": "x",
+        "written_at": "x",
+        "request": {},
+        "reasons": [],
+        "pins": [],
+    }
+    known |= {
+        "lock": {"sha256": "x", "packages": 1, "portable": True},
+        "prefix": {"path": "x"},
+        "image": None,
+        "kernel": None,
+    }
     known["smoke"] = {"prefix": {"verdict": "pass", "measured_on": {"host": "x"}, "report": {}}}
     (lab / "envs" / "rendered" / passport.FILE).write_text(json.dumps(known))
     shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
     assert run("passport", "show", "rendered").exit_code == 0
     refused = run("passport", "show", "copy")
     assert refused.exit_code == 3 and "passport.json is of another environment" in refused.stderr
-    verdicts = {row["name"]: row["smoke"] for row in json.loads(run("env", "list", "--json").stdout)}
+    verdicts = {
+        row["name"]: row["smoke"] for row in json.loads(run("env", "list", "--json").stdout)
+    }
     assert verdicts["rendered"] == "prefix: pass" and verdicts["copy"] == ""
 
 

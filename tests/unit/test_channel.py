@@ -19,19 +19,46 @@ def test_left_out(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["os.py", "json/decoder.py", "lib-dynload/_ssl.cpython-311-x86_64-linux-gnu.so", "unittest/case.py", "doctest.py", "config.py"]
+    "path",
+    [
+        "os.py",
+        "json/decoder.py",
+        "lib-dynload/_ssl.cpython-311-x86_64-linux-gnu.so",
+        "unittest/case.py",
+        "doctest.py",
+        "config.py",
+    ],
 )
 def test_kept(path: str) -> None:
     assert not channel.LEFT_OUT.search(path)
 
 
-@pytest.mark.parametrize("name", ["libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libpthread.so.0", "libdl.so.2", "libresolv.so.2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "libc.so.6",
+        "libm.so.6",
+        "ld-linux-x86-64.so.2",
+        "libpthread.so.0",
+        "libdl.so.2",
+        "libresolv.so.2",
+    ],
+)
 def test_glibc_is_the_hosts(name: str) -> None:
     assert channel.GLIBC.match(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["libcrypto.so.3", "libcrypt.so.1", "libmd.so.0", "libz.so.1", "libuuid.so.1", "libnsl.so.2", "libncursesw.so.6"]
+    "name",
+    [
+        "libcrypto.so.3",
+        "libcrypt.so.1",
+        "libmd.so.0",
+        "libz.so.1",
+        "libuuid.so.1",
+        "libnsl.so.2",
+        "libncursesw.so.6",
+    ],
 )
 def test_the_rest_comes_along(name: str) -> None:
     assert not channel.GLIBC.match(name)
@@ -39,7 +66,9 @@ def test_the_rest_comes_along(name: str) -> None:
 
 def test_sysconfig_follows_the_environment(tmp_path: Path) -> None:
     table = tmp_path / "_sysconfigdata__linux_x86_64-linux-gnu.py"
-    table.write_text("build_time_vars = {'LIBDIR': '/opt/py/lib', 'prefix': '/opt/py', 'CC': 'gcc', 'N': 3, 'OTHER': '/opt/python'}\n")
+    table.write_text(
+        "build_time_vars = {'LIBDIR': '/opt/py/lib', 'prefix': '/opt/py', 'CC': 'gcc', 'N': 3, 'OTHER': '/opt/python'}\n"
+    )
     channel._make_sysconfig_relocatable(tmp_path, Path("/opt/py"))
     assert "/opt/py/" not in table.read_text()
     made: dict[str, dict[str, object]] = {}
@@ -61,7 +90,9 @@ def test_debian_looks_into_site_packages(tmp_path: Path) -> None:
         "'purelib': '{base}/local/lib/python{py_version_short}/dist-packages', '{base}/lib/python3/dist-packages'\n"
     )
     channel._use_site_packages(tmp_path)
-    assert (tmp_path / "sysconfig.py").read_text().count("{base}/lib/python{py_version_short}/site-packages") == 2
+    assert (tmp_path / "sysconfig.py").read_text().count(
+        "{base}/lib/python{py_version_short}/site-packages"
+    ) == 2
     assert "site-packages" in (tmp_path / "dist-packages" / "provision.pth").read_text()
 
 

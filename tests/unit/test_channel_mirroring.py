@@ -15,7 +15,13 @@ SHA, OTHER = "a" * 64, "b" * 64
 FORGE = "https://channels.invalid/conda-forge"
 
 
-def conda_file(name: str, sha256: str = SHA, channel: str = FORGE, subdir: str = "linux-64", end: str = ".conda") -> File:
+def conda_file(
+    name: str,
+    sha256: str = SHA,
+    channel: str = FORGE,
+    subdir: str = "linux-64",
+    end: str = ".conda",
+) -> File:
     return file_of("conda", name, f"{channel}/{subdir}/{name}-1-0{end}", sha256)
 
 
@@ -24,7 +30,14 @@ def wheel(name: str, sha256: str = SHA) -> File:
 
 
 def record(name: str) -> dict[str, Any]:
-    return {"name": name, "version": "1", "build": "0", "build_number": 0, "depends": [], "sha256": SHA}
+    return {
+        "name": name,
+        "version": "1",
+        "build": "0",
+        "build_number": 0,
+        "depends": [],
+        "sha256": SHA,
+    }
 
 
 def put(folder: Path, *files: File) -> None:
@@ -35,16 +48,30 @@ def put(folder: Path, *files: File) -> None:
 
 def write(folder: Path, *files: File, prune: bool = False) -> list[Path]:
     put(folder, *files)
-    return mirror.write(folder, files, {file.url: record(file.name) for file in files if file.manager == "conda"}, prune=prune)
+    return mirror.write(
+        folder,
+        files,
+        {file.url: record(file.name) for file in files if file.manager == "conda"},
+        prune=prune,
+    )
 
 
 @pytest.mark.parametrize(
     "file,path",
     [
         (conda_file("a"), "channels/channels.invalid/conda-forge/linux-64/a-1-0.conda"),
-        (conda_file("a", channel="https://me:pw@h.invalid:80/t/x/lab"), "channels/h.invalid_80/t/x/lab/linux-64/a-1-0.conda"),
-        (conda_file("a", channel="https://h.invalid/../../etc"), "channels/h.invalid/etc/linux-64/a-1-0.conda"),
-        (file_of("pip", "x", "https://f.invalid/x-1%2Bcu121-py3-none-any.whl#sha256=0", SHA), f"wheels/{SHA}/x-1+cu121-py3-none-any.whl"),
+        (
+            conda_file("a", channel="https://me:pw@h.invalid:80/t/x/lab"),
+            "channels/h.invalid_80/t/x/lab/linux-64/a-1-0.conda",
+        ),
+        (
+            conda_file("a", channel="https://h.invalid/../../etc"),
+            "channels/h.invalid/etc/linux-64/a-1-0.conda",
+        ),
+        (
+            file_of("pip", "x", "https://f.invalid/x-1%2Bcu121-py3-none-any.whl#sha256=0", SHA),
+            f"wheels/{SHA}/x-1+cu121-py3-none-any.whl",
+        ),
     ],
 )
 def test_where_a_file_lies(file: File, path: str) -> None:
@@ -56,7 +83,15 @@ def test_a_channel_of_the_disk_does_not_tell_its_path() -> None:
     assert path.startswith("channels/local/py3.11.7-") and "home" not in path
 
 
-@pytest.mark.parametrize("url", ["https://f.invalid/", "https://f.invalid/..", "https://f.invalid/%2e%2e", "https://f.invalid/a%2fb.whl"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://f.invalid/",
+        "https://f.invalid/..",
+        "https://f.invalid/%2e%2e",
+        "https://f.invalid/a%2fb.whl",
+    ],
+)
 def test_what_has_no_place_is_refused(url: str) -> None:
     with pytest.raises(IntegrityError, match="cannot be mirrored"):
         file_of("pip", "x", url, SHA)
@@ -65,19 +100,33 @@ def test_what_has_no_place_is_refused(url: str) -> None:
 
 
 def test_locks_must_agree_on_a_file() -> None:
-    assert mirror.check_agree([conda_file("b"), conda_file("a"), conda_file("b")]) == [conda_file("a"), conda_file("b")]
+    assert mirror.check_agree([conda_file("b"), conda_file("a"), conda_file("b")]) == [
+        conda_file("a"),
+        conda_file("b"),
+    ]
     with pytest.raises(IntegrityError, match=r"do not agree on what .*a-1-0\.conda"):
         mirror.check_agree([conda_file("a"), conda_file("a", OTHER)])
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
-    files = [conda_file("a"), conda_file("b", subdir="noarch", end=".tar.bz2"), wheel("x"), wheel("x", OTHER)]
+    files = [
+        conda_file("a"),
+        conda_file("b", subdir="noarch", end=".tar.bz2"),
+        wheel("x"),
+        wheel("x", OTHER),
+    ]
     write(tmp_path, *files)
     pairs, wheels = read_manifest((tmp_path / "mirror.json").read_text(), "file:///m/")
-    assert [(pair.canonical, pair.url) for pair in pairs] == [(f"{FORGE}/", "file:///m/channels/channels.invalid/conda-forge/")]
-    assert {one.sha256: one.canonical for one in wheels} == dict.fromkeys((SHA, OTHER), "https://files.invalid/x-1.0-py3-none-any.whl")
+    assert [(pair.canonical, pair.url) for pair in pairs] == [
+        (f"{FORGE}/", "file:///m/channels/channels.invalid/conda-forge/")
+    ]
+    assert {one.sha256: one.canonical for one in wheels} == dict.fromkeys(
+        (SHA, OTHER), "https://files.invalid/x-1.0-py3-none-any.whl"
+    )
     channel = tmp_path / "channels/channels.invalid/conda-forge"
-    assert list(json.loads((channel / "linux-64" / "repodata.json").read_text())["packages.conda"]) == ["a-1-0.conda"]
+    assert list(
+        json.loads((channel / "linux-64" / "repodata.json").read_text())["packages.conda"]
+    ) == ["a-1-0.conda"]
     noarch = json.loads((channel / "noarch" / "repodata.json").read_text())
     assert (list(noarch["packages"]), noarch["info"]) == (["b-1-0.tar.bz2"], {"subdir": "noarch"})
     page = (tmp_path / "simple" / "x" / "index.html").read_text()
@@ -90,7 +139,11 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     write(tmp_path / "one", *files)
     write(tmp_path / "two", *reversed(files))
     texts = [
-        {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
         for folder in (tmp_path / "one", tmp_path / "two")
     ]
     assert texts[0] == texts[1]
@@ -101,7 +154,10 @@ def test_earlier_files_stay_unless_they_are_pruned(tmp_path: Path) -> None:
     write(tmp_path, *old)
     assert write(tmp_path, *new) == []
     repodata = tmp_path / "channels/channels.invalid/conda-forge/linux-64/repodata.json"
-    assert list(json.loads(repodata.read_text())["packages.conda"]) == ["a-1-0.conda", "b-1-0.conda"]
+    assert list(json.loads(repodata.read_text())["packages.conda"]) == [
+        "a-1-0.conda",
+        "b-1-0.conda",
+    ]
     assert set(json.loads((tmp_path / "mirror.json").read_text())["wheels"]) == {SHA, OTHER}
     (tmp_path / "wheels" / SHA / ".x.whl.part").touch()
     gone = [path.name for path in write(tmp_path, *new, prune=True)]
@@ -119,7 +175,15 @@ def test_records_of_files_that_are_gone_go_too(tmp_path: Path) -> None:
     assert list(json.loads(repodata.read_text())["packages.conda"]) == ["b-1-0.conda"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 2, "channels": {}, "wheels": {}}', '{"schema": 1, "channels": 1, "wheels": {}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"schema": 2, "channels": {}, "wheels": {}}',
+        '{"schema": 1, "channels": 1, "wheels": {}}',
+    ],
+)
 def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "mirror.json").write_text(text)
     with pytest.raises(IntegrityError, match=r"mirror\.json"):

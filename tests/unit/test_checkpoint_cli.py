@@ -66,7 +66,9 @@ def rewrite(folder: Path, **body: Any) -> None:
     document = json.loads((folder / manifest.NAME).read_text())
     document.pop("sha256")
     text = json.dumps({**document, **body}, sort_keys=True)[1:].encode() + b"\n"
-    (folder / manifest.NAME).write_bytes(manifest.HEAD + hashlib.sha256(text).hexdigest().encode() + manifest.AFTER + text)
+    (folder / manifest.NAME).write_bytes(
+        manifest.HEAD + hashlib.sha256(text).hexdigest().encode() + manifest.AFTER + text
+    )
 
 
 def temporary(host: str | None = None, number: str | None = None) -> str:
@@ -79,12 +81,16 @@ def temporary(host: str | None = None, number: str | None = None) -> str:
 def test_list_says_what_each_has_shares_and_comes_from(root: Path) -> None:
     found = said("list", root)
     rows = found["checkpoints"]
-    assert [(row["step"], row["folder"], row["latest"], row["sequence"], row["parent"]) for row in rows] == [
+    assert [
+        (row["step"], row["folder"], row["latest"], row["sequence"], row["parent"]) for row in rows
+    ] == [
         (100, FIRST, False, 0, None),
         (200, SECOND, False, 1, FIRST),
         (300, THIRD, True, 2, SECOND),
     ]
-    assert {(row["state"], row["world_size"], row["objects"], row["generation"]) for row in rows} == {("committed", 1, 3, 0)}
+    assert {
+        (row["state"], row["world_size"], row["objects"], row["generation"]) for row in rows
+    } == {("committed", 1, 3, 0)}
     assert {row["shared_bytes"] for row in rows} == {BIG}
     on_disk = {(path.stat().st_ino, path.stat().st_size) for path in root.glob("step-*/*")}
     assert found["bytes"] == sum(length for _, length in on_disk)
@@ -100,16 +106,30 @@ def test_the_shapes_of_json_are_those_that_the_docs_list(root: Path) -> None:
     for product in (workflow.Checkpoint, workflow.Unfinished, workflow.Listing, workflow.VerifiedCheckpoint, workflow.Verified,
                     workflow.Shown, workflow.ShownTensor, workflow.ShownObject, workflow.ShownFile, workflow.Pruning):  # fmt: skip
         for field in dataclasses.fields(product):
-            assert f"`{field.name}`" in page, f"docs/checkpoints.md does not say what `{field.name}` of {product.__name__} is"
+            assert f"`{field.name}`" in page, (
+                f"docs/checkpoints.md does not say what `{field.name}` of {product.__name__} is"
+            )
 
 
 def test_a_step_that_was_saved_again_is_listed_with_its_generation(root: Path) -> None:
     save(root, 300, {"w": big("w")})
     row = said("list", root)["checkpoints"][-1]
-    assert (row["folder"], row["generation"], row["latest"], row["state"]) == (f"{THIRD}.1", 1, True, "committed")
+    assert (row["folder"], row["generation"], row["latest"], row["state"]) == (
+        f"{THIRD}.1",
+        1,
+        True,
+        "committed",
+    )
     (root / f"{THIRD}.2").mkdir()
-    (root / f"{THIRD}.2" / manifest.NAME).write_bytes((root / f"{THIRD}.1" / manifest.NAME).read_bytes())
-    assert [row["state"] for row in said("list", root)["checkpoints"]] == ["committed", "committed", "replaced", "committed"]
+    (root / f"{THIRD}.2" / manifest.NAME).write_bytes(
+        (root / f"{THIRD}.1" / manifest.NAME).read_bytes()
+    )
+    assert [row["state"] for row in said("list", root)["checkpoints"]] == [
+        "committed",
+        "committed",
+        "replaced",
+        "committed",
+    ]
 
 
 def test_list_says_who_left_what_unfinished(root: Path) -> None:
@@ -119,8 +139,18 @@ def test_list_says_who_left_what_unfinished(root: Path) -> None:
     (root / dead / "x.distcp").write_bytes(b"123")
     (root / ".tmp~odd").mkdir()
     rows = {row["name"]: row for row in said("list", root)["unfinished"]}
-    assert {name: rows[name]["writer"] for name in rows} == {ours: "alive", dead: "gone", elsewhere: "unknown", ".tmp~odd": "unknown"}
-    assert (rows[ours]["pid"], rows[ours]["step"], rows[elsewhere]["host"], rows[dead]["bytes"]) == (os.getpid(), 400, "node7", 3)
+    assert {name: rows[name]["writer"] for name in rows} == {
+        ours: "alive",
+        dead: "gone",
+        elsewhere: "unknown",
+        ".tmp~odd": "unknown",
+    }
+    assert (
+        rows[ours]["pid"],
+        rows[ours]["step"],
+        rows[elsewhere]["host"],
+        rows[dead]["bytes"],
+    ) == (os.getpid(), 400, "node7", 3)
     assert (rows[".tmp~odd"]["pid"], rows[".tmp~odd"]["step"]) == (None, None)
     assert "on node7, cannot be seen from here" in invoke("list", root).output
 
@@ -143,12 +173,17 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
     assert [row["verdict"] for row in found["checkpoints"]] == ["whole"] * 3
     sizes = [entry.size for folder in (FIRST, SECOND, THIRD) for entry in files(root, folder)]
     assert found["bytes_read"] == sum(sizes) - 2 * BIG
-    assert said("verify", root, "--step", 200)["bytes_read"] == sum(entry.size for entry in files(root, SECOND))
+    assert said("verify", root, "--step", 200)["bytes_read"] == sum(
+        entry.size for entry in files(root, SECOND)
+    )
 
     flip(file_of(root, SECOND, "w"))  # the others' too
     flip(file_of(root, SECOND, "m"))
     found = said("verify", root, "--all", code=1)
-    told = {row["folder"]: [(damage["folder"], damage["tensors"]) for damage in row["damages"]] for row in found["checkpoints"]}
+    told = {
+        row["folder"]: [(damage["folder"], damage["tensors"]) for damage in row["damages"]]
+        for row in found["checkpoints"]
+    }
     assert {folder: sorted(damages) for folder, damages in told.items()} == {
         FIRST: [(FIRST, ["w"])],
         SECOND: [(SECOND, ["m"]), (SECOND, ["w"])],
@@ -158,7 +193,10 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
     assert [row["step"] for row in said("verify", root, code=1)["checkpoints"]] == [300]
     shown = invoke("verify", root, "--step", 100)
     assert shown.exit_code == 1
-    assert f"{file_of(root, FIRST, 'w')}: its SHA-256 is not the committed one (it holds w)" in shown.output
+    assert (
+        f"{file_of(root, FIRST, 'w')}: its SHA-256 is not the committed one (it holds w)"
+        in shown.output
+    )
 
 
 def test_a_damaged_latest_is_told_and_hides_nothing(root: Path) -> None:
@@ -166,7 +204,11 @@ def test_a_damaged_latest_is_told_and_hides_nothing(root: Path) -> None:
     (root / "latest").write_bytes(content.replace(b"300", b"200"))
     for which in (["--all"], []):
         found = said("verify", root, *which, code=1)
-        assert [row["folder"] for row in found["checkpoints"]] == ["latest", *([FIRST, SECOND] if which else []), THIRD]
+        assert [row["folder"] for row in found["checkpoints"]] == [
+            "latest",
+            *([FIRST, SECOND] if which else []),
+            THIRD,
+        ]
         assert {row["verdict"] for row in found["checkpoints"][1:]} == {"whole"}
         assert found["checkpoints"][0]["damages"][0]["file"] == "latest"
     assert said("verify", root, "--step", 300)["checkpoints"][0]["verdict"] == "whole"
@@ -193,24 +235,49 @@ def test_what_could_not_be_asked_is_not_called_whole(root: Path) -> None:
 def test_show_says_what_is_in_it_and_where(root: Path) -> None:
     entries = {entry.name: entry for entry in files(root, SECOND)}
     held = manifest.loads((root / SECOND / manifest.NAME).read_bytes(), SECOND).objects
-    records = [[held["w"].file, 0, 100, "0" * 64, 0, [0, 0], [5, 4]], [held["m"].file, 0, 100, "0" * 64, 0, [5, 0], [5, 4]]]
-    rewrite(root / SECOND, tensors={"layer.w\n": {"dtype": "torch.bfloat16", "shape": [10, 4], "records": records}})
+    records = [
+        [held["w"].file, 0, 100, "0" * 64, 0, [0, 0], [5, 4]],
+        [held["m"].file, 0, 100, "0" * 64, 0, [5, 0], [5, 4]],
+    ]
+    rewrite(
+        root / SECOND,
+        tensors={"layer.w\n": {"dtype": "torch.bfloat16", "shape": [10, 4], "records": records}},
+    )
     found = said("show", root, "--step", 200)
-    assert (found["folder"], found["sequence"], found["parent"], found["world_size"]) == (SECOND, 1, FIRST, 1)
-    tensor = {"name": "layer.w\n", "dtype": "torch.bfloat16", "shape": [10, 4], "bytes": 80, "parts": 2}
+    assert (found["folder"], found["sequence"], found["parent"], found["world_size"]) == (
+        SECOND,
+        1,
+        FIRST,
+        1,
+    )
+    tensor = {
+        "name": "layer.w\n",
+        "dtype": "torch.bfloat16",
+        "shape": [10, 4],
+        "bytes": 80,
+        "parts": 2,
+    }
     assert found["tensors"] == [{**tensor, "files": [held["w"].file, held["m"].file]}]
     assert {one["name"]: (one["bytes"], one["file"]) for one in found["objects"]} == {
         name: (held[name].size, held[name].file) for name in held
     }
-    assert {one["name"]: (one["bytes"], one["sha256"], one["xxh128"]) for one in found["files"]} == {
-        name: (entry.size, entry.sha256, entry.xxh128) for name, entry in entries.items()
-    }
+    assert {
+        one["name"]: (one["bytes"], one["sha256"], one["xxh128"]) for one in found["files"]
+    } == {name: (entry.size, entry.sha256, entry.xxh128) for name, entry in entries.items()}
     shown = invoke("show", root, "--step", "200").output
     assert r"layer.w\n" in shown and "bfloat16" in shown and "[10, 4]" in shown
 
 
 @pytest.mark.parametrize(
-    "dtype, width", [("float32", 4), ("bfloat16", 2), ("bool", 1), ("complex128", 16), ("float8_e4m3fn", 1), ("int4", 1)]
+    "dtype, width",
+    [
+        ("float32", 4),
+        ("bfloat16", 2),
+        ("bool", 1),
+        ("complex128", 16),
+        ("float8_e4m3fn", 1),
+        ("int4", 1),
+    ],
 )
 def test_bytes_of_an_element_are_in_its_types_name(dtype: str, width: int) -> None:
     assert element_bytes(f"torch.{dtype}") == width
@@ -219,7 +286,11 @@ def test_bytes_of_an_element_are_in_its_types_name(dtype: str, width: int) -> No
 def test_prune_says_what_goes_and_what_that_frees(root: Path) -> None:
     before = used(root)
     preview = said("prune", root, "--keep", 1, "--dry-run")
-    assert (preview["removed"], preview["kept"], preview["dry_run"]) == ([FIRST, SECOND], [THIRD], True)
+    assert (preview["removed"], preview["kept"], preview["dry_run"]) == (
+        [FIRST, SECOND],
+        [THIRD],
+        True,
+    )
     assert used(root) == before
     done = said("prune", root, "--keep", 1)
     assert (done["removed"], done["dry_run"]) == ([FIRST, SECOND], False)
@@ -229,7 +300,10 @@ def test_prune_says_what_goes_and_what_that_frees(root: Path) -> None:
 
 
 def used(root: Path) -> int:
-    return sum(length for _, length in {(path.stat().st_ino, path.stat().st_size) for path in root.glob("*/*")})
+    return sum(
+        length
+        for _, length in {(path.stat().st_ino, path.stat().st_size) for path in root.glob("*/*")}
+    )
 
 
 def test_prune_keeps_every_kth_and_what_cannot_be_counted(root: Path) -> None:
@@ -254,9 +328,15 @@ def test_prune_removes_what_dead_writers_left_and_what_is_named(root: Path) -> N
     assert elsewhere in "".join(unknown.output.split())
     assert len(list(root.glob("step-*"))) == 3
     found = said("prune", root, "--unfinished", elsewhere)
-    assert (sorted(found["unfinished"]), found["removed"], found["freed_bytes"]) == (sorted([dead, elsewhere]), [], 5)
+    assert (sorted(found["unfinished"]), found["removed"], found["freed_bytes"]) == (
+        sorted([dead, elsewhere]),
+        [],
+        5,
+    )
     assert [row["name"] for row in found["left"]] == [ours]
-    assert sorted(path.name for path in root.iterdir()) == sorted([ours, FIRST, SECOND, THIRD, "latest"])
+    assert sorted(path.name for path in root.iterdir()) == sorted(
+        [ours, FIRST, SECOND, THIRD, "latest"]
+    )
 
 
 def test_each_wrong_root_is_told_apart(root: Path, tmp_path: Path) -> None:
@@ -278,10 +358,15 @@ def test_each_wrong_root_is_told_apart(root: Path, tmp_path: Path) -> None:
         ("list", "gopher://host/run", 3, "gopher"),
     ]:  # fmt: skip
         result = invoke(verb, named, *(["--step", 7] if named == root else []))
-        assert (result.exit_code, words in " ".join(result.output.split())) == (code, True), result.output
+        assert (result.exit_code, words in " ".join(result.output.split())) == (code, True), (
+            result.output
+        )
         assert len(result.output.strip().splitlines()) == 1
     refused = invoke("list", root, "--option", "endpoint_url=http://x")
-    assert (refused.exit_code, "--option endpoint_url is for a store at a URL" in refused.output) == (3, True)
+    assert (
+        refused.exit_code,
+        "--option endpoint_url is for a store at a URL" in refused.output,
+    ) == (3, True)
     assert said("list", tmp_path / "empty")["checkpoints"] == []
 
 
@@ -379,28 +464,39 @@ def test_a_store_of_objects_is_looked_at_by_its_url() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_what_is_replaced_while_it_is_looked_at_is_looked_for_again(root: Path, first: bool) -> None:
+def test_what_is_replaced_while_it_is_looked_at_is_looked_for_again(
+    root: Path, first: bool
+) -> None:
     def newest() -> str:
         folder = layout.pointed_to((root / "latest").read_bytes())
         assert folder is not None
         return folder
 
     found = workflow.verified(Restless(root, first=first), 300, Quiet())
-    assert [(one.folder, one.verdict, one.damages) for one in found.checkpoints] == [(newest(), "whole", ())]
+    assert [(one.folder, one.verdict, one.damages) for one in found.checkpoints] == [
+        (newest(), "whole", ())
+    ]
     # The manifest that is read first tells all that is shown.
     assert workflow.shown(Restless(root, first=True), "latest").folder == newest()
     listed = workflow.listed(Restless(root, first=first))
-    assert [(one.folder, one.state) for one in listed.checkpoints] == [(name, "committed") for name in (FIRST, SECOND, newest())]
+    assert [(one.folder, one.state) for one in listed.checkpoints] == [
+        (name, "committed") for name in (FIRST, SECOND, newest())
+    ]
     assert listed.checkpoints[-1].latest
     everything = workflow.verified(Restless(root, first=first), "all", Quiet())
     assert {one.verdict for one in everything.checkpoints} == {"whole"}
     assert {FIRST, SECOND} <= {one.folder for one in everything.checkpoints}
 
 
-def test_what_vanishes_while_it_is_listed_is_not_called_damaged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_vanishes_while_it_is_listed_is_not_called_damaged(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listing, "TRIES", 1)
     listed = workflow.listed(Restless(root, first=True))
-    assert [(one.step, one.state) for one in listed.checkpoints] == [(100, "committed"), (200, "committed")]
+    assert [(one.step, one.state) for one in listed.checkpoints] == [
+        (100, "committed"),
+        (200, "committed"),
+    ]
 
 
 def test_a_file_whose_name_went_while_it_was_read_is_read_by_its_other_name(root: Path) -> None:
@@ -411,7 +507,10 @@ def test_a_file_whose_name_went_while_it_was_read_is_read_by_its_other_name(root
             return super().size(folder, name)
 
     found = workflow.verified(Pruned(root), "all", Quiet())
-    assert [(one.folder, one.verdict) for one in found.checkpoints] == [(SECOND, "whole"), (THIRD, "whole")]
+    assert [(one.folder, one.verdict) for one in found.checkpoints] == [
+        (SECOND, "whole"),
+        (THIRD, "whole"),
+    ]
 
 
 def test_all_verbs_work_while_a_job_saves_and_prunes(root: Path) -> None:
@@ -428,7 +527,13 @@ def test_all_verbs_work_while_a_job_saves_and_prunes(root: Path) -> None:
     thread.start()
     try:
         while thread.is_alive():
-            for verb, *rest in (["list"], ["show"], ["verify"], ["verify", "--all"], ["prune", "--keep", "2"]):
+            for verb, *rest in (
+                ["list"],
+                ["show"],
+                ["verify"],
+                ["verify", "--all"],
+                ["prune", "--keep", "2"],
+            ):
                 result = invoke(verb, root, *rest)
                 assert result.exit_code == 0, result.output
         assert not saves

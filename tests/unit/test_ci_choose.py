@@ -26,7 +26,13 @@ def builds() -> list[tuple[Resolution, Build]]:
         for source in resolver.SOURCES:
             for build in release.builds(source):
                 try:
-                    spec = Spec(name="x", torch=release.version, cuda=build.cuda, source=source, platforms=("linux-64",))
+                    spec = Spec(
+                        name="x",
+                        torch=release.version,
+                        cuda=build.cuda,
+                        source=source,
+                        platforms=("linux-64",),
+                    )
                     found.append((resolver.resolve(spec), build))
                 except NoSuchBuild:
                     continue
@@ -37,13 +43,21 @@ def resolution(torch: str, cuda: str | None) -> Resolution:
     return resolver.resolve(Spec(name="lab", torch=torch, cuda=cuda))
 
 
-def runner(name: str = "r", gpu: str | None = "A100", driver: str | None = "550.54.14", **more: object) -> Runner:
+def runner(
+    name: str = "r", gpu: str | None = "A100", driver: str | None = "550.54.14", **more: object
+) -> Runner:
     found = catalog.find_gpu(gpu) if gpu else None
     kept = {"gpus": 1, **more} if gpu else more
     return Runner(name=name, labels=(name,), gpu=found, driver=driver if gpu else None, **kept)  # type: ignore[arg-type]
 
 
-def job(*runners: Runner, torch: str = "2.3.1", cuda: str | None = "12.1", platform: Platform = "linux-64", gpus: int = 1) -> Job:
+def job(
+    *runners: Runner,
+    torch: str = "2.3.1",
+    cuda: str | None = "12.1",
+    platform: Platform = "linux-64",
+    gpus: int = 1,
+) -> Job:
     return assign(Target(resolution=resolution(torch, cuda), platform=platform), runners, gpus=gpus)
 
 
@@ -60,7 +74,10 @@ def test_the_first_that_fits_in_the_order_of_the_file() -> None:
 @pytest.mark.parametrize(
     "unfit,words",
     [
-        (runner(gpu="K80"), "K80 (sm_37); this build has sm_50, sm_60, sm_70, sm_75, sm_80, sm_86, sm_90"),
+        (
+            runner(gpu="K80"),
+            "K80 (sm_37); this build has sm_50, sm_60, sm_70, sm_75, sm_80, sm_86, sm_90",
+        ),
         (runner(driver="470.57.02"), "driver 470.57.02; CUDA 12.1 needs 525.60.13"),
         (runner(gpu="sm_120"), "sm_120; this build has sm_50"),
         (runner(platform="linux-aarch64"), "linux-aarch64, and this is for linux-64"),
@@ -81,7 +98,11 @@ def test_too_few_gpus_or_cpus() -> None:
 
 
 def test_a_rehearsal_goes_to_a_cpu_runner_of_the_lab_that_fits() -> None:
-    unfit, small, cpu = runner(gpu="K80"), runner("small", gpu=None, cpus=1), runner("cpu", gpu=None)
+    unfit, small, cpu = (
+        runner(gpu="K80"),
+        runner("small", gpu=None, cpus=1),
+        runner("cpu", gpu=None),
+    )
     assert place(job(unfit, small, cpu)) == ("cpu", False)
     assert place(job(small)) == (None, False)
     assert job(small).notes == ("a rehearsal on the CPU, because there is no GPU runner",)
@@ -105,15 +126,23 @@ def test_ptx_needs_the_driver_of_its_toolkit() -> None:
     """No build of the table has PTX that a GPU of the table would need, so one is made up: 2.9.1's without its newest code."""
     build = next(build for build in catalog.releases()["2.9.1"].wheels if build.ptx)
     assert build.architectures
-    build = dataclasses.replace(build, architectures=build.architectures[: build.architectures.index("sm_90") + 1])
+    build = dataclasses.replace(
+        build, architectures=build.architectures[: build.architectures.index("sm_90") + 1]
+    )
     newer, toolkit = catalog.find_gpu("sm_120"), catalog.toolkits()[build.cuda]
     (found,) = assignment._code_misfits(build, newer, toolkit.toolkit_driver)
     assert not found.certain
-    assert found.why == "sm_120 runs this build (sm_75, sm_80, sm_86, sm_90) only by compiling its PTX, and NCCL holds none"
+    assert (
+        found.why
+        == "sm_120 runs this build (sm_75, sm_80, sm_86, sm_90) only by compiling its PTX, and NCCL holds none"
+    )
     build = dataclasses.replace(build, cuda="12.8")
     (found,) = assignment._code_misfits(build, newer, catalog.toolkits()["12.8"].driver_floor)
     assert found.certain
-    assert found.why == "sm_120; this build has sm_75, sm_80, sm_86, sm_90 and PTX, and compiling that needs driver 570.26"
+    assert (
+        found.why
+        == "sm_120; this build has sm_75, sm_80, sm_86, sm_90 and PTX, and compiling that needs driver 570.26"
+    )
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -128,7 +157,11 @@ def capability(architecture: str) -> tuple[int, int]:
 def satisfied(resolution: Resolution, build: Build, found: Runner, gpus: int) -> bool | None:
     """All conditions, said once more and otherwise than in the code under test; None where a fact is not known."""
     assert found.gpu and found.driver and resolution.cuda
-    if found.platform != "linux-64" or found.gpus < gpus or (found.cpus is not None and found.cpus < gpus):
+    if (
+        found.platform != "linux-64"
+        or found.gpus < gpus
+        or (found.cpus is not None and found.cpus < gpus)
+    ):
         return False
     if found.glibc and numbers(found.glibc) < numbers(resolution.glibc):
         return False
@@ -142,11 +175,29 @@ def satisfied(resolution: Resolution, build: Build, found: Runner, gpus: int) ->
         return True
     if build.ptx is None:
         return None
-    compiled = build.ptx and mine > max(have) and numbers(found.driver) >= numbers(catalog.toolkits()[build.cuda].toolkit_driver)
+    compiled = (
+        build.ptx
+        and mine > max(have)
+        and numbers(found.driver) >= numbers(catalog.toolkits()[build.cuda].toolkit_driver)
+    )
     return None if compiled else False
 
 
-GPUS = ["sm_37", "K80", "P100", "V100", "T4", "A100", "sm_86", "L4", "H100", "sm_100", "sm_103", "sm_120", "sm_121"]
+GPUS = [
+    "sm_37",
+    "K80",
+    "P100",
+    "V100",
+    "T4",
+    "A100",
+    "sm_86",
+    "L4",
+    "H100",
+    "sm_100",
+    "sm_103",
+    "sm_120",
+    "sm_121",
+]
 DRIVERS = [
     "440.33.01",
     "450.80.02",
@@ -189,7 +240,9 @@ def test_random_runners(data: st.DataObject, runners: list[Runner], gpus: int) -
         assert found.runner is possible[0] and found.notes
     else:
         assert len(found.notes) == 1 + len(answers)  # why each GPU runner does not fit
-        assert found.runner is None or (found.runner.gpu is None and found.runner.platform == "linux-64")
+        assert found.runner is None or (
+            found.runner.gpu is None and found.runner.platform == "linux-64"
+        )
         assert found.ranks == max(2, gpus)
 
 

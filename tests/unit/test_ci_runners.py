@@ -51,9 +51,19 @@ def refusal(tmp_path: Path, text: str) -> str:
 def test_everything_that_can_be_said(tmp_path: Path) -> None:
     a100, grace, cpu = read(write(tmp_path, WHOLE))
     assert a100.gpu and (a100.gpu.name, a100.gpu.architecture) == ("A100", "sm_80")
-    assert (a100.gpus, a100.driver, a100.glibc, a100.cpus, a100.timeout_min) == (8, "550.54.14", "2.35", 64, 90)
+    assert (a100.gpus, a100.driver, a100.glibc, a100.cpus, a100.timeout_min) == (
+        8,
+        "550.54.14",
+        "2.35",
+        64,
+        90,
+    )
     assert a100.cache == "/var/cache/provision"
-    assert grace.gpu and (grace.labels, grace.gpu.architecture, grace.gpus) == (("gh200",), "sm_90", 1)
+    assert grace.gpu and (grace.labels, grace.gpu.architecture, grace.gpus) == (
+        ("gh200",),
+        "sm_90",
+        1,
+    )
     assert (grace.platform, grace.image) == ("linux-aarch64", "registry.example/cuda:1@sha256:0")
     assert cpu == Runner(name="cpu", labels=("self-hosted", "linux"))
 
@@ -95,7 +105,9 @@ runners:
         (15, "`cache` is a folder of that machine"),
         (16, "`timeout` is a number of minutes"),
     ]:
-        assert any(part.startswith(f"{line}: ") and words in part for part in said.split(f"{path}:")), (line, words, said)
+        assert any(
+            part.startswith(f"{line}: ") and words in part for part in said.split(f"{path}:")
+        ), (line, words, said)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +120,10 @@ runners:
         ("runners: [", "this is not YAML"),
         ("runners: &a [*a]", "a runner is a mapping"),
         ("runners:\n- ? [a]\n  : 1", "this is not YAML"),
-        ("runners:\n- name: x\n  labels: y\n- name: x\n  labels: y\n", "is the name of the runner in line 2, too"),
+        (
+            "runners:\n- name: x\n  labels: y\n- name: x\n  labels: y\n",
+            "is the name of the runner in line 2, too",
+        ),
         ("runners:\n- name: x\n  labels: y\n  <<: {gpu: A100}", "no `driver`"),
     ],
 )
@@ -143,13 +158,21 @@ WORDS = st.sampled_from(
     ]
 )
 LINES = st.lists(
-    st.tuples(st.sampled_from(["", "  ", "- ", "  - ", "    "]), WORDS, st.sampled_from([":", ": ", " ", ""]), WORDS), max_size=8
+    st.tuples(
+        st.sampled_from(["", "  ", "- ", "  - ", "    "]),
+        WORDS,
+        st.sampled_from([":", ": ", " ", ""]),
+        WORDS,
+    ),
+    max_size=8,
 )
 
 
 @settings(max_examples=150, deadline=None)
 @given(LINES.map(lambda lines: "\n".join("".join(parts) for parts in lines)) | st.text(max_size=40))
-def test_any_text_is_runners_or_a_refusal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_runners_or_a_refusal(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     path = tmp_path_factory.mktemp("any") / "runners.yml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     try:

@@ -126,7 +126,13 @@ def test_valid_by_githubs_schema_and_no_longer_if_it_is_broken(lab: Path) -> Non
 
 
 def test_valid_by_gitlabs_schema_and_no_longer_if_it_is_broken(lab: Path) -> None:
-    check = (tool("check-jsonschema"), "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci")
+    check = (
+        tool("check-jsonschema"),
+        "--builtin-schema",
+        "vendor.gitlab-ci",
+        "--data-transform",
+        "gitlab-ci",
+    )
     (lab / "g.yml").write_text(shown("gitlab"))
     found = run(*check, "g.yml")
     assert found.returncode == 0, found.stdout
@@ -135,26 +141,50 @@ def test_valid_by_gitlabs_schema_and_no_longer_if_it_is_broken(lab: Path) -> Non
 
 
 def test_clean_for_a_security_linter_that_sees_what_is_not(lab: Path) -> None:
-    check = (tool("zizmor"), "--offline", "--no-config", "--no-progress", "--persona", "pedantic", "--format", "json")
+    check = (
+        tool("zizmor"),
+        "--offline",
+        "--no-config",
+        "--no-progress",
+        "--persona",
+        "pedantic",
+        "--format",
+        "json",
+    )
     path = lab / ".github" / "workflows" / "w.yml"
     path.parent.mkdir(parents=True)
     path.write_text(shown("github"))
     found = run(*check, str(path))
     assert (found.returncode, json.loads(found.stdout)) == (0, []), found.stdout
-    path.write_text(re.sub(r"@[0-9a-f]{40} #", "@", shown("github")).replace("run: provision smoke", "run: ${{ github.head_ref }} smoke"))
+    path.write_text(
+        re.sub(r"@[0-9a-f]{40} #", "@", shown("github")).replace(
+            "run: provision smoke", "run: ${{ github.head_ref }} smoke"
+        )
+    )
     found = run(*check, str(path))
-    assert {"unpinned-uses", "template-injection"} <= {finding["ident"] for finding in json.loads(found.stdout)}
+    assert {"unpinned-uses", "template-injection"} <= {
+        finding["ident"] for finding in json.loads(found.stdout)
+    }
 
 
 def scripts(format: str, text: str) -> Iterator[str]:
     """Every shell script of a workflow."""
     content = yaml.load(text, Loader=Reference)
     if format == "github":
-        yield from (step["run"] for job in content["jobs"].values() for step in job["steps"] if "run" in step)
+        yield from (
+            step["run"]
+            for job in content["jobs"].values()
+            for step in job["steps"]
+            if "run" in step
+        )
     else:
         for job in content.values():
             if isinstance(job, dict) and "script" in job:
-                before = [line for line in content[".environment"]["before_script"] if not line.startswith("!reference")]
+                before = [
+                    line
+                    for line in content[".environment"]["before_script"]
+                    if not line.startswith("!reference")
+                ]
                 yield "\n".join(before + job["script"])
 
 
@@ -163,7 +193,9 @@ def test_shell_is_clean(format: str, lab: Path) -> None:
     found = list(scripts(format, shown(format)))
     for index, script in enumerate(found):
         (lab / f"{index}.sh").write_text(script + "\n")
-    checked = run(tool("shellcheck"), "--shell=bash", *(f"{index}.sh" for index in range(len(found))))
+    checked = run(
+        tool("shellcheck"), "--shell=bash", *(f"{index}.sh" for index in range(len(found)))
+    )
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
@@ -172,8 +204,15 @@ def test_least_privileges_and_pinned_actions(lab: Path) -> None:
     content = yaml.safe_load(text)
     assert content["permissions"] == {"contents": "read"}
     assert content["concurrency"]["cancel-in-progress"] is True
-    assert set(content[True]) == {"workflow_dispatch", "pull_request", "schedule"}  # YAML reads `on` as true
-    pins = {f"{row['uses']}@{row['commit']} # {row['version']}" for row in load("ci.yml")["actions"].values()}
+    assert set(content[True]) == {
+        "workflow_dispatch",
+        "pull_request",
+        "schedule",
+    }  # YAML reads `on` as true
+    pins = {
+        f"{row['uses']}@{row['commit']} # {row['version']}"
+        for row in load("ci.yml")["actions"].values()
+    }
     assert set(re.findall(r"uses: (.*)", text)) == pins
     for job in content["jobs"].values():
         assert job["strategy"]["fail-fast"] is False
@@ -194,29 +233,58 @@ def test_a_forks_code_stays_off_the_labs_machines(lab: Path) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_one_job_for_each_environment(format: str, lab: Path) -> None:
     result = invoke("--format", format, "--json")
-    jobs = {job["environment"]: (job["runner"], job["gpu"]) for job in json.loads(result.stdout)["jobs"]}
-    assert jobs == {"ampere": ("a100", True), "cpu": (None, False), "new": (None, False), "vision": ("v100", True)}
+    jobs = {
+        job["environment"]: (job["runner"], job["gpu"]) for job in json.loads(result.stdout)["jobs"]
+    }
+    assert jobs == {
+        "ampere": ("a100", True),
+        "cpu": (None, False),
+        "new": (None, False),
+        "vision": ("v100", True),
+    }
     text = json.loads(result.stdout)["text"]
     ran = yaml.load(text, Loader=Reference)
     if format == "github":
-        entries = [entry for job in ran["jobs"].values() for entry in job["strategy"]["matrix"]["include"]]
+        entries = [
+            entry for job in ran["jobs"].values() for entry in job["strategy"]["matrix"]["include"]
+        ]
         assert sorted(entry["environment"] for entry in entries) == sorted(SPECS)
         assert {tuple(entry["labels"]) for entry in entries} == {
             ("self-hosted", "linux", "v100"), ("self-hosted", "linux", "a100:8"), ("ubuntu-24.04",)
         }  # fmt: skip
     else:
-        mine = {name: job for name, job in ran.items() if isinstance(job, dict) and "script" in job and not name.startswith("lock ")}
+        mine = {
+            name: job
+            for name, job in ran.items()
+            if isinstance(job, dict) and "script" in job and not name.startswith("lock ")
+        }
         assert sorted(job["variables"]["ENVIRONMENT"] for job in mine.values()) == sorted(SPECS)
-        assert [job.get("tags") for job in mine.values() if job["variables"]["ENVIRONMENT"] == "vision"] == [
-            ["self-hosted", "linux", "v100"]
-        ]
-        assert all(f"provision build {job['variables']['ENVIRONMENT']} " in job["script"][1] for job in mine.values())
+        assert [
+            job.get("tags") for job in mine.values() if job["variables"]["ENVIRONMENT"] == "vision"
+        ] == [["self-hosted", "linux", "v100"]]
+        assert all(
+            f"provision build {job['variables']['ENVIRONMENT']} " in job["script"][1]
+            for job in mine.values()
+        )
     assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in text
 
 
 def test_header_says_how_to_remake_it_and_doing_so_gives_the_same(lab: Path) -> None:
     out = "ci/my flow.yml"
-    words = ["--format", "gitlab", "--gpus", "2", "--install", ".", "--schedule", "1 2 * * *", "--envs", "envs", "-o", out]
+    words = [
+        "--format",
+        "gitlab",
+        "--gpus",
+        "2",
+        "--install",
+        ".",
+        "--schedule",
+        "1 2 * * *",
+        "--envs",
+        "envs",
+        "-o",
+        out,
+    ]
     assert invoke(*words).exit_code == 0
     first = (lab / out).read_text()
     command = shlex.split(first.splitlines()[0].partition("remake with: ")[2])
@@ -238,7 +306,11 @@ def test_check_and_hand_edits(format: str, lab: Path) -> None:
     assert invoke("--format", format, "-o", out, "--check").exit_code == 0
     (lab / "envs" / "vision" / "spec.yml").write_text('torch: "2.9.1"\ncuda: "12.8"\n')
     changed = invoke("--format", format, "-o", out, "--check")
-    assert changed.exit_code == 1 and "+++ " in changed.output and re.search(r"^\+.*torch 2\.9\.1", changed.output, re.MULTILINE)
+    assert (
+        changed.exit_code == 1
+        and "+++ " in changed.output
+        and re.search(r"^\+.*torch 2\.9\.1", changed.output, re.MULTILINE)
+    )
     (lab / out).write_text((lab / out).read_text() + "# mine\n")
     refused = invoke("--format", format, "-o", out)
     assert refused.exit_code == 6 and "was edited by hand" in refused.output
@@ -247,13 +319,20 @@ def test_check_and_hand_edits(format: str, lab: Path) -> None:
 
 
 def test_what_cannot_be_resolved_is_refused_all_at_once_and_nothing_is_written(lab: Path) -> None:
-    for name, text in {"bad1": 'torch: "2.3"\ncuda: "13.0"\n', "bad2": "torch: 2.3\n", "bad3": 'torch: "9.9"\ncpu: true\n'}.items():
+    for name, text in {
+        "bad1": 'torch: "2.3"\ncuda: "13.0"\n',
+        "bad2": "torch: 2.3\n",
+        "bad3": 'torch: "9.9"\ncpu: true\n',
+    }.items():
         (lab / "envs" / name).mkdir()
         (lab / "envs" / name / "spec.yml").write_text(text)
     refused = invoke("--format", "github", "-o", "w.yml")
     assert refused.exit_code == 3
     assert "3 environments cannot be resolved" in refused.output
-    assert all(words in refused.output for words in ("bad1: There is no build for torch 2.3", "write it in quotes", "torch 9.9"))
+    assert all(
+        words in refused.output
+        for words in ("bad1: There is no build for torch 2.3", "write it in quotes", "torch 9.9")
+    )
     assert not (lab / "w.yml").exists()
 
 
@@ -285,7 +364,9 @@ def test_environments_outside_of_the_repository(lab: Path) -> None:
 
 
 def test_what_a_service_cannot_do(lab: Path) -> None:
-    (lab / "runners.yml").write_text("runners:\n- {name: a, labels: a, gpu: A100, driver: '595.45.04', image: x}\n")
+    (lab / "runners.yml").write_text(
+        "runners:\n- {name: a, labels: a, gpu: A100, driver: '595.45.04', image: x}\n"
+    )
     refused = invoke("--format", "github")
     assert refused.exit_code == 3 and "names an image" in refused.output
     assert "  image: x\n" in shown("gitlab")
@@ -296,7 +377,13 @@ def test_what_a_service_cannot_do(lab: Path) -> None:
     with pytest.raises(InvalidSpec, match="no CPU runner that is known for linux-aarch64"):
         ci.values("gitlab", [far], settings)
     assert ci.values("github", [far], settings)["rehearsal"][0]["labels"] == ("ubuntu-24.04-arm",)
-    near = ci.Job(target=ci.Target(resolution=resolved, platform="linux-64"), runner=None, on_gpu=False, ranks=2, notes=())
+    near = ci.Job(
+        target=ci.Target(resolution=resolved, platform="linux-64"),
+        runner=None,
+        on_gpu=False,
+        ranks=2,
+        notes=(),
+    )
     assert ci.values("github", [near] * 256, settings)
     with pytest.raises(InvalidSpec, match="at most 256 jobs"):
         ci.values("github", [near] * 257, settings)
@@ -306,7 +393,18 @@ def test_what_a_service_cannot_do(lab: Path) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_builds_of_the_table_instead_of_environments(format: str, lab: Path) -> None:
     shutil.rmtree(lab / "envs")
-    which = ["--torch", ">=2.3.1,<2.5", "--cuda", "12.1", "--source", "wheels", "--source", "pytorch", "--python", "3.11"]
+    which = [
+        "--torch",
+        ">=2.3.1,<2.5",
+        "--cuda",
+        "12.1",
+        "--source",
+        "wheels",
+        "--source",
+        "pytorch",
+        "--python",
+        "3.11",
+    ]
     words = ("--format", format, *which)
     found = json.loads(invoke(*words, "--json").stdout)
     names = [job["environment"] for job in found["jobs"]]
@@ -316,19 +414,49 @@ def test_builds_of_the_table_instead_of_environments(format: str, lab: Path) -> 
     (lab / "w.yml").write_text(found["text"])
     ran = yaml.load(found["text"], Loader=Reference)
     if format == "github":
-        assert run(tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows", "w.yml").returncode == 0
-        assert run(tool("zizmor"), "--offline", "--no-config", "--persona", "pedantic", "w.yml").returncode == 0
-        (entry,) = [entry for entry in ran["jobs"]["gpu"]["strategy"]["matrix"]["include"] if entry["environment"] == names[0]]
-        assert entry["options"].split("\n") == ["--torch=2.3.1", "--cuda=12.1", "--python=3.11", "--source=wheels"]
-        script = next(step["run"] for step in ran["jobs"]["gpu"]["steps"] if step["name"] == "Build")
+        assert (
+            run(
+                tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows", "w.yml"
+            ).returncode
+            == 0
+        )
+        assert (
+            run(
+                tool("zizmor"), "--offline", "--no-config", "--persona", "pedantic", "w.yml"
+            ).returncode
+            == 0
+        )
+        (entry,) = [
+            entry
+            for entry in ran["jobs"]["gpu"]["strategy"]["matrix"]["include"]
+            if entry["environment"] == names[0]
+        ]
+        assert entry["options"].split("\n") == [
+            "--torch=2.3.1",
+            "--cuda=12.1",
+            "--python=3.11",
+            "--source=wheels",
+        ]
+        script = next(
+            step["run"] for step in ran["jobs"]["gpu"]["steps"] if step["name"] == "Build"
+        )
         script = script.replace("provision build", "printf '<%s>'")
-        for given, expected in ((entry["options"], "".join(f"<{word}>" for word in entry["options"].split("\n"))), ("", "")):
+        for given, expected in (
+            (entry["options"], "".join(f"<{word}>" for word in entry["options"].split("\n"))),
+            ("", ""),
+        ):
             done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", script], capture_output=True, env={"OPTIONS": given, "ENVIRONMENT": "x"}
+                ["bash", "-euo", "pipefail", "-c", script],
+                capture_output=True,
+                env={"OPTIONS": given, "ENVIRONMENT": "x"},
             )
             assert done.stdout.decode() == f"<x>{expected}<--no-image><--no-smoke><--no-kernel>"
     else:
-        jobs = [job for job in ran.values() if isinstance(job, dict) and job.get("variables", {}).get("ENVIRONMENT") == names[0]]
+        jobs = [
+            job
+            for job in ran.values()
+            if isinstance(job, dict) and job.get("variables", {}).get("ENVIRONMENT") == names[0]
+        ]
         assert [job["script"][0] for job in jobs] == [
             f"provision lock {names[0]} --torch=2.3.1 --cuda=12.1 --python=3.11 --source=wheels"
         ] * 2
@@ -344,13 +472,25 @@ TABLE = ("--torch", "2.3.1", "--cuda", "12.1", "--source", "wheels", "--python",
 def gitlab_jobs(*words: str) -> dict[str, Any]:
     text = shown("gitlab", *words)
     Path("g.yml").write_text(text)
-    assert run(tool("check-jsonschema"), "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci", "g.yml").returncode == 0
+    assert (
+        run(
+            tool("check-jsonschema"),
+            "--builtin-schema",
+            "vendor.gitlab-ci",
+            "--data-transform",
+            "gitlab-ci",
+            "g.yml",
+        ).returncode
+        == 0
+    )
     content: dict[str, Any] = yaml.load(text, Loader=Reference)
     return content
 
 
 @pytest.mark.parametrize("words,name", [((), "vision"), (TABLE, "torch2.3.1-cuda12.1-py311")])
-def test_caches_are_keyed_by_the_lock_wherever_it_is(words: tuple[str, ...], name: str, lab: Path) -> None:
+def test_caches_are_keyed_by_the_lock_wherever_it_is(
+    words: tuple[str, ...], name: str, lab: Path
+) -> None:
     """A lock of the repository by GitLab itself; one that is not there by a job before."""
     jobs = gitlab_jobs(*words)
     assert jobs["stages"] == ["locks", "environments"]
@@ -362,7 +502,10 @@ def test_caches_are_keyed_by_the_lock_wherever_it_is(words: tuple[str, ...], nam
     (lab / "envs" / name / "conda-lock.yml").write_text("")
     jobs = gitlab_jobs(*words)
     job = jobs[f"{name} on v100"]
-    assert job["cache"]["key"] == {"files": [f"envs/{name}/conda-lock.yml"], "prefix": f"{name}-linux-64"}
+    assert job["cache"]["key"] == {
+        "files": [f"envs/{name}/conda-lock.yml"],
+        "prefix": f"{name}-linux-64",
+    }
     assert "needs" not in job and f"lock {name} on v100" not in jobs
     assert ("locks" in jobs["stages"]) == (not words)  # others have none
 
@@ -379,10 +522,19 @@ def test_the_job_before_hands_on_the_lock_and_its_hash(portable: bool, lab: Path
     """Its script as a shell runs it; the lock is written by a function in provision's place."""
     before = gitlab_jobs()["lock vision on v100"]
     lock = f"metadata:\n  custom_metadata:\n    provision_portable: '{str(portable).lower()}'\n"
-    script = 'provision() { printf \'%s\' "$TEXT" > "envs/$2/conda-lock.yml"; }\n' + "\n".join(before["script"])
-    env = {"TEXT": lock, "PROVISION_ENVS": "envs", "PATH": os.environ["PATH"], **before["variables"]}
+    script = 'provision() { printf \'%s\' "$TEXT" > "envs/$2/conda-lock.yml"; }\n' + "\n".join(
+        before["script"]
+    )
+    env = {
+        "TEXT": lock,
+        "PROVISION_ENVS": "envs",
+        "PATH": os.environ["PATH"],
+        **before["variables"],
+    }
     subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True, env=env)
-    assert (lab / "lock.env").read_text() == f"LOCK_SHA256={hashlib.sha256(lock.encode()).hexdigest()}\n"
+    assert (
+        lab / "lock.env"
+    ).read_text() == f"LOCK_SHA256={hashlib.sha256(lock.encode()).hexdigest()}\n"
     assert (lab / "envs" / "vision" / "conda-lock.yml").exists() is portable
 
 
@@ -392,8 +544,12 @@ def test_no_such_builds(lab: Path) -> None:
 
 
 def test_pytorchs_own_index_is_named_by_the_repository(lab: Path) -> None:
-    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in shown("github", "--torch", "2.9.1", "--cuda", "13.0")
-    assert "PROVISION_TORCH_INDEX" not in shown("github", "--torch", "2.9.1", "--cuda", "12.8", "--source", "wheels")
+    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in shown(
+        "github", "--torch", "2.9.1", "--cuda", "13.0"
+    )
+    assert "PROVISION_TORCH_INDEX" not in shown(
+        "github", "--torch", "2.9.1", "--cuda", "12.8", "--source", "wheels"
+    )
     assert "PROVISION_TORCH_INDEX" in shown("gitlab", "--torch", "2.9.1", "--cuda", "13.0")
 
 
@@ -431,10 +587,16 @@ ASKED: list[dict[str, Any]] = [
 def test_the_command_line_asks_for_what_the_spec_does(asked: dict[str, Any], verb: Any) -> None:
     words = shlex.split(shlex.join(options(asked)))
     given = verb.make_context(verb.name, ["lab", *words]).params
-    assert spec.combine({}, {key: given[key] for key in spec.KEYS if key in given}, name="lab") == spec.combine(asked, {}, name="lab")
+    assert spec.combine(
+        {}, {key: given[key] for key in spec.KEYS if key in given}, name="lab"
+    ) == spec.combine(asked, {}, name="lab")
 
 
 def test_every_key_of_a_spec_has_an_option() -> None:
-    known = {option for parameter in build.build.params for option in [*parameter.opts, *parameter.secondary_opts]}
+    known = {
+        option
+        for parameter in build.build.params
+        for option in [*parameter.opts, *parameter.secondary_opts]
+    }
     samples: dict[str, Any] = dict.fromkeys(spec.KEYS, "x") | {"cpu": True, "companions": False}
     assert {word.partition("=")[0] for word in options(samples)} <= known

@@ -30,7 +30,9 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(cli, list(arguments))
 
 
-def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     for name, command in group.commands.items():
         yield (*path, name), command
         if isinstance(command, click.Group):
@@ -68,14 +70,29 @@ CHANGING = {
 
 
 @pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])
-def test_what_changes_something_can_be_previewed(path: tuple[str, ...], command: click.Command) -> None:
-    assert (" ".join(path) in CHANGING) == ("dry_run" in {parameter.name for parameter in command.params})
+def test_what_changes_something_can_be_previewed(
+    path: tuple[str, ...], command: click.Command
+) -> None:
+    assert (" ".join(path) in CHANGING) == (
+        "dry_run" in {parameter.name for parameter in command.params}
+    )
 
 
 def test_help_loads_nothing_heavy() -> None:
     script = "import sys\nfrom provision.cli.main import cli\ntry: cli(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    for heavy in ("rattler", "docker", "jinja2", "yaml", "conda_lock", "rich", "jupyter_client", "asyncio"):
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
+    for heavy in (
+        "rattler",
+        "docker",
+        "jinja2",
+        "yaml",
+        "conda_lock",
+        "rich",
+        "jupyter_client",
+        "asyncio",
+    ):
         assert f"'{heavy}'" not in loaded
 
 
@@ -83,21 +100,63 @@ def test_help_loads_nothing_heavy() -> None:
     "arguments,code,words",
     [
         (["build", "--torch", "9.9", "--cuda", "12.1"], 4, "not in the table"),
-        (["build", "--torch", "2.3", "--cuda", "12.6"], 4, "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only"),
+        (
+            ["build", "--torch", "2.3", "--cuda", "12.6"],
+            4,
+            "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only",
+        ),
         (["build", "--torch", "2.3", "--cuda", "12.1", "--cpu"], 3, "--cuda and --cpu"),
         (["build", "--torch", "2.3"], 3, "which CUDA"),
-        (["build", "--torch", "2.3", "--cuda", "12.1", "--python", "3.13"], 4, "no build for Python 3.13"),
-        (["build", "--torch", "2.3", "--cuda", "12.1", "--python", "3.8", "--python-from", "host"], 9, "this machine's Python"),
-        (["build", "../evil", "--torch", "2.3", "--cuda", "12.1"], 3, "cannot be an environment's name"),
-        (["build", "{{ x }}", "--torch", "2.3", "--cuda", "12.1"], 3, "cannot be an environment's name"),
+        (
+            ["build", "--torch", "2.3", "--cuda", "12.1", "--python", "3.13"],
+            4,
+            "no build for Python 3.13",
+        ),
+        (
+            [
+                "build",
+                "--torch",
+                "2.3",
+                "--cuda",
+                "12.1",
+                "--python",
+                "3.8",
+                "--python-from",
+                "host",
+            ],
+            9,
+            "this machine's Python",
+        ),
+        (
+            ["build", "../evil", "--torch", "2.3", "--cuda", "12.1"],
+            3,
+            "cannot be an environment's name",
+        ),
+        (
+            ["build", "{{ x }}", "--torch", "2.3", "--cuda", "12.1"],
+            3,
+            "cannot be an environment's name",
+        ),
         (["build", "nosuch"], 3, "There is no"),
-        (["build", "--torch", "2.3", "--cuda", "12.1", "--python-from", "host", "--conda", "[["], 3, "conda"),
+        (
+            ["build", "--torch", "2.3", "--cuda", "12.1", "--python-from", "host", "--conda", "[["],
+            3,
+            "conda",
+        ),
         (["env", "diff", "nosuch"], 9, "There is no prefix `nosuch`"),
         (["env", "remove", "nosuch"], 9, "nothing of `nosuch`"),
         (["passport", "show", "nosuch"], 3, "passport.json"),
         (["kernel", "remove", "nosuch"], 12, "Kernels of provision: none"),
-        (["image", "build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host"], 9, "No Docker engine answers"),
-        (["build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host", "--image"], 9, "No Docker engine answers"),
+        (
+            ["image", "build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host"],
+            9,
+            "No Docker engine answers",
+        ),
+        (
+            ["build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host", "--image"],
+            9,
+            "No Docker engine answers",
+        ),
         (["build", "--nonsense"], 2, "No such option"),
     ],
 )
@@ -116,15 +175,41 @@ def test_errors_as_json() -> None:
 
 
 def test_render_writes_then_finds_nothing_to_do(tmp_path: Path) -> None:
-    asked = ["render", "--torch", "2.3", "--cuda", "12.1", "--python-from", "channel", "--envs", str(tmp_path)]
-    assert json.loads(invoke(*asked, "--json").stdout)["written"] == ["spec.yml", "environment.yml", "virtual-packages.yml"]
+    asked = [
+        "render",
+        "--torch",
+        "2.3",
+        "--cuda",
+        "12.1",
+        "--python-from",
+        "channel",
+        "--envs",
+        str(tmp_path),
+    ]
+    assert json.loads(invoke(*asked, "--json").stdout)["written"] == [
+        "spec.yml",
+        "environment.yml",
+        "virtual-packages.yml",
+    ]
     assert "nothing to write" in invoke(*asked).output
-    assert "nothing to write" in invoke("render", "torch2.3-cuda12.1-py311", "--envs", str(tmp_path)).output
+    assert (
+        "nothing to write"
+        in invoke("render", "torch2.3-cuda12.1-py311", "--envs", str(tmp_path)).output
+    )
 
 
 def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     """2.9 has builds for every Python that can run us, so that this machine's will do."""
-    asked = ["--torch", "2.9", "--cuda", "12.8", "--python-from", "host", "--envs", str(tmp_path / "e")]
+    asked = [
+        "--torch",
+        "2.9",
+        "--cuda",
+        "12.8",
+        "--python-from",
+        "host",
+        "--envs",
+        str(tmp_path / "e"),
+    ]
     for path in (["render"], ["build"], ["env", "create"]):
         result = invoke(*path, *asked, "--dry-run")
         assert result.exit_code == 0, result.output
@@ -136,7 +221,14 @@ IMAGE = ["image", "build", "--torch", "2.9", "--cuda", "12.8", "--python-from", 
 
 
 def test_an_image_for_a_file_is_previewed_without_an_engine(tmp_path: Path) -> None:
-    result = invoke(*IMAGE, "--envs", str(tmp_path / "e"), "--output", f"oci-archive:{tmp_path / 'toy.tar'}", "--dry-run")
+    result = invoke(
+        *IMAGE,
+        "--envs",
+        str(tmp_path / "e"),
+        "--output",
+        f"oci-archive:{tmp_path / 'toy.tar'}",
+        "--dry-run",
+    )
     assert result.exit_code == 0, result.output
     assert result.stdout.endswith(f"; write oci-archive:{tmp_path / 'toy.tar'}\n")
     assert not re.search("load|engine", result.stdout)
@@ -144,17 +236,34 @@ def test_an_image_for_a_file_is_previewed_without_an_engine(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_a_place_for_an_image_that_is_taken_is_said_before_it_is_made(tmp_path: Path, dry: tuple[str, ...]) -> None:
+def test_a_place_for_an_image_that_is_taken_is_said_before_it_is_made(
+    tmp_path: Path, dry: tuple[str, ...]
+) -> None:
     """There is no lock yet, which would be said next."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
-    result = invoke(*IMAGE, "--envs", str(tmp_path / "e"), "--output", f"oci:{tmp_path / 'home'}", *dry)
-    assert (result.exit_code, "is there and is no image layout" in result.output) == (errors.Taken.exit_code, True), result.output
+    result = invoke(
+        *IMAGE, "--envs", str(tmp_path / "e"), "--output", f"oci:{tmp_path / 'home'}", *dry
+    )
+    assert (result.exit_code, "is there and is no image layout" in result.output) == (
+        errors.Taken.exit_code,
+        True,
+    ), result.output
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["thesis.tex"]
 
 
 def test_a_hand_edit_is_reported_and_kept(tmp_path: Path) -> None:
-    asked = ["render", "--torch", "2.3", "--cuda", "12.1", "--python-from", "channel", "--envs", str(tmp_path)]
+    asked = [
+        "render",
+        "--torch",
+        "2.3",
+        "--cuda",
+        "12.1",
+        "--python-from",
+        "channel",
+        "--envs",
+        str(tmp_path),
+    ]
     invoke(*asked)
     path = tmp_path / "torch2.3-cuda12.1-py311" / "environment.yml"
     path.write_text(path.read_text().replace("numpy", "numpy<2"))
@@ -172,11 +281,18 @@ def test_debug_shows_the_cause() -> None:
 
 
 def test_exit_codes_are_distinct_and_documented() -> None:
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ProvisionError)]
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.ProvisionError)
+    ]
     codes = {kind.__name__: kind.exit_code for kind in kinds if kind is not errors.ProvisionError}
     assert len(set(codes.values())) == len(codes)
     table = (ROOT / "docs" / "errors.md").read_text()
-    documented = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", table, flags=re.MULTILINE)}
+    documented = {
+        name: int(code)
+        for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", table, flags=re.MULTILINE)
+    }
     assert documented == codes
 
 
@@ -189,5 +305,9 @@ def test_completion(shell: str) -> None:
 
 def test_reference_is_current() -> None:
     """docs/cli.md is made by `nox -s docs`."""
-    made = subprocess.run([sys.executable, str(ROOT / "docs" / "make_cli.py"), "--check"], capture_output=True, text=True)
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "make_cli.py"), "--check"],
+        capture_output=True,
+        text=True,
+    )
     assert made.returncode == 0, made.stdout + made.stderr

@@ -67,7 +67,9 @@ def test_help_shows_both(command: click.Command, arguments: list[str]) -> None:
         (["lock", "verify"], "Missing argument 'NAME'"),
     ],
 )
-def test_usage_errors_are_those_of_the_command_that_was_meant(command: click.Command, arguments: list[str], words: str) -> None:
+def test_usage_errors_are_those_of_the_command_that_was_meant(
+    command: click.Command, arguments: list[str], words: str
+) -> None:
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
     assert words in result.output
@@ -82,9 +84,13 @@ def test_usage_errors_are_those_of_the_command_that_was_meant(command: click.Com
         (["verify"], "--h", ["--help"]),
     ],
 )
-def test_completion_offers_both(command: click.Command, words: list[str], incomplete: str, offered: list[str]) -> None:
+def test_completion_offers_both(
+    command: click.Command, words: list[str], incomplete: str, offered: list[str]
+) -> None:
     complete = ShellComplete(command, {}, "tool", "_TOOL_COMPLETE")
-    assert [item.value for item in complete.get_completions(["lock", *words], incomplete)] == offered
+    assert [
+        item.value for item in complete.get_completions(["lock", *words], incomplete)
+    ] == offered
 
 
 def test_lock_has_its_verbs() -> None:

@@ -40,29 +40,44 @@ def test_covers_1_12_to_2_15_in_order() -> None:
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_every_fact_of_a_build_has_its_source(release: catalog.Release, source: str, build: catalog.Build) -> None:
+def test_every_fact_of_a_build_has_its_source(
+    release: catalog.Release, source: str, build: catalog.Build
+) -> None:
     for platform in build.platforms:
         there = build.on(platform)
         assert there.source
         for fact in ("nccl", "cudnn", "triton", "architectures", "glibc", "python"):
-            assert getattr(there, fact) is None or getattr(there, f"{fact}_source"), f"{fact} on {platform}"
+            assert getattr(there, fact) is None or getattr(there, f"{fact}_source"), (
+                f"{fact} on {platform}"
+            )
         assert not there.python_seen or there.python_source
         assert (there.architectures is None) == (there.ptx is None)
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_the_cuda_of_every_build_has_a_driver_floor(release: catalog.Release, source: str, build: catalog.Build) -> None:
+def test_the_cuda_of_every_build_has_a_driver_floor(
+    release: catalog.Release, source: str, build: catalog.Build
+) -> None:
     toolkit = catalog.toolkits()[build.cuda]
-    assert catalog.version_key(toolkit.driver_floor) <= catalog.version_key(toolkit.toolkit_driver) or build.cuda == "11.0"
+    assert (
+        catalog.version_key(toolkit.driver_floor) <= catalog.version_key(toolkit.toolkit_driver)
+        or build.cuda == "11.0"
+    )
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_architectures_lie_within_what_the_toolkit_compiles(release: catalog.Release, source: str, build: catalog.Build) -> None:
+def test_architectures_lie_within_what_the_toolkit_compiles(
+    release: catalog.Release, source: str, build: catalog.Build
+) -> None:
     toolkit = catalog.toolkits()[build.cuda]
-    for name in {name for platform in build.platforms for name in build.on(platform).architectures or ()}:
+    for name in {
+        name for platform in build.platforms for name in build.on(platform).architectures or ()
+    }:
         capability = catalog.version_key(catalog.find_gpu(name).capability)
         assert capability >= catalog.version_key(toolkit.capability_min), name
-        assert toolkit.capability_max is None or capability <= catalog.version_key(toolkit.capability_max), name
+        assert toolkit.capability_max is None or capability <= catalog.version_key(
+            toolkit.capability_max
+        ), name
         one = catalog.architectures().get(name)
         if one and one.first_cuda:
             assert catalog.version_key(build.cuda) >= catalog.version_key(one.first_cuda), name
@@ -70,7 +85,9 @@ def test_architectures_lie_within_what_the_toolkit_compiles(release: catalog.Rel
             assert catalog.version_key(build.cuda) <= catalog.version_key(one.last_cuda), name
 
 
-@pytest.mark.parametrize("release", catalog.releases().values(), ids=lambda release: release.version)
+@pytest.mark.parametrize(
+    "release", catalog.releases().values(), ids=lambda release: release.version
+)
 def test_exactly_one_wheel_is_the_index_default(release: catalog.Release) -> None:
     (default,) = (build for build in release.wheels if build.on_pypi)
     assert release.index_default["linux-64"].build == default.tag
@@ -90,7 +107,10 @@ def test_the_newest_release_as_its_wheel_says() -> None:
 
 
 def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
-    defaults = {version: release.index_default["linux-aarch64"].build for version, release in catalog.releases().items()}
+    defaults = {
+        version: release.index_default["linux-aarch64"].build
+        for version, release in catalog.releases().items()
+    }
     assert {version for version, build in defaults.items() if build != "cpu"} == {
         "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0",
     }  # fmt: skip
@@ -102,7 +122,13 @@ def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
 def test_aarch64_never_inherits_what_was_compiled_for_x86_64() -> None:
     default = wheel("2.14.1", "cu130")
     assert default.architectures == ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-    assert default.on("linux-aarch64").architectures == ("sm_80", "sm_90", "sm_100", "sm_110", "sm_120")
+    assert default.on("linux-aarch64").architectures == (
+        "sm_80",
+        "sm_90",
+        "sm_100",
+        "sm_110",
+        "sm_120",
+    )
     forge = next(build for build in catalog.releases()["2.6.0"].conda_forge if build.cuda == "12.6")
     there = forge.on("linux-aarch64")
     assert (there.python, there.python_seen, there.architectures) == (None, ("3.11",), None)
@@ -203,12 +229,15 @@ def test_releases_that_the_table_does_not_have(expression: str) -> None:
         ("NVIDIA RTX PRO 4000 Blackwell SFF Edition", "sm_120"),
     ],
 )
-def test_gpus_are_found_by_what_people_and_nvidia_smi_call_them(asked: str, architecture: str) -> None:
+def test_gpus_are_found_by_what_people_and_nvidia_smi_call_them(
+    asked: str, architecture: str
+) -> None:
     assert catalog.find_gpu(asked).architecture == architecture
 
 
 @pytest.mark.parametrize(
-    ("asked", "close"), [("H10", "H100"), ("RTX 4095", "RTX 4090"), ("V1000", "V100"), ("rtx 6000", "Quadro RTX 6000")]
+    ("asked", "close"),
+    [("H10", "H100"), ("RTX 4095", "RTX 4090"), ("V1000", "V100"), ("rtx 6000", "Quadro RTX 6000")],
 )
 def test_a_gpu_that_is_not_known_is_refused_with_the_close_ones(asked: str, close: str) -> None:
     with pytest.raises(InvalidSpec, match=rf"GPU '{asked}' is not known\..*{close}"):
@@ -228,7 +257,11 @@ def test_nonsense_is_no_gpu(asked: str) -> None:
     ("cuda", "driver", "answer"),
     [
         ("12.1", "535.129.03", "yes"),
-        ("12.1", "535", "yes"),  # minor-version compatibility: 12.1's own driver is 530, but 525.60.13 is enough
+        (
+            "12.1",
+            "535",
+            "yes",
+        ),  # minor-version compatibility: 12.1's own driver is 530, but 525.60.13 is enough
         ("12.8", "535", "yes"),
         ("12.1", "525", "unknown"),  # which driver of that branch is not said
         ("12.1", "525.60.13", "yes"),
@@ -259,14 +292,25 @@ def test_drivers(cuda: str, driver: str, answer: str) -> None:
         ("2.15.0", "cu132", "H100", None, "yes"),
         ("2.15.0", "cu130", "H100", None, "unknown"),
         ("2.15.0", "cu130", "V100", None, "no"),  # CUDA 13 does not compile for it
-        ("2.3.1", "cu121", "Jetson AGX Orin", None, "no"),  # code for sm_80 or sm_86 does not run on Tegra
+        (
+            "2.3.1",
+            "cu121",
+            "Jetson AGX Orin",
+            None,
+            "no",
+        ),  # code for sm_80 or sm_86 does not run on Tegra
     ],
 )
-def test_whether_a_build_has_code_for_a_gpu(version: str, tag: str, gpu: str, driver: str | None, answer: str) -> None:
+def test_whether_a_build_has_code_for_a_gpu(
+    version: str, tag: str, gpu: str, driver: str | None, answer: str
+) -> None:
     assert catalog.runs_on_gpu(wheel(version, tag), catalog.find_gpu(gpu), driver) == answer
 
 
-@pytest.mark.parametrize(("driver", "answer"), [(None, "ptx"), ("525.60.13", "ptx"), ("520.61.05", "no"), ("525", "unknown")])
+@pytest.mark.parametrize(
+    ("driver", "answer"),
+    [(None, "ptx"), ("525.60.13", "ptx"), ("520.61.05", "no"), ("525", "unknown")],
+)
 def test_ptx_needs_the_toolkits_own_driver(driver: str | None, answer: str) -> None:
     forge = next(build for build in catalog.releases()["2.3.1"].conda_forge if build.cuda == "12.0")
     assert forge.ptx and forge.architectures and forge.architectures[-1] == "sm_90"
@@ -289,8 +333,12 @@ def test_gpu_names_are_distinct_once_decoration_is_gone() -> None:
 def test_toolkits_drop_an_architecture_after_its_last() -> None:
     for one in catalog.architectures().values():
         for toolkit in catalog.toolkits().values():
-            if one.last_cuda and catalog.version_key(toolkit.cuda) > catalog.version_key(one.last_cuda):
-                assert catalog.version_key(one.capability) < catalog.version_key(toolkit.capability_min), (one.name, toolkit.cuda)
+            if one.last_cuda and catalog.version_key(toolkit.cuda) > catalog.version_key(
+                one.last_cuda
+            ):
+                assert catalog.version_key(one.capability) < catalog.version_key(
+                    toolkit.capability_min
+                ), (one.name, toolkit.cuda)
 
 
 # NCCL
@@ -315,7 +363,14 @@ def test_rules_are_sourced_and_parse() -> None:
             SpecifierSet(specifier or "")
         assert (rule.consequence == "pin") == bool(rule.requirement), rule.id
         assert rule.consequence == "pin" or rule.advice, rule.id
-        assert rule.torch or rule.nccl or rule.package or rule.channels or rule.variables or rule.through_ptx, f"{rule.id} has no condition"
+        assert (
+            rule.torch
+            or rule.nccl
+            or rule.package
+            or rule.channels
+            or rule.variables
+            or rule.through_ptx
+        ), f"{rule.id} has no condition"
     assert len({rule.id for rule in catalog.rules()}) == len(catalog.rules())
 
 
@@ -337,8 +392,17 @@ def test_every_rule_can_hold() -> None:
 
 def test_rules_hold_only_where_they_should() -> None:
     old, mid, new = (catalog.releases()[version] for version in ("2.0.1", "2.3.1", "2.15.0"))
-    assert ids(old, wheel("2.0.1", "cu118"), "wheels") == {"numpy-1", "setuptools-pkg-resources", "nccl-differs-by-index"}
-    assert ids(mid, mid.pytorch[1], "pytorch") == {"numpy", "setuptools-82", "mkl-iomp", "cuda-graph-hang"}
+    assert ids(old, wheel("2.0.1", "cu118"), "wheels") == {
+        "numpy-1",
+        "setuptools-pkg-resources",
+        "nccl-differs-by-index",
+    }
+    assert ids(mid, mid.pytorch[1], "pytorch") == {
+        "numpy",
+        "setuptools-82",
+        "mkl-iomp",
+        "cuda-graph-hang",
+    }
     assert ids(new, wheel("2.15.0", "cu132"), "wheels") == {"numpy"}
     assert ids(new, None, "wheels") == {"numpy"}
 
@@ -346,16 +410,24 @@ def test_rules_hold_only_where_they_should() -> None:
 def test_rules_about_packages_know_the_spellings() -> None:
     release, build = catalog.releases()["2.9.1"], wheel("2.9.1", "cu128")
     assert "nccl-family-cu13" in ids(release, build, "wheels", packages=["nvidia_nccl.CU13"])
-    assert "nccl-family-cu12-on-13" not in ids(release, build, "wheels", packages=["nvidia-nccl-cu12"])
+    assert "nccl-family-cu12-on-13" not in ids(
+        release, build, "wheels", packages=["nvidia-nccl-cu12"]
+    )
     assert "nccl-family-cu13" not in ids(release, None, "wheels", packages=["nvidia-nccl-cu13"])
     assert "distributed" in ids(release, build, "wheels", packages=["Distributed"])
 
 
 def test_the_order_of_channels_matters_only_as_listed() -> None:
     release = catalog.releases()["2.3.1"]
-    assert "channel-order" in ids(release, release.pytorch[0], "pytorch", channels=["conda-forge", "pytorch"])
-    assert "channel-order" not in ids(release, release.pytorch[0], "pytorch", channels=["pytorch", "nvidia", "conda-forge"])
-    assert "channel-order" not in ids(release, release.pytorch[0], "pytorch", channels=["conda-forge"])
+    assert "channel-order" in ids(
+        release, release.pytorch[0], "pytorch", channels=["conda-forge", "pytorch"]
+    )
+    assert "channel-order" not in ids(
+        release, release.pytorch[0], "pytorch", channels=["pytorch", "nvidia", "conda-forge"]
+    )
+    assert "channel-order" not in ids(
+        release, release.pytorch[0], "pytorch", channels=["conda-forge"]
+    )
 
 
 def test_version_key_orders_numerically() -> None:

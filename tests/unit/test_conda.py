@@ -18,7 +18,9 @@ from tests.records import alias, make_channel, record
 
 
 def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: str) -> conda.Request:
-    return conda.Request(specs=specs, channels=channels, virtual_packages=(("__glibc", "2.28"),), **more)  # type: ignore[arg-type]
+    return conda.Request(
+        specs=specs, channels=channels, virtual_packages=(("__glibc", "2.28"),), **more
+    )  # type: ignore[arg-type]
 
 
 def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
@@ -27,7 +29,9 @@ def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
     for spec in ("six", "lab::six"):
         (found,) = conda.solve(request(spec), mirrors)
         assert found.url == f"{conda.url_of('lab')}noarch/six-1-0.conda"
-    (found,) = conda.solve(request("six", channels=((tmp_path / "mirror of all" / "lab").as_uri(),)))
+    (found,) = conda.solve(
+        request("six", channels=((tmp_path / "mirror of all" / "lab").as_uri(),))
+    )
     assert found.url.startswith("file:///")
 
 
@@ -35,20 +39,31 @@ def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
     "mirror,channel,url",
     [
         ("https://m.invalid/c/", "https://m.invalid/c/", "https://m.invalid/c/noarch/x-1-0.conda"),
-        ("https://me:secret@m.invalid/c/", "https://me:********@m.invalid/c/", "https://me:secret@m.invalid/c/noarch/x-1-0.conda"),
+        (
+            "https://me:secret@m.invalid/c/",
+            "https://me:********@m.invalid/c/",
+            "https://me:secret@m.invalid/c/noarch/x-1-0.conda",
+        ),
         ("https://m.invalid/c/", "https://m.invalid/c/", "https://elsewhere.invalid/x-1-0.conda"),
     ],
     ids=["plain", "password", "packages elsewhere"],
 )
 def test_no_word_of_a_mirror_in_a_package_url(mirror: str, channel: str, url: str) -> None:
-    record: Any = SimpleNamespace(channel=channel, url=url, subdir="noarch", file_name="x-1-0.conda")
-    assert solving._own_url(record, {mirror: "https://own.invalid/c/"}) == "https://own.invalid/c/noarch/x-1-0.conda"
+    record: Any = SimpleNamespace(
+        channel=channel, url=url, subdir="noarch", file_name="x-1-0.conda"
+    )
+    assert (
+        solving._own_url(record, {mirror: "https://own.invalid/c/"})
+        == "https://own.invalid/c/noarch/x-1-0.conda"
+    )
     direct = solving._own_url(record, {mirror: mirror})
     assert "secret" not in direct and direct.endswith("x-1-0.conda")
 
 
 def test_what_one_solver_read_serves_the_next(tmp_path: Path) -> None:
-    folder = make_channel(tmp_path / "lab", {"noarch": [record("six"), record("seven", depends=["six"])]})
+    folder = make_channel(
+        tmp_path / "lab", {"noarch": [record("six"), record("seven", depends=["six"])]}
+    )
     solver = conda.Solver(alias(tmp_path))
     assert [package.name for package in solver.solve(request("seven"))] == ["seven", "six"]
     (folder / "noarch" / "repodata.json").write_text("gone")
@@ -57,7 +72,10 @@ def test_what_one_solver_read_serves_the_next(tmp_path: Path) -> None:
 
 def test_a_day_hides_what_came_later_and_what_has_no_date(tmp_path: Path) -> None:
     day = 1_704_067_199_999  # 2023-12-31T23:59:59.999Z
-    rows = [record("six", str(version), timestamp=when) for version, when in ((1, day - 1), (2, day), (3, day + 1), (4, None))]
+    rows = [
+        record("six", str(version), timestamp=when)
+        for version, when in ((1, day - 1), (2, day), (3, day + 1), (4, None))
+    ]
     make_channel(tmp_path / "lab", {"noarch": rows})
     solver = conda.Solver(alias(tmp_path))
 
@@ -80,12 +98,21 @@ def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:
     """Our emitter is libyaml, conda-lock's is PyYAML: on ugly values, too, they must agree."""
     from conda_lock.lockfile import parse_conda_lock_file, write_conda_lock_file
 
-    ugly = ("six >=1,<2|3.*", "nothing", "long " + ",".join(f"!=1.{minor}.*" for minor in range(60)), "é >=1", "null ==0x1F", "b *")
+    ugly = (
+        "six >=1,<2|3.*",
+        "nothing",
+        "long " + ",".join(f"!=1.{minor}.*" for minor in range(60)),
+        "é >=1",
+        "null ==0x1F",
+        "b *",
+    )
     make_channel(tmp_path / "lab", {"noarch": [record("six")]})
     (found,) = conda.solve(request("six"), alias(tmp_path))
     packages = [lock_package(found, "six", ()), lock_package(found, "ugly", ugly)]
     wanted = lockfile.inputs(
-        "channels: [lab, nodefaults]\ndependencies: [six]\n", "subdirs: {linux-64: {packages: {__glibc: '2.28'}}}\n", Path("envs/lab")
+        "channels: [lab, nodefaults]\ndependencies: [six]\n",
+        "subdirs: {linux-64: {packages: {__glibc: '2.28'}}}\n",
+        Path("envs/lab"),
     )
     ours, theirs = tmp_path / "conda-lock.yml", tmp_path / "again" / "conda-lock.yml"
     ours.write_text(lockfile.text(wanted, packages, python_from="channel"), encoding="utf-8")
@@ -98,7 +125,9 @@ def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:
 
 def body(path: Path) -> list[str]:
     """All but the comment that it opens with."""
-    return [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return [
+        line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")
+    ]
 
 
 def lock_package(model: LockedPackage, name: str, depends: tuple[str, ...]) -> LockedPackage:

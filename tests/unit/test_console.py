@@ -12,9 +12,17 @@ from provision.core.types import SmokeResult
 from provision_runtime.report import table
 from tests import evidence
 
-FOUND = evidence.finding(message="an element of the result is not what it must be, and that is a long sentence about it")
-REPORT = evidence.report(evidence.phase(), evidence.phase("ddp", verdict="fail", findings=[FOUND]), skipped=["checkpoint"])
-RESULT = SmokeResult(where="prefix", verdict="fail", report=REPORT, evidence=Path("/data/smoke/lab/prefix"))
+FOUND = evidence.finding(
+    message="an element of the result is not what it must be, and that is a long sentence about it"
+)
+REPORT = evidence.report(
+    evidence.phase(),
+    evidence.phase("ddp", verdict="fail", findings=[FOUND]),
+    skipped=["checkpoint"],
+)
+RESULT = SmokeResult(
+    where="prefix", verdict="fail", report=REPORT, evidence=Path("/data/smoke/lab/prefix")
+)
 
 
 def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
@@ -39,7 +47,11 @@ def test_what_others_wrote_does_not_steer_the_terminal(capsys: pytest.CaptureFix
     shown.error(ProvisionError(evil, details=f"{evil}\r\nmore"))
     out, err = capsys.readouterr()
     assert out == "a\\x1b]0;title\\x07\\x9b2J\\u202eb\\rc\n\tthe next line\n"
-    assert not [character for character in out + err if not character.isprintable() and character not in "\n\t"]
+    assert not [
+        character
+        for character in out + err
+        if not character.isprintable() and character not in "\n\t"
+    ]
     assert console.one_line("label\nsmoke  pass") == "label\\nsmoke  pass"
 
 
@@ -58,6 +70,11 @@ def test_on_a_terminal_nothing_is_wider_than_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_report_of_another_schema_is_said_to_be_one() -> None:
-    old = SmokeResult(where="image", verdict="pass", report={"schema": 1, "phases": [{"name": "facts"}]}, evidence=Path("/data"))
+    old = SmokeResult(
+        where="image",
+        verdict="pass",
+        report={"schema": 1, "phases": [{"name": "facts"}]},
+        evidence=Path("/data"),
+    )
     (_, line, _) = console.smoke_lines(old)
     assert "of schema 1, which cannot be shown: run the test again" in line

@@ -54,25 +54,52 @@ def test_every_choice_has_its_reason_and_source() -> None:
         "torch", "source", "python", "cuda", "nccl", "driver", "cudnn", "triton", "gpu", "torchvision", "torchaudio", "glibc", "platforms",
         "channels",
     }  # fmt: skip
-    assert (told["nccl"].value, told["cudnn"].value, told["triton"].value) == ("2.20.5", "8.9.2.26", "2.3.1")
-    assert "a package of its own" in told["nccl"].reason and told["nccl"].source == "PyPI metadata torch==2.3.1"
-    assert told["gpu"].value.split() == ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
+    assert (told["nccl"].value, told["cudnn"].value, told["triton"].value) == (
+        "2.20.5",
+        "8.9.2.26",
+        "2.3.1",
+    )
+    assert (
+        "a package of its own" in told["nccl"].reason
+        and told["nccl"].source == "PyPI metadata torch==2.3.1"
+    )
+    assert told["gpu"].value.split() == [
+        "sm_50",
+        "sm_60",
+        "sm_70",
+        "sm_75",
+        "sm_80",
+        "sm_86",
+        "sm_90",
+    ]
     assert all(choice.reason and choice.source for choice in (*found.choices, *found.rules))
     assert all(pin.reason and pin.source for pin in found.pins)
 
 
 def test_every_rule_that_holds_is_told() -> None:
     found = explain("torch", "2.3", "cuda", "12.1", "source", "pytorch")
-    assert [rule.what for rule in found.rules] == ["numpy", "setuptools-82", "mkl-iomp", "cuda-graph-hang"]
+    assert [rule.what for rule in found.rules] == [
+        "numpy",
+        "setuptools-82",
+        "mkl-iomp",
+        "cuda-graph-hang",
+    ]
     assert {rule.value for rule in found.rules if rule.what == "mkl-iomp"} == {"mkl<2024.1"}
     assert [warning.what for warning in found.warnings] == ["cuda-graph-hang"]
 
 
 def test_what_was_not_chosen_is_told_with_the_reason() -> None:
-    told = {(row.what, row.value): row.reason for row in explain("torch", "2.3", "cuda", "12.1").not_chosen}
+    told = {
+        (row.what, row.value): row.reason
+        for row in explain("torch", "2.3", "cuda", "12.1").not_chosen
+    }
     assert told["cuda", "11.8 (wheels, pytorch, conda-forge)"] == "not asked for"
-    assert told["source", "pytorch"].startswith("has this build too; the package index's default build")
-    assert told["source", "conda-forge"].startswith("conda-forge has torch 2.3.1 with CUDA 11.8, 12.0 only (")
+    assert told["source", "pytorch"].startswith(
+        "has this build too; the package index's default build"
+    )
+    assert told["source", "conda-forge"].startswith(
+        "conda-forge has torch 2.3.1 with CUDA 11.8, 12.0 only ("
+    )
     assert told["python", "3.8, 3.9, 3.10, 3.12"] == "would do as well; 3.11 is the default"
 
 
@@ -92,12 +119,23 @@ def test_newer_cudas_that_the_machine_does_not_run_are_told() -> None:
 
 
 def test_a_source_that_is_not_the_usual_one_has_its_reason() -> None:
-    found = resolver.explain(spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), Machine(driver="550.54.15", gpus=("sm_90",)))
+    found = resolver.explain(
+        spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""),
+        Machine(driver="550.54.15", gpus=("sm_90",)),
+    )
     why = next(choice.reason for choice in found.choices if choice.what == "source")
     assert why.startswith("usually it is the pytorch channel, but for which GPUs")
-    other = next(row.reason for row in found.not_chosen if (row.what, row.value) == ("source", "pytorch"))
-    assert other.startswith("has this build too; usually it is the pytorch channel, but for which GPUs")
-    assert explain("torch", "2.6", "cuda", "12.6", "nccl", "2.21.5").choices[1].reason.startswith("usually it is conda-forge, but ")
+    other = next(
+        row.reason for row in found.not_chosen if (row.what, row.value) == ("source", "pytorch")
+    )
+    assert other.startswith(
+        "has this build too; usually it is the pytorch channel, but for which GPUs"
+    )
+    assert (
+        explain("torch", "2.6", "cuda", "12.6", "nccl", "2.21.5")
+        .choices[1]
+        .reason.startswith("usually it is conda-forge, but ")
+    )
 
 
 @pytest.mark.parametrize("release", catalog.releases())
@@ -106,7 +144,9 @@ def test_every_build_can_be_explained(release: str) -> None:
         for build in catalog.releases()[release].builds(source):
             found = explain("torch", release, "cuda", build.cuda, "source", source)
             assert all(row.reason for row in found.not_chosen)
-            assert {row.value for row in found.not_chosen if row.what == "source"} == set(resolver.SOURCES) - {source}
+            assert {row.value for row in found.not_chosen if row.what == "source"} == set(
+                resolver.SOURCES
+            ) - {source}
 
 
 def test_text_and_json_say_the_same() -> None:
@@ -115,7 +155,11 @@ def test_text_and_json_say_the_same() -> None:
     assert set(data) == {field.name for field in dataclasses.fields(resolver.Explanation)}
     for part in ("choices", "pins", "rules", "warnings", "not_chosen"):
         for row in data[part]:
-            assert row["reason"] in text and row["source"] in text and str(row.get("value", row.get("requirement"))) in text
+            assert (
+                row["reason"] in text
+                and row["source"] in text
+                and str(row.get("value", row.get("requirement"))) in text
+            )
     assert "solved for linux-64 with __cuda 12.1, __glibc 2.28" in text
 
 
@@ -124,7 +168,12 @@ def test_an_environment_is_explained_by_its_name(tmp_path: Path) -> None:
     assert invoke("matrix", "explain", "lab").stdout.startswith("lab\n")
     assert "There is no" in invoke("matrix", "explain", "nosuch").output
     assert invoke("matrix", "explain", "lab", "--cuda", "12.6").exit_code == 4
-    assert json.loads(invoke("matrix", "explain", "lab", "--cuda", "12.1", "--json").stdout)["virtual_packages"]["__cuda"] == "12.1"
+    assert (
+        json.loads(invoke("matrix", "explain", "lab", "--cuda", "12.1", "--json").stdout)[
+            "virtual_packages"
+        ]["__cuda"]
+        == "12.1"
+    )
 
 
 def test_explaining_writes_nothing(tmp_path: Path) -> None:
@@ -133,7 +182,18 @@ def test_explaining_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_warnings_come_on_standard_error() -> None:
-    asked = ("--torch", "2.6", "--cuda", "12.6", "--gpu", "B200", "--python-from", "channel", "--conda", "distributed")
+    asked = (
+        "--torch",
+        "2.6",
+        "--cuda",
+        "12.6",
+        "--gpu",
+        "B200",
+        "--python-from",
+        "channel",
+        "--conda",
+        "distributed",
+    )
     for path in (["render"], ["build"]):
         from provision.commands import plan
 
@@ -142,7 +202,9 @@ def test_warnings_come_on_standard_error() -> None:
         assert result.exit_code == 0, result.output
         told = " ".join(result.stderr.split())
         assert (
-            "holds no code for B200" in told and "torch.distributed is part of torch" in told and "Remove it unless Dask is meant" in told
+            "holds no code for B200" in told
+            and "torch.distributed is part of torch" in told
+            and "Remove it unless Dask is meant" in told
         )
         assert "warning:" not in result.stdout
 
@@ -150,14 +212,36 @@ def test_warnings_come_on_standard_error() -> None:
 def test_what_auto_came_to_is_written_down(tmp_path: Path) -> None:
     """The next machine, which is another one, gets the same."""
     gpu_machine(tmp_path, "550.54.15, 8.0, NVIDIA A100-SXM4-40GB")
-    assert invoke("render", "--torch", "2", "--cuda", "auto", "--source", "wheels", "--python-from", "channel").exit_code == 0
+    assert (
+        invoke(
+            "render",
+            "--torch",
+            "2",
+            "--cuda",
+            "auto",
+            "--source",
+            "wheels",
+            "--python-from",
+            "channel",
+        ).exit_code
+        == 0
+    )
     folder = tmp_path / "envs" / "torch2.14-cuda12.6-py311"
     asked = yaml.safe_load((folder / "spec.yml").read_text())
-    assert asked == {"torch": "2.14.1", "cuda": "12.6", "python": "3.11", "source": "wheels", "python_from": "channel"}
+    assert asked == {
+        "torch": "2.14.1",
+        "cuda": "12.6",
+        "python": "3.11",
+        "source": "wheels",
+        "python_from": "channel",
+    }
     (tmp_path / "bin" / "nvidia-smi").unlink()
     machine.this_machine.cache_clear()
     assert "nothing to write" in invoke("render", "torch2.14-cuda12.6-py311").stdout
-    assert "needs a GPU and its driver: there is no nvidia-smi" in invoke("render", "--torch", "2", "--cuda", "auto").stderr
+    assert (
+        "needs a GPU and its driver: there is no nvidia-smi"
+        in invoke("render", "--torch", "2", "--cuda", "auto").stderr
+    )
 
 
 def test_a_file_does_not_ask_for_whatever_this_machine_runs(tmp_path: Path) -> None:
@@ -176,8 +260,12 @@ def test_a_file_does_not_ask_for_whatever_this_machine_runs(tmp_path: Path) -> N
 def test_what_was_asked_of_the_machine_is_asked_once(tmp_path: Path) -> None:
     gpu_machine(tmp_path, "")
     program = tmp_path / "bin" / "nvidia-smi"
-    program.write_text(f'#!/bin/sh\necho x >> "{tmp_path}/asked"\necho "550.54.15, 8.0, NVIDIA A100"\n')
-    invoke("render", "--torch", "2", "--cuda", "auto", "--source", "wheels", "--python-from", "channel")
+    program.write_text(
+        f'#!/bin/sh\necho x >> "{tmp_path}/asked"\necho "550.54.15, 8.0, NVIDIA A100"\n'
+    )
+    invoke(
+        "render", "--torch", "2", "--cuda", "auto", "--source", "wheels", "--python-from", "channel"
+    )
     assert (tmp_path / "asked").read_text() == "x\n"
 
 
@@ -186,19 +274,37 @@ def test_what_was_asked_of_the_machine_is_asked_once(tmp_path: Path) -> None:
     [
         (["--torch", "2.3", "--cuda", "12.1", "--gpu", "B200"], 4, "B200 is sm_100"),
         (["--torch", "2.3", "--cuda", "12.1", "--gpu", "Radeon"], 3, "GPU 'Radeon' is not known"),
-        (["--torch", "2.3", "--cuda", "12.1", "--driver", "470"], 4, "needs driver 525.60.13 or later"),
+        (
+            ["--torch", "2.3", "--cuda", "12.1", "--driver", "470"],
+            4,
+            "needs driver 525.60.13 or later",
+        ),
         (["--torch", "2.3", "--cuda", "12.1", "--pip", "nvidia-nccl-cu11"], 3, "nvidia-nccl-cu11"),
-        (["--torch", "newest", "--cuda", "12.1"], 3, "`torch` is like 2, 2.3, 2.3.1, >=2.3,<2.6 or latest"),
+        (
+            ["--torch", "newest", "--cuda", "12.1"],
+            3,
+            "`torch` is like 2, 2.3, 2.3.1, >=2.3,<2.6 or latest",
+        ),
         (["--torch", ">=3", "--cuda", "12.1"], 4, "not in the table"),
-        (["--torch", "2.3", "--cuda", "cu121"], 3, "`cuda` is like 12.1, 12 (the newest 12.x) or auto"),
+        (
+            ["--torch", "2.3", "--cuda", "cu121"],
+            3,
+            "`cuda` is like 12.1, 12 (the newest 12.x) or auto",
+        ),
         (["--torch", "2.3", "--cuda", "12.1", "--as-of", "2024-02-30"], 3, "`as_of` is a day"),
         (["--torch", "2.3", "--cuda", "12.1", "--glibc", "new"], 3, "`glibc` is like 2.28"),
         (["--torch", "2.3", "--cpu", "--gpu", "H100"], 3, "`gpu` is about GPUs"),
         (["--torch", "2.3", "--cuda", "12.1", "--platform", "win-64"], 2, "linux-aarch64"),
-        (["--torch", "2.3", "--cuda", "12.1", "--conda", "foo >>1"], 3, "`foo >>1` is not a conda requirement"),
+        (
+            ["--torch", "2.3", "--cuda", "12.1", "--conda", "foo >>1"],
+            3,
+            "`foo >>1` is not a conda requirement",
+        ),
     ],
 )
-def test_bad_requests_are_one_line_and_their_code(arguments: list[str], code: int, words: str) -> None:
+def test_bad_requests_are_one_line_and_their_code(
+    arguments: list[str], code: int, words: str
+) -> None:
     for verb in (["matrix", "explain"], ["render", "--python-from", "channel"]):
         result = invoke(*verb, *arguments)
         assert result.exit_code == code, result.output

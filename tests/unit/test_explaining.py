@@ -38,23 +38,56 @@ LINUX_64 = [
 SECOND = [record("only-second", "1")]
 PINS = [
     Pin(manager="conda", requirement="python=3.11", reason="one minor version", source="somewhere"),
-    Pin(manager="conda", requirement="numpy<2", reason="the bridge fails with NumPy 2", source=f"x/y@{'a' * 40}:file; another"),
+    Pin(
+        manager="conda",
+        requirement="numpy<2",
+        reason="the bridge fails with NumPy 2",
+        source=f"x/y@{'a' * 40}:file; another",
+    ),
     Pin(manager="conda", requirement="numpy=2.4", reason="asked for", source="spec.yml"),
-    Pin(manager="conda", requirement="pytorch=2.3.1=py311_cuda121", reason="build string pinned", source="recipe"),
-    Pin(manager="conda", requirement="ipykernel", reason="Jupyter starts it", source="provision kernel"),
-    Pin(manager="conda", requirement="python-xxhash>=2", reason="checkpoints", source="provision inside.checkpoint"),
-    Pin(manager="conda", requirement="torchvision=0.18", reason="goes with torch", source="elsewhere"),
+    Pin(
+        manager="conda",
+        requirement="pytorch=2.3.1=py311_cuda121",
+        reason="build string pinned",
+        source="recipe",
+    ),
+    Pin(
+        manager="conda",
+        requirement="ipykernel",
+        reason="Jupyter starts it",
+        source="provision kernel",
+    ),
+    Pin(
+        manager="conda",
+        requirement="python-xxhash>=2",
+        reason="checkpoints",
+        source="provision inside.checkpoint",
+    ),
+    Pin(
+        manager="conda",
+        requirement="torchvision=0.18",
+        reason="goes with torch",
+        source="elsewhere",
+    ),
 ]
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> conda.Solver:
-    make_channel(tmp_path / "first", {"linux-64": LINUX_64, "linux-aarch64": [record("arm-only"), record("python", "3.11.1")]})
+    make_channel(
+        tmp_path / "first",
+        {"linux-64": LINUX_64, "linux-aarch64": [record("arm-only"), record("python", "3.11.1")]},
+    )
     make_channel(tmp_path / "second", {"linux-64": SECOND})
     return conda.Solver(alias(tmp_path))
 
 
-def explained(lab: conda.Solver, *specs: str, machine: Sequence[tuple[str, str]] = (("__glibc", "2.28"),), **more: Any) -> Unsolvable:
+def explained(
+    lab: conda.Solver,
+    *specs: str,
+    machine: Sequence[tuple[str, str]] = (("__glibc", "2.28"),),
+    **more: Any,
+) -> Unsolvable:
     more = {"channels": ("first", "second"), **more}
     request = conda.Request(specs=specs, virtual_packages=tuple(machine), **more)
     with pytest.raises(Unsolvable) as caught:
@@ -73,7 +106,10 @@ def explained(lab: conda.Solver, *specs: str, machine: Sequence[tuple[str, str]]
             "no record is `nunpy` (written into environment.yml by hand): first, second has no package of that name; near it: numpy",
         ),
         (["numpy=1.25"], "first, second has numpy 1.26.4, 2.4.0."),
-        (["pytorch=2.3.1=py311_cpu"], "first, second has this version with the builds py311_cuda121."),
+        (
+            ["pytorch=2.3.1=py311_cpu"],
+            "first, second has this version with the builds py311_cuda121.",
+        ),
         (["arm-only"], "first, second has arm-only for linux-aarch64 only."),
         (["third::numpy"], "third is not among the channels of environment.yml (first, second)."),
         (["first::only-second"], "first has no only-second, but second has."),
@@ -86,25 +122,43 @@ def test_what_no_record_is(lab: conda.Solver, specs: list[str], words: str) -> N
 
 def test_a_channel_without_a_subdir(lab: conda.Solver) -> None:
     platform: Platform = "linux-aarch64"
-    assert "second has nothing at all for linux-aarch64" in explained(lab, "second::numpy", platform=platform).message
-    assert "first has nothing" not in explained(lab, "numpy", platform=platform, channels=("first",)).message
+    assert (
+        "second has nothing at all for linux-aarch64"
+        in explained(lab, "second::numpy", platform=platform).message
+    )
+    assert (
+        "first has nothing"
+        not in explained(lab, "numpy", platform=platform, channels=("first",)).message
+    )
 
 
 def test_what_a_day_hides(lab: conda.Solver) -> None:
-    assert "has it since 2027-01-15, which --as-of 2024-01-01 hides" in explained(lab, "late", as_of="2024-01-01").message
-    assert "has it without a date, which --as-of 2024-01-01 hides" in explained(lab, "undated", as_of="2024-01-01").message
+    assert (
+        "has it since 2027-01-15, which --as-of 2024-01-01 hides"
+        in explained(lab, "late", as_of="2024-01-01").message
+    )
+    assert (
+        "has it without a date, which --as-of 2024-01-01 hides"
+        in explained(lab, "undated", as_of="2024-01-01").message
+    )
 
 
 def test_requirements_that_exclude_each_other(lab: conda.Solver) -> None:
     found = explained(lab, "python=3.11", "numpy<2", "blas", "numpy=2.4")
-    assert "`numpy=2.4` (asked for; spec.yml) and `numpy<2` (the bridge fails with NumPy 2; x/y@aaaaaaaa:file) exclude each other" in str(
-        found
+    assert (
+        "`numpy=2.4` (asked for; spec.yml) and `numpy<2` (the bridge fails with NumPy 2; x/y@aaaaaaaa:file) exclude each other"
+        in str(found)
     )
     assert "With all else as it is, `numpy=2.4` could be numpy 1.26.4." in found.advice
 
 
 def test_a_record_that_wants_another_python(lab: conda.Solver) -> None:
-    found = explained(lab, "pytorch=2.3.1=py311_cuda121", "python=3.12", machine=[("__glibc", "2.28"), ("__cuda", "12.1")])
+    found = explained(
+        lab,
+        "pytorch=2.3.1=py311_cuda121",
+        "python=3.12",
+        machine=[("__glibc", "2.28"), ("__cuda", "12.1")],
+    )
     assert "cannot be had together: pytorch wants python 3.11.*." in found.message
     assert "`python=3.12` could be python 3.11.1" in found.advice
 
@@ -112,17 +166,26 @@ def test_a_record_that_wants_another_python(lab: conda.Solver) -> None:
 def test_what_came_along_unasked_can_be_left_out(lab: conda.Solver) -> None:
     found = explained(lab, "python=3.11", "ipykernel", "numpy<2")
     assert "With all else as it is, --no-jupyter (without ipykernel) has an answer." in found.advice
-    assert "--no-companions (without torchvision and torchaudio)" in explained(lab, "python=3.11", "torchvision=0.18").advice
+    assert (
+        "--no-companions (without torchvision and torchaudio)"
+        in explained(lab, "python=3.11", "torchvision=0.18").advice
+    )
     asked_for = explained(lab, "python=3.11", "ipykernel>=7")
     assert "--no-jupyter" not in asked_for.advice
     both = explained(lab, "python=3.11", "ipykernel", "python-xxhash>=2")
-    assert "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together have an answer." in both.advice
+    assert (
+        "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together have an answer."
+        in both.advice
+    )
     without_either = explained(lab, "python=3.11", "ipykernel", "wants-mkl", "wants-blas")
     assert "--no-jupyter" not in without_either.advice
 
 
 def test_a_third_package_that_two_want_differently(lab: conda.Solver) -> None:
-    assert "wants-mkl wants blas 2.*, wants-blas wants blas 1.*" in explained(lab, "wants-mkl", "python", "wants-blas").message
+    assert (
+        "wants-mkl wants blas 2.*, wants-blas wants blas 1.*"
+        in explained(lab, "wants-mkl", "python", "wants-blas").message
+    )
 
 
 def test_a_conflict_further_down(lab: conda.Solver) -> None:
@@ -136,11 +199,19 @@ def test_a_conflict_further_down(lab: conda.Solver) -> None:
 @pytest.mark.parametrize(
     "machine,words",
     [
-        ([("__glibc", "2.28")], "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) wants __cuda 12.0 or so, and none is assumed"),
-        ([("__glibc", "2.28"), ("__cuda", "11.4")], "wants __cuda 12.0 or so, and 11.4 is assumed (virtual-packages.yml, linux-64)"),
+        (
+            [("__glibc", "2.28")],
+            "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) wants __cuda 12.0 or so, and none is assumed",
+        ),
+        (
+            [("__glibc", "2.28"), ("__cuda", "11.4")],
+            "wants __cuda 12.0 or so, and 11.4 is assumed (virtual-packages.yml, linux-64)",
+        ),
     ],
 )
-def test_a_machine_that_offers_too_little(lab: conda.Solver, machine: list[tuple[str, str]], words: str) -> None:
+def test_a_machine_that_offers_too_little(
+    lab: conda.Solver, machine: list[tuple[str, str]], words: str
+) -> None:
     found = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", machine=machine)
     assert words in found.message and "--cuda, --glibc" in found.advice
     assert "wants __glibc >=2.34, and 2.28 is assumed" in explained(lab, "old-glibc").message
@@ -161,6 +232,11 @@ def test_minimal() -> None:
 
 def test_reasons() -> None:
     why = Why.of(PINS)
-    assert why.is_users("scipy") and why.is_users("numpy=2.4") and not why.is_users("numpy<2") and not why.is_users("torch==2")
+    assert (
+        why.is_users("scipy")
+        and why.is_users("numpy=2.4")
+        and not why.is_users("numpy<2")
+        and not why.is_users("torch==2")
+    )
     assert (why.weight("scipy"), why.weight("numpy<2")) == (USERS, RULES)
     assert why.listed(["a", "b", "c", "d"]) == "`a`, `b`, `c`, `d`"

@@ -34,7 +34,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def wanted(server: Server, tmp_path: Path, sha256: str = SHA) -> Wanted:
-    return Wanted(url=f"{server.url}/a%20b%2Bc.whl", sha256=sha256, target=tmp_path / "got" / "a.whl")
+    return Wanted(
+        url=f"{server.url}/a%20b%2Bc.whl", sha256=sha256, target=tmp_path / "got" / "a.whl"
+    )
 
 
 def download(one: Wanted) -> list[ProvisionError]:
@@ -57,7 +59,9 @@ def test_a_file_arrives_whole(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [503, 429, "truncate", "stall", "drop"])
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "no-ranges"])
-def test_what_passes_is_tried_again(server: Server, tmp_path: Path, kind: Fault, ranges: bool) -> None:
+def test_what_passes_is_tried_again(
+    server: Server, tmp_path: Path, kind: Fault, ranges: bool
+) -> None:
     server.fault("a", kind, times=2)
     if not ranges:
         server.fault("a", "no-range")
@@ -85,7 +89,12 @@ def test_a_slow_server_is_waited_for(server: Server, tmp_path: Path) -> None:
     ],
 )
 def test_what_lasts_is_told(
-    server: Server, tmp_path: Path, kind: Fault, error: type[ProvisionError], words: str, requests: int | None
+    server: Server,
+    tmp_path: Path,
+    kind: Fault,
+    error: type[ProvisionError],
+    words: str,
+    requests: int | None,
 ) -> None:
     server.fault("a", kind)
     one = wanted(server, tmp_path)
@@ -97,11 +106,15 @@ def test_what_lasts_is_told(
     assert requests is None or len(server.log) == requests
 
 
-def test_a_connection_that_always_ends_early_comes_to_an_end(server: Server, tmp_path: Path) -> None:
+def test_a_connection_that_always_ends_early_comes_to_an_end(
+    server: Server, tmp_path: Path
+) -> None:
     server.fault("a", "no-range", times=0)
     server.fault("a", "truncate")
     one = wanted(server, tmp_path)
-    download(one)  # with ranges each try brings half of the rest: it may succeed or give up, and must not go on for ever
+    download(
+        one
+    )  # with ranges each try brings half of the rest: it may succeed or give up, and must not go on for ever
     assert len(server.log) < 40
 
 
@@ -115,7 +128,9 @@ def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("part", [b"x" * 1000, b"x" * 300_000, b"x" * 400_000])
-def test_a_part_of_something_else_is_thrown_away(server: Server, tmp_path: Path, part: bytes) -> None:
+def test_a_part_of_something_else_is_thrown_away(
+    server: Server, tmp_path: Path, part: bytes
+) -> None:
     one = wanted(server, tmp_path)
     one.target.parent.mkdir()
     http.part_of(one.target).write_bytes(part)
@@ -125,7 +140,10 @@ def test_a_part_of_something_else_is_thrown_away(server: Server, tmp_path: Path,
 
 
 def test_one_that_fails_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
-    good, gone = wanted(server, tmp_path), Wanted(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none")
+    good, gone = (
+        wanted(server, tmp_path),
+        Wanted(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none"),
+    )
     with Web() as web:
         failed = web.download([gone, good], lambda one: None)
     assert [one for one, _ in failed] == [gone]
@@ -138,9 +156,13 @@ def test_a_file_of_the_disk(tmp_path: Path) -> None:
     one = Wanted(url=source.as_uri(), sha256=SHA, target=tmp_path / "got" / "a.whl")
     assert download(one) == []
     assert one.target.read_bytes() == CONTENT
-    (wrong,) = download(Wanted(url=source.as_uri(), sha256="0" * 64, target=tmp_path / "got" / "b.whl"))
+    (wrong,) = download(
+        Wanted(url=source.as_uri(), sha256="0" * 64, target=tmp_path / "got" / "b.whl")
+    )
     assert isinstance(wrong, IntegrityError)
-    (absent,) = download(Wanted(url=(tmp_path / "none").as_uri(), sha256=SHA, target=tmp_path / "got" / "c.whl"))
+    (absent,) = download(
+        Wanted(url=(tmp_path / "none").as_uri(), sha256=SHA, target=tmp_path / "got" / "c.whl")
+    )
     assert isinstance(absent, Unreachable)
     assert left(one) == ["a.whl"]
 
@@ -179,7 +201,9 @@ def test_whether_a_file_is_served_is_asked_again(server: Server) -> None:
 
 def test_nobody_answers() -> None:
     with Web() as web:
-        assert web.ask("http://127.0.0.1:9/x", SHA) == Answer(state="silent", detail="Connection refused")
+        assert web.ask("http://127.0.0.1:9/x", SHA) == Answer(
+            state="silent", detail="Connection refused"
+        )
         assert web.ask("http://no-such-host.invalid/x", SHA).state == "silent"
 
 
@@ -195,16 +219,38 @@ def test_whether_a_file_of_the_disk_is_that_file(tmp_path: Path) -> None:
 def test_a_text(server: Server, tmp_path: Path) -> None:
     (tmp_path / "files" / "text").write_text("hällo")
     with Web() as web:
-        assert web.text(f"{server.url}/text") == web.text((tmp_path / "files" / "text").as_uri()) == "hällo"
-        for url in (f"{server.url}/none", (tmp_path / "none").as_uri(), f"{server.url}/a%20b%2Bc.whl"):
+        assert (
+            web.text(f"{server.url}/text")
+            == web.text((tmp_path / "files" / "text").as_uri())
+            == "hällo"
+        )
+        for url in (
+            f"{server.url}/none",
+            (tmp_path / "none").as_uri(),
+            f"{server.url}/a%20b%2Bc.whl",
+        ):
             with pytest.raises(Unreachable):
                 web.text(url)
 
 
 def test_pips_settings_for_certificates_and_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+    for name in (
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "SSL_CERT_FILE",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+    ):
         monkeypatch.delenv(name, raising=False)
-    session = web._session({"proxy": "http://proxy.invalid:3128", "cert": "/some/ca.pem", "client-cert": "/some/me.pem"})
+    session = web._session(
+        {
+            "proxy": "http://proxy.invalid:3128",
+            "cert": "/some/ca.pem",
+            "client-cert": "/some/me.pem",
+        }
+    )
     assert (session.verify, session.cert) == ("/some/ca.pem", "/some/me.pem")
     assert session.proxies["https"] == "http://proxy.invalid:3128"
     monkeypatch.setenv("HTTPS_PROXY", "http://other.invalid")

@@ -117,7 +117,10 @@ def test_sweep_removes_only_what_a_killed_build_left(tmp_path: Path) -> None:
     paths.beside(tmp_path / "other").mkdir()
     (tmp_path / ".lab.old").mkdir()  # somebody's own
     paths.sweep(final)
-    assert {path.name for path in tmp_path.iterdir()} == {paths.beside(tmp_path / "other").name, ".lab.old"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        paths.beside(tmp_path / "other").name,
+        ".lab.old",
+    }
 
 
 def test_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -156,7 +159,9 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert (tmp_path / "a").read_text() == "old"
 
 
-def test_locks_are_taken_as_nfs_gives_them(where: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_are_taken_as_nfs_gives_them(
+    where: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exclusively only on a file that is open for writing (flock(2), "NFS details"); and a disk without locks is named."""
     real = fcntl.flock
 
@@ -169,7 +174,11 @@ def test_locks_are_taken_as_nfs_gives_them(where: Folders, tmp_path: Path, monke
     with held(where, "lab", Listener()):
         pass
     layout = tmp_path / "images" / "lab"
-    with oci_layout.building(layout), pytest.raises(Taken, match="Another run is writing"), oci_layout.building(layout):
+    with (
+        oci_layout.building(layout),
+        pytest.raises(Taken, match="Another run is writing"),
+        oci_layout.building(layout),
+    ):
         pass
 
     def without(descriptor: int, operation: int) -> None:

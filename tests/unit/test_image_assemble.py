@@ -63,7 +63,12 @@ def archive() -> list[bytes]:
 
 
 BASE = image.BaseImage(
-    reference="mine:1", digest="sha256:base", size=len(LAYER), diff_ids=(DIGEST,), environment=("LANG=C",), archive=archive
+    reference="mine:1",
+    digest="sha256:base",
+    size=len(LAYER),
+    diff_ids=(DIGEST,),
+    environment=("LANG=C",),
+    archive=archive,
 )
 RESOLUTION = Resolution(
     spec=Spec(name="toy", torch="2.3", cuda=None),
@@ -84,7 +89,11 @@ RESOLUTION = Resolution(
     choices=(),
 )
 PYTHON = LockedPackage(
-    manager="conda", name="python", version="3.11.7", url="https://example.org/c/linux-64/python.conda", sha256="12" * 32
+    manager="conda",
+    name="python",
+    version="3.11.7",
+    url="https://example.org/c/linux-64/python.conda",
+    sha256="12" * 32,
 )
 LOCK = Lock(
     path=Path("conda-lock.yml"),
@@ -109,12 +118,26 @@ def fail(number: int) -> Callable[[Path], None]:
     return failing
 
 
-def build(folder: Path, link: Callable[[Path], None] = link, lock: Lock = LOCK, base: image.BaseImage = BASE) -> Image:
+def build(
+    folder: Path,
+    link: Callable[[Path], None] = link,
+    lock: Lock = LOCK,
+    base: image.BaseImage = BASE,
+) -> Image:
     inside = folder / "inside"
     inside.mkdir(exist_ok=True)
     (inside / "__main__.py").write_text("print('smoke')\n")
     prefix = Prefix(name="toy", path=folder / "prefix", lock_sha256=LOCK.sha256)
-    return image.build(RESOLUTION, lock, prefix, base, layout=folder / "images" / "toy", inside=inside, link=link, progress=Quiet())
+    return image.build(
+        RESOLUTION,
+        lock,
+        prefix,
+        base,
+        layout=folder / "images" / "toy",
+        inside=inside,
+        link=link,
+        progress=Quiet(),
+    )
 
 
 def test_an_image_of_parts(tmp_path: Path) -> None:
@@ -123,7 +146,10 @@ def test_an_image_of_parts(tmp_path: Path) -> None:
     assert made.layers[0].digest == DIGEST
     written = oci_layout.read(made.layout)
     assert written is not None
-    assert (written.annotations["org.provision.lock"], written.annotations["org.provision.tool"]) == (LOCK.sha256, __version__)
+    assert (
+        written.annotations["org.provision.lock"],
+        written.annotations["org.provision.tool"],
+    ) == (LOCK.sha256, __version__)
     assert written.annotations["org.provision.base.id"] == "sha256:base"
 
 
@@ -151,7 +177,9 @@ def test_a_full_disk(tmp_path: Path, number: int) -> None:
     assert list((tmp_path / "images").iterdir()) == []
 
 
-def test_too_little_space_is_known_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_known_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 5, 5))
     with pytest.raises(NoSpace, match=r"needs 0\.0 GB"):

@@ -27,8 +27,19 @@ CONTENT = random.Random(4).randbytes(200_000) + b"zeros" * 100_000
 def made(layout: Path, **files: bytes) -> Image:
     """An image whose layers hold a file each."""
     oci_layout.blobs(layout).mkdir(parents=True)
-    written = [layers.write(name, [Entry.of(f"opt/{name}", text)], oci_layout.blobs(layout), 0, lambda _: None) for name, text in files.items()]
-    done = oci_layout.write(layout, config.image_config({}, {}, written, 0), written, {"org.provision.recipe": "1"}, "provision/toy:1")
+    written = [
+        layers.write(
+            name, [Entry.of(f"opt/{name}", text)], oci_layout.blobs(layout), 0, lambda _: None
+        )
+        for name, text in files.items()
+    ]
+    done = oci_layout.write(
+        layout,
+        config.image_config({}, {}, written, 0),
+        written,
+        {"org.provision.recipe": "1"},
+        "provision/toy:1",
+    )
     return Image(
         reference="provision/toy:1", layout=layout, manifest_digest=done.manifest_digest, image_id=done.config_digest, base="base",
         base_digest="", lock_sha256="0" * 64, layers=tuple(written),
@@ -51,13 +62,21 @@ def plain(path: Path) -> bytes:
 def test_every_python_makes_the_same_manifest(tmp_path: Path) -> None:
     """This file is run by several: what stands here was made by the first."""
     image = made(tmp_path / "toy", big=b"zeros" * 100_000, grüße=b"x", empty=b"")
-    assert image.manifest_digest == "sha256:b87f4593c8d864f3013dacb0b9689824f3bab3a16ad929420dd5456cc820476b"
+    assert (
+        image.manifest_digest
+        == "sha256:b87f4593c8d864f3013dacb0b9689824f3bab3a16ad929420dd5456cc820476b"
+    )
 
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
-def test_one_core_and_four_make_the_same_manifest(tmp_path: Path, method: compression.Method) -> None:
+def test_one_core_and_four_make_the_same_manifest(
+    tmp_path: Path, method: compression.Method
+) -> None:
     image = made(tmp_path / "toy", big=CONTENT, empty=b"")
-    one, four = (compression.pack(image, method, tmp_path / str(workers), Silent(), workers) for workers in (1, 4))
+    one, four = (
+        compression.pack(image, method, tmp_path / str(workers), Silent(), workers)
+        for workers in (1, 4)
+    )
     assert one.manifest_digest == four.manifest_digest != image.manifest_digest
     assert one.image_id == image.image_id
     manifest = json.loads(oci_layout.blob(one.layout, one.manifest_digest).read_bytes())
@@ -69,7 +88,9 @@ def test_one_core_and_four_make_the_same_manifest(tmp_path: Path, method: compre
 
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
-def test_a_layer_is_compressed_once(tmp_path: Path, method: compression.Method, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_is_compressed_once(
+    tmp_path: Path, method: compression.Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed = tmp_path / "packed"
     first = compression.pack(made(tmp_path / "a", big=CONTENT, own=b"1"), method, packed, Silent())
     changed = made(tmp_path / "b", big=CONTENT, own=b"2")
@@ -90,12 +111,18 @@ def test_a_layer_is_compressed_once(tmp_path: Path, method: compression.Method, 
     assert fresh.manifest_digest == second.manifest_digest
 
 
-def test_what_another_library_made_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_library_made_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = made(tmp_path / "toy", big=CONTENT)
     now = compression.pack(image, "gzip", tmp_path / "packed", Silent())
     monkeypatch.setattr("zlib.ZLIB_RUNTIME_VERSION", "9.9")
     later = compression.pack(image, "gzip", tmp_path / "packed", Silent())
-    assert [path.name for path in (tmp_path / "packed" / "toy").iterdir()] == [later.layout.name] != [now.layout.name]
+    assert (
+        [path.name for path in (tmp_path / "packed" / "toy").iterdir()]
+        == [later.layout.name]
+        != [now.layout.name]
+    )
 
 
 def test_a_damaged_layer_is_not_compressed(tmp_path: Path) -> None:
@@ -108,7 +135,9 @@ def test_a_damaged_layer_is_not_compressed(tmp_path: Path) -> None:
         compression.pack(image, "gzip", tmp_path / "packed", Silent())
     assert not list((tmp_path / "packed").rglob("index.json"))
     with pytest.raises(IntegrityError, match="not the whole image"):
-        compression.pack(replace(image, manifest_digest="sha256:other"), "gzip", tmp_path / "packed", Silent())
+        compression.pack(
+            replace(image, manifest_digest="sha256:other"), "gzip", tmp_path / "packed", Silent()
+        )
 
 
 def test_a_damaged_compressed_layer_is_made_again(tmp_path: Path) -> None:
@@ -123,7 +152,9 @@ def test_a_damaged_compressed_layer_is_made_again(tmp_path: Path) -> None:
 
 
 def test_a_compressed_image_is_exported_as_any_other(tmp_path: Path) -> None:
-    image = compression.pack(made(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent())
+    image = compression.pack(
+        made(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent()
+    )
     exporter.export(image, exporter.output(f"oci:{tmp_path / 'out'}"), Silent())
     found = oci_layout.read(tmp_path / "out")
     assert found is not None
@@ -147,6 +178,13 @@ def test_reads_that_bring_less_do_not_change_the_bytes(tmp_path: Path) -> None:
     thread = threading.Thread(target=write)
     thread.start()
     (tmp_path / "new" / "blobs" / "sha256").mkdir(parents=True)
-    layer = compression._pack(image.layout, image.layers[0], compression.codec("gzip"), tmp_path / "new", lambda _: None, 1)
+    layer = compression._pack(
+        image.layout,
+        image.layers[0],
+        compression.codec("gzip"),
+        tmp_path / "new",
+        lambda _: None,
+        1,
+    )
     thread.join()
     assert layer.digest == whole.layers[0].digest

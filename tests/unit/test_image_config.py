@@ -71,7 +71,12 @@ def resolution(cuda: str | None = "12.1", base: str | None = None) -> Resolution
 
 
 def test_variables_are_laid_over_those_of_the_base() -> None:
-    inherited = ["PATH=/usr/local/nvidia/bin:/usr/bin", "LD_LIBRARY_PATH=/usr/local/cuda/lib64", "LANG=C.UTF-8", "PYTHONPATH=/x"]
+    inherited = [
+        "PATH=/usr/local/nvidia/bin:/usr/bin",
+        "LD_LIBRARY_PATH=/usr/local/cuda/lib64",
+        "LANG=C.UTF-8",
+        "PYTHONPATH=/x",
+    ]
     variables = config.environment(resolution(), LOCK, inherited)
     assert variables["PATH"] == "/opt/env/bin:/usr/local/nvidia/bin:/usr/bin"
     assert variables["LANG"] == "C.UTF-8"
@@ -80,19 +85,33 @@ def test_variables_are_laid_over_those_of_the_base() -> None:
 
 
 def test_a_cpu_image_asks_for_no_gpu() -> None:
-    assert not any(key.startswith("NVIDIA") for key in config.environment(resolution(cuda=None), LOCK))
+    assert not any(
+        key.startswith("NVIDIA") for key in config.environment(resolution(cuda=None), LOCK)
+    )
 
 
 def test_labels_say_what_is_known_only() -> None:
     known = config.labels(resolution(), LOCK, f"debian:12@sha256:{'0' * 64}", "sha256:1")
     assert known["org.opencontainers.image.base.digest"] == f"sha256:{'0' * 64}"
-    assert (known["org.provision.lock"], known["org.provision.torch"]) == (LOCK.sha256, "2.3.1+cu121")
+    assert (known["org.provision.lock"], known["org.provision.torch"]) == (
+        LOCK.sha256,
+        "2.3.1+cu121",
+    )
     local = config.labels(resolution(cuda=None), LOCK, "mine:latest", None)
-    assert not {"org.opencontainers.image.base.digest", "org.provision.nccl", "org.provision.base.id"} & local.keys()
+    assert (
+        not {"org.opencontainers.image.base.digest", "org.provision.nccl", "org.provision.base.id"}
+        & local.keys()
+    )
     assert local["org.provision.cuda"] == "none"
-    assert known["org.opencontainers.image.description"] == "PyTorch 2.3.1+cu121, CUDA 12.1, Python 3.11"
+    assert (
+        known["org.opencontainers.image.description"]
+        == "PyTorch 2.3.1+cu121, CUDA 12.1, Python 3.11"
+    )
     assert "org.opencontainers.image.created" not in known
-    assert config.labels(resolution(), LOCK, "mine", None, 0)["org.opencontainers.image.created"] == "1970-01-01T00:00:00Z"
+    assert (
+        config.labels(resolution(), LOCK, "mine", None, 0)["org.opencontainers.image.created"]
+        == "1970-01-01T00:00:00Z"
+    )
     reaching = replace(resolution(), architectures=("sm_80", "sm_90"))
     assert config.labels(reaching, LOCK, "mine", None)["org.provision.gpus"] == "sm_80 sm_90"
 
@@ -107,11 +126,17 @@ def test_what_enroots_hooks_read_is_there() -> None:
 
 
 def test_image_config_is_complete() -> None:
-    layers = [Layer(group="base", digest="sha256:a", size=1), Layer(group="cuda", digest="sha256:b", size=2)]
+    layers = [
+        Layer(group="base", digest="sha256:a", size=1),
+        Layer(group="cuda", digest="sha256:b", size=2),
+    ]
     document = config.image_config({"A": "b"}, {"x": "y"}, layers, 0)
     assert document["rootfs"] == {"diff_ids": ["sha256:a", "sha256:b"], "type": "layers"}
     assert len(document["history"]) == 2
-    assert (document["created"], document["config"]["User"]) == ("1970-01-01T00:00:00Z", "1000:1000")
+    assert (document["created"], document["config"]["User"]) == (
+        "1970-01-01T00:00:00Z",
+        "1000:1000",
+    )
     assert "Entrypoint" not in document["config"]
     assert document["config"]["Healthcheck"] == {
         "Test": ["CMD", "/opt/env/bin/python", "-I", "/opt/provision/inside/facts/health.py"],
@@ -120,7 +145,9 @@ def test_image_config_is_complete() -> None:
     assert (smoke_runner.INSIDE / "health.py").is_file()
 
 
-@pytest.mark.parametrize(("text", "epoch"), [(None, 315532800), ("", 315532800), ("0", 0), ("1700000000", 1700000000)])
+@pytest.mark.parametrize(
+    ("text", "epoch"), [(None, 315532800), ("", 315532800), ("0", 0), ("1700000000", 1700000000)]
+)
 def test_source_date_epoch(text: str | None, epoch: int) -> None:
     assert image.source_date_epoch({} if text is None else {"SOURCE_DATE_EPOCH": text}) == epoch
 
@@ -143,18 +170,29 @@ def test_bases_we_ship_are_pinned_and_sourced() -> None:
     assert {row.use for row in rows} == {"base", "builder"}
     assert base_images.pinned("base").startswith("docker.io/library/debian:bookworm-slim@sha256:")
     with pytest.raises(ValueError, match="needs a use"):
-        base_images._row({"use": "base", "reference": "debian", "digest": "sha256:short", "source": "x"})
+        base_images._row(
+            {"use": "base", "reference": "debian", "digest": "sha256:short", "source": "x"}
+        )
 
 
 @pytest.mark.parametrize(
     "reference",
-    ["debian", "debian:12", "localhost:5000/a/b_c:T.1-x", f"debian:12@sha256:{'a' * 64}", f"sha256:{'a' * 64}", "ghcr.io/A-b/c"[:7]],
+    [
+        "debian",
+        "debian:12",
+        "localhost:5000/a/b_c:T.1-x",
+        f"debian:12@sha256:{'a' * 64}",
+        f"sha256:{'a' * 64}",
+        "ghcr.io/A-b/c"[:7],
+    ],
 )
 def test_references_that_are(reference: str) -> None:
     assert image.chosen_base(reference) == reference
 
 
-@pytest.mark.parametrize("reference", ["", "Debian", "a b", "a:b:c", "a@sha256:1", "../x", "a:$(id)", "-v", "a//b"])
+@pytest.mark.parametrize(
+    "reference", ["", "Debian", "a b", "a:b:c", "a@sha256:1", "../x", "a:$(id)", "-v", "a//b"]
+)
 def test_references_that_are_not(reference: str) -> None:
     with pytest.raises(InvalidSpec, match="not an image reference"):
         image.chosen_base(reference)
@@ -170,7 +208,9 @@ def test_no_engine_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - started < 3
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the SDK leaves its socket open
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # the SDK leaves its socket open
 def test_an_engine_that_accepts_but_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
@@ -184,11 +224,17 @@ def test_an_engine_that_goes_away_is_unreachable() -> None:
 
     from provision.core.errors import NoSpace, Unreachable
 
-    with pytest.raises(Unreachable, match=r"went away: could not load provision/x:1\."), docker_sdk.speaking("load provision/x:1"):
+    with (
+        pytest.raises(Unreachable, match=r"went away: could not load provision/x:1\."),
+        docker_sdk.speaking("load provision/x:1"),
+    ):
         raise requests.ConnectionError("Connection reset by peer")
     from docker.errors import ImageLoadError
 
-    with pytest.raises(NoSpace, match="engine's disk is full"), docker_sdk.speaking("load provision/x:1"):
+    with (
+        pytest.raises(NoSpace, match="engine's disk is full"),
+        docker_sdk.speaking("load provision/x:1"),
+    ):
         raise ImageLoadError("write /var/lib/docker/tmp/x: no space left on device")
 
 
@@ -207,7 +253,9 @@ def test_reports_are_unpacked_without_going_astray(tmp_path: Path) -> None:
         members.addfile(link)
     out = tmp_path / "a" / "out"
     container_smoke.unpack([archive.getvalue()], out)
-    found = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir())
+    found = sorted(
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir()
+    )
     assert found == ["a/out/logs/rank0.log", "a/out/r/abs", "a/out/report.json"]
 
 
@@ -233,27 +281,39 @@ def tool(name: str) -> str:
 
 @pytest.mark.parametrize("portable", [True, False])
 @pytest.mark.parametrize("cuda", ["12.1", None])
-def test_dockerfile_says_what_the_image_says_and_is_clean(portable: bool, cuda: str | None, tmp_path: Path) -> None:
+def test_dockerfile_says_what_the_image_says_and_is_clean(
+    portable: bool, cuda: str | None, tmp_path: Path
+) -> None:
     lock = replace(LOCK, portable=portable)
     text = rendered(dockerfile.dockerfile_context(resolution(cuda), lock))
     for key, value in config.environment(resolution(cuda), lock).items():
-        own = shlex.quote(value) if key != "PATH" else f'"{conda_files.PREFIX}/bin:${{PATH:-{config.PATH}}}"'  # the base's comes after it
+        own = (
+            shlex.quote(value)
+            if key != "PATH"
+            else f'"{conda_files.PREFIX}/bin:${{PATH:-{config.PATH}}}"'
+        )  # the base's comes after it
         assert f"    {key}={own}" in text
     assert f"CMD {json.dumps([conda_files.PYTHON])}\n" in text
     assert ("packaged on the machine that locked it" in text) is not portable
     assert "{{" not in text and text.endswith("\n")
     path = tmp_path / "Dockerfile"
     path.write_text(text)
-    checked = subprocess.run([tool("hadolint"), "--no-color", path], capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [tool("hadolint"), "--no-color", path], capture_output=True, text=True, check=False
+    )
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
 def test_dockerfile_takes_the_base_of_the_spec() -> None:
-    assert "\nFROM mine:1\n" in rendered(dockerfile.dockerfile_context(resolution(base="mine:1"), LOCK))
+    assert "\nFROM mine:1\n" in rendered(
+        dockerfile.dockerfile_context(resolution(base="mine:1"), LOCK)
+    )
 
 
 def test_entry_script_is_clean(tmp_path: Path) -> None:
     script = tmp_path / "provision-smoke"
     script.write_text(conda_files.ENTRY_SCRIPT)
-    checked = subprocess.run([tool("shellcheck"), script], capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [tool("shellcheck"), script], capture_output=True, text=True, check=False
+    )
     assert (checked.returncode, checked.stdout) == (0, "")

@@ -56,7 +56,10 @@ def test_conda_files_and_links(tmp_path: Path) -> None:
     entries = by_path(list(conda_files.conda_entries(tmp_path)))
     assert sorted(entries) == ["opt/env/bin/python", "opt/env/bin/python3.11", "opt/env/lib64"]
     assert entries["opt/env/bin/python3.11"].mode == 0o755
-    assert (entries["opt/env/bin/python"].kind, entries["opt/env/bin/python"].target) == ("link", "python3.11")
+    assert (entries["opt/env/bin/python"].kind, entries["opt/env/bin/python"].target) == (
+        "link",
+        "python3.11",
+    )
     assert (entries["opt/env/lib64"].kind, entries["opt/env/lib64"].target) == ("link", "lib")
 
 
@@ -73,7 +76,10 @@ def test_files_of_conda_packages_know_whose_they_are_and_what_they_must_be(tmp_p
     (tmp_path / "conda-meta").mkdir()
     for name in ("tool", "plain", "both"):
         (tmp_path / "bin" / name).write_text(name)
-    for package, files in (("one", {"tool": "/built/in", "plain": "", "both": ""}), ("two", {"both": ""})):
+    for package, files in (
+        ("one", {"tool": "/built/in", "plain": "", "both": ""}),
+        ("two", {"both": ""}),
+    ):
         rows = [
             {
                 "_path": f"bin/{name}",
@@ -83,7 +89,9 @@ def test_files_of_conda_packages_know_whose_they_are_and_what_they_must_be(tmp_p
             }
             for name, built in files.items()
         ]
-        (tmp_path / "conda-meta" / f"{package}-1.0-0.json").write_text(json.dumps({"name": package, "paths_data": {"paths": rows}}))
+        (tmp_path / "conda-meta" / f"{package}-1.0-0.json").write_text(
+            json.dumps({"name": package, "paths_data": {"paths": rows}})
+        )
     entries = by_path(list(conda_files.conda_entries(tmp_path)))
     assert {path: entry.conda for path, entry in entries.items()} == {
         "opt/env/bin/tool": "one", "opt/env/bin/plain": "one", "opt/env/bin/both": "two",
@@ -92,7 +100,9 @@ def test_files_of_conda_packages_know_whose_they_are_and_what_they_must_be(tmp_p
     assert not entries["opt/env/bin/tool"].hashes
     assert entries["opt/env/bin/both"].hashes == {sha256(b"both of one"), sha256(b"both of two")}
     conda_files.verify(entries["opt/env/bin/plain"], sha256(b"plain of one"))
-    with pytest.raises(IntegrityError, match="bin/plain of the conda package one is not what the package says"):
+    with pytest.raises(
+        IntegrityError, match="bin/plain of the conda package one is not what the package says"
+    ):
         conda_files.verify(entries["opt/env/bin/plain"], sha256(b"another"))
 
 

@@ -25,18 +25,30 @@ NOTHING = image.Asked()
 ASKED = image.Asked(shm_gib=16, mounts=MOUNTS, user="1234:100")
 
 
-def text(format: str, asked: image.Asked = NOTHING, wanted: Resolution | None = None, command: tuple[str, ...] = ()) -> str:
+def text(
+    format: str,
+    asked: image.Asked = NOTHING,
+    wanted: Resolution | None = None,
+    command: tuple[str, ...] = (),
+) -> str:
     values = image.contract_context(wanted or infiniband(), REFERENCE, command, asked)
     return render.render_contract(format, values, remake=["provision", "image", "contract", "toy"])
 
 
 def infiniband() -> Resolution:
     plain = resolution()
-    return dataclasses.replace(plain, spec=dataclasses.replace(plain.spec, infiniband=True, name="torch2.3-cuda12.1-py311"))
+    return dataclasses.replace(
+        plain, spec=dataclasses.replace(plain.spec, infiniband=True, name="torch2.3-cuda12.1-py311")
+    )
 
 
 def test_a_cpu_image_asks_for_no_gpu() -> None:
-    assert image.docker_arguments(resolution(cuda=None)) == ["--init", "--shm-size=8g", "--ulimit", "stack=67108864"]
+    assert image.docker_arguments(resolution(cuda=None)) == [
+        "--init",
+        "--shm-size=8g",
+        "--ulimit",
+        "stack=67108864",
+    ]
     for format in image.FORMATS:
         shown = text(format, wanted=resolution(cuda=None))
         assert not re.search("gpu|nvidia|memlock: -1|ulimit -l", shown, re.IGNORECASE), format
@@ -47,11 +59,21 @@ def test_run_contract_of_a_cuda_image() -> None:
         "docker run --rm -it --gpus all --init --shm-size=8g --ulimit stack=67108864 --ulimit memlock=-1 provision/toy:1 python"
     )
     assert all(need.reason for need in image.needs(infiniband()))
-    assert [need.what for need in image.needs(infiniband())] == ["gpus", "init", "shm", "stack", "memlock", "infiniband", "network"]
+    assert [need.what for need in image.needs(infiniband())] == [
+        "gpus",
+        "init",
+        "shm",
+        "stack",
+        "memlock",
+        "infiniband",
+        "network",
+    ]
 
 
 def test_what_an_engine_cannot_give_is_left_out() -> None:
-    assert image.docker_arguments(resolution(), without=("gpus", "memlock")) == image.docker_arguments(resolution(cuda=None))
+    assert image.docker_arguments(
+        resolution(), without=("gpus", "memlock")
+    ) == image.docker_arguments(resolution(cuda=None))
 
 
 @pytest.mark.parametrize("format", image.FORMATS)
@@ -65,13 +87,30 @@ def test_every_format_gives_the_reasons_and_how_to_remake_it(format: str) -> Non
 
 
 @pytest.mark.parametrize("format", image.FORMATS)
-def test_the_line_that_remakes_a_contract_says_the_same_words_whatever_they_are(format: str) -> None:
-    words = ["provision", "image", "contract", "toy", "--", "python", "-c", "print('a')\nprint(['b  c'])", "\x1b[0m"]
+def test_the_line_that_remakes_a_contract_says_the_same_words_whatever_they_are(
+    format: str,
+) -> None:
+    words = [
+        "provision",
+        "image",
+        "contract",
+        "toy",
+        "--",
+        "python",
+        "-c",
+        "print('a')\nprint(['b  c'])",
+        "\x1b[0m",
+    ]
     values = image.contract_context(infiniband(), REFERENCE, (), NOTHING)
     shown = render.render_contract(format, values, remake=words)
     (line,) = [line for line in shown.splitlines() if "remake with: " in line]
     script = f"printf '%s\\0' {line.partition('remake with: ')[2]}"
-    assert subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True).stdout.split("\0")[:-1] == words
+    assert (
+        subprocess.run(
+            ["bash", "-c", script], check=True, capture_output=True, text=True
+        ).stdout.split("\0")[:-1]
+        == words
+    )
 
 
 def test_docker_script() -> None:
@@ -79,7 +118,12 @@ def test_docker_script() -> None:
     words = shlex.split(script.replace("\\\n", " ").partition("exec ")[2])
     assert words[:4] == ["docker", "run", "--rm", "--interactive"]
     assert words[-6:] == ["cache:/cache", REFERENCE, "python", "-c", "print('a b')", "$@"]
-    assert " ".join(words).find("--device /dev/infiniband --cap-add IPC_LOCK --network host --user 1234:100") > 0
+    assert (
+        " ".join(words).find(
+            "--device /dev/infiniband --cap-add IPC_LOCK --network host --user 1234:100"
+        )
+        > 0
+    )
 
 
 def test_compose() -> None:
@@ -88,9 +132,17 @@ def test_compose() -> None:
     assert service["command"] == ["python", "a: b"]
     assert (service["init"], service["shm_size"], service["user"]) == (True, "16gb", "1234:100")
     assert service["ulimits"] == {"stack": 67108864, "memlock": -1}
-    assert service["deploy"]["resources"]["reservations"]["devices"] == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
-    assert (service["devices"], service["cap_add"]) == (["/dev/infiniband:/dev/infiniband"], ["IPC_LOCK"])
-    assert (service["network_mode"], service["volumes"]) == ("host", ["/scratch/a_b:/data:ro", "cache:/cache"])
+    assert service["deploy"]["resources"]["reservations"]["devices"] == [
+        {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    ]
+    assert (service["devices"], service["cap_add"]) == (
+        ["/dev/infiniband:/dev/infiniband"],
+        ["IPC_LOCK"],
+    )
+    assert (service["network_mode"], service["volumes"]) == (
+        "host",
+        ["/scratch/a_b:/data:ro", "cache:/cache"],
+    )
     assert document["volumes"] == {"cache": {}}
 
 
@@ -101,13 +153,25 @@ def test_kubernetes() -> None:
     assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", container["name"])
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
     assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
-    assert pod["securityContext"] == {"runAsNonRoot": True, "runAsUser": 1234, "runAsGroup": 100, "fsGroup": 100}
-    assert pod["volumes"][0] == {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1234,
+        "runAsGroup": 100,
+        "fsGroup": 100,
+    }
+    assert pod["volumes"][0] == {
+        "name": "shm",
+        "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"},
+    }
     assert {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]} == {
         "/dev/shm": "shm", "/data": "mount-1", "/cache": "mount-2",
     }  # fmt: skip
     assert pod["volumes"][2]["persistentVolumeClaim"] == {"claimName": "cache"}
-    assert (pod["hostNetwork"], pod["shareProcessNamespace"], container["command"]) == (True, True, ["/opt/env/bin/python"])
+    assert (pod["hostNetwork"], pod["shareProcessNamespace"], container["command"]) == (
+        True,
+        True,
+        ["/opt/env/bin/python"],
+    )
 
 
 def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
@@ -123,7 +187,9 @@ def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
 
 def test_devcontainer() -> None:
     shown = text("devcontainer", ASKED)
-    document: dict[str, Any] = json.loads("".join(line for line in shown.splitlines() if not line.strip().startswith("//")))
+    document: dict[str, Any] = json.loads(
+        "".join(line for line in shown.splitlines() if not line.strip().startswith("//"))
+    )
     assert (document["image"], document["workspaceFolder"]) == (REFERENCE, "/workspace")
     assert document["runArgs"] == image.docker_arguments(infiniband(), ASKED)
     assert document["hostRequirements"] == {"gpu": True}
@@ -137,7 +203,10 @@ def test_dollars_are_the_programs_own() -> None:
     twice = "echo $$HOME $${HOME} $$(HOME) $$$$"
     assert (service["command"][2], service["volumes"]) == (twice, ["/a$$b:/c$$d"])
     pod = yaml.safe_load(text("kubernetes", asked, command=command))["spec"]["template"]["spec"]
-    assert (pod["containers"][0]["command"][2], pod["volumes"][1]["hostPath"]["path"]) == (twice, "/a$b")
+    assert (pod["containers"][0]["command"][2], pod["volumes"][1]["hostPath"]["path"]) == (
+        twice,
+        "/a$b",
+    )
     assert "'echo $HOME ${HOME} $(HOME) $$'" in text("docker", asked, command=command)
 
 
@@ -184,10 +253,16 @@ def test_names_of_images_that_are_none(written: str) -> None:
 def test_the_docker_command_speaks_to_our_engine() -> None:
     """It goes by DOCKER_HOST first, as we do, and then by its contexts, of which we know nothing."""
     assert image.cli_flags({"DOCKER_HOST": "tcp://lab:2375"}) == []
-    assert image.cli_flags({}) == image.cli_flags({"DOCKER_HOST": ""}) == ["--host", "unix:///var/run/docker.sock"]
+    assert (
+        image.cli_flags({})
+        == image.cli_flags({"DOCKER_HOST": ""})
+        == ["--host", "unix:///var/run/docker.sock"]
+    )
 
 
-@pytest.mark.parametrize("written", ["/a", "a:b", "/a:b", "/a:/b:rx", "/a:/b,/c:/d", " /a:/b", "/a b:/c"])
+@pytest.mark.parametrize(
+    "written", ["/a", "a:b", "/a:b", "/a:/b:rx", "/a:/b,/c:/d", " /a:/b", "/a b:/c"]
+)
 def test_mounts_that_are_none(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a mount"):
         image.mount(written)

@@ -31,19 +31,35 @@ CONFIG = row(mediaType=oci_layout.CONFIG)
         ({"config": CONFIG, "layers": "many"}, IntegrityError),
         ({"config": CONFIG, "layers": ["one"]}, IntegrityError),
         ({"layers": [row()]}, IntegrityError),
-        ({"config": row(mediaType="application/vnd.oci.empty.v1+json"), "layers": [row()]}, InvalidSpec),
-        ({"config": CONFIG, "layers": [row(digest="sha256:../../../../etc/passwd")]}, IntegrityError),
+        (
+            {"config": row(mediaType="application/vnd.oci.empty.v1+json"), "layers": [row()]},
+            InvalidSpec,
+        ),
+        (
+            {"config": CONFIG, "layers": [row(digest="sha256:../../../../etc/passwd")]},
+            IntegrityError,
+        ),
         ({"config": CONFIG, "layers": [row(digest=f"{DIGEST}/..")]}, IntegrityError),
         ({"config": CONFIG, "layers": [row(digest=f"sha512:{'ab' * 64}")]}, IntegrityError),
         ({"config": CONFIG, "layers": [row(digest=None)]}, IntegrityError),
         ({"config": CONFIG, "layers": [row(size=-1)]}, IntegrityError),
         ({"config": CONFIG, "layers": [row(size=True)]}, IntegrityError),
         ({"config": CONFIG, "layers": [row(size="10")]}, IntegrityError),
-        ({"config": CONFIG, "layers": [row(mediaType="application/vnd.docker.image.rootfs.foreign.diff.tar.gzip")]}, InvalidSpec),
+        (
+            {
+                "config": CONFIG,
+                "layers": [
+                    row(mediaType="application/vnd.docker.image.rootfs.foreign.diff.tar.gzip")
+                ],
+            },
+            InvalidSpec,
+        ),
         ({"config": CONFIG, "layers": [row(mediaType=["a list"])]}, InvalidSpec),
     ],
 )
-def test_manifests_that_are_no_images(manifest: dict[str, Any], error: type[ProvisionError]) -> None:
+def test_manifests_that_are_no_images(
+    manifest: dict[str, Any], error: type[ProvisionError]
+) -> None:
     with pytest.raises(error, match="toy:1"):
         documents.image_parts(AT, manifest)
 
@@ -79,7 +95,9 @@ def test_configs_that_do_not_fit(content: dict[str, Any], error: type[ProvisionE
         documents.check_config(AT, content, 1)
 
 
-@pytest.mark.parametrize("content", [config(), config(config=None), config(config={}), config(config={"Labels": None})])
+@pytest.mark.parametrize(
+    "content", [config(), config(config=None), config(config={}), config(config={"Labels": None})]
+)
 def test_a_config_that_sets_nothing_fits_and_has_no_labels(content: dict[str, Any]) -> None:
     documents.check_config(AT, content, 1)
     remote = documents.Remote(
@@ -95,7 +113,12 @@ def entry(os: str, architecture: str, digest: str = DIGEST, **more: Any) -> dict
 
 def test_of_an_index_the_plain_amd64_is_taken() -> None:
     other = f"sha256:{'cd' * 32}"
-    rows = [entry("unknown", "unknown"), entry("linux", "arm64"), entry("linux", "amd64", other, variant="v3"), entry("linux", "amd64")]
+    rows = [
+        entry("unknown", "unknown"),
+        entry("linux", "arm64"),
+        entry("linux", "amd64", other, variant="v3"),
+        entry("linux", "amd64"),
+    ]
     assert documents.amd64(AT, {"manifests": [*rows, "no entry", {"platform": 1}]}).digest == DIGEST
     for wrong in ([], rows[:2], [rows[3], rows[3]], "many", None):
         with pytest.raises(InvalidSpec, match="linux/amd64"):
@@ -106,8 +129,16 @@ def test_of_an_index_the_plain_amd64_is_taken() -> None:
     ("reference", "url", "asked"),
     [
         ("debian", "https://registry-1.docker.io/v2/library/debian/", "latest"),
-        ("debian:bookworm-slim", "https://registry-1.docker.io/v2/library/debian/", "bookworm-slim"),
-        (f"docker.io/library/debian:12@{DIGEST}", "https://registry-1.docker.io/v2/library/debian/", DIGEST),
+        (
+            "debian:bookworm-slim",
+            "https://registry-1.docker.io/v2/library/debian/",
+            "bookworm-slim",
+        ),
+        (
+            f"docker.io/library/debian:12@{DIGEST}",
+            "https://registry-1.docker.io/v2/library/debian/",
+            DIGEST,
+        ),
         ("nvidia/cuda:12.1", "https://registry-1.docker.io/v2/nvidia/cuda/", "12.1"),
         ("registry.lab/debian", "https://registry.lab/v2/debian/", "latest"),
         (f"localhost:5000/a/b@{DIGEST}", "http://localhost:5000/v2/a/b/", DIGEST),

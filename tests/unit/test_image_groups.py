@@ -9,7 +9,13 @@ from provision.image import layer_groups
 
 
 def package(name: str, manager: Manager = "pip", version: str = "1.0") -> LockedPackage:
-    return LockedPackage(manager=manager, name=name, version=version, url=f"https://example.org/{name}", sha256="0" * 64)
+    return LockedPackage(
+        manager=manager,
+        name=name,
+        version=version,
+        url=f"https://example.org/{name}",
+        sha256="0" * 64,
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +44,19 @@ def test_group_by_the_table(manager: Manager, name: str, size: int, group: str) 
 
 
 def test_groups_come_in_the_order_of_the_table_and_empty_ones_not_at_all() -> None:
-    packages = [package("einops"), package("python", "conda"), package("sympy"), package("torch"), package("cudnn", "conda")]
+    packages = [
+        package("einops"),
+        package("python", "conda"),
+        package("sympy"),
+        package("torch"),
+        package("cudnn", "conda"),
+    ]
     found = layer_groups.sort(packages, {"sympy": 27_000_000, "python": 10**9})
     named = {name: [package.name for package in members] for name, members in found.items()}
-    assert named == {"cuda": ["cudnn"], "torch": ["torch"], "python": ["python"], "large": ["sympy"], "rest": ["einops"]}
+    assert named == {
+        "cuda": ["cudnn"],
+        "torch": ["torch"],
+        "python": ["python"],
+        "large": ["sympy"],
+        "rest": ["einops"],
+    }

@@ -46,7 +46,14 @@ def with_link(name: str, target: str, *members: tuple[str, bytes]) -> bytes:
         [archive(SHELL, DEBIAN)],
         [archive(DEBIAN), archive(SHELL)],
         [with_link("bin/sh", "dash", DEBIAN)],
-        [with_link("lib/x86_64-linux-gnu/libc.so.6", "libc-2.31.so", ("lib/x86_64-linux-gnu/libc-2.31.so", libc("2.31")), SHELL)],
+        [
+            with_link(
+                "lib/x86_64-linux-gnu/libc.so.6",
+                "libc-2.31.so",
+                ("lib/x86_64-linux-gnu/libc-2.31.so", libc("2.31")),
+                SHELL,
+            )
+        ],
         [archive(("lib64/libc.so.6", libc("2.28")), ("bin/sh", b"bash"))],
         [archive(SHELL, DEBIAN), archive(("usr/bin/.wh.bash", b""))],
         [archive(SHELL, DEBIAN), archive(("usr/bin/.wh.sh", b"")), archive(SHELL)],
@@ -60,7 +67,10 @@ def test_bases_that_will_do(tmp_path: Path, layers: list[bytes]) -> None:
     ("layers", "words"),
     [
         ([archive(SHELL, ("lib/ld-musl-x86_64.so.1", b"musl"))], "has no glibc"),
-        ([archive(SHELL, ("usr/lib64/libc.so.6", libc("2.17")))], "has glibc 2.17, but the environment was locked for 2.28"),
+        (
+            [archive(SHELL, ("usr/lib64/libc.so.6", libc("2.17")))],
+            "has glibc 2.17, but the environment was locked for 2.28",
+        ),
         ([archive(SHELL, ("usr/lib64/libc.so.6", libc("2.9")))], "has glibc 2.9, but"),
         ([archive(DEBIAN)], "has no /bin/sh"),
         ([archive(SHELL, DEBIAN), archive(("usr/bin/.wh.sh", b""))], "has no /bin/sh"),
@@ -108,12 +118,19 @@ def test_a_hostile_base_is_only_bytes(tmp_path: Path) -> None:
     """Nothing of it is unpacked: its layers are passed on as they are, and whatever runs the image unpacks them within its own root."""
     bad, good = hostile(), archive(SHELL, DEBIAN)
     (tmp_path / "blobs").mkdir()
-    made = layers.write_base([archive(("x", bad), ("../../y", good))], [digest(bad), digest(good)], tmp_path / "blobs", lambda _: None)
+    made = layers.write_base(
+        [archive(("x", bad), ("../../y", good))],
+        [digest(bad), digest(good)],
+        tmp_path / "blobs",
+        lambda _: None,
+    )
     blobs = [tmp_path / "blobs" / layer.digest[7:] for layer in made]
     assert [blob.read_bytes() for blob in blobs] == [bad, good]
     assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
     base_inspection.check("lab:1", blobs, "2.28")
-    assert image_files.within(blobs, system_packages.FILES, system_packages.RPM, 1 << 20).files == {}
+    assert (
+        image_files.within(blobs, system_packages.FILES, system_packages.RPM, 1 << 20).files == {}
+    )
     with pytest.raises(InvalidSpec, match="has no glibc"):
         base_inspection.check("lab:1", blobs[:1], "2.28")
 
@@ -145,7 +162,9 @@ def test_a_garbled_layer_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     with contextlib.suppress(IntegrityError, InvalidSpec):
         base_inspection.check("lab:1", [tmp_path / "layer"], "2.28")
     with contextlib.suppress(IntegrityError):
-        image_files.within([tmp_path / "layer"], system_packages.FILES, system_packages.RPM, 1 << 20)
+        image_files.within(
+            [tmp_path / "layer"], system_packages.FILES, system_packages.RPM, 1 << 20
+        )
 
 
 def test_a_layer_that_is_no_archive(tmp_path: Path) -> None:
@@ -154,7 +173,14 @@ def test_a_layer_that_is_no_archive(tmp_path: Path) -> None:
 
 
 def test_this_machines_own_glibc_is_read(tmp_path: Path) -> None:
-    own = next((path for path in map(Path, ("/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6")) if path.exists()), None)
+    own = next(
+        (
+            path
+            for path in map(Path, ("/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6"))
+            if path.exists()
+        ),
+        None,
+    )
     if own is None:
         pytest.skip("no glibc where it usually lies")
     whole = archive(SHELL, ("lib64/libc.so.6", own.read_bytes()))

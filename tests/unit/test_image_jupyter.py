@@ -15,13 +15,20 @@ from tests.unit.test_image_config import LOCK
 
 
 def served(*names: str, **more: object) -> image.Notebook:
-    packages = tuple(LockedPackage(manager="pip", name=name, version="1", url="", sha256="") for name in names)
+    packages = tuple(
+        LockedPackage(manager="pip", name=name, version="1", url="", sha256="") for name in names
+    )
     return image.notebook(replace(LOCK, packages=packages), **more)  # type: ignore[arg-type]
 
 
 def test_only_the_loopback_reaches_it() -> None:
     wanted = served("numpy", "jupyter_server", "jupyterlab")
-    assert wanted.flags(host_network=False) == ["--env", "JUPYTER_TOKEN", "--publish", "127.0.0.1:8888:8888"]
+    assert wanted.flags(host_network=False) == [
+        "--env",
+        "JUPYTER_TOKEN",
+        "--publish",
+        "127.0.0.1:8888:8888",
+    ]
     assert wanted.command(host_network=False)[:5] == [
         "/opt/env/bin/python", "-m", "jupyterlab", "--ServerApp.ip=0.0.0.0", "--ServerApp.port=8888",
     ]  # fmt: skip
@@ -31,7 +38,11 @@ def test_only_the_loopback_reaches_it() -> None:
 def test_on_the_hosts_network_it_listens_there_itself() -> None:
     wanted = served("notebook", port=9999)
     assert wanted.flags(host_network=True) == ["--env", "JUPYTER_TOKEN"]
-    assert wanted.command(host_network=True)[2:5] == ["notebook", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=9999"]
+    assert wanted.command(host_network=True)[2:5] == [
+        "notebook",
+        "--ServerApp.ip=127.0.0.1",
+        "--ServerApp.port=9999",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +55,11 @@ def test_on_the_hosts_network_it_listens_there_itself() -> None:
 )
 def test_elsewhere_only_when_told(address: str, published: str, url: str, is_open: bool) -> None:
     wanted = served("jupyter-server", address=address)
-    assert (wanted.flags(host_network=False)[-1], wanted.url("t"), wanted.is_open) == (published, url, is_open)
+    assert (wanted.flags(host_network=False)[-1], wanted.url("t"), wanted.is_open) == (
+        published,
+        url,
+        is_open,
+    )
 
 
 def test_what_cannot_be_served() -> None:

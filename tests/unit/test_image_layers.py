@@ -57,7 +57,14 @@ def test_a_layer_is_a_tar_under_its_own_digest(tmp_path: Path) -> None:
     assert (f"sha256:{blob.name}", blob.stat().st_size) == (layer.digest, layer.size)
     assert digest(blob.read_bytes()) == layer.digest
     with tarfile.open(blob) as tar:
-        assert tar.getnames() == ["opt", "opt/env", "opt/env/big", "opt/env/link", "opt/env/small", "workspace"]
+        assert tar.getnames() == [
+            "opt",
+            "opt/env",
+            "opt/env/big",
+            "opt/env/link",
+            "opt/env/small",
+            "workspace",
+        ]
         assert tar.extractfile("opt/env/big").read() == big.read_bytes()  # type: ignore[union-attr]
         assert tar.extractfile("opt/env/small").read() == b"text"  # type: ignore[union-attr]
         assert {member.mtime for member in tar} == {315532800}
@@ -92,16 +99,25 @@ def parts(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     [bytes, gzip.compress, parts(gzip.compress), zstandard.compress, parts(zstandard.compress)],
     ids=["plain", "gzip", "gzip-parts", "zstd", "zstd-parts"],
 )
-def test_a_base_is_found_by_digest_whatever_its_members_are_called(tmp_path: Path, pack: object) -> None:
+def test_a_base_is_found_by_digest_whatever_its_members_are_called(
+    tmp_path: Path, pack: object
+) -> None:
     one, two = b"first layer" * 200000, b"second"
     assert callable(pack)
-    content = archive(("a/layer.tar", pack(two)), ("a/json", b"{}"), ("blobs/sha256/x", pack(one)), ("manifest.json", b"[]"))
+    content = archive(
+        ("a/layer.tar", pack(two)),
+        ("a/json", b"{}"),
+        ("blobs/sha256/x", pack(one)),
+        ("manifest.json", b"[]"),
+    )
     made = layers.write_base(pieces(content), [digest(one), digest(two)], tmp_path, ignore)
     assert [(layer.group, layer.digest, layer.size) for layer in made] == [
         ("base", digest(one), len(one)),
         ("base", digest(two), len(two)),
     ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(layer.digest[7:] for layer in made)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        layer.digest[7:] for layer in made
+    )
 
 
 def test_a_base_without_one_of_its_layers_is_refused(tmp_path: Path) -> None:
@@ -111,7 +127,9 @@ def test_a_base_without_one_of_its_layers_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
 @pytest.mark.parametrize("harm", ["cut", "flipped"])
-def test_a_damaged_compressed_layer_is_refused(tmp_path: Path, pack: Callable[[bytes], bytes], harm: str) -> None:
+def test_a_damaged_compressed_layer_is_refused(
+    tmp_path: Path, pack: Callable[[bytes], bytes], harm: str
+) -> None:
     whole = os.urandom(300000)
     packed = bytearray(pack(whole))
     if harm == "cut":
@@ -124,15 +142,24 @@ def test_a_damaged_compressed_layer_is_refused(tmp_path: Path, pack: Callable[[b
 
 
 def test_a_layer_that_asks_for_much_memory_to_be_read_is_refused(tmp_path: Path) -> None:
-    far = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=30)).compressobj()
-    packed = far.compress(b"x" * 100) + far.flush()  # a frame of unknown size, which looks back 1 GiB
+    far = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(window_log=30)
+    ).compressobj()
+    packed = (
+        far.compress(b"x" * 100) + far.flush()
+    )  # a frame of unknown size, which looks back 1 GiB
     with pytest.raises(IntegrityError, match="cannot be read"):
         layers.write_base(pieces(archive(("x", packed))), [digest(b"x" * 100)], tmp_path, ignore)
 
 
 def test_a_base_archive_that_breaks_off_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError):
-        layers.write_base(pieces(archive(("x", b"layer" * 1000))[:2000]), [digest(b"layer" * 1000)], tmp_path, ignore)
+        layers.write_base(
+            pieces(archive(("x", b"layer" * 1000))[:2000]),
+            [digest(b"layer" * 1000)],
+            tmp_path,
+            ignore,
+        )
     assert list(tmp_path.iterdir()) == []
 
 

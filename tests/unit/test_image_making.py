@@ -57,7 +57,12 @@ class Lab:
         shutil.rmtree(prefix.path, ignore_errors=True)
         (prefix.path / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
         for package, version in versions.items():
-            install(prefix, package, {f"{package.replace('-', '_')}.bin": _content(package, version)}, version)
+            install(
+                prefix,
+                package,
+                {f"{package.replace('-', '_')}.bin": _content(package, version)},
+                version,
+            )
         return prefix
 
     def link(self, staging: Path) -> None:
@@ -67,7 +72,9 @@ class Lab:
 
     def build(self, name: str, versions: dict[str, str], prefix: Prefix | None = None) -> Image:
         packages = (PYTHON, *(_locked(package, version) for package, version in versions.items()))
-        lock = replace(LOCK, packages=packages, sha256=hashlib.sha256(repr(packages).encode()).hexdigest())
+        lock = replace(
+            LOCK, packages=packages, sha256=hashlib.sha256(repr(packages).encode()).hexdigest()
+        )
         inside = self.root / "inside"
         inside.mkdir(parents=True, exist_ok=True)
         (inside / "__main__.py").write_text("print('smoke')\n")
@@ -75,7 +82,14 @@ class Lab:
         resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
         self.said = Listening()
         return image.build(
-            resolution, lock, prefix, BASE, layout=self.root / "images" / name, inside=inside, link=self.link, progress=self.said
+            resolution,
+            lock,
+            prefix,
+            BASE,
+            layout=self.root / "images" / name,
+            inside=inside,
+            link=self.link,
+            progress=self.said,
         )
 
 
@@ -86,7 +100,9 @@ def _content(package: str, version: str) -> bytes:
 
 def _locked(name: str, version: str) -> LockedPackage:
     digest = hashlib.sha256(f"{name} {version}".encode()).hexdigest()
-    return LockedPackage(manager="pip", name=name, version=version, url=f"https://example.org/{name}", sha256=digest)
+    return LockedPackage(
+        manager="pip", name=name, version=version, url=f"https://example.org/{name}", sha256=digest
+    )
 
 
 @pytest.fixture
@@ -99,7 +115,11 @@ CHANGED = {**FIRST, "einops": "1.1"}
 
 
 def inodes(made: Image, groups: Iterable[str]) -> dict[str, int]:
-    return {layer.group: oci_layout.blob(made.layout, layer.digest).stat().st_ino for layer in made.layers if layer.group in groups}
+    return {
+        layer.group: oci_layout.blob(made.layout, layer.digest).stat().st_ino
+        for layer in made.layers
+        if layer.group in groups
+    }
 
 
 def flip(blob: Path, *, unseen: bool = False) -> None:
@@ -114,7 +134,15 @@ def flip(blob: Path, *, unseen: bool = False) -> None:
 
 def test_groups_are_layers_from_large_to_small(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
-    assert [layer.group for layer in made.layers] == ["base", "cuda", "torch", "python", "large", "rest", "provision"]
+    assert [layer.group for layer in made.layers] == [
+        "base",
+        "cuda",
+        "torch",
+        "python",
+        "large",
+        "rest",
+        "provision",
+    ]
 
 
 def test_of_a_changed_small_package_only_its_layer_is_made(lab: Lab) -> None:
@@ -128,18 +156,28 @@ def test_of_a_changed_small_package_only_its_layer_is_made(lab: Lab) -> None:
     assert lab.linked == 1
     assert lab.said.written < 10_000
     assert inodes(second, before) == before
-    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [True] * 5 + [False, True]
-    assert Lab(lab.root / "elsewhere").build("toy", CHANGED).manifest_digest == second.manifest_digest
+    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [
+        True
+    ] * 5 + [False, True]
+    assert (
+        Lab(lab.root / "elsewhere").build("toy", CHANGED).manifest_digest == second.manifest_digest
+    )
 
 
 def test_two_environments_that_differ_in_a_small_package_share_the_rest(lab: Lab) -> None:
     """The proportions are those of torch 2.3 with CUDA 12.1 scaled down, but for the base, which is smaller: 97 % is asked for."""
     one, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
-    shared = {layer.digest: layer.size for layer in one.layers} | {layer.digest: layer.size for layer in other.layers}
+    shared = {layer.digest: layer.size for layer in one.layers} | {
+        layer.digest: layer.size for layer in other.layers
+    }
     mine = sum(layer.size for layer in other.layers)
     common = sum(layer.size for layer in one.layers if layer in other.layers)
     assert common / mine > 0.999
-    on_disk = {path.stat().st_ino: path.stat().st_size for made in (one, other) for path in oci_layout.blobs(made.layout).iterdir()}
+    on_disk = {
+        path.stat().st_ino: path.stat().st_size
+        for made in (one, other)
+        for path in oci_layout.blobs(made.layout).iterdir()
+    }
     assert sum(on_disk.values()) < sum(shared.values()) + 20_000
 
 
@@ -149,10 +187,13 @@ def test_what_a_layer_is_made_of_is_all_that_decides_its_bytes() -> None:
     other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
     local = replace(PYTHON, url="file:///home/one/channel/linux-64/python.conda")
     same = (
-        replace(one, resolution=other_name).made_of("rest", [package]) == one.made_of("rest", [package]),
+        replace(one, resolution=other_name).made_of("rest", [package])
+        == one.made_of("rest", [package]),
         one.made_of("rest", [package, PYTHON]) == one.made_of("rest", [PYTHON, package]),
-        one.made_of("python", [local]) == one.made_of("python", [replace(local, url="file:///home/two/linux-64/python.conda")]),
-        one.made_of("rest", [replace(package, url="https://mirror.example.org/greet")]) == one.made_of("rest", [package]),
+        one.made_of("python", [local])
+        == one.made_of("python", [replace(local, url="file:///home/two/linux-64/python.conda")]),
+        one.made_of("rest", [replace(package, url="https://mirror.example.org/greet")])
+        == one.made_of("rest", [package]),
     )
     assert all(same), same
     keys = {
@@ -180,12 +221,32 @@ def test_the_recipe_is_all_of_the_config(monkeypatch: pytest.MonkeyPatch) -> Non
         ({}, "2.17"),
         ({"depends": ("__glibc >=2.36", "zlib >=1.2,<2")}, "2.36"),
         ({"depends": ("__glibc >=2.9,<3.0.a0",)}, "2.17"),
-        ({"manager": "pip", "url": "https://x.org/a-1-cp311-cp311-manylinux_2_34_x86_64.whl#sha256=0"}, "2.34"),
-        ({"manager": "pip", "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux_2_34_x86_64.whl"}, "2.28"),
-        ({"manager": "pip", "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux2014_x86_64.whl"}, "2.17"),
+        (
+            {
+                "manager": "pip",
+                "url": "https://x.org/a-1-cp311-cp311-manylinux_2_34_x86_64.whl#sha256=0",
+            },
+            "2.34",
+        ),
+        (
+            {
+                "manager": "pip",
+                "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux_2_34_x86_64.whl",
+            },
+            "2.28",
+        ),
+        (
+            {
+                "manager": "pip",
+                "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux2014_x86_64.whl",
+            },
+            "2.17",
+        ),
     ],
 )
-def test_the_glibc_that_a_base_must_have_is_what_the_packages_need(changed: dict[str, Any], glibc: str) -> None:
+def test_the_glibc_that_a_base_must_have_is_what_the_packages_need(
+    changed: dict[str, Any], glibc: str
+) -> None:
     lock = replace(LOCK, packages=(replace(PYTHON, **changed),))
     assert Recipe(resolution=RESOLUTION, lock=lock, base=BASE, own=(), epoch=1).glibc == glibc
 
@@ -195,8 +256,19 @@ def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) ->
     lock = replace(LOCK, packages=(python,))
     prefix = Prefix(name="toy", path=lab.root / "prefix", lock_sha256=lock.sha256)
     inside = lab.root
-    with pytest.raises(InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"):
-        image.build(RESOLUTION, lock, prefix, BASE, layout=lab.root / "images" / "toy", inside=inside, link=lab.link, progress=lab.said)
+    with pytest.raises(
+        InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"
+    ):
+        image.build(
+            RESOLUTION,
+            lock,
+            prefix,
+            BASE,
+            layout=lab.root / "images" / "toy",
+            inside=inside,
+            link=lab.link,
+            progress=lab.said,
+        )
     assert lab.linked == 0
 
 
@@ -209,7 +281,10 @@ def test_a_flipped_bit_is_named_and_made_again(lab: Lab) -> None:
     assert lab.said.warned == [
         f"the layer {torch.digest[:19]} in {made.layout} was damaged: it is not what its digest says, and is made again"
     ]
-    assert hashlib.sha256(oci_layout.blob(made.layout, torch.digest).read_bytes()).hexdigest() == torch.digest[7:]
+    assert (
+        hashlib.sha256(oci_layout.blob(made.layout, torch.digest).read_bytes()).hexdigest()
+        == torch.digest[7:]
+    )
     assert 2_000_000 < lab.said.written < 2_010_000
 
 
@@ -224,7 +299,10 @@ def test_a_flipped_bit_that_no_time_tells_of_is_not_written_out(lab: Lab, kind: 
     assert not list((lab.root / "out").iterdir())
     for name, versions, before in (("toy", FIRST, made), ("other", CHANGED, other)):
         assert lab.build(name, versions) == before
-        assert hashlib.sha256(oci_layout.blob(before.layout, torch.digest).read_bytes()).hexdigest() == torch.digest[7:]
+        assert (
+            hashlib.sha256(oci_layout.blob(before.layout, torch.digest).read_bytes()).hexdigest()
+            == torch.digest[7:]
+        )
         exporter.export(before, exporter.output(f"{kind}:{lab.root / 'out' / name}"), lab.said)
 
 
@@ -247,7 +325,9 @@ def test_a_layout_that_was_copied_is_hashed_once_and_kept(lab: Lab) -> None:
     assert all(row.is_as_hashed for row in layer_cache.read(made.layout))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"made_of": 1, "mark": [1]}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"made_of": 1, "mark": [1]}}']
+)
 def test_a_document_that_says_nothing_costs_time_only(lab: Lab, text: str) -> None:
     made = lab.build("toy", FIRST)
     (made.layout / layer_cache.FILE).write_text(text)
@@ -265,7 +345,9 @@ def test_what_is_known_of_other_layers_outlives_a_look_at_one(lab: Lab) -> None:
     assert {row.digest: row.made_of for row in layer_cache.read(made.layout)} == before
     flip(oci_layout.blob(made.layout, one), unseen=True)
     assert layer_cache.damaged(made.layout, [one], thorough=True) == [one]
-    assert {row.digest: row.made_of for row in layer_cache.read(made.layout)} == {key: of for key, of in before.items() if key != one}
+    assert {row.digest: row.made_of for row in layer_cache.read(made.layout)} == {
+        key: of for key, of in before.items() if key != one
+    }
 
 
 def test_a_prefix_whose_wheels_were_changed_makes_no_image(lab: Lab) -> None:
@@ -280,7 +362,9 @@ def test_a_prefix_whose_wheels_were_changed_makes_no_image(lab: Lab) -> None:
         lab.build("toy", FIRST, prefix)
     (site / "einops.bin").chmod(0o644)
     (site / "einops.bin").write_bytes(b"patched")
-    (site / "einops-1.0.dist-info" / "RECORD").write_text(f"einops.bin,{record_hash(b'patched')},7\neinops-1.0.dist-info/RECORD,,\n")
+    (site / "einops-1.0.dist-info" / "RECORD").write_text(
+        f"einops.bin,{record_hash(b'patched')},7\neinops-1.0.dist-info/RECORD,,\n"
+    )
     with pytest.raises(IntegrityError, match=r"another einops-1\.0 than was installed"):
         lab.build("toy", FIRST, prefix)
     (site / "einops-1.0.dist-info" / "RECORD").chmod(0o755)
@@ -288,7 +372,9 @@ def test_a_prefix_whose_wheels_were_changed_makes_no_image(lab: Lab) -> None:
         lab.build("toy", FIRST, replace(prefix, wheels=None))
 
 
-def test_names_that_are_not_utf_8_here_make_no_image(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_not_utf_8_here_make_no_image(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
     with pytest.raises(InvalidSpec, match="iso8859-1, by the locale, and UTF-8 in images"):
         lab.build("toy", FIRST)
@@ -299,18 +385,29 @@ def test_a_layer_that_is_not_as_noted_is_not_taken_for_another_image(lab: Lab) -
     flip(oci_layout.blob(made.layout, made.layers[1].digest))
     second = lab.build("toy", CHANGED)
     assert second.layers[:5] == made.layers[:5]
-    assert hashlib.sha256(oci_layout.blob(second.layout, made.layers[1].digest).read_bytes()).hexdigest() == made.layers[1].digest[7:]
+    assert (
+        hashlib.sha256(
+            oci_layout.blob(second.layout, made.layers[1].digest).read_bytes()
+        ).hexdigest()
+        == made.layers[1].digest[7:]
+    )
 
 
 def test_what_is_known_of_layers_is_no_part_of_the_image(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
     assert json.loads((made.layout / layer_cache.FILE).read_text())
     exporter.export(made, exporter.output(f"oci:{lab.root / 'out'}"), lab.said)
-    assert sorted(path.name for path in (lab.root / "out").iterdir()) == ["blobs", "index.json", "oci-layout"]
+    assert sorted(path.name for path in (lab.root / "out").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_the_number_of_cores_does_not_show(lab: Lab, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+def test_the_number_of_cores_does_not_show(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
     monkeypatch.setattr(layer_build, "cores", lambda: cores)
     digest = lab.build("toy", FIRST).manifest_digest
     assert digest == Lab(lab.root / "elsewhere").build("toy", FIRST).manifest_digest
@@ -321,16 +418,25 @@ def test_conda_packages_of_cuda_have_a_layer_of_their_own(tmp_path: Path) -> Non
     linked: list[str] = []
     inside = tmp_path / "inside"
     inside.mkdir()
-    cudnn = replace(PYTHON, name="cudnn", version="9.1", url="https://example.org/c/linux-64/cudnn-9.1-0.conda")
+    cudnn = replace(
+        PYTHON, name="cudnn", version="9.1", url="https://example.org/c/linux-64/cudnn-9.1-0.conda"
+    )
 
     def link(version: str) -> Callable[[Path], None]:
         def linking(staging: Path) -> None:
             linked.append(version)
             (staging / "conda-meta").mkdir()
-            for name, path, text in (("python", "bin/python", version), ("cudnn", "lib/libcudnn.so", "cudnn")):
+            for name, path, text in (
+                ("python", "bin/python", version),
+                ("cudnn", "lib/libcudnn.so", "cudnn"),
+            ):
                 (staging / path).parent.mkdir()
                 (staging / path).write_text(text)
-                row = {"_path": path, "path_type": "hardlink", "sha256": hashlib.sha256(text.encode()).hexdigest()}
+                row = {
+                    "_path": path,
+                    "path_type": "hardlink",
+                    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+                }
                 record = {"name": name, "paths_data": {"paths": [row]}}
                 (staging / "conda-meta" / f"{name}.json").write_text(json.dumps(record))
 
@@ -340,13 +446,25 @@ def test_conda_packages_of_cuda_have_a_layer_of_their_own(tmp_path: Path) -> Non
         lock = replace(LOCK, packages=(replace(PYTHON, version=version), cudnn), sha256=version)
         prefix = Prefix(name="toy", path=tmp_path / "prefix", lock_sha256=version)
         return image.build(
-            RESOLUTION, lock, prefix, BASE, layout=tmp_path / "images" / "toy", inside=inside, link=link(version), progress=Quiet()
+            RESOLUTION,
+            lock,
+            prefix,
+            BASE,
+            layout=tmp_path / "images" / "toy",
+            inside=inside,
+            link=link(version),
+            progress=Quiet(),
         )
 
     first, second = build("3.11.7"), build("3.11.8")
     assert linked == ["3.11.7", "3.11.8"]
     assert [layer.group for layer in second.layers] == ["base", "cuda", "python", "provision"]
-    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [True, True, False, True]
+    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
     with tarfile.open(oci_layout.blob(second.layout, second.layers[1].digest)) as layer:
         files = [member.name for member in layer if member.isreg()]
     assert files == ["opt/env/conda-meta/cudnn.json", "opt/env/lib/libcudnn.so"]

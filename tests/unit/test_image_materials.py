@@ -48,12 +48,21 @@ Version: 12.2.0-14
 PROSE = b"This is the Debian prepackaged version of libc.\nLicense: not a field of this file\n"
 NAMED = b"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\nFiles: *\nLicense: GPL-3+\n text\nLicense: Expat\n"
 DEBIAN = archive(
-    RELEASE, ("./var/lib/dpkg/status", STATUS), ("usr/share/doc/libc6/copyright", PROSE), ("usr/share/doc/gcc-12-base/copyright", NAMED)
+    RELEASE,
+    ("./var/lib/dpkg/status", STATUS),
+    ("usr/share/doc/libc6/copyright", PROSE),
+    ("usr/share/doc/gcc-12-base/copyright", NAMED),
 )
 LINKED = with_link("usr/share/doc/libgcc-s1", "gcc-12-base")
 OWN = archive(
-    ("opt/env/conda-meta/numpy-1.26.4-py311_0.json", json.dumps({"name": "numpy", "license": "BSD-3-Clause"}).encode()),
-    ("opt/env/lib/python3.11/site-packages/torch-2.3.1.dist-info/METADATA", b"Name: torch\nLicense-Expression: LicenseRef-Lab-Own\n\n"),
+    (
+        "opt/env/conda-meta/numpy-1.26.4-py311_0.json",
+        json.dumps({"name": "numpy", "license": "BSD-3-Clause"}).encode(),
+    ),
+    (
+        "opt/env/lib/python3.11/site-packages/torch-2.3.1.dist-info/METADATA",
+        b"Name: torch\nLicense-Expression: LicenseRef-Lab-Own\n\n",
+    ),
     ("opt/env/lib/python3.11/site-packages/big.so", b"x" * 5000),
 )
 
@@ -68,11 +77,16 @@ def base_of(folder: Path, *layers: bytes) -> Within:
 
 def test_what_dpkg_knows(tmp_path: Path) -> None:
     found = base_of(tmp_path, DEBIAN, LINKED)
-    assert [(part.name, part.version, part.license) for part in system_packages.base_packages(found)] == [
+    assert [
+        (part.name, part.version, part.license) for part in system_packages.base_packages(found)
+    ] == [
         ("libc6", "2.36-9+deb12u10", ""),
         ("libgcc-s1", "12.2.0-14", "GPL-3+, Expat"),
     ]
-    assert system_packages.base_packages(found)[0].purl == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"
+    assert (
+        system_packages.base_packages(found)[0].purl
+        == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"
+    )
     assert system_packages.unread(found) == ()
 
 
@@ -85,22 +99,31 @@ def test_records_without_an_end_are_refused(tmp_path: Path) -> None:
 
 def test_what_distroless_images_and_apk_know(tmp_path: Path) -> None:
     one = (b"Package: tzdata\nVersion: 2024a\nArchitecture: all\n", b"no package\n")
-    distroless = archive(("var/lib/dpkg/status.d/tzdata", one[0]), ("var/lib/dpkg/status.d/tzdata.md5sums", one[1]))
+    distroless = archive(
+        ("var/lib/dpkg/status.d/tzdata", one[0]), ("var/lib/dpkg/status.d/tzdata.md5sums", one[1])
+    )
     wolfi = archive(
-        ("etc/os-release", b"ID=wolfi\n"), ("lib/apk/db/installed", b"C:Q1x=\nP:glibc\nV:2.39-r1\nA:x86_64\nL:LGPL-2.1-or-later\n\n")
+        ("etc/os-release", b"ID=wolfi\n"),
+        ("lib/apk/db/installed", b"C:Q1x=\nP:glibc\nV:2.39-r1\nA:x86_64\nL:LGPL-2.1-or-later\n\n"),
     )
     assert [part.purl for part in system_packages.base_packages(base_of(tmp_path, distroless))] == [
         "pkg:deb/debian/tzdata@2024a?arch=all&distro=debian"
     ]
     (part,) = system_packages.base_packages(base_of(tmp_path, wolfi))
-    assert (part.purl, part.license) == ("pkg:apk/wolfi/glibc@2.39-r1?arch=x86_64&distro=wolfi", "LGPL-2.1-or-later")
+    assert (part.purl, part.license) == (
+        "pkg:apk/wolfi/glibc@2.39-r1?arch=x86_64&distro=wolfi",
+        "LGPL-2.1-or-later",
+    )
 
 
 @pytest.mark.parametrize(
     ("layers", "said"),
     [
         ([archive(RELEASE)], "no package database that is known"),
-        ([archive(("var/lib/rpm/rpmdb.sqlite", b"SQLite"))], "rpm database (/var/lib/rpm/rpmdb.sqlite)"),
+        (
+            [archive(("var/lib/rpm/rpmdb.sqlite", b"SQLite"))],
+            "rpm database (/var/lib/rpm/rpmdb.sqlite)",
+        ),
         ([DEBIAN, archive(("var/lib/.wh.dpkg", b""))], "no package database"),
     ],
 )
@@ -112,9 +135,16 @@ def test_what_is_not_read_is_said(tmp_path: Path, layers: list[bytes], said: str
 
 
 def test_a_later_layer_has_the_last_word(tmp_path: Path) -> None:
-    newer = archive(("var/lib/dpkg/status", b"Package: libc6\nStatus: install ok installed\nVersion: 2.37\n"))
-    assert [part.version for part in system_packages.base_packages(base_of(tmp_path, DEBIAN, newer))] == ["2.37"]
-    circle = with_link("usr/share/doc/libc6", "libgcc-s1"), with_link("usr/share/doc/libgcc-s1", "libc6")
+    newer = archive(
+        ("var/lib/dpkg/status", b"Package: libc6\nStatus: install ok installed\nVersion: 2.37\n")
+    )
+    assert [
+        part.version for part in system_packages.base_packages(base_of(tmp_path, DEBIAN, newer))
+    ] == ["2.37"]
+    circle = (
+        with_link("usr/share/doc/libc6", "libgcc-s1"),
+        with_link("usr/share/doc/libgcc-s1", "libc6"),
+    )
     assert base_of(tmp_path, *circle).get("usr/share/doc/libc6/copyright") is None
 
 
@@ -129,7 +159,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         oci_layout.blob(layout, digest).write_bytes(content)
         layers.append(Layer(group=group, digest=digest, size=len(content)))
-    written = oci_layout.write(layout, config.image_config({}, {}, layers, 1_700_000_000), layers, {}, "provision/lab:1")
+    written = oci_layout.write(
+        layout, config.image_config({}, {}, layers, 1_700_000_000), layers, {}, "provision/lab:1"
+    )
     folder = tmp_path / "envs" / "lab"
     folder.mkdir(parents=True)
     (folder / locks.FILE).write_text(yaml.safe_dump(sound()))
@@ -161,13 +193,21 @@ def test_cyclonedx_of_an_image(folder: Path) -> None:
     from cyclonedx.schema import SchemaVersion
 
     found = document("cyclonedx")
-    assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(found)) is None
+    assert (
+        validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(found)) is None
+    )
     subject = found["metadata"]["component"]
     digest = json.loads((folder / "passport.json").read_text())["image"]["manifest_digest"]
-    assert (subject["type"], subject["version"], subject["hashes"][0]["content"]) == ("container", digest, digest.partition(":")[2])
+    assert (subject["type"], subject["version"], subject["hashes"][0]["content"]) == (
+        "container",
+        digest,
+        digest.partition(":")[2],
+    )
     assert found["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
     parts = {part["name"]: part for part in found["components"]}
-    assert {"libc6", "libgcc-s1", "numpy", "torch"} <= parts.keys() and len(parts) == len(sound()["package"]) + 2
+    assert {"libc6", "libgcc-s1", "numpy", "torch"} <= parts.keys() and len(parts) == len(
+        sound()["package"]
+    ) + 2
     assert parts["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
     assert "compositions" not in found
 
@@ -188,8 +228,14 @@ def test_spdx_of_an_image(folder: Path) -> None:
 
 def test_both_bills_go_beside_an_image(folder: Path) -> None:
     found = image.documents(image_bill(context_of(Console(), None), "lab"))
-    assert [media_type for media_type, _ in found] == ["application/vnd.cyclonedx+json", "application/spdx+json"]
-    assert [content.decode() for _, content in found] == [sbom("cyclonedx").stdout, sbom("spdx").stdout]
+    assert [media_type for media_type, _ in found] == [
+        "application/vnd.cyclonedx+json",
+        "application/spdx+json",
+    ]
+    assert [content.decode() for _, content in found] == [
+        sbom("cyclonedx").stdout,
+        sbom("spdx").stdout,
+    ]
 
 
 def test_a_bill_of_another_lock_is_refused(folder: Path) -> None:

@@ -18,21 +18,27 @@ from provision.image.conda_files import Entry
 
 def make(layout: Path, text: bytes = b"x") -> oci_layout.Written:
     with oci_layout.building(layout) as new:
-        layer: Layer = layers.write("rest", [Entry.of("x", text)], oci_layout.blobs(new), 0, lambda amount: None)
+        layer: Layer = layers.write(
+            "rest", [Entry.of("x", text)], oci_layout.blobs(new), 0, lambda amount: None
+        )
         return oci_layout.write(new, {"os": "linux"}, [layer], {"a": "b"}, "provision/x:1")
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     written = make(tmp_path / "x")
     assert oci_layout.read(tmp_path / "x") == written
-    assert json.loads((tmp_path / "x" / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
+    assert json.loads((tmp_path / "x" / "oci-layout").read_text()) == {
+        "imageLayoutVersion": "1.0.0"
+    }
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
 def test_same_content_same_bytes(tmp_path: Path) -> None:
     make(tmp_path / "x")
     make(tmp_path / "y")
-    assert (tmp_path / "x" / "index.json").read_bytes() == (tmp_path / "y" / "index.json").read_bytes()
+    assert (tmp_path / "x" / "index.json").read_bytes() == (
+        tmp_path / "y" / "index.json"
+    ).read_bytes()
 
 
 def test_a_new_layout_replaces_the_old_one(tmp_path: Path) -> None:
@@ -52,7 +58,9 @@ def test_a_failed_build_leaves_what_was_there(tmp_path: Path, error: type[BaseEx
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
-def test_an_old_layout_that_cannot_be_put_aside_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_layout_that_cannot_be_put_aside_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = make(tmp_path / "x")
     rename = Path.rename
 
@@ -65,7 +73,11 @@ def test_an_old_layout_that_cannot_be_put_aside_is_as_it_was(tmp_path: Path, mon
     with pytest.raises(OSError, match=os.strerror(errno.EBUSY)):
         make(tmp_path / "x", b"other")
     assert oci_layout.read(tmp_path / "x") == before
-    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["blobs", "index.json", "oci-layout"]
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
@@ -83,7 +95,11 @@ def test_killed_between_its_two_renames_the_old_layout_comes_back(tmp_path: Path
     (tmp_path / "x").rename(tmp_path / ".x.old")
     oci_layout.clear(tmp_path / "x")
     assert oci_layout.read(tmp_path / "x") == before
-    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["blobs", "index.json", "oci-layout"]
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
 
 
 @pytest.mark.parametrize("name", [".x.new", ".x.old", ".x.left"])
@@ -105,9 +121,13 @@ def test_two_runs_to_one_place_do_not_share_a_folder(tmp_path: Path) -> None:
         assert (new / "mine").exists()
 
 
-def test_a_folder_that_is_half_removed_is_still_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_half_removed_is_still_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path / "x")
-    monkeypatch.setattr(shutil, "rmtree", lambda *a, **k: None)  # as if killed before anything that takes long was gone
+    monkeypatch.setattr(
+        shutil, "rmtree", lambda *a, **k: None
+    )  # as if killed before anything that takes long was gone
     make(tmp_path / "x", b"other")
     assert (tmp_path / ".x.old" / oci_layout.MARK).exists()
     monkeypatch.undo()
@@ -119,7 +139,9 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert oci_layout.read(tmp_path / "x") is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"manifests": []}', '{"manifests": [{"digest": "sha256:0"}]}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", '{"manifests": []}', '{"manifests": [{"digest": "sha256:0"}]}']
+)
 def test_an_index_that_says_nothing(tmp_path: Path, text: str) -> None:
     make(tmp_path / "x")
     (tmp_path / "x" / "index.json").write_text(text)

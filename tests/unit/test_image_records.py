@@ -21,7 +21,9 @@ PYTHON = "3.11"
 
 
 def record_hash(content: bytes) -> str:
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip(
+        "="
+    )
 
 
 @pytest.fixture(params=["env", "a prefix with 'quotes' and spaces"])
@@ -41,7 +43,11 @@ def install(prefix: Prefix, name: str, files: dict[str, bytes], version: str = "
     for path, content in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_bytes(content)
-        rows.append([path, "", ""] if path.endswith(".pyc") else [path, record_hash(content), str(len(content))])
+        rows.append(
+            [path, "", ""]
+            if path.endswith(".pyc")
+            else [path, record_hash(content), str(len(content))]
+        )
     rows.append([f"{info.name}/RECORD", "", ""])
     with (info / "RECORD").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
@@ -49,24 +55,35 @@ def install(prefix: Prefix, name: str, files: dict[str, bytes], version: str = "
 
 
 def entries_of(info: Path, prefix: Prefix) -> list[Entry]:
-    wheel = wheel_files.Wheel(package=package("greet"), folder=info, rows=wheel_files.read_record(info / "RECORD", prefix))
+    wheel = wheel_files.Wheel(
+        package=package("greet"), folder=info, rows=wheel_files.read_record(info / "RECORD", prefix)
+    )
     return wheel_files.wheel_entries(wheel, prefix)
 
 
 def test_a_script_names_the_interpreter_of_the_image_and_record_says_so(prefix: Prefix) -> None:
     interpreter = f"{prefix.path}/bin/python3"
-    first = f"#!{interpreter}\n" if " " not in interpreter else f"#!/bin/sh\n'''exec' \"{interpreter}\" \"$0\" \"$@\"\n' '''\n"
+    first = (
+        f"#!{interpreter}\n"
+        if " " not in interpreter
+        else f"#!/bin/sh\n'''exec' \"{interpreter}\" \"$0\" \"$@\"\n' '''\n"
+    )
     script = f"{first}# -*- coding: utf-8 -*-\nimport greet\n".encode()
     info = install(prefix, "greet", {"greet.py": b"x", "../../../bin/greet": script})
     entries = by_path(entries_of(info, prefix))
     rewritten = entries["opt/env/bin/greet"].content
     assert rewritten == b"#!/opt/env/bin/python\n# -*- coding: utf-8 -*-\nimport greet\n"
-    record = (entries[f"opt/env/lib/python{PYTHON}/site-packages/{info.name}/RECORD"].content or b"").decode()
+    record = (
+        entries[f"opt/env/lib/python{PYTHON}/site-packages/{info.name}/RECORD"].content or b""
+    ).decode()
     assert f"../../../bin/greet,{record_hash(rewritten)},{len(rewritten)}\n" in record
     assert record.splitlines() == sorted(record.splitlines())
 
 
-@pytest.mark.parametrize("script", [b"\x7fELF binary", b"#!/usr/bin/env bash\necho\n", b"#!/usr/bin/python3\n", b"", b"#"])
+@pytest.mark.parametrize(
+    "script",
+    [b"\x7fELF binary", b"#!/usr/bin/env bash\necho\n", b"#!/usr/bin/python3\n", b"", b"#"],
+)
 def test_other_files_of_bin_stay_as_they_are(prefix: Prefix, script: bytes) -> None:
     info = install(prefix, "greet", {"../../../bin/greet": script})
     entry = by_path(entries_of(info, prefix))["opt/env/bin/greet"]
@@ -135,7 +152,15 @@ def test_what_the_lock_does_not_name_stays_out(prefix: Prefix) -> None:
 
 
 def test_the_size_of_a_wheel_is_the_same_on_every_host(prefix: Prefix) -> None:
-    install(prefix, "greet", {"greet.py": b"x" * 100, "../../../bin/greet": f"#!{prefix.path}".encode(), "__pycache__/x.pyc": b"code"})
+    install(
+        prefix,
+        "greet",
+        {
+            "greet.py": b"x" * 100,
+            "../../../bin/greet": f"#!{prefix.path}".encode(),
+            "__pycache__/x.pyc": b"code",
+        },
+    )
     (wheel,) = wheel_files.installed(prefix, [package("greet")], PYTHON)
     assert wheel.size == 100
 
@@ -153,12 +178,20 @@ def test_a_file_of_two_wheels_is_what_the_last_by_name_says(
     mine = [wheel for wheel in wheels if wheel.package.name in asked]
     clashing = wheel_files.clashes(wheels)
     if order[-1] == "nvidia-a":
-        with pytest.raises(IntegrityError, match=f"nvidia-a and nvidia-b have other bytes in the same file, {path}"):
+        with pytest.raises(
+            IntegrityError, match=f"nvidia-a and nvidia-b have other bytes in the same file, {path}"
+        ):
             wheel_files.entries(mine, clashing, prefix)
         (prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / path).write_bytes(b"nvidia-b")
-    (shared,) = [entry for found, entry in wheel_files.entries(mine, clashing, prefix).items() if found.endswith(path.lstrip("./"))]
+    (shared,) = [
+        entry
+        for found, entry in wheel_files.entries(mine, clashing, prefix).items()
+        if found.endswith(path.lstrip("./"))
+    ]
     assert shared.hashes == {hashlib.sha256(b"nvidia-b").hexdigest()}
-    assert [package.name for package in wheel_files.sharers(mine, clashing)] == (["nvidia-b"] if len(asked) == 1 else [])
+    assert [package.name for package in wheel_files.sharers(mine, clashing)] == (
+        ["nvidia-b"] if len(asked) == 1 else []
+    )
 
 
 def test_a_file_that_is_the_same_in_two_wheels_is_nobody_s_matter(prefix: Prefix) -> None:
@@ -167,11 +200,22 @@ def test_a_file_that_is_the_same_in_two_wheels_is_nobody_s_matter(prefix: Prefix
     wheels = wheel_files.installed(prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON)
     clashing = wheel_files.clashes(wheels)
     assert wheel_files.sharers(wheels[:1], clashing) == []
-    assert [path for path in wheel_files.entries(wheels, clashing, prefix) if path.endswith("nvidia/__init__.py")]
+    assert [
+        path
+        for path in wheel_files.entries(wheels, clashing, prefix)
+        if path.endswith("nvidia/__init__.py")
+    ]
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff,,\n", b"greet.py,sha256=!!!x,1\n", b"x" * 200_000 + b",,\n", b"greet.py,,\xc2\xb2\n", b"a\0b,,\n"]
+    "content",
+    [
+        b"\xff,,\n",
+        b"greet.py,sha256=!!!x,1\n",
+        b"x" * 200_000 + b",,\n",
+        b"greet.py,,\xc2\xb2\n",
+        b"a\0b,,\n",
+    ],
 )
 def test_a_record_that_is_none_is_refused(prefix: Prefix, content: bytes) -> None:
     info = install(prefix, "greet", {"greet.py": b"x"})

@@ -52,7 +52,10 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[docker_sdk.Client]:
 
 
 def test_an_engine_that_goes_away_while_it_answers_is_named(engine: docker_sdk.Client) -> None:
-    with pytest.raises(Unreachable, match="could not load the image"), docker_sdk.speaking("load the image"):
+    with (
+        pytest.raises(Unreachable, match="could not load the image"),
+        docker_sdk.speaking("load the image"),
+    ):
         engine.images.load(b"layers")
 
 
@@ -73,7 +76,20 @@ def test_what_an_engine_saves_and_breaks_off_is_no_image(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "manifest", [b"", b"{", b"5", b"true", b'"x"', b"[5]", b"[null]", b"[{}]", b'[{"Config": []}]', b'{"a": 1}', b"[" * 100_000]
+    "manifest",
+    [
+        b"",
+        b"{",
+        b"5",
+        b"true",
+        b'"x"',
+        b"[5]",
+        b"[null]",
+        b"[{}]",
+        b'[{"Config": []}]',
+        b'{"a": 1}',
+        b"[" * 100_000,
+    ],
 )
 def test_a_list_of_images_of_another_shape_names_no_config(manifest: bytes) -> None:
     with pytest.raises(IntegrityError, match="is no archive of an image"):

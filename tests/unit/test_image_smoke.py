@@ -52,7 +52,10 @@ class Engine:
 
 
 def labels(owner: list[str] | None = None) -> dict[str, str]:
-    return {container_smoke.LABEL: "provision/lab", **({container_smoke.OWNER: " ".join(owner)} if owner else {})}
+    return {
+        container_smoke.LABEL: "provision/lab",
+        **({container_smoke.OWNER: " ".join(owner)} if owner else {}),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +124,17 @@ def test_files_that_are_given_can_be_read_by_any_user(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("curves")
     (tmp_path / "kept").write_text("kept")
     container = Receiving()
-    files = container_smoke.Files(expect=tmp_path / "link", baseline=tmp_path / "kept", verb="compare")
+    files = container_smoke.Files(
+        expect=tmp_path / "link", baseline=tmp_path / "kept", verb="compare"
+    )
     files.copy_in(container)
     assert container.given == {
         "/tmp/provision-inputs/expected.json": (0o644, b"curves"),
         "/tmp/provision-inputs/baseline.json": (0o644, b"kept"),
     }
-    assert {word.rpartition("=")[2] for word in files.options if "/" in word} == set(container.given)
+    assert {word.rpartition("=")[2] for word in files.options if "/" in word} == set(
+        container.given
+    )
 
 
 def test_a_folder_is_tried_by_who_asks_for_it(tmp_path: Path) -> None:

@@ -56,15 +56,31 @@ class Silent:
 
 
 LIBC = b"\0GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n"
-LAYERS = [archive(("bin/sh", b"shell"), ("lib/x86_64-linux-gnu/libc.so.6", LIBC)), archive(("etc/os-release", b"debian"))]
+LAYERS = [
+    archive(("bin/sh", b"shell"), ("lib/x86_64-linux-gnu/libc.so.6", LIBC)),
+    archive(("etc/os-release", b"debian")),
+]
 
 
 def config(architecture: str = "amd64", parts: list[bytes] | None = None) -> bytes:
     rootfs = {"type": "layers", "diff_ids": [digest(layer) for layer in parts or LAYERS]}
-    return json.dumps({"os": "linux", "architecture": architecture, "config": {"Env": ENVIRONMENT}, "rootfs": rootfs}).encode()
+    return json.dumps(
+        {
+            "os": "linux",
+            "architecture": architecture,
+            "config": {"Env": ENVIRONMENT},
+            "rootfs": rootfs,
+        }
+    ).encode()
 
 
-def layout(folder: Path, *, nested: bool = False, platforms: tuple[str, ...] = ("amd64",), name: str | None = "lab:12") -> Path:
+def layout(
+    folder: Path,
+    *,
+    nested: bool = False,
+    platforms: tuple[str, ...] = ("amd64",),
+    name: str | None = "lab:12",
+) -> Path:
     """An OCI image layout as other tools write it; nested: an index in the index, as buildx has it."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -77,11 +93,25 @@ def layout(folder: Path, *, nested: bool = False, platforms: tuple[str, ...] = (
     rows = []
     for platform in platforms:
         parts = [put(layer, oci_layout.LAYER) for layer in LAYERS]
-        manifest = {"schemaVersion": 2, "mediaType": oci_layout.MANIFEST, "config": put(config(platform), oci_layout.CONFIG), "layers": parts}
-        given = {"platform": {"os": "linux", "architecture": platform}} if len(platforms) > 1 else {}
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": oci_layout.MANIFEST,
+            "config": put(config(platform), oci_layout.CONFIG),
+            "layers": parts,
+        }
+        given = (
+            {"platform": {"os": "linux", "architecture": platform}} if len(platforms) > 1 else {}
+        )
         rows.append(put(json.dumps(manifest).encode(), oci_layout.MANIFEST, **given))
     if nested:
-        rows = [put(json.dumps({"schemaVersion": 2, "mediaType": oci_layout.INDEX, "manifests": rows}).encode(), oci_layout.INDEX)]
+        rows = [
+            put(
+                json.dumps(
+                    {"schemaVersion": 2, "mediaType": oci_layout.INDEX, "manifests": rows}
+                ).encode(),
+                oci_layout.INDEX,
+            )
+        ]
     if name:
         rows[0]["annotations"] = {"org.opencontainers.image.ref.name": name}
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": rows}))
@@ -92,7 +122,11 @@ def layout(folder: Path, *, nested: bool = False, platforms: tuple[str, ...] = (
 def docker_archive(path: Path, tags: object = None) -> Path:
     names = [f"layer{index}/layer.tar" for index in range(len(LAYERS))]
     manifest = json.dumps([{"Config": "config.json", "RepoTags": tags, "Layers": names}]).encode()
-    members = [*zip(names, LAYERS, strict=True), ("config.json", config()), ("manifest.json", manifest)]
+    members = [
+        *zip(names, LAYERS, strict=True),
+        ("config.json", config()),
+        ("manifest.json", manifest),
+    ]
     path.write_bytes(archive(*members))
     return path
 
@@ -103,12 +137,18 @@ def layers_of(base: Any, folder: Path) -> list[bytes]:
     return [(folder / layer.digest.removeprefix("sha256:")).read_bytes() for layer in made]
 
 
-@pytest.mark.parametrize("kind", ["oci", "nested", "platforms", "oci-archive", "docker-archive", "gzip"])
+@pytest.mark.parametrize(
+    "kind", ["oci", "nested", "platforms", "oci-archive", "docker-archive", "gzip"]
+)
 def test_a_base_on_disk_is_read_whole(tmp_path: Path, kind: str) -> None:
     if kind == "docker-archive":
         reference = f"docker-archive:{docker_archive(tmp_path / 'base.tar', ['lab:12'])}"
     else:
-        folder = layout(tmp_path / "base", nested=kind == "nested", platforms=("arm64", "amd64") if kind == "platforms" else ("amd64",))
+        folder = layout(
+            tmp_path / "base",
+            nested=kind == "nested",
+            platforms=("arm64", "amd64") if kind == "platforms" else ("amd64",),
+        )
         reference = f"oci:{folder}"
     if kind in ("oci-archive", "gzip"):
         with tarfile.open(tmp_path / "base.tar", "w:gz" if kind == "gzip" else "w") as whole:
@@ -121,7 +161,9 @@ def test_a_base_on_disk_is_read_whole(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_place_of_a_base_is_not_in_its_name(tmp_path: Path) -> None:
-    assert base_archive.find_base(f"oci:{layout(tmp_path / 'a', name=None)}").reference == digest(config())
+    assert base_archive.find_base(f"oci:{layout(tmp_path / 'a', name=None)}").reference == digest(
+        config()
+    )
 
 
 @pytest.mark.parametrize("tags", [5, True, "lab:12", {"lab:12": 1}, [5, None], []])
@@ -158,7 +200,11 @@ def broken(folder: Path, what: str) -> str:
     ("what", "error", "words"),
     [
         ("nothing", ToolMissing, "no folder with an OCI image layout"),
-        ("platform", InvalidSpec, "linux/arm64, but the environment's packages are for linux/amd64"),
+        (
+            "platform",
+            InvalidSpec,
+            "linux/arm64, but the environment's packages are for linux/amd64",
+        ),
         ("lacks", IntegrityError, "lacks its layer"),
         ("index", IntegrityError, "is not JSON"),
         ("manifest", IntegrityError, "not what its name says"),
@@ -167,7 +213,9 @@ def broken(folder: Path, what: str) -> str:
         ("config", IntegrityError, "not what its name says"),
     ],
 )
-def test_what_is_no_whole_base_is_refused(tmp_path: Path, what: str, error: type[ProvisionError], words: str) -> None:
+def test_what_is_no_whole_base_is_refused(
+    tmp_path: Path, what: str, error: type[ProvisionError], words: str
+) -> None:
     with pytest.raises(error, match=words):
         base_archive.find_base(broken(tmp_path, what))
 
@@ -192,8 +240,14 @@ ENTRY = {"Config": "c.json", "Layers": ["l.tar"], "RepoTags": ["a:b"]}
         (GOOD, None),
     ],
 )
-def test_documents_of_an_archive_that_say_nothing(tmp_path: Path, document: object, manifest: object) -> None:
-    members = ("l.tar", LAYERS[0]), ("c.json", json.dumps(document).encode()), ("manifest.json", json.dumps(manifest).encode())
+def test_documents_of_an_archive_that_say_nothing(
+    tmp_path: Path, document: object, manifest: object
+) -> None:
+    members = (
+        ("l.tar", LAYERS[0]),
+        ("c.json", json.dumps(document).encode()),
+        ("manifest.json", json.dumps(manifest).encode()),
+    )
     (tmp_path / "x.tar").write_bytes(archive(*members))
     with pytest.raises(IntegrityError, match=r"is not a whole image|is no JSON object"):
         base_archive.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
@@ -211,7 +265,11 @@ ZEROS = "sha256:" + "0" * 64
         {"manifests": [5]},
         {"manifests": [{"mediaType": oci_layout.MANIFEST}]},
         {"manifests": [{"mediaType": oci_layout.MANIFEST, "digest": 5}]},
-        {"manifests": [{"mediaType": oci_layout.MANIFEST, "digest": ZEROS, "platform": {"os": "linux"}}]},
+        {
+            "manifests": [
+                {"mediaType": oci_layout.MANIFEST, "digest": ZEROS, "platform": {"os": "linux"}}
+            ]
+        },
         {"manifests": [{"mediaType": oci_layout.MANIFEST, "digest": ZEROS, "platform": 5}]},
     ],
 )
@@ -230,7 +288,9 @@ def test_a_document_without_an_end_is_not_read(tmp_path: Path) -> None:
         file.truncate((400 << 20) + 2048)
     tracemalloc.start()
     try:
-        with pytest.raises(IntegrityError, match=r"manifest\.json is larger than any such document"):
+        with pytest.raises(
+            IntegrityError, match=r"manifest\.json is larger than any such document"
+        ):
             base_archive.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
@@ -240,12 +300,18 @@ def test_a_document_without_an_end_is_not_read(tmp_path: Path) -> None:
 def long_names(kind: bytes, size: int, count: int) -> bytes:
     member = tarfile.TarInfo("x")
     member.type, member.size = kind, size
-    return (member.tobuf(tarfile.USTAR_FORMAT) + bytes(-(-size // 512) * 512)) * count + tarfile.TarInfo("a").tobuf() + bytes(1024)
+    return (
+        (member.tobuf(tarfile.USTAR_FORMAT) + bytes(-(-size // 512) * 512)) * count
+        + tarfile.TarInfo("a").tobuf()
+        + bytes(1024)
+    )
 
 
 @pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
 @pytest.mark.parametrize(("size", "count"), [(2 << 20, 1), (10, 3000)])
-def test_names_that_cost_memory_are_no_archive(tmp_path: Path, kind: bytes, size: int, count: int) -> None:
+def test_names_that_cost_memory_are_no_archive(
+    tmp_path: Path, kind: bytes, size: int, count: int
+) -> None:
     content = long_names(kind, size, count)
     (tmp_path / "x.tar").write_bytes(content)
     with pytest.raises(IntegrityError, match="cannot be read as an archive"):
@@ -257,7 +323,9 @@ def test_names_that_cost_memory_are_no_archive(tmp_path: Path, kind: bytes, size
 
 
 def test_an_archive_that_breaks_off_in_its_compression(tmp_path: Path) -> None:
-    (tmp_path / "x.tar").write_bytes(gzip.compress(archive(("manifest.json", os.urandom(9000))))[:-4000])
+    (tmp_path / "x.tar").write_bytes(
+        gzip.compress(archive(("manifest.json", os.urandom(9000))))[:-4000]
+    )
     with pytest.raises(IntegrityError, match="cannot be read as an archive"):
         base_archive.find_base(f"docker-archive:{tmp_path / 'x.tar'}")
 
@@ -284,7 +352,9 @@ def image(tmp_path: Path) -> Image:
 
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
-def test_what_is_written_is_the_image_and_can_be_a_base_again(image: Image, tmp_path: Path, kind: str) -> None:
+def test_what_is_written_is_the_image_and_can_be_a_base_again(
+    image: Image, tmp_path: Path, kind: str
+) -> None:
     to = exporter.output(f"{kind}:{tmp_path / 'out' / 'toy'}")
     for _ in range(2):  # the second replaces the first
         exporter.export(image, to, Silent())
@@ -296,7 +366,9 @@ def test_what_is_written_is_the_image_and_can_be_a_base_again(image: Image, tmp_
 
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
-def test_what_is_written_has_the_names_that_were_asked_for(image: Image, tmp_path: Path, kind: str) -> None:
+def test_what_is_written_has_the_names_that_were_asked_for(
+    image: Image, tmp_path: Path, kind: str
+) -> None:
     to = exporter.output(f"{kind}:{tmp_path / 'toy'}")
     exporter.export(image, to, Silent(), ["lab.org:5000/ml/toy:2"])
     base = base_archive.find_base(str(to))
@@ -304,20 +376,42 @@ def test_what_is_written_has_the_names_that_were_asked_for(image: Image, tmp_pat
     exporter.export(image, to, Silent(), ["lab/toy:2", "lab/toy:latest"])
     if kind == "oci":
         rows = json.loads((tmp_path / "toy" / "index.json").read_bytes())["manifests"]
-        assert [row["annotations"][oci_layout.NAME] for row in rows] == ["lab/toy:2", "lab/toy:latest"]
+        assert [row["annotations"][oci_layout.NAME] for row in rows] == [
+            "lab/toy:2",
+            "lab/toy:latest",
+        ]
         assert {row["digest"] for row in rows} == {image.manifest_digest}
-    assert base_archive.find_base(str(to)).digest == image.image_id  # one image, whatever it is called
+    assert (
+        base_archive.find_base(str(to)).digest == image.image_id
+    )  # one image, whatever it is called
 
 
 @pytest.mark.parametrize(
-    "text,name", [("toy", "toy:latest"), ("ml/toy:2.3-cuda_12", "ml/toy:2.3-cuda_12"), ("Host.lab:5000/toy", "Host.lab:5000/toy:latest")]
+    "text,name",
+    [
+        ("toy", "toy:latest"),
+        ("ml/toy:2.3-cuda_12", "ml/toy:2.3-cuda_12"),
+        ("Host.lab:5000/toy", "Host.lab:5000/toy:latest"),
+    ],
 )
 def test_names_of_images(text: str, name: str) -> None:
     assert base_images.name_of(text) == name
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Toy", "toy:", "toy:-x", "a//b", f"toy@sha256:{'0' * 64}", f"sha256:{'0' * 64}", "toy tag", "-toy", "toy:x:y"]
+    "text",
+    [
+        "",
+        "Toy",
+        "toy:",
+        "toy:-x",
+        "a//b",
+        f"toy@sha256:{'0' * 64}",
+        f"sha256:{'0' * 64}",
+        "toy tag",
+        "-toy",
+        "toy:x:y",
+    ],
 )
 def test_what_is_no_name_of_an_image(text: str) -> None:
     with pytest.raises(InvalidSpec, match="is no name for an image"):
@@ -335,13 +429,18 @@ def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("said", [None, {}])
-def test_an_image_whose_config_sets_nothing_is_known_by_its_layers(image: Image, said: object) -> None:
+def test_an_image_whose_config_sets_nothing_is_known_by_its_layers(
+    image: Image, said: object
+) -> None:
     """In an engine, which says every setting by its name."""
     document = {**json.loads(config()), "config": said}
     content = json.dumps(document).encode()
     mine = replace(image, image_id=digest(content))
     oci_layout.blob(image.layout, mine.image_id).write_bytes(content)
-    there = {"RootFS": {"Layers": [layer.digest for layer in image.layers]}, "Config": {"Env": None, "Labels": {}, "User": ""}}
+    there = {
+        "RootFS": {"Layers": [layer.digest for layer in image.layers]},
+        "Config": {"Env": None, "Labels": {}, "User": ""},
+    }
     assert docker_load.is_same(there, mine)
     assert not docker_load.is_same({**there, "Config": {"User": "root"}}, mine)
 
@@ -363,7 +462,11 @@ def test_a_layout_of_several_images_is_never_replaced(image: Image, tmp_path: Pa
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def of_several_platforms(folder: Path) -> None:
@@ -392,14 +495,22 @@ def beside(name: str) -> Callable[[Path], object]:
     [
         (of_several_platforms, "is a layout of several images"),
         (without_index, "has an index that cannot be read"),
-        *((with_index(text), "has an index that cannot be read") for text in ("{", "[]", "{}", '{"manifests": 5}', '{"manifests": [5]}')),
+        *(
+            (with_index(text), "has an index that cannot be read")
+            for text in ("{", "[]", "{}", '{"manifests": 5}', '{"manifests": [5]}')
+        ),
         (with_index('{"manifests": ' + "[" * 100_000), "has an index that cannot be read"),
         (beside("blobs/thesis.tex"), r"holds more than an image layout, blobs/thesis\.tex"),
-        (beside("blobs/sha256/thesis.tex"), r"holds more than an image layout, blobs/sha256/thesis\.tex"),
+        (
+            beside("blobs/sha256/thesis.tex"),
+            r"holds more than an image layout, blobs/sha256/thesis\.tex",
+        ),
         (beside(f"blobs/{'0' * 64}"), "holds more than an image layout, blobs/0000"),
     ],
 )
-def test_a_layout_that_may_hold_more_than_an_image_stays(image: Image, tmp_path: Path, there: Callable[[Path], None], words: str) -> None:
+def test_a_layout_that_may_hold_more_than_an_image_stays(
+    image: Image, tmp_path: Path, there: Callable[[Path], None], words: str
+) -> None:
     there(tmp_path / "there")
     before = contents(tmp_path / "there")
     with pytest.raises(Taken, match=words):
@@ -407,7 +518,9 @@ def test_a_layout_that_may_hold_more_than_an_image_stays(image: Image, tmp_path:
     assert contents(tmp_path / "there") == before
 
 
-def test_a_place_where_a_file_system_is_mounted_stays_one(image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_where_a_file_system_is_mounted_stays_one(
+    image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is empty, and a folder in it will do."""
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "disk")
@@ -427,7 +540,10 @@ def test_an_empty_folder_is_a_place_for_a_layout(image: Image, tmp_path: Path) -
 def test_what_killed_runs_had_written_of_an_archive_goes(image: Image, tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    names = [f".toy.tar.{pid}.new" for pid in (gone.pid, os.getpid(), os.getppid())] + [".toy.tar.new", f".other.{gone.pid}.new"]
+    names = [f".toy.tar.{pid}.new" for pid in (gone.pid, os.getpid(), os.getppid())] + [
+        ".toy.tar.new",
+        f".other.{gone.pid}.new",
+    ]
     for name in names:
         (tmp_path / name).write_bytes(b"half")
     exporter.export(image, exporter.output(f"oci-archive:{tmp_path / 'toy.tar'}"), Silent())

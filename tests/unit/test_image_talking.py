@@ -53,9 +53,13 @@ def serve() -> Iterator[Callable[[Callable[[str], Reply]], tuple[str, list[str |
 
 
 def test_a_host_that_we_are_sent_to_learns_no_password(
-    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bucket, heard = serve(lambda path: (401, {"WWW-Authenticate": f'Bearer realm="http://{bucket}/token"'}))
+    bucket, heard = serve(
+        lambda path: (401, {"WWW-Authenticate": f'Bearer realm="http://{bucket}/token"'})
+    )
     registry, _ = serve(lambda path: (307, {"Location": f"http://{bucket}/blob"}))
     login = base64.b64encode(b"alice:secret").decode()
     (tmp_path / "config.json").write_text(json.dumps({"auths": {registry: {"auth": login}}}))
@@ -69,7 +73,8 @@ def test_a_host_that_we_are_sent_to_learns_no_password(
 
 
 def test_no_proxy_is_told_what_is_said_to_this_machine(
-    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proxy, heard = serve(lambda path: (404, {}))
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
@@ -84,7 +89,9 @@ def test_no_proxy_is_told_what_is_said_to_this_machine(
 
 @pytest.mark.parametrize("place", ["bucket.invalid", "loopback"])
 def test_each_host_that_we_are_sent_to_is_asked_through_its_own_proxy(
-    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], monkeypatch: pytest.MonkeyPatch, place: str
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
 ) -> None:
     """As the environment has it for that host, and none for this machine, whatever held for the registry."""
     proxied: list[str] = []
@@ -106,15 +113,22 @@ def test_each_host_that_we_are_sent_to_is_asked_through_its_own_proxy(
     assert (proxied, heard) == (([], [None]) if place == "loopback" else ([there], []))
 
 
-@pytest.mark.parametrize("signed", ["X-Amz-Signature=secret", "sv=1&sig=secret", "name='a%20b'&to=(c)&sig=secret"])
+@pytest.mark.parametrize(
+    "signed", ["X-Amz-Signature=secret", "sv=1&sig=secret", "name='a%20b'&to=(c)&sig=secret"]
+)
 def test_a_host_that_we_are_sent_to_and_that_does_not_answer_is_named_without_what_lets_one_in(
-    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]], monkeypatch: pytest.MonkeyPatch, signed: str
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+    monkeypatch: pytest.MonkeyPatch,
+    signed: str,
 ) -> None:
     monkeypatch.setattr(responses, "PAUSE_S", 0)
     bucket = f"127.0.0.1:{free_port()}"
     registry, asked = serve(lambda path: (307, {"Location": f"http://{bucket}/blob?{signed}"}))
     said = f"^{bucket}, where the registry {registry} sends for its files, does not answer"
-    with Registry(target(f"{registry}/a/b:1")) as here, pytest.raises(Unreachable, match=said) as caught:
+    with (
+        Registry(target(f"{registry}/a/b:1")) as here,
+        pytest.raises(Unreachable, match=said) as caught,
+    ):
         here.ask("GET", f"blobs/sha256:{'0' * 64}", fine=(200,))
     details = caught.value.details or ""
     assert "/blob" in details
@@ -130,7 +144,12 @@ def test_a_registry_in_capitals_is_the_same_one() -> None:
 def test_a_time_that_is_none_is_not_waited_for(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
     paused: list[float] = []
     monkeypatch.setattr(time, "sleep", paused.append)
-    responses.rest(1, responses.Answer(status=429, reason="", url="", headers={"Retry-After": later}, content=b""))
+    responses.rest(
+        1,
+        responses.Answer(
+            status=429, reason="", url="", headers={"Retry-After": later}, content=b""
+        ),
+    )
     assert paused == [1.0]
 
 

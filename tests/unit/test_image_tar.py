@@ -31,7 +31,13 @@ def read(archive: bytes) -> list[tarfile.TarInfo]:
 )
 def test_names_come_back(path: str) -> None:
     (member,) = read(tar.header(path, kind="file", mode=0o644, mtime=7, size=0) + tar.END)
-    assert (member.name, member.mode, member.mtime, member.uid, member.gid) == (path, 0o644, 7, 0, 0)
+    assert (member.name, member.mode, member.mtime, member.uid, member.gid) == (
+        path,
+        0o644,
+        7,
+        0,
+        0,
+    )
     assert (member.uname, member.gname) == ("", "")
 
 
@@ -49,7 +55,10 @@ def test_a_name_that_is_not_utf_8_comes_back() -> None:
 
 
 def test_a_size_beyond_octal_comes_back() -> None:
-    with tarfile.open(fileobj=io.BytesIO(tar.header("big", kind="file", mode=0o644, mtime=0, size=9 << 30)), mode="r|") as members:
+    with tarfile.open(
+        fileobj=io.BytesIO(tar.header("big", kind="file", mode=0o644, mtime=0, size=9 << 30)),
+        mode="r|",
+    ) as members:
         member = members.next()
     assert member is not None
     assert member.size == 9 << 30
@@ -68,9 +77,14 @@ def test_pax_is_used_only_when_needed() -> None:
 
 def test_the_bytes_of_a_header_never_change() -> None:
     """A new digest here is a new digest of every image: say so in the CHANGELOG."""
-    blocks = tar.header("opt/env/bin/python", kind="link", mode=0o777, mtime=315532800, target="python3.11")
+    blocks = tar.header(
+        "opt/env/bin/python", kind="link", mode=0o777, mtime=315532800, target="python3.11"
+    )
     blocks += tar.header("d/" * 130 + "n", kind="file", mode=0o755, mtime=315532800, size=12345)
-    assert hashlib.sha256(blocks).hexdigest() == "20e686a817254275a11db7d2ffbff4592ded5a839ebe3638ef56f9634fcb0a89"
+    assert (
+        hashlib.sha256(blocks).hexdigest()
+        == "20e686a817254275a11db7d2ffbff4592ded5a839ebe3638ef56f9634fcb0a89"
+    )
 
 
 @pytest.mark.parametrize("length", range(80, 110))

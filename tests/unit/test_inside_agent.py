@@ -33,7 +33,9 @@ PATIENCE_S = 30
 
 @contextmanager
 def waiting(*command: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as child:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    ) as child:
         try:
             yield child
         finally:
@@ -42,7 +44,14 @@ def waiting(*command: str, env: dict[str, str] | None = None) -> Iterator[subpro
 
 def end(child: subprocess.Popen[str]) -> None:
     """The program as it is started: with nothing but its own file."""
-    command = [sys.executable, "-I", "-S", processes.__file__, *processes.identity(child.pid), "0.1"]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        processes.__file__,
+        *processes.identity(child.pid),
+        "0.1",
+    ]
     subprocess.run(command, check=True, capture_output=True)
 
 

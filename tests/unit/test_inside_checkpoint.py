@@ -57,7 +57,10 @@ def without_xxhash(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def contents(folder: Path) -> dict[str, bytes]:
     found = manifest.loads((folder / manifest.NAME).read_bytes(), folder)
-    return {name: (folder / at.file).read_bytes()[at.at : at.at + at.size] for name, at in found.objects.items()}
+    return {
+        name: (folder / at.file).read_bytes()[at.at : at.at + at.size]
+        for name, at in found.objects.items()
+    }
 
 
 def names(folder: Path) -> list[str]:
@@ -94,7 +97,10 @@ def test_of_many_small_things_only_those_that_changed_are_written(tmp_path: Path
     third = {**second, **{f"n{index}": b"z%d" % index * 400 for index in range(600)}}
     save(tmp_path, 3, third)
     assert contents(tmp_path / "step-000000000003") == third
-    kept = sum(entry.size for entry in catalog.read_manifest(open_root(tmp_path), "step-000000000003").files)
+    kept = sum(
+        entry.size
+        for entry in catalog.read_manifest(open_root(tmp_path), "step-000000000003").files
+    )
     assert kept < 2 * sum(map(len, third.values()))
 
 
@@ -145,7 +151,9 @@ def test_what_is_committed_while_prune_looks_stays(tmp_path: Path) -> None:
     assert list_steps(tmp_path) == [5, 30]
 
 
-def test_what_could_not_be_removed_goes_with_the_next_save_of_the_same_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_removed_goes_with_the_next_save_of_the_same_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(tmp_path, 1, {"a": b"1"})
     with monkeypatch.context() as patch:
 
@@ -188,18 +196,25 @@ def test_where_one_rank_fails_all_are_told_and_nothing_is_left(tmp_path: Path) -
 
         return progress
 
-    errors = Table(2).run(lambda ranks: save(tmp_path, 2, {f"{ranks.rank}": b"new"}, ranks, progress=fail(ranks)))
+    errors = Table(2).run(
+        lambda ranks: save(tmp_path, 2, {f"{ranks.rank}": b"new"}, ranks, progress=fail(ranks))
+    )
     assert [type(error) for error in errors] == [NotCommitted] * 2
     assert [(error.ranks, error.errno) for error in errors] == [((1,), 28)] * 2
     assert "keep fewer checkpoints" in str(errors[0])
     assert names(tmp_path) == ["latest", "step-000000000001"]
 
 
-def test_where_it_does_not_fit_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_does_not_fit_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     monkeypatch.setattr(FileBackend, "free", lambda _: BIG + BIG // 5)
     assert save(tmp_path, 2, {"a": big("a"), "b": big("c")}).done.written == BIG
-    with pytest.raises(NotCommitted, match="2097152 bytes are to be written, a tenth more is asked for, and 1258291 are free"):
+    with pytest.raises(
+        NotCommitted,
+        match="2097152 bytes are to be written, a tenth more is asked for, and 1258291 are free",
+    ):
         save(tmp_path, 3, {"a": big("d"), "b": big("e")})
     assert names(tmp_path) == ["latest", "step-000000000001", "step-000000000002"]
 
@@ -244,7 +259,9 @@ def test_every_bit_of_latest_counts(tmp_path: Path) -> None:
         damaged.append(bytes(flipped))
     for wrong in damaged:
         named.write_bytes(wrong)
-        with pytest.raises(manifest.DamagedFile, match="/latest is damaged: it is not what a save wrote"):
+        with pytest.raises(
+            manifest.DamagedFile, match="/latest is damaged: it is not what a save wrote"
+        ):
             checkpoint_path(tmp_path)
     assert [(damage.file, damage.tensors) for damage in verify(tmp_path)] == [("latest", ())]
     folders, damage = loader.choose(backend, "latest", loader.PREVIOUS)
@@ -259,20 +276,29 @@ def test_every_bit_of_latest_counts(tmp_path: Path) -> None:
 def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
     for step in (100, 300, 200, 400):
         save(tmp_path, step, {"a": b"%d" % step})
-    backend, names = open_root(tmp_path), {step: f"step-{step:012d}" for step in (100, 200, 300, 400)}
+    backend, names = (
+        open_root(tmp_path),
+        {step: f"step-{step:012d}" for step in (100, 200, 300, 400)},
+    )
 
     def damage(*steps: int) -> None:
         for step in steps:
             (tmp_path / names[step] / manifest.NAME).write_bytes(b"{}")
 
     damage(300)  # made before 200, whose parent it is
-    assert loader.choose(backend, "latest", loader.PREVIOUS)[0] == [names[step] for step in (400, 200, 300, 100)]
+    assert loader.choose(backend, "latest", loader.PREVIOUS)[0] == [
+        names[step] for step in (400, 200, 300, 100)
+    ]
     (tmp_path / "latest").unlink()
     assert loader.chosen(backend, "latest") == names[400]
     damage(400)
     assert loader.chosen(backend, "latest") == names[400]
-    assert [(damage.folder, damage.file) for damage in verify(tmp_path)] == [(names[400], manifest.NAME)]
-    assert loader.choose(backend, 400, loader.PREVIOUS)[0] == [names[step] for step in (400, 200, 300, 100)]
+    assert [(damage.folder, damage.file) for damage in verify(tmp_path)] == [
+        (names[400], manifest.NAME)
+    ]
+    assert loader.choose(backend, 400, loader.PREVIOUS)[0] == [
+        names[step] for step in (400, 200, 300, 100)
+    ]
     assert catalog.latest(backend) == names[200]  # what a save goes on from
 
 
@@ -280,18 +306,26 @@ def test_truncated_missing_extra_and_swapped_files_are_told(whole: Path) -> None
     found = catalog.read_manifest(open_root(whole.parent), whole.name).objects
     alone_in_file, packed = whole / found["a"].file, whole / found["b"].file
     (whole / "extra").touch()
-    assert [(damage.file, damage.problem) for damage in verify(whole.parent)] == [("extra", "it is not in the manifest")]
+    assert [(damage.file, damage.problem) for damage in verify(whole.parent)] == [
+        ("extra", "it is not in the manifest")
+    ]
     (whole / "extra").unlink()
     content = alone_in_file.read_bytes()
     alone_in_file.write_bytes(content[:-1])
-    assert [damage.problem for damage in verify(whole.parent)] == [f"{BIG - 1} bytes instead of {BIG}"]
+    assert [damage.problem for damage in verify(whole.parent)] == [
+        f"{BIG - 1} bytes instead of {BIG}"
+    ]
     alone_in_file.write_bytes(content)
     packed.write_bytes(b"smallersmall")
-    assert [(damage.problem, damage.tensors) for damage in verify(whole.parent)] == [("its SHA-256 is not the committed one", ("b", "c"))]
+    assert [(damage.problem, damage.tensors) for damage in verify(whole.parent)] == [
+        ("its SHA-256 is not the committed one", ("b", "c"))
+    ]
     packed.unlink()
     assert [damage.problem for damage in verify(whole.parent)] == ["it is missing"]
     (whole / manifest.NAME).unlink()
-    assert [(damage.file, damage.problem) for damage in verify(whole.parent)] == [(manifest.NAME, "it is missing")]
+    assert [(damage.file, damage.problem) for damage in verify(whole.parent)] == [
+        (manifest.NAME, "it is missing")
+    ]
 
 
 def test_a_checkpoint_under_another_steps_name_is_told(whole: Path) -> None:
@@ -303,13 +337,22 @@ def test_a_checkpoint_under_another_steps_name_is_told(whole: Path) -> None:
 
 def test_the_manifest_is_json_that_needs_no_pickle(whole: Path) -> None:
     document = json.loads((whole / manifest.NAME).read_text())
-    assert (document["step"], document["world_size"], sorted(document["objects"])) == (1, 1, ["a", "b", "c"])
+    assert (document["step"], document["world_size"], sorted(document["objects"])) == (
+        1,
+        1,
+        ["a", "b", "c"],
+    )
 
 
-@pytest.mark.parametrize("entry", [("../other", None), ("/etc/passwd", None), ("..", None), ("a", "../../x"), ("a", "..")])
+@pytest.mark.parametrize(
+    "entry",
+    [("../other", None), ("/etc/passwd", None), ("..", None), ("a", "../../x"), ("a", "..")],
+)
 def test_a_manifest_that_leads_elsewhere_is_refused(entry: tuple[str, str | None]) -> None:
     name, home = entry
-    content = manifest.dumps(manifest.Manifest(1, 1, (manifest.FileEntry(name, 1, "0" * 64, home),)))
+    content = manifest.dumps(
+        manifest.Manifest(1, 1, (manifest.FileEntry(name, 1, "0" * 64, home),))
+    )
     with pytest.raises(CheckpointError, match="leads out of its folder"):
         manifest.loads(content, "manifest.json")
 
@@ -329,14 +372,19 @@ def test_leftovers_of_writers_that_ended_go_and_others_stay(tmp_path: Path) -> N
 def test_prune_keeps_the_newest_those_of_every_and_the_latest(tmp_path: Path) -> None:
     for step in (100, 150, 200, 250, 300, 50):
         save(tmp_path, step, {"a": b"%d" % step})
-    assert prune(tmp_path, keep=1, every=100, dry_run=True).removed == ("step-000000000150", "step-000000000250")
+    assert prune(tmp_path, keep=1, every=100, dry_run=True).removed == (
+        "step-000000000150",
+        "step-000000000250",
+    )
     prune(tmp_path, keep=1, every=100)
     assert list_steps(tmp_path) == [50, 100, 200, 300]
     with pytest.raises(ValueError, match="at least one"):
         prune(tmp_path, keep=0)
 
 
-def test_a_checkpoint_that_cannot_be_read_is_neither_counted_nor_removed_by_prune(tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_neither_counted_nor_removed_by_prune(
+    tmp_path: Path,
+) -> None:
     for step in (1, 2, 3, 4):
         save(tmp_path, step, {"a": b"%d" % step})
     (tmp_path / "step-000000000004" / manifest.NAME).write_bytes(b"{}")
@@ -352,12 +400,18 @@ def test_of_shared_files_only_the_last_name_frees_bytes(tmp_path: Path) -> None:
     alone = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["b"].file
     (tmp_path / "copy").hardlink_to(tmp_path / "step-000000000001" / alone)
     backend = open_root(tmp_path)
-    usages = {str(name): disk_usage.usage(backend, str(name)) for name in catalog.committed(backend)}
-    sizes = {folder: [path.stat().st_size for path in (tmp_path / folder).iterdir()] for folder in usages}
+    usages = {
+        str(name): disk_usage.usage(backend, str(name)) for name in catalog.committed(backend)
+    }
+    sizes = {
+        folder: [path.stat().st_size for path in (tmp_path / folder).iterdir()] for folder in usages
+    }
     small = {folder: sum(size for size in sizes[folder] if size < BIG) for folder in usages}
     assert disk_usage.total(usages.values()) == 3 * BIG + sum(small.values())
     first, second = usages
-    assert disk_usage.freed(usages, [first]) == small[first]  # a is in the other checkpoint, b outside
+    assert (
+        disk_usage.freed(usages, [first]) == small[first]
+    )  # a is in the other checkpoint, b outside
     assert disk_usage.freed(usages, [second]) == small[second] + BIG
     assert disk_usage.freed(usages, [first, second]) == 2 * BIG + sum(small.values())
 
@@ -369,14 +423,19 @@ def test_what_several_ranks_hold_is_written_by_one_of_them_and_evenly() -> None:
     same = [key("a", 8), key("b", 5), key("c", 4), ["o", [], [], [], OBJECT, 0]]
     writers = assign([same, same])
     assert writers == {("a", 0): 0, ("b", 0): 1, ("c", 0): 1, ("o",): 0}
-    with pytest.raises(CheckpointError, match=r"a is \[9\] torch.uint8 on rank 1, but \[8\] torch.uint8 on rank 0"):
+    with pytest.raises(
+        CheckpointError, match=r"a is \[9\] torch.uint8 on rank 1, but \[8\] torch.uint8 on rank 0"
+    ):
         assign([[key("a", 8)], [key("a", 9)]])
 
 
 def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     folder = tmp_path / "step-000000000001"
-    held = {name: folder / at.file for name, at in catalog.read_manifest(open_root(tmp_path), folder.name).objects.items()}
+    held = {
+        name: folder / at.file
+        for name, at in catalog.read_manifest(open_root(tmp_path), folder.name).objects.items()
+    }
     held["a"].write_bytes(b"x" * BIG)  # found by its hash, once it was looked at
     held["b"].write_bytes(big("b")[:-1])  # seen by its size, at once
     assert {damage.file for damage in verify(tmp_path)} == {path.name for path in held.values()}
@@ -385,7 +444,9 @@ def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_pa
     assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).done.linked == 2 * BIG
 
 
-def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(tmp_path: Path, without_xxhash: None) -> None:
+def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(
+    tmp_path: Path, without_xxhash: None
+) -> None:
     save(tmp_path, 1, {"a": big("a"), "small": b"s"})
     backend = open_root(tmp_path)
     folder = catalog.latest(backend)
@@ -409,11 +470,16 @@ def open_below(folder: Path) -> int:
         except FileNotFoundError:  # the listing's own
             return ""
 
-    return sum(target(descriptor).startswith(f"{folder}/") for descriptor in Path("/proc/self/fd").iterdir())
+    return sum(
+        target(descriptor).startswith(f"{folder}/")
+        for descriptor in Path("/proc/self/fd").iterdir()
+    )
 
 
 @pytest.mark.parametrize("failing", [0, 1, 5, 52])
-def test_few_files_are_open_and_every_one_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+def test_few_files_are_open_and_every_one_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
     monkeypatch.setattr(file, "OPEN", 4)
     monkeypatch.setattr(file, "TOGETHER", 3)
     synced: list[str] = []
@@ -439,13 +505,17 @@ def test_few_files_are_open_and_every_one_is_synced(tmp_path: Path, monkeypatch:
     else:
         made = save(tmp_path, 1, contents)
         held = catalog.read_manifest(open_root(tmp_path), made.folder).files
-        assert sorted(synced) == sorted(entry.name for entry in held if entry.name.endswith(".distcp"))
+        assert sorted(synced) == sorted(
+            entry.name for entry in held if entry.name.endswith(".distcp")
+        )
         assert 4 < most <= 4 + 3 + threads.WORKERS
     assert open_below(tmp_path) == 0
 
 
 @pytest.mark.parametrize("failing_sync", [False, True])
-def test_files_are_closed_also_where_the_store_fails_only_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_sync: bool) -> None:
+def test_files_are_closed_also_where_the_store_fails_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_sync: bool
+) -> None:
     """As a network file system's client may, once a sync has failed and before."""
     files = [os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT) for name in "abcdef"]
 
@@ -465,15 +535,22 @@ def test_files_are_closed_also_where_the_store_fails_only_then(tmp_path: Path, m
     assert open_below(tmp_path) == 0
 
 
-def test_with_xxhash_a_file_has_both_hashes_and_without_it_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_xxhash_a_file_has_both_hashes_and_without_it_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     xxhash = pytest.importorskip("xxhash")
 
     def told(step: int) -> list[tuple[str, str | None]]:
         folder = tmp_path / f"step-{step:012}"
         held = catalog.read_manifest(open_root(tmp_path), folder.name).files
         contents = [(folder / entry.name).read_bytes() for entry in held]
-        assert [entry.sha256 for entry in held] == [hashlib.sha256(content).hexdigest() for content in contents]
-        return [(xxhash.xxh128_hexdigest(content), entry.xxh128) for entry, content in zip(held, contents)]
+        assert [entry.sha256 for entry in held] == [
+            hashlib.sha256(content).hexdigest() for content in contents
+        ]
+        return [
+            (xxhash.xxh128_hexdigest(content), entry.xxh128)
+            for entry, content in zip(held, contents)
+        ]
 
     save(tmp_path, 1, {"a": big("a"), "small": b"s", "tiny": b"t"})
     assert len(told(1)) == 2
@@ -496,48 +573,78 @@ def test_what_has_its_xxh128_still_is_linked_unread_and_nothing_else_is(tmp_path
     made = save(Blind(tmp_path), 2, {"a": big("a"), "b": big("x"), "c": big("c")[:-1] + b"d"})
     assert (made.done.linked, made.done.written) == (BIG, 2 * BIG)
     assert verify(tmp_path) == []
-    assert contents(tmp_path / "step-000000000002") == {"a": big("a"), "b": big("x"), "c": big("c")[:-1] + b"d"}
+    assert contents(tmp_path / "step-000000000002") == {
+        "a": big("a"),
+        "b": big("x"),
+        "c": big("c")[:-1] + b"d",
+    }
 
 
 @pytest.mark.parametrize("first_has", [True, False])
-def test_checkpoints_go_on_where_xxhash_is_installed_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_has: bool) -> None:
+def test_checkpoints_go_on_where_xxhash_is_installed_or_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_has: bool
+) -> None:
     there = pytest.importorskip("xxhash").xxh3_128
     for step, has in ((1, first_has), (2, not first_has), (3, first_has)):
         monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
         made = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
         assert made.done.written == BIG * (2 if step == 1 else 1)
         own = catalog.read_manifest(open_root(tmp_path), made.folder)
-        entries = {name: entry for name, record in own.records() for entry in own.files if entry.name == record.file}
+        entries = {
+            name: entry
+            for name, record in own.records()
+            for entry in own.files
+            if entry.name == record.file
+        }
         assert (entries["b"].xxh128 is not None) == has
-        assert (entries["a"].xxh128 is not None) == (has or step > 1), "who reads it with xxhash says it for all"
+        assert (entries["a"].xxh128 is not None) == (has or step > 1), (
+            "who reads it with xxhash says it for all"
+        )
         assert [verify(tmp_path, step=earlier) for earlier in range(1, step + 1)] == [[]] * step
         content = catalog.read_manifest(open_root(tmp_path), made.folder)
         for quickly in (False, True):
-            assert verification.check(open_root(tmp_path), made.folder, content, content.files, quickly=quickly) == []
+            assert (
+                verification.check(
+                    open_root(tmp_path), made.folder, content, content.files, quickly=quickly
+                )
+                == []
+            )
 
 
-def test_where_the_hashes_of_a_manifest_contradict_each_other_the_content_is_written_anew(tmp_path: Path) -> None:
+def test_where_the_hashes_of_a_manifest_contradict_each_other_the_content_is_written_anew(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("xxhash")
     made = save(tmp_path, 1, {"a": big("a")})
     content = catalog.read_manifest(open_root(tmp_path), made.folder)
-    wrong = dataclasses.replace(content, files=(dataclasses.replace(content.files[0], xxh128="0" * 32),))
+    wrong = dataclasses.replace(
+        content, files=(dataclasses.replace(content.files[0], xxh128="0" * 32),)
+    )
     (tmp_path / made.folder / manifest.NAME).write_bytes(manifest.dumps(wrong))
     second = save(tmp_path, 2, {"a": big("a")})
     assert second.done.written == BIG
     content = catalog.read_manifest(open_root(tmp_path), second.folder)
-    assert verification.check(open_root(tmp_path), second.folder, content, content.files, quickly=True) == []
+    assert (
+        verification.check(open_root(tmp_path), second.folder, content, content.files, quickly=True)
+        == []
+    )
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_two_entries_of_one_file_that_with_both_hashes_counts(order: int) -> None:
-    bare, full = manifest.FileEntry("f", 1, "0" * 64), manifest.FileEntry("f", 1, "0" * 64, xxh128="1" * 32)
+    bare, full = (
+        manifest.FileEntry("f", 1, "0" * 64),
+        manifest.FileEntry("f", 1, "0" * 64, xxh128="1" * 32),
+    )
     assert manifest.by_name([bare, full][::order]) == {"f": full}
     elsewhere = dataclasses.replace(full, home="step-000000000001")
     assert manifest.by_name([bare, elsewhere][::order]) == {"f": bare}
 
 
 @pytest.mark.parametrize("has", [True, False])
-def test_damage_is_found_by_either_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
+def test_damage_is_found_by_either_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool
+) -> None:
     there = pytest.importorskip("xxhash").xxh3_128
     made = save(tmp_path, 1, {"a": big("a")})
     backend = open_root(tmp_path)
@@ -551,7 +658,9 @@ def test_damage_is_found_by_either_hash(tmp_path: Path, monkeypatch: pytest.Monk
     assert thorough.problem == "its SHA-256 is not the committed one"
 
 
-def test_a_manifest_from_before_there_was_xxh128_is_read(tmp_path: Path, without_xxhash: None) -> None:
+def test_a_manifest_from_before_there_was_xxh128_is_read(
+    tmp_path: Path, without_xxhash: None
+) -> None:
     made = save(tmp_path, 1, {"a": big("a")})
     path = tmp_path / made.folder / manifest.NAME
     body = path.read_bytes()[len(manifest.HEAD) + manifest.DIGITS + len(manifest.AFTER) :]
@@ -559,7 +668,12 @@ def test_a_manifest_from_before_there_was_xxh128_is_read(tmp_path: Path, without
     def state(schema: int) -> None:
         as_it_was = body.replace(b'"schema": %d' % manifest.SCHEMA, b'"schema": %d' % schema)
         assert as_it_was != body
-        path.write_bytes(manifest.HEAD + hashlib.sha256(as_it_was).hexdigest().encode() + manifest.AFTER + as_it_was)
+        path.write_bytes(
+            manifest.HEAD
+            + hashlib.sha256(as_it_was).hexdigest().encode()
+            + manifest.AFTER
+            + as_it_was
+        )
 
     state(2)
     assert verify(tmp_path) == []
@@ -592,7 +706,11 @@ def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
     if backend.has("step-000000000001", held["small"].file, 0, [memoryview(b"s")]) is None:
         pytest.skip("this file system does not say what lies in its cache")
     (tmp_path / "step-000000000001" / held["a"].file).write_bytes(big("a")[:-1] + b"x")
-    shards = [{"copy": big("a"), "a": big("a")}] if world_size == 1 else [{"copy": big("a")}, {"a": big("a")}]
+    shards = (
+        [{"copy": big("a"), "a": big("a")}]
+        if world_size == 1
+        else [{"copy": big("a")}, {"a": big("a")}]
+    )
     made = Table(world_size).run(lambda ranks: save(backend, 2, shards[ranks.rank], ranks))
     assert linked.is_set()
     assert [(one.done.written, one.done.linked) for one in made] == [(BIG, BIG)] * world_size
@@ -600,7 +718,9 @@ def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
     assert save(tmp_path, 3, {"copy": big("a"), "a": big("a")}).done.linked == 2 * BIG
 
 
-def test_a_save_that_fails_does_not_make_damaged_files_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_fails_does_not_make_damaged_files_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compare, "NOWAIT", None)  # or the last save would see it by itself
     save(tmp_path, 1, {"a": big("a")})
     held = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["a"].file
@@ -646,8 +766,12 @@ def test_what_a_file_has_in_the_cache_is_compared_to_the_last_byte(tmp_path: Pat
 
 
 def test_ranks_that_save_different_steps_save_nothing(tmp_path: Path) -> None:
-    errors = Table(2).run(lambda ranks: save(tmp_path, 5 + ranks.rank, {f"{ranks.rank}": b"x"}, ranks))
-    assert [str(error) for error in errors] == ["nothing was saved: the ranks save different steps (5 on rank 0, 6 on rank 1)"] * 2
+    errors = Table(2).run(
+        lambda ranks: save(tmp_path, 5 + ranks.rank, {f"{ranks.rank}": b"x"}, ranks)
+    )
+    assert [str(error) for error in errors] == [
+        "nothing was saved: the ranks save different steps (5 on rank 0, 6 on rank 1)"
+    ] * 2
     assert list_steps(tmp_path) == []
 
 
@@ -660,19 +784,32 @@ def test_a_step_that_is_none_is_refused(step: Any) -> None:
 def test_prune_keeps_what_was_committed_last_also_where_a_run_went_back(tmp_path: Path) -> None:
     for step in (1000, 1900, 2000, 1100, 1200, 1300):
         save(tmp_path, step, {"a": b"%d" % step})
-    assert prune(tmp_path, keep=2).removed == ("step-000000001000", "step-000000001100", "step-000000001900", "step-000000002000")
+    assert prune(tmp_path, keep=2).removed == (
+        "step-000000001000",
+        "step-000000001100",
+        "step-000000001900",
+        "step-000000002000",
+    )
     assert list_steps(tmp_path) == [1200, 1300]
 
 
 def test_errors_can_be_told_to_another_process(tmp_path: Path) -> None:
-    failed = NotCommitted(3, fs.RankFailed((1, 2), 28, "No space left on device", "/x"), is_certain=False)
+    failed = NotCommitted(
+        3, fs.RankFailed((1, 2), 28, "No space left on device", "/x"), is_certain=False
+    )
     for error in (manifest.DamagedFile("/x/y", "it is missing", ("a",)), failed, failed.failure):
         again = pickle.loads(pickle.dumps(error))
-        assert (type(again), str(again), vars(again).keys()) == (type(error), str(error), vars(error).keys())
+        assert (type(again), str(again), vars(again).keys()) == (
+            type(error),
+            str(error),
+            vars(error).keys(),
+        )
     assert "as far as this rank can know" in str(failed)
 
 
-def test_a_root_stays_where_it_was_when_the_program_goes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_stays_where_it_was_when_the_program_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     backend = open_root("deep/er")
     (tmp_path / "other").mkdir()
@@ -681,7 +818,9 @@ def test_a_root_stays_where_it_was_when_the_program_goes_elsewhere(tmp_path: Pat
     assert list_steps(tmp_path / "deep" / "er") == [1]
 
 
-def test_a_rank_that_works_long_is_not_taken_for_one_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_works_long_is_not_taken_for_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Meetings go on while rank 0 publishes: far more of them than without."""
     meetings: list[str] = []
     publish = FileBackend.commit

@@ -13,7 +13,9 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def problem(shape: tuple[int, ...], *boxes: Box) -> str | None:
-    return covering.problem(shape, [Record("file", 0, 0, "", 0, offsets, sizes) for offsets, sizes in boxes])
+    return covering.problem(
+        shape, [Record("file", 0, 0, "", 0, offsets, sizes) for offsets, sizes in boxes]
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,16 @@ def problem(shape: tuple[int, ...], *boxes: Box) -> str | None:
         ((10,), [((6,), (4,)), ((0,), (6,))]),
         ((4, 6), [((0, 0), (4, 2)), ((0, 2), (4, 2)), ((0, 4), (4, 2))]),
         ((4, 4), [((0, 0), (2, 2)), ((2, 0), (2, 2)), ((0, 2), (2, 2)), ((2, 2), (2, 2))]),
-        ((3, 3), [((0, 0), (2, 1)), ((0, 1), (1, 2)), ((1, 2), (2, 1)), ((2, 0), (1, 2)), ((1, 1), (1, 1))]),
+        (
+            (3, 3),
+            [
+                ((0, 0), (2, 1)),
+                ((0, 1), (1, 2)),
+                ((1, 2), (2, 1)),
+                ((2, 0), (1, 2)),
+                ((1, 1), (1, 1)),
+            ],
+        ),
     ],
 )
 def test_boxes_that_make_up_the_tensor_are_fine(shape: tuple[int, ...], boxes: list[Box]) -> None:
@@ -48,6 +59,8 @@ def test_too_few_and_too_many_elements_are_told() -> None:
         ((4, 4), [((0, 0), (4, 1)), ((0, 1), (3, 3)), ((2, 3), (1, 1)), ((3, 1), (1, 2))]),
     ],
 )
-def test_boxes_of_the_right_volume_that_overlap_leave_a_gap_and_are_told(shape: tuple[int, ...], boxes: list[Box]) -> None:
+def test_boxes_of_the_right_volume_that_overlap_leave_a_gap_and_are_told(
+    shape: tuple[int, ...], boxes: list[Box]
+) -> None:
     assert sum(math.prod(sizes) for _, sizes in boxes) == math.prod(shape)
     assert "overlap" in (problem(shape, *boxes) or "")

@@ -45,8 +45,13 @@ def root() -> Iterator[str]:
         del held[path]
 
 
-def save(root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any) -> Committed:
-    plan = Plan(tuple(Item(name, OBJECT, content) for name, content in contents.items()), {name: (name,) for name in contents})
+def save(
+    root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any
+) -> Committed:
+    plan = Plan(
+        tuple(Item(name, OBJECT, content) for name, content in contents.items()),
+        {name: (name,) for name in contents},
+    )
     given = {"incremental": True, "progress": lambda _: None, **options}
     return commit(open_root(root), step, plan, ranks or alone(), **given)
 
@@ -56,7 +61,10 @@ def contents(root: str, folder: str) -> dict[str, bytes]:
     backend = open_root(root)
     found = catalog.read_manifest(backend, folder)
     homes = {entry.name: entry.home or folder for entry in found.files}
-    return {name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size] for name, at in found.objects.items()}
+    return {
+        name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size]
+        for name, at in found.objects.items()
+    }
 
 
 def newest(root: str) -> dict[str, bytes]:
@@ -84,7 +92,10 @@ def test_two_ranks_make_one_checkpoint_and_nothing_else(root: str) -> None:
     assert {one.folder for one in made} == set(open_root(root).folders())
     assert contents(root, made[0].folder) == {**shards[0], **shards[1]}
     assert (list_steps(root), latest(root), verify(root)) == ([7], 7, [])
-    listed = {f"{made[0].folder}/{entry.name}" for entry in catalog.read_manifest(open_root(root), made[0].folder).files}
+    listed = {
+        f"{made[0].folder}/{entry.name}"
+        for entry in catalog.read_manifest(open_root(root), made[0].folder).files
+    }
     assert objects(root) == {"latest", f"{made[0].folder}/{manifest.NAME}", *listed}
 
 
@@ -115,8 +126,15 @@ def test_what_is_seen_to_be_damaged_after_it_was_referred_to_is_written(root: st
     backend = open_root(root)
     held = catalog.read_manifest(backend, first.folder).objects
     for name in ("a", "small"):
-        memory.MemoryFileSystem().pipe_file(f"{root}/{first.folder}/{held[name].file}", b"x" * held[name].size)
-    made = save(root, 2, {"a": big("a"), "b": big("b"), "small": b"s"}, progress=lambda _: verify(root, step=1))
+        memory.MemoryFileSystem().pipe_file(
+            f"{root}/{first.folder}/{held[name].file}", b"x" * held[name].size
+        )
+    made = save(
+        root,
+        2,
+        {"a": big("a"), "b": big("b"), "small": b"s"},
+        progress=lambda _: verify(root, step=1),
+    )
     assert (made.done.written, made.done.linked) == (BIG + 1, BIG)
     homes = {entry.name: entry.home for entry in catalog.read_manifest(backend, made.folder).files}
     assert (homes[held["a"].file], homes[held["b"].file]) == (None, first.folder)
@@ -124,7 +142,9 @@ def test_what_is_seen_to_be_damaged_after_it_was_referred_to_is_written(root: st
 
 
 def test_a_step_that_is_saved_again_may_refer_to_its_older_generation(root: str) -> None:
-    folders = [save(root, 1, {"a": big("a"), "b": letter * 9}).folder for letter in (b"1", b"2", b"3")]
+    folders = [
+        save(root, 1, {"a": big("a"), "b": letter * 9}).folder for letter in (b"1", b"2", b"3")
+    ]
     assert [layout.parse(folder).generation for folder in folders] == [0, 1, 2]  # type: ignore[union-attr]
     assert (open_root(root).folders(), verify(root)) == ([folders[2]], [])
     assert newest(root) == {"a": big("a"), "b": b"333333333"}
@@ -141,10 +161,20 @@ def test_without_its_manifest_a_folder_is_nothing(root: str) -> None:
 
 
 def test_names_of_folders_tell_step_generation_and_token() -> None:
-    for made in (layout.Name(42, 0), layout.Name(42, 3), layout.Name(42, 0, "0123456789ab"), layout.Name(10**13, 12, "f" * 12)):
+    for made in (
+        layout.Name(42, 0),
+        layout.Name(42, 3),
+        layout.Name(42, 0, "0123456789ab"),
+        layout.Name(10**13, 12, "f" * 12),
+    ):
         assert layout.parse(str(made)) == made
         assert layout.target(layout.temporary(str(made))) == str(made)
-    for name in ("step-000000000042-", "step-000000000042-xyz", "step-000000000042.0-0123456789ab", layout.temporary(layout.LATEST)):
+    for name in (
+        "step-000000000042-",
+        "step-000000000042-xyz",
+        "step-000000000042.0-0123456789ab",
+        layout.temporary(layout.LATEST),
+    ):
         assert layout.parse(name) is None
         assert layout.target(name) is None
 
@@ -174,7 +204,11 @@ def begun(root: str, step: int, **who: str) -> str:
 
 def test_leftovers_of_writers_that_ended_go_and_others_stay(root: str) -> None:
     save(root, 1, {"a": b"1"})
-    mine, ended, elsewhere = begun(root, 2), begun(root, 2, number="4194305"), begun(root, 2, host=ELSEWHERE)
+    mine, ended, elsewhere = (
+        begun(root, 2),
+        begun(root, 2, number="4194305"),
+        begun(root, 2, host=ELSEWHERE),
+    )
     assert list_steps(root) == [1]
     pruned = prune(root, keep=5)
     assert (pruned.leftovers, sorted(pruned.unknown)) == ((ended,), sorted((mine, elsewhere)))
@@ -219,7 +253,9 @@ def test_a_file_that_vanishes_while_it_is_referred_to_ends_the_save(root: str) -
             memory.MemoryFileSystem().rm_file(f"{root}/{first.folder}/{entry.name}")
         return ranks.exchange(name, payload)
 
-    with pytest.raises(NotCommitted, match="an older checkpoint's file was deleted while this one was saved") as error:
+    with pytest.raises(
+        NotCommitted, match="an older checkpoint's file was deleted while this one was saved"
+    ) as error:
         save(root, 2, {"a": big("a")}, Ranks(0, 1, exchange))
     assert error.value.errno == 2
     assert (list_steps(root), unfinished(root)) == ([1], [])
@@ -235,14 +271,20 @@ def test_where_a_manifest_cannot_be_read_no_file_is_deleted(root: str) -> None:
         open_root(root).remove(str(catalog.committed(open_root(root))[0]))
     assert len(before - objects(root)) == 1
     open_root(root).remove(damaged.folder)
-    assert {path.partition("/")[0] for path in objects(root)} == {"latest", str(catalog.committed(open_root(root))[0])}
+    assert {path.partition("/")[0] for path in objects(root)} == {
+        "latest",
+        str(catalog.committed(open_root(root))[0]),
+    }
 
 
 def test_every_flipped_bit_is_told_by_the_name_of_its_file(root: str) -> None:
     first = save(root, 1, {"a": big("a"), "b": b"small"})
     second = save(root, 2, {"a": big("a"), "b": b"other"})
     store = memory.MemoryFileSystem()
-    places = {entry.name: entry.home or second.folder for entry in catalog.read_manifest(open_root(root), second.folder).files}
+    places = {
+        entry.name: entry.home or second.folder
+        for entry in catalog.read_manifest(open_root(root), second.folder).files
+    }
     assert set(places.values()) == {first.folder, second.folder}
     for name, home in {**places, manifest.NAME: second.folder}.items():
         content = store.cat_file(f"{root}/{home}/{name}")
@@ -250,7 +292,9 @@ def test_every_flipped_bit_is_told_by_the_name_of_its_file(root: str) -> None:
             flipped = bytearray(content)
             flipped[bit // 8] ^= 1 << bit % 8
             store.pipe_file(f"{root}/{home}/{name}", bytes(flipped))
-            assert [(damage.folder, damage.file) for damage in verify(root, step=2)] == [(home, name)]
+            assert [(damage.folder, damage.file) for damage in verify(root, step=2)] == [
+                (home, name)
+            ]
         store.pipe_file(f"{root}/{home}/{name}", content)
     assert verify(root) == []
 
@@ -265,7 +309,11 @@ class Dark:
         self.left = sys.maxsize
         self.error: Callable[[], Exception] = lambda: OSError(5, "the store does not answer")
         for name in REQUESTS:
-            patch.setattr(memory.MemoryFileSystem, name, self._counting(getattr(memory.MemoryFileSystem, name)))
+            patch.setattr(
+                memory.MemoryFileSystem,
+                name,
+                self._counting(getattr(memory.MemoryFileSystem, name)),
+            )
 
     def _counting(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*arguments: Any, **options: Any) -> Any:
@@ -277,9 +325,14 @@ class Dark:
         return ask
 
 
-def test_wherever_the_store_stops_answering_the_old_or_the_new_is_there(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wherever_the_store_stops_answering_the_old_or_the_new_is_there(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dark = Dark(monkeypatch)
-    old, new = {"a": big("a"), "b": big("b"), "c": b"old"}, {"a": big("a"), "b": big("x"), "c": b"new"}
+    old, new = (
+        {"a": big("a"), "b": big("b"), "c": b"old"},
+        {"a": big("a"), "b": big("x"), "c": b"new"},
+    )
     refused, went_well = 0, False
     for requests in range(200):
         place = f"{root}/{requests}"
@@ -297,20 +350,31 @@ def test_wherever_the_store_stops_answering_the_old_or_the_new_is_there(root: st
         prune(place, keep=1)
         assert unfinished(place) == []
         homes = {entry.home for entry in catalog.read_manifest(open_root(place), last.folder).files}
-        assert {path.partition("/")[0] for path in objects(place) if "/" in path} == {last.folder, *homes} - {None}
+        assert {path.partition("/")[0] for path in objects(place) if "/" in path} == {
+            last.folder,
+            *homes,
+        } - {None}
         if went_well:
             break
     assert went_well
     assert refused > 20
 
 
-def test_what_a_store_raises_becomes_words_for_all_ranks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_store_raises_becomes_words_for_all_ranks(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dark = Dark(monkeypatch)
     save(root, 1, {"a": b"old"})
     said = {
-        "NoCredentials: Unable to locate credentials": (type("NoCredentials", (Exception,), {})("Unable to locate credentials"), 5),
+        "NoCredentials: Unable to locate credentials": (
+            type("NoCredentials", (Exception,), {})("Unable to locate credentials"),
+            5,
+        ),
         "Access Denied: memory://": (PermissionError("Access Denied"), 13),
-        "The specified bucket does not exist": (FileNotFoundError("The specified bucket does not exist"), 2),
+        "The specified bucket does not exist": (
+            FileNotFoundError("The specified bucket does not exist"),
+            2,
+        ),
     }
     for words, (error, code) in said.items():
 
@@ -322,7 +386,9 @@ def test_what_a_store_raises_becomes_words_for_all_ranks(root: str, monkeypatch:
         def on_second(_: object) -> None:
             dark.left = 0
 
-        errors = Table(2).run(lambda ranks: save(root, 2, {f"{ranks.rank}": big("n")}, ranks, progress=on_second))
+        errors = Table(2).run(
+            lambda ranks: save(root, 2, {f"{ranks.rank}": big("n")}, ranks, progress=on_second)
+        )
         dark.left = sys.maxsize
         assert [type(error) for error in errors] == [NotCommitted] * 2
         assert words in str(errors[0])
@@ -330,7 +396,9 @@ def test_what_a_store_raises_becomes_words_for_all_ranks(root: str, monkeypatch:
 
 
 def test_of_two_jobs_that_save_one_step_each_has_a_folder(root: str) -> None:
-    made = Table(2).run(lambda ranks: [save(root, 5, {"a": b"%d" % ranks.rank * count}) for count in range(1, 20)])
+    made = Table(2).run(
+        lambda ranks: [save(root, 5, {"a": b"%d" % ranks.rank * count}) for count in range(1, 20)]
+    )
     assert all(isinstance(one, list) for one in made), made
     assert verify(root) == []
     assert newest(root) in ({"a": b"0" * 19}, {"a": b"1" * 19})
@@ -338,8 +406,13 @@ def test_of_two_jobs_that_save_one_step_each_has_a_folder(root: str) -> None:
     assert list_steps(root) == [5]
 
 
-def test_a_root_that_cannot_be_opened_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CheckpointError, match="nosuch://bucket/run: stores of kind nosuch:// are not known to fsspec"):
+def test_a_root_that_cannot_be_opened_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        CheckpointError,
+        match="nosuch://bucket/run: stores of kind nosuch:// are not known to fsspec",
+    ):
         open_root("nosuch://bucket/run")
     with pytest.raises(CheckpointError, match="chained"):
         open_root("simplecache::s3://bucket/run")
@@ -349,7 +422,9 @@ def test_a_root_that_cannot_be_opened_says_what_is_missing(tmp_path: Path, monke
     with pytest.raises(CheckpointError, match="s3://bucket/run: Install s3fs to access S3"):
         open_root("s3://bucket/run")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(CheckpointError, match="memory:// needs the package fsspec: pip install fsspec"):
+    with pytest.raises(
+        CheckpointError, match="memory:// needs the package fsspec: pip install fsspec"
+    ):
         open_root("memory://run")
 
 

@@ -19,7 +19,12 @@ MODEL: list[ddp_check.Entry] = [
     ["1.weight", [2, 4], "float32", True],
 ]
 names = some.sampled_from(["0.weight", "0.bias", "1.weight", "1.bias", "norm"])
-entries = some.tuples(names, some.lists(some.integers(0, 3), max_size=2), some.sampled_from(["float32", "bfloat16"]), some.booleans())
+entries = some.tuples(
+    names,
+    some.lists(some.integers(0, 3), max_size=2),
+    some.sampled_from(["float32", "bfloat16"]),
+    some.booleans(),
+)
 models = some.lists(entries.map(list), max_size=5, unique_by=lambda entry: str(entry[0]))
 
 
@@ -36,13 +41,25 @@ def changed(**changes: Any) -> list[ddp_check.Entry]:
     ("other", "message"),
     [
         (changed(shape=[5]), "parameter 0.bias is [5] float32, not [4] float32 as on most ranks"),
-        (changed(dtype="bfloat16"), "parameter 0.bias is [4] bfloat16, not [4] float32 as on most ranks"),
-        (changed(requires_grad=False), "parameter 0.bias is [4] float32 without gradient, not [4] float32 as on most ranks"),
-        (changed(shape=None), "parameter 0.bias is of unknown shape float32, not [4] float32 as on most ranks"),
+        (
+            changed(dtype="bfloat16"),
+            "parameter 0.bias is [4] bfloat16, not [4] float32 as on most ranks",
+        ),
+        (
+            changed(requires_grad=False),
+            "parameter 0.bias is [4] float32 without gradient, not [4] float32 as on most ranks",
+        ),
+        (
+            changed(shape=None),
+            "parameter 0.bias is of unknown shape float32, not [4] float32 as on most ranks",
+        ),
         ([MODEL[0], MODEL[2]], "parameter 0.bias is missing; it is [4] float32 on most ranks"),
         (MODEL[:2], "parameter 1.weight is missing; it is [2, 4] float32 on most ranks"),
         ([], "parameter 0.weight is missing; it is [4, 3] float32 on most ranks"),
-        ([*MODEL, ["1.bias", [2], "float32", True]], "parameter 1.bias is [2] float32; there is none on most ranks"),
+        (
+            [*MODEL, ["1.bias", [2], "float32", True]],
+            "parameter 1.bias is [2] float32; there is none on most ranks",
+        ),
         (changed(name="0.scale"), "parameter 0.bias is missing; it is [4] float32 on most ranks"),
         (
             [MODEL[1], MODEL[0], MODEL[2]],
@@ -50,7 +67,9 @@ def changed(**changes: Any) -> list[ddp_check.Entry]:
         ),
     ],
 )
-def test_the_first_difference_is_said_with_both_sides(other: list[ddp_check.Entry], message: str) -> None:
+def test_the_first_difference_is_said_with_both_sides(
+    other: list[ddp_check.Entry], message: str
+) -> None:
     found = ddp_check.first_difference([MODEL, other, MODEL])
     assert found is not None
     assert (found.message, found.ranks) == (message, (1,))
@@ -63,38 +82,59 @@ def test_rank_0_is_right_only_where_it_is_not_alone() -> None:
     assert found.ranks == (0,)
     found = ddp_check.first_difference([other, MODEL])
     assert found is not None
-    assert (found.ranks, found.message) == ((0, 1), "on rank 1, parameter 0.bias is [4] float32, not [5] float32 as on rank 0")
+    assert (found.ranks, found.message) == (
+        (0, 1),
+        "on rank 1, parameter 0.bias is [4] float32, not [5] float32 as on rank 0",
+    )
 
 
 def test_of_two_halves_all_are_named_and_who_has_what() -> None:
     found = ddp_check.first_difference([MODEL, MODEL[:2], MODEL[:2], MODEL])
     assert found is not None
-    assert found.message == "on ranks 1, 2, parameter 1.weight is missing; it is [2, 4] float32 on ranks 0, 3"
+    assert (
+        found.message
+        == "on ranks 1, 2, parameter 1.weight is missing; it is [2, 4] float32 on ranks 0, 3"
+    )
     assert str(ddp_check.ParametersDiffer(found)) == f"ranks 0, 1, 2, 3: {found.message}"
 
 
 def test_values_that_differ_are_said_to() -> None:
-    mine, theirs = [["weight", [2], "float32", True, "abc"]], [["weight", [2], "float32", True, "def"]]
+    mine, theirs = (
+        [["weight", [2], "float32", True, "abc"]],
+        [["weight", [2], "float32", True, "def"]],
+    )
     found = ddp_check.first_difference([mine, theirs])
     assert found is not None
     assert found.message == "on rank 1, parameter weight holds other values than on rank 0"
 
 
 @given(some.lists(models, min_size=1, max_size=5))
-def test_a_difference_is_found_exactly_where_there_is_one(given_models: list[list[ddp_check.Entry]]) -> None:
+def test_a_difference_is_found_exactly_where_there_is_one(
+    given_models: list[list[ddp_check.Entry]],
+) -> None:
     found = ddp_check.first_difference(given_models)
     if found is None:
         assert all(model == given_models[0] for model in given_models)
         return
     is_majority = len(found.ranks) < len(given_models)
-    assert is_majority == any(2 * given_models.count(model) > len(given_models) for model in given_models)
-    usual = next(model for rank, model in enumerate(given_models) if rank not in found.ranks or not is_majority)
+    assert is_majority == any(
+        2 * given_models.count(model) > len(given_models) for model in given_models
+    )
+    usual = next(
+        model
+        for rank, model in enumerate(given_models)
+        if rank not in found.ranks or not is_majority
+    )
     unlike = [rank for rank, model in enumerate(given_models) if model != usual]
     assert not is_majority or unlike == list(found.ranks)
     first = given_models[unlike[0]]
     mine = [entry for entry in usual if entry[0] == found.parameter]
     theirs = [entry for entry in first if entry[0] == found.parameter]
-    assert mine != theirs or sorted(map(str, usual)) == sorted(map(str, first)) or found.message.endswith("another order")
+    assert (
+        mine != theirs
+        or sorted(map(str, usual)) == sorted(map(str, first))
+        or found.message.endswith("another order")
+    )
 
 
 class Parameter:
@@ -127,7 +167,9 @@ def test_every_rank_raises_and_only_one_of_each_kind_tells_all() -> None:
         return ddp_check.require_same_parameters(model, exchange)
 
     errors = Table(5).run(check)
-    assert {str(error) for error in errors} == {"ranks 2, 4: parameter weight is [2, 3] float32, not [2, 2] float32 as on most ranks"}
+    assert {str(error) for error in errors} == {
+        "ranks 2, 4: parameter weight is [2, 3] float32, not [2, 2] float32 as on most ranks"
+    }
     assert sorted(told) == [(0, True), (1, False), (2, True), (3, False), (4, False)]
 
 

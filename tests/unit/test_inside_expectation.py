@@ -67,10 +67,23 @@ def ids(findings: list[Finding]) -> list[str]:
 
 
 def test_a_clean_environment_keeps_its_promises() -> None:
-    promised = chosen("--expect-torch", "2.3.1", "--expect-cuda", "12.1", "--expect-nccl", "2.20.5", "--require-gpu")
+    promised = chosen(
+        "--expect-torch",
+        "2.3.1",
+        "--expect-cuda",
+        "12.1",
+        "--expect-nccl",
+        "2.20.5",
+        "--require-gpu",
+    )
     assert expectation.differences(facts(), promised, 0) == []
     assert expectation.differences(facts(), chosen("--expect-torch", "2.3.1+cu121"), 0) == []
-    assert expectation.differences(facts({"cuda": None, "cuda_available": False}), chosen("--expect-cuda", "none")) == []
+    assert (
+        expectation.differences(
+            facts({"cuda": None, "cuda_available": False}), chosen("--expect-cuda", "none")
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +115,9 @@ def test_a_clean_environment_keeps_its_promises() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_broken_promise_is_one_finding_with_both_values(torch: dict[str, Any], promised: list[str], id: str, message: str) -> None:
+def test_a_broken_promise_is_one_finding_with_both_values(
+    torch: dict[str, Any], promised: list[str], id: str, message: str
+) -> None:
     assert expectation.differences(facts(torch), chosen(*promised), 0) == [Finding(id, message)]
 
 
@@ -112,7 +127,9 @@ def test_both_reasons_for_no_gpu_are_one_finding() -> None:
     lost = facts({"cuda_available": False, "devices": []})
     assert ids(expectation.differences(lost, chosen("--require-gpu"))) == ["gpu-lost"]
     cpu = facts({"cuda": None, "cuda_available": False, "devices": []})
-    assert ids(expectation.differences(cpu, chosen("--require-gpu", "--expect-cuda", "12.1"))) == ["cpu-build"]
+    assert ids(expectation.differences(cpu, chosen("--require-gpu", "--expect-cuda", "12.1"))) == [
+        "cpu-build"
+    ]
 
 
 def test_a_gpu_that_was_hidden_on_purpose_is_not_lost() -> None:
@@ -137,10 +154,22 @@ def test_a_rehearsal_is_called_one() -> None:
     ("error", "advice"),
     [
         ("torch cannot be used: ModuleNotFoundError: No module named 'torch'", "own Python"),
-        ("torch cannot be used: ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister", "LD_LIBRARY_PATH"),
-        ("torch cannot be used: ImportError: libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent", "mkl<2024.1"),
-        ("torch cannot be used: ImportError: libstdc++.so.6: version `GLIBCXX_3.4.30' not found", "libstdc++"),
-        ("torch cannot be used: OSError: libcudart.so.12: cannot open shared object file: No such file", "install the locked"),
+        (
+            "torch cannot be used: ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister",
+            "LD_LIBRARY_PATH",
+        ),
+        (
+            "torch cannot be used: ImportError: libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent",
+            "mkl<2024.1",
+        ),
+        (
+            "torch cannot be used: ImportError: libstdc++.so.6: version `GLIBCXX_3.4.30' not found",
+            "libstdc++",
+        ),
+        (
+            "torch cannot be used: OSError: libcudart.so.12: cannot open shared object file: No such file",
+            "install the locked",
+        ),
         ("torch cannot be used: ZeroDivisionError: division by zero", ""),
     ],
 )
@@ -181,7 +210,9 @@ architectures = st.tuples(st.integers(3, 12), st.integers(0, 9))
 
 
 @given(gpu=architectures, code=architectures, others=st.lists(architectures))
-def test_rules_of_compatibility(gpu: tuple[int, int], code: tuple[int, int], others: list[tuple[int, int]]) -> None:
+def test_rules_of_compatibility(
+    gpu: tuple[int, int], code: tuple[int, int], others: list[tuple[int, int]]
+) -> None:
     name = "sm_{}{}".format(*gpu)
     kernel, ptx = "sm_{}{}".format(*code), "compute_{}{}".format(*code)
     rest = ["sm_{}{}".format(*one) for one in others]
@@ -219,7 +250,8 @@ def test_a_shadowed_nccl_is_named_with_the_variable_that_let_it_in() -> None:
 def test_foreign_libraries_of_one_folder_are_one_finding() -> None:
     names = [f"/usr/local/cuda/lib64/{name}" for name in ("libcublas.so.12", "libcudart.so.12")]
     found = facts(
-        libraries={"loaded": names, "foreign": names, "own": [], "loadable": []}, environment={"LD_PRELOAD": f"{names[1]} /y/z.so"}
+        libraries={"loaded": names, "foreign": names, "own": [], "loadable": []},
+        environment={"LD_PRELOAD": f"{names[1]} /y/z.so"},
     )
     (one,) = surroundings.contaminations(found)
     assert one == Finding(
@@ -230,12 +262,19 @@ def test_foreign_libraries_of_one_folder_are_one_finding() -> None:
 
 def test_an_nccl_that_torch_does_not_use_is_foreign_and_not_a_shadow() -> None:
     path = "/x/libnccl.so.2"
-    found = facts(libraries={"loaded": [OWN, path], "foreign": [path], "own": [OWN], "loadable": []})
+    found = facts(
+        libraries={"loaded": [OWN, path], "foreign": [path], "own": [OWN], "loadable": []}
+    )
     assert ids(surroundings.contaminations(found)) == ["foreign-library"]
 
 
 def test_what_the_library_path_offers_is_a_warning_where_torch_uses_cuda() -> None:
-    loaded = {"loaded": [], "foreign": [], "own": [], "loadable": ["/x/libcudnn_ops.so.9", "/x/libnccl.so.2"]}
+    loaded = {
+        "loaded": [],
+        "foreign": [],
+        "own": [],
+        "loadable": ["/x/libcudnn_ops.so.9", "/x/libnccl.so.2"],
+    }
     assert surroundings.contaminations(facts(libraries=loaded)) == [
         Finding("library-path", "LD_LIBRARY_PATH offers libcudnn_ops.so.9, libnccl.so.2 in /x")
     ]
@@ -244,29 +283,48 @@ def test_what_the_library_path_offers_is_a_warning_where_torch_uses_cuda() -> No
 
 def test_contamination_shows_where_torch_is_broken() -> None:
     path = "/x/libnccl.so.2"
-    found = {**facts(libraries={"loaded": [path], "foreign": [path], "own": [], "loadable": []}), "torch": None}
+    found = {
+        **facts(libraries={"loaded": [path], "foreign": [path], "own": [], "loadable": []}),
+        "torch": None,
+    }
     assert ids(surroundings.contaminations(found)) == ["nccl-shadowed"]
 
 
 @pytest.mark.parametrize(
     ("source", "id"),
     [
-        ({"user_site": {"folder": "/h", "on_path": True, "packages": 3, "modules": ["numpy"]}}, "user-site"),
-        ({"user_site": {"folder": "/h", "on_path": True, "packages": 3, "modules": []}}, "user-site-on-path"),
+        (
+            {"user_site": {"folder": "/h", "on_path": True, "packages": 3, "modules": ["numpy"]}},
+            "user-site",
+        ),
+        (
+            {"user_site": {"folder": "/h", "on_path": True, "packages": 3, "modules": []}},
+            "user-site-on-path",
+        ),
         ({"user_site": {"folder": "/h", "on_path": True, "packages": 0, "modules": []}}, None),
         ({"pythonpath": {"entries": ["/a", "/b"], "modules": ["yaml"]}}, "pythonpath"),
         ({"pythonpath": {"entries": ["/a", "/b"], "modules": []}}, "pythonpath-on-path"),
     ],
 )
-def test_modules_from_elsewhere_fail_and_what_may_bring_them_warns(source: dict[str, Any], id: str | None) -> None:
+def test_modules_from_elsewhere_fail_and_what_may_bring_them_warns(
+    source: dict[str, Any], id: str | None
+) -> None:
     assert ids(surroundings.contaminations(facts(**source))) == ([id] if id else [])
 
 
 def test_costly_settings_are_named_with_source_and_effect_where_there_is_nccl() -> None:
-    setting = {"name": "NCCL_P2P_DISABLE", "value": "1", "source": "/etc/nccl.conf", "effect": "slow", "is_costly": True}
+    setting = {
+        "name": "NCCL_P2P_DISABLE",
+        "value": "1",
+        "source": "/etc/nccl.conf",
+        "effect": "slow",
+        "is_costly": True,
+    }
     harmless = {**setting, "name": "NCCL_IB_HCA", "is_costly": False}
     found = facts(nccl_settings=[setting, harmless])
-    assert surroundings.pitfalls(found, PLACE, {}) == [Finding("nccl-setting", "NCCL_P2P_DISABLE=1 (/etc/nccl.conf): slow")]
+    assert surroundings.pitfalls(found, PLACE, {}) == [
+        Finding("nccl-setting", "NCCL_P2P_DISABLE=1 (/etc/nccl.conf): slow")
+    ]
     assert surroundings.pitfalls(facts({"cuda": None}, nccl_settings=[setting]), PLACE, {}) == []
 
 
@@ -283,7 +341,10 @@ def limited(**others: Any) -> dict[str, Any]:
         (limited(nofile=None), None),
         (limited(memlock=65536), None),
         (limited(memlock=65536, infiniband={"adapters": ["mlx5_0"], "usable": []}), None),
-        (limited(memlock=65536, infiniband={"adapters": ["mlx5_0"], "usable": ["uverbs0"]}), "memlock-small"),
+        (
+            limited(memlock=65536, infiniband={"adapters": ["mlx5_0"], "usable": ["uverbs0"]}),
+            "memlock-small",
+        ),
         (limited(memlock=None, infiniband={"adapters": ["mlx5_0"], "usable": ["uverbs0"]}), None),
         (facts(environment={"OMP_NUM_THREADS": "1"}), None),
         (facts(environment={"OMP_NUM_THREADS": "4,2"}), None),
@@ -296,15 +357,25 @@ def test_limits_and_threads(found: dict[str, Any], id: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "id"), [(["DMA", "DMA-FQ"], "iommu-on"), (["identity", "identity"], None), ([None, None], None), (["DMA"], None)]
+    ("types", "id"),
+    [
+        (["DMA", "DMA-FQ"], "iommu-on"),
+        (["identity", "identity"], None),
+        ([None, None], None),
+        (["DMA"], None),
+    ],
 )
 def test_an_iommu_matters_between_gpus(types: list[str | None], id: str | None) -> None:
-    gpus = [{"address": f"0000:{number:02x}:00.0", "iommu": type} for number, type in enumerate(types)]
+    gpus = [
+        {"address": f"0000:{number:02x}:00.0", "iommu": type} for number, type in enumerate(types)
+    ]
     assert ids(surroundings.pitfalls(facts(pci_gpus=gpus), PLACE, {})) == ([id] if id else [])
 
 
 def test_more_open_files_are_needed_for_more_ranks() -> None:
-    assert ids(surroundings.pitfalls(facts(), dataclasses.replace(PLACE, world_size=512), {})) == ["nofile-small"]
+    assert ids(surroundings.pitfalls(facts(), dataclasses.replace(PLACE, world_size=512), {})) == [
+        "nofile-small"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +390,9 @@ def test_more_open_files_are_needed_for_more_ranks() -> None:
         (False, {"PMI_SIZE": "many"}, None),
     ],
 )
-def test_tasks_that_do_not_know_of_one_another(launched: bool, environment: dict[str, str], id: str | None) -> None:
+def test_tasks_that_do_not_know_of_one_another(
+    launched: bool, environment: dict[str, str], id: str | None
+) -> None:
     here = dataclasses.replace(PLACE, ends_at=1.0 if launched else None)
     assert ids(surroundings.pitfalls(facts(), here, environment)) == ([id] if id else [])
 
@@ -345,9 +418,9 @@ def test_ranks_that_are_alike_have_no_findings() -> None:
 
 
 def test_the_rank_that_differs_from_most_is_named_also_where_it_is_rank_0() -> None:
-    assert drift.findings([row(0, torch="2.4.0"), row(1, torch="2.3.1"), row(2, torch="2.3.1")]) == [
-        Finding("environment-drift", "torch is 2.4.0 on rank 0, but 2.3.1 on ranks 1, 2", (0,))
-    ]
+    assert drift.findings(
+        [row(0, torch="2.4.0"), row(1, torch="2.3.1"), row(2, torch="2.3.1")]
+    ) == [Finding("environment-drift", "torch is 2.4.0 on rank 0, but 2.3.1 on ranks 1, 2", (0,))]
 
 
 def test_of_two_ranks_either_may_be_the_wrong_one() -> None:
@@ -357,7 +430,13 @@ def test_of_two_ranks_either_may_be_the_wrong_one() -> None:
 
 
 def test_every_other_value_is_a_finding_of_its_own() -> None:
-    rows = [row(0, nccl="a"), row(1, nccl="b"), row(2, nccl="c"), row(3, nccl="a"), row(4, nccl="a", driver="5")]
+    rows = [
+        row(0, nccl="a"),
+        row(1, nccl="b"),
+        row(2, nccl="c"),
+        row(3, nccl="a"),
+        row(4, nccl="a", driver="5"),
+    ]
     found = drift.findings(rows)
     assert [(finding.id, finding.ranks) for finding in found] == [
         ("environment-drift", (1,)),
@@ -367,7 +446,9 @@ def test_every_other_value_is_a_finding_of_its_own() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=8))
-def test_the_named_ranks_are_those_without_the_majoritys_value_or_all(values: list[str | None]) -> None:
+def test_the_named_ranks_are_those_without_the_majoritys_value_or_all(
+    values: list[str | None],
+) -> None:
     found = drift.drift([row(rank, torch=value) for rank, value in enumerate(values)])
     named = {rank for finding in found for rank in finding.ranks}
     majority = [value for value in set(values) if values.count(value) * 2 > len(values)]
@@ -377,14 +458,18 @@ def test_the_named_ranks_are_those_without_the_majoritys_value_or_all(values: li
 
 def test_ranks_on_one_gpu_are_named_together_unless_gloo_was_asked_for() -> None:
     rows = [row(0), row(1, gpu="GPU-0"), row(2), row(3, gpu="GPU-0")]
-    assert drift.findings(rows) == [Finding("gpu-shared", "3 ranks are on one GPU (GPU-0)", (0, 1, 3))]
+    assert drift.findings(rows) == [
+        Finding("gpu-shared", "3 ranks are on one GPU (GPU-0)", (0, 1, 3))
+    ]
     assert drift.findings([{**one, "backend": "gloo"} for one in rows]) == []
     assert drift.findings([row(rank, gpu=None, gpu_name=None) for rank in range(4)]) == []
 
 
 def test_unlike_gpus_are_named() -> None:
     assert drift.findings([row(0), row(1), row(2, gpu_name="NVIDIA A100")]) == [
-        Finding("gpu-mixed", "gpu_name is NVIDIA A100 on rank 2, but NVIDIA H200 on ranks 0, 1", (2,))
+        Finding(
+            "gpu-mixed", "gpu_name is NVIDIA A100 on rank 2, but NVIDIA H200 on ranks 0, 1", (2,)
+        )
     ]
 
 
@@ -400,7 +485,10 @@ def test_unlike_gpus_are_named() -> None:
     ],
 )
 def test_room_in_shared_memory(ranks: int, mib: int, free: int, id: str | None) -> None:
-    rows = [row(rank, host="one", shm_bytes=mib * drift.MIB, shm_free_bytes=free * drift.MIB) for rank in range(ranks)]
+    rows = [
+        row(rank, host="one", shm_bytes=mib * drift.MIB, shm_free_bytes=free * drift.MIB)
+        for rank in range(ranks)
+    ]
     found = drift.findings(rows)
     assert ids(found) == ([id] if id else [])
     assert all(finding.ranks == tuple(range(ranks)) for finding in found)
@@ -408,7 +496,13 @@ def test_room_in_shared_memory(ranks: int, mib: int, free: int, id: str | None) 
 
 def test_each_container_has_its_own_shared_memory() -> None:
     small = 64 * drift.MIB
-    found = drift.findings([row(0), row(1, shm_bytes=small, shm_free_bytes=small, shm_device=2), row(2, shm_bytes=None, shm_device=None)])
+    found = drift.findings(
+        [
+            row(0),
+            row(1, shm_bytes=small, shm_free_bytes=small, shm_device=2),
+            row(2, shm_bytes=None, shm_device=None),
+        ]
+    )
     assert found == [
         Finding("shm-small", "/dev/shm holds 64 MiB; 256 MiB are needed for 1 rank", (1,)),
         Finding("shm-small", "there is no /dev/shm; 256 MiB are needed for 1 rank", (2,)),
@@ -419,18 +513,30 @@ def test_each_container_has_its_own_shared_memory() -> None:
 
 
 def said(rank: int, *found: Finding, **others: Any) -> outcome.Outcome:
-    return outcome.Outcome("fine", found, {"collect_s": float(rank), "rehearsal": False, "ranks": [row(rank, **others)]})
+    return outcome.Outcome(
+        "fine",
+        found,
+        {"collect_s": float(rank), "rehearsal": False, "ranks": [row(rank, **others)]},
+    )
 
 
 def test_the_phase_keeps_a_row_for_every_rank_and_the_slowest_collecting() -> None:
     merged = phases.facts.merge([said(rank) for rank in range(3)])
     assert (merged.verdict, merged.message, merged.broken) == ("pass", "fine", False)
-    assert ([one["rank"] for one in merged.data["ranks"]], merged.data["collect_s"]) == ([0, 1, 2], 2.0)
+    assert ([one["rank"] for one in merged.data["ranks"]], merged.data["collect_s"]) == (
+        [0, 1, 2],
+        2.0,
+    )
 
 
 def test_what_a_rank_found_and_what_shows_between_ranks_are_told_together() -> None:
-    merged = phases.facts.merge([said(0), said(1, Finding("user-site", "x")), said(2, torch="2.4.0")])
-    assert [(finding.id, finding.ranks) for finding in merged.findings] == [("user-site", (1,)), ("environment-drift", (2,))]
+    merged = phases.facts.merge(
+        [said(0), said(1, Finding("user-site", "x")), said(2, torch="2.4.0")]
+    )
+    assert [(finding.id, finding.ranks) for finding in merged.findings] == [
+        ("user-site", (1,)),
+        ("environment-drift", (2,)),
+    ]
     assert not merged.broken
 
 
@@ -447,8 +553,16 @@ def test_every_contamination_can_be_asked_for() -> None:
 
 def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, str]:
     """Backend, device and why they cannot work, on a host where torch sees this many GPUs."""
-    devices = [{"index": index, "name": "NVIDIA H200", "uuid": f"GPU-{index}", "architecture": "sm_90"} for index in range(count)]
-    torch = {"cuda_available": count > 0, "device_count": count, "devices": devices, "distributed": True}
+    devices = [
+        {"index": index, "name": "NVIDIA H200", "uuid": f"GPU-{index}", "architecture": "sm_90"}
+        for index in range(count)
+    ]
+    torch = {
+        "cuda_available": count > 0,
+        "device_count": count,
+        "devices": devices,
+        "distributed": True,
+    }
     here = dataclasses.replace(PLACE, local_rank=local_rank)
     taken = session.Session(chosen(*arguments), here, lambda: 60.0, facts=facts(torch))
     phases.facts._choose(taken)
@@ -462,12 +576,27 @@ def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, s
         (0, 1, [], ("gloo", "cpu", "")),
         (1, 3, [], ("nccl", "cuda:0", "")),  # a launcher that shows each rank its own GPU alone
         (2, 3, [], ("nccl", "cuda:3", "NCCL needs a GPU for local rank 3; torch sees 2")),
-        (0, 0, ["--backend", "nccl"], ("nccl", "cuda:0", "NCCL needs a GPU for local rank 0; torch sees 0")),
+        (
+            0,
+            0,
+            ["--backend", "nccl"],
+            ("nccl", "cuda:0", "NCCL needs a GPU for local rank 0; torch sees 0"),
+        ),
         (8, 3, ["--backend", "gloo"], ("gloo", "cpu", "")),
         (2, 3, ["--backend", "gloo", "--device", "cuda"], ("gloo", "cuda:1", "")),
-        (0, 1, ["--backend", "gloo", "--device", "cuda"], ("gloo", "cuda:1", "--device cuda needs a GPU for local rank 1; torch sees 0")),
+        (
+            0,
+            1,
+            ["--backend", "gloo", "--device", "cuda"],
+            ("gloo", "cuda:1", "--device cuda needs a GPU for local rank 1; torch sees 0"),
+        ),
         (8, 3, ["--device", "cpu"], ("gloo", "cpu", "")),
-        (8, 3, ["--backend", "nccl", "--device", "cpu"], ("nccl", "cpu", "NCCL needs tensors on a GPU, but --device cpu was asked for")),
+        (
+            8,
+            3,
+            ["--backend", "nccl", "--device", "cpu"],
+            ("nccl", "cpu", "NCCL needs tensors on a GPU, but --device cpu was asked for"),
+        ),
     ],
 )
 def test_backend_and_device_are_what_was_asked_for(

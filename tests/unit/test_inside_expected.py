@@ -66,7 +66,9 @@ def test_every_shipped_curve_names_its_source_and_grows() -> None:
         (reference.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 16 * GIB, 35),
     ],
 )
-def test_published_values_are_found_by_hardware(hardware: reference.Hardware, collective: str, size: int, gb_s: float) -> None:
+def test_published_values_are_found_by_hardware(
+    hardware: reference.Hardware, collective: str, size: int, gb_s: float
+) -> None:
     found = reference.load().curve(hardware, collective)
     assert found is not None
     assert found.at(size) == gb_s
@@ -97,7 +99,9 @@ def test_other_hardware_is_not_known(hardware: reference.Hardware) -> None:
         ({"NCCL_ALGO": "Ring,NVLS"}, "2.20.5", True),
     ],
 )
-def test_whether_the_switch_may_add_up(environment: dict[str, str], nccl: str | None, answer: bool) -> None:
+def test_whether_the_switch_may_add_up(
+    environment: dict[str, str], nccl: str | None, answer: bool
+) -> None:
     assert reference.with_nvls(environment, nccl) is answer
 
 
@@ -106,13 +110,24 @@ def test_whether_the_switch_may_add_up(environment: dict[str, str], nccl: str | 
 
 def written(path: Path, **changes: Any) -> Path:
     one = {"device": "cpu", "ranks": 2, "points": {"1MiB": 5, "16 MiB": 8.5}, **changes}
-    path.write_text(json.dumps({"schema": 1, "curves": [{key: value for key, value in one.items() if value is not None}]}))
+    path.write_text(
+        json.dumps(
+            {
+                "schema": 1,
+                "curves": [{key: value for key, value in one.items() if value is not None}],
+            }
+        )
+    )
     return path
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     (found,) = reference.load(written(tmp_path / "own.json", **{"from": "1MiB"})).curves
-    assert (found.points, found.from_bytes, found.collective) == (((MIB, 5.0), (16 * MIB, 8.5)), MIB, "all_reduce")
+    assert (found.points, found.from_bytes, found.collective) == (
+        ((MIB, 5.0), (16 * MIB, 8.5)),
+        MIB,
+        "all_reduce",
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,9 +140,15 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ("NVIDIA H200", "nccl", ["nccl"]),
     ],
 )
-def test_a_curve_is_of_one_backend_named_or_the_devices_own(tmp_path: Path, device: str, named: str | None, fitting: list[str]) -> None:
+def test_a_curve_is_of_one_backend_named_or_the_devices_own(
+    tmp_path: Path, device: str, named: str | None, fitting: list[str]
+) -> None:
     known = reference.load(written(tmp_path / "own.json", device=device, backend=named))
-    answers = [backend for backend in ("nccl", "gloo") if known.curve(reference.Hardware(device, 2, 1, backend=backend), "all_reduce")]
+    answers = [
+        backend
+        for backend in ("nccl", "gloo")
+        if known.curve(reference.Hardware(device, 2, 1, backend=backend), "all_reduce")
+    ]
     assert answers == fitting
 
 
@@ -145,7 +166,9 @@ def test_a_curve_is_of_one_backend_named_or_the_devices_own(tmp_path: Path, devi
         ({"from": "large"}, "'large' is not a size"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+def test_what_is_wrong_with_a_file_is_said(
+    tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(reference.ExpectedUnreadable) as caught:
         reference.load(written(tmp_path / "own.json", **changes))
     assert complaint in str(caught.value)
@@ -177,7 +200,9 @@ def saved(path: Path, *rows: dict[str, Any]) -> dict[str, Any]:
     return baseline.load(path)
 
 
-def test_a_baseline_is_compared_by_the_median_on_a_gpu_and_by_the_best_on_a_cpu(tmp_path: Path) -> None:
+def test_a_baseline_is_compared_by_the_median_on_a_gpu_and_by_the_best_on_a_cpu(
+    tmp_path: Path,
+) -> None:
     then = saved(tmp_path / "b.json", line(MIB, 100.0, 90.0))
     slower = [line(MIB, 106.0, 95.0)]
     assert [entry.ratio for entry in baseline.regressions(then, slower, on_gpu=True)] == [1.06]
@@ -197,7 +222,10 @@ def test_a_regression_names_the_message_and_both_times(tmp_path: Path) -> None:
     data, findings = judge.against_baseline(then, NOW, [line(GIB, 2500.0, 2500.0)], on_gpu=True)
     assert data == {"compared": 1, "slower": 1, "answer": "compared"}
     assert [finding.id for finding in findings] == ["baseline-regressed"]
-    assert findings[0].message == "all_reduce float32 of 1 GiB takes 2.5 ms instead of 1.0 ms, 2.50 times the baseline"
+    assert (
+        findings[0].message
+        == "all_reduce float32 of 1 GiB takes 2.5 ms instead of 1.0 ms, 2.50 times the baseline"
+    )
 
 
 def test_a_baseline_of_something_else_is_refused_in_words(tmp_path: Path) -> None:
@@ -205,13 +233,21 @@ def test_a_baseline_of_something_else_is_refused_in_words(tmp_path: Path) -> Non
     other = baseline.Identity("gloo", "NVIDIA H200", 2, 1, "2.3.1+cu121")
     data, findings = judge.against_baseline(then, other, [line(GIB, 9.0, 9.0)], on_gpu=False)
     assert [(finding.id, finding.ranks) for finding in findings] == [("baseline-unlike", (0, 1))]
-    assert findings[0].message == "the baseline is of something else: backend was nccl, is gloo; ranks was 8, is 2"
+    assert (
+        findings[0].message
+        == "the baseline is of something else: backend was nccl, is gloo; ranks was 8, is 2"
+    )
     assert data["compared"] == 0
 
 
 def test_another_nccl_is_a_reason_to_compare(tmp_path: Path) -> None:
     then = saved(tmp_path / "b.json", line(GIB, 1.0, 1.0))
-    assert baseline.unlike(then, baseline.Identity("nccl", "NVIDIA H200", 8, 1, "2.3.1+cu121", "2.27.7")) == []
+    assert (
+        baseline.unlike(
+            then, baseline.Identity("nccl", "NVIDIA H200", 8, 1, "2.3.1+cu121", "2.27.7")
+        )
+        == []
+    )
 
 
 def test_a_baseline_of_another_profile_has_nothing_to_compare(tmp_path: Path) -> None:
@@ -221,7 +257,13 @@ def test_a_baseline_of_another_profile_has_nothing_to_compare(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"schema": 1, "kind": "smoke"}', '{"schema": 1, "kind": "smoke-baseline", "identity": {}, "rows": [{}]}']
+    "text",
+    [
+        "",
+        "{}",
+        '{"schema": 1, "kind": "smoke"}',
+        '{"schema": 1, "kind": "smoke-baseline", "identity": {}, "rows": [{}]}',
+    ],
 )
 def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "b.json").write_text(text)
@@ -256,7 +298,9 @@ def test_ranks_that_take_turns_on_a_core_are_not_judged() -> None:
 
 
 def test_measured_twice_the_better_counts() -> None:
-    assert compute.better({"copy": 1.0, "matmul_float32": 5.0}, {"copy": 4.0, "matmul_float32": 2.0}) == {
+    assert compute.better(
+        {"copy": 1.0, "matmul_float32": 5.0}, {"copy": 4.0, "matmul_float32": 2.0}
+    ) == {
         "copy": 4.0,
         "matmul_float32": 5.0,
     }

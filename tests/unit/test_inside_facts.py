@@ -34,7 +34,9 @@ def test_nccl_is_its_own_library_or_linked_into_torch() -> None:
     assert libraries.nccl_file([]) is None
 
 
-@pytest.mark.parametrize(("code", "version"), [(22005, "2.20.5"), (2708, "2.7.8"), (21003, "2.10.3"), (22707, "2.27.7")])
+@pytest.mark.parametrize(
+    ("code", "version"), [(22005, "2.20.5"), (2708, "2.7.8"), (21003, "2.10.3"), (22707, "2.27.7")]
+)
 def test_nccl_version_codes(code: int, version: str) -> None:
     assert libraries.decode_nccl(code) == version
 
@@ -48,8 +50,14 @@ def test_a_file_without_nccl_has_no_nccl_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "version"),
     [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n", "535.183.01"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build\n", "550.54.15"),
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n",
+            "535.183.01",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build\n",
+            "550.54.15",
+        ),
         ("", None),
         ("GCC version:  gcc 12.2.0\n", None),
     ],
@@ -66,7 +74,9 @@ def test_a_missing_torch_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["python"]["prefix"] == sys.prefix
 
 
-@pytest.mark.parametrize("body", ["raise OSError('libcudart.so.12: cannot open shared object file')", "1 / 0"])
+@pytest.mark.parametrize(
+    "body", ["raise OSError('libcudart.so.12: cannot open shared object file')", "1 / 0"]
+)
 def test_a_torch_that_breaks_at_import_is_an_answer(tmp_path: Path, body: str) -> None:
     found = facts_of_child(tmp_path, body)
     assert found["torch"] is None
@@ -81,7 +91,9 @@ def test_a_torch_that_crashes_at_import_is_an_answer(tmp_path: Path) -> None:
 def facts_of_child(folder: Path, torch_source: str) -> dict[str, Any]:
     (folder / "torch.py").write_text(torch_source)
     command = [sys.executable, str(Path(environment.__file__).parents[1]), "facts"]
-    child = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, check=False)
+    child = subprocess.run(
+        command, env={"PYTHONPATH": str(folder)}, capture_output=True, check=False
+    )
     assert child.returncode == 1
     return dict(json.loads(child.stdout))
 

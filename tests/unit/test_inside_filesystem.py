@@ -18,9 +18,18 @@ from provision_runtime.smoke.findings import CATALOG
 from provision_runtime.smoke.outcome import Outcome
 from provision_runtime.smoke.phases.filesystem import judging, locking, making, renaming, seeing
 
-DISK = {"device": 1, "mount": {"point": "/", "type": "ext4", "source": "/dev/sda1", "options": "rw"}}
-SHARED = {"device": 2, "mount": {"point": "/shared", "type": "nfs4", "source": "server:/x", "options": "rw,nolock"}}
-OTHER = {"device": 3, "mount": {"point": "/shared", "type": "tmpfs", "source": "none", "options": "rw"}}
+DISK = {
+    "device": 1,
+    "mount": {"point": "/", "type": "ext4", "source": "/dev/sda1", "options": "rw"},
+}
+SHARED = {
+    "device": 2,
+    "mount": {"point": "/shared", "type": "nfs4", "source": "server:/x", "options": "rw,nolock"},
+}
+OTHER = {
+    "device": 3,
+    "mount": {"point": "/shared", "type": "tmpfs", "source": "none", "options": "rw"},
+}
 FINE = {"held": "got it", "second": "refused", "after": "got it"}
 
 
@@ -34,7 +43,9 @@ def answers(count: int = 2, **changes: dict[str, Any]) -> list[dict[str, Any]]:
             "races": 0,
             "seen_s": {str(other): 0.01 for other in range(count)},
             "reads": {"count": 9, "generations": 5, "torn": None} if rank else None,
-            "locks": {"holder": 0, "peer": 1, "said": {"flock": FINE, "fcntl": FINE}} if rank < 2 else None,
+            "locks": {"holder": 0, "peer": 1, "said": {"flock": FINE, "fcntl": FINE}}
+            if rank < 2
+            else None,
             "sync_s": 0.01,
             "space": {"free_bytes": 1 << 40, "free_inodes": 1 << 20},
             "hard_link": True,
@@ -60,7 +71,10 @@ def test_a_good_folder_has_no_finding_and_its_figures_are_said() -> None:
     assert outcome.data["mounts"] == {"0": "nfs4 server:/x mounted at /shared"}
     assert outcome.data["options"] == "rw,nolock"
     assert outcome.data["locks"] == {"flock": "pass", "fcntl": "pass"}
-    assert outcome.message == "a new file is seen within 0.01 s, a durable write takes 0.010 s, 1024 GiB free in /shared/run"
+    assert (
+        outcome.message
+        == "a new file is seen within 0.01 s, a durable write takes 0.010 s, 1024 GiB free in /shared/run"
+    )
 
 
 def test_one_rank_alone_is_judged_by_what_it_can_do_alone() -> None:
@@ -88,19 +102,38 @@ def test_an_error_of_the_system_has_a_finding(number: int | None, expected: str)
 
 
 def test_a_fault_met_at_several_steps_is_one_finding() -> None:
-    gone: dict[str, Any] = {"seen_s": {}, "sync_s": None, "space": None, "reads": None, "locks": None}
+    gone: dict[str, Any] = {
+        "seen_s": {},
+        "sync_s": None,
+        "space": None,
+        "reads": None,
+        "locks": None,
+    }
     full = {"problems": [["disk-full", "writing a file: full"]], **gone}
-    later = {"problems": [["disk-full", "writing a file durably: full"]], "sync_s": None, "seen_s": {"1": 0.1, "2": 0.1}}
-    outcome = judge(answers(3, _0=full, _1=later, _2={"seen_s": {"1": 0.1, "2": 0.1}, "space": {"free_bytes": 0, "free_inodes": 9}}))
-    assert [(one.id, one.ranks, one.message) for one in outcome.findings if one.id != "space-low"] == [
-        ("disk-full", (0, 1), "writing a file: full")
-    ]
+    later = {
+        "problems": [["disk-full", "writing a file durably: full"]],
+        "sync_s": None,
+        "seen_s": {"1": 0.1, "2": 0.1},
+    }
+    outcome = judge(
+        answers(
+            3,
+            _0=full,
+            _1=later,
+            _2={"seen_s": {"1": 0.1, "2": 0.1}, "space": {"free_bytes": 0, "free_inodes": 9}},
+        )
+    )
+    assert [
+        (one.id, one.ranks, one.message) for one in outcome.findings if one.id != "space-low"
+    ] == [("disk-full", (0, 1), "writing a file: full")]
     assert outcome.broken
 
 
 def test_a_full_disk_is_not_called_nearly_full_too() -> None:
     full = {"problems": [["disk-full", "writing a file: full"]]}
-    assert found(answers(2, _0=full, _1={"space": {"free_bytes": 5, "free_inodes": 5}})) == [("disk-full", (0,))]
+    assert found(answers(2, _0=full, _1={"space": {"free_bytes": 5, "free_inodes": 5}})) == [
+        ("disk-full", (0,))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,12 +154,21 @@ def test_a_full_disk_is_not_called_nearly_full_too() -> None:
     ],
 )
 def test_ranks_that_see_another_folder_are_named(
-    locations: tuple[Any, ...], hosts: str, groups: list[list[int]], expected: tuple[str, tuple[int, ...]]
+    locations: tuple[Any, ...],
+    hosts: str,
+    groups: list[list[int]],
+    expected: tuple[str, tuple[int, ...]],
 ) -> None:
     said = answers(len(hosts))
     for rank, answer in enumerate(said):
         seen = next(group for group in groups if rank in group)
-        answer.update(location=locations[rank], host=hosts[rank], seen_s={str(other): 0.01 for other in seen}, reads=None, locks=None)
+        answer.update(
+            location=locations[rank],
+            host=hosts[rank],
+            seen_s={str(other): 0.01 for other in seen},
+            reads=None,
+            locks=None,
+        )
     outcome = judge(said)
     assert [(finding.id, finding.ranks) for finding in outcome.findings] == [expected]
     assert outcome.broken
@@ -134,7 +176,13 @@ def test_ranks_that_see_another_folder_are_named(
 
 
 def test_a_folder_that_swallows_files_is_an_error() -> None:
-    gone: dict[str, Any] = {"seen_s": {}, "reads": None, "locks": None, "sync_s": None, "space": None}
+    gone: dict[str, Any] = {
+        "seen_s": {},
+        "reads": None,
+        "locks": None,
+        "sync_s": None,
+        "space": None,
+    }
     assert found(answers(2, _0=gone, _1=gone)) == [("folder-error", (0, 1))]
 
 
@@ -143,8 +191,14 @@ def test_another_device_is_no_fault_where_the_files_are_seen() -> None:
     assert found(answers(2, _1={"location": OTHER})) == []
 
 
-@given(some.lists(some.lists(some.integers(0, 4), unique=True, max_size=5).map(sorted), min_size=1, max_size=5))
-def test_the_crew_are_ranks_that_see_the_same_ranks_and_themselves(seen_by: list[list[int]]) -> None:
+@given(
+    some.lists(
+        some.lists(some.integers(0, 4), unique=True, max_size=5).map(sorted), min_size=1, max_size=5
+    )
+)
+def test_the_crew_are_ranks_that_see_the_same_ranks_and_themselves(
+    seen_by: list[list[int]],
+) -> None:
     together = seeing.crew(seen_by)
     assert all(rank in seen_by[rank] for rank in together)
     assert len({tuple(seen_by[rank]) for rank in together}) <= 1
@@ -154,24 +208,36 @@ def test_the_crew_are_ranks_that_see_the_same_ranks_and_themselves(seen_by: list
 def test_what_is_slow_is_slow_for_the_ranks_that_say_so() -> None:
     outcome = judge(answers(3, _2={"sync_s": 7.0}))
     assert [(one.id, one.ranks) for one in outcome.findings] == [("folder-slow", (2,))]
-    assert outcome.findings[0].message == "a durable write of 64 KiB took 7.0 s in /shared/run (median of all ranks 0.010 s)"
+    assert (
+        outcome.findings[0].message
+        == "a durable write of 64 KiB took 7.0 s in /shared/run (median of all ranks 0.010 s)"
+    )
     assert (outcome.verdict, outcome.broken) == ("warn", False)
     assert found(answers(2, _0={"seen_s": {"0": 0.1, "1": 6.0}})) == [("folder-slow", (0,))]
 
 
 def test_little_space_and_few_inodes_are_said() -> None:
-    assert found(answers(2, _1={"space": {"free_bytes": 1 << 20, "free_inodes": None}})) == [("space-low", (1,))]
-    assert found(answers(2, _1={"space": {"free_bytes": None, "free_inodes": 7}})) == [("space-low", (1,))]
+    assert found(answers(2, _1={"space": {"free_bytes": 1 << 20, "free_inodes": None}})) == [
+        ("space-low", (1,))
+    ]
+    assert found(answers(2, _1={"space": {"free_bytes": None, "free_inodes": 7}})) == [
+        ("space-low", (1,))
+    ]
     assert found(answers(2, _1={"space": {"free_bytes": None, "free_inodes": None}})) == []
 
 
 def test_a_torn_reading_names_the_reader() -> None:
-    assert found(answers(2, _1={"reads": {"count": 3, "generations": 1, "torn": "no file"}})) == [("rename-not-atomic", (1,))]
+    assert found(answers(2, _1={"reads": {"count": 3, "generations": 1, "torn": "no file"}})) == [
+        ("rename-not-atomic", (1,))
+    ]
 
 
 def test_a_race_of_makers_is_a_warning() -> None:
     outcome = judge(answers(2, _1={"races": 3}))
-    assert ([(one.id, one.ranks) for one in outcome.findings], outcome.verdict) == ([("makedirs-unsafe", (1,))], "warn")
+    assert ([(one.id, one.ranks) for one in outcome.findings], outcome.verdict) == (
+        [("makedirs-unsafe", (1,))],
+        "warn",
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +251,9 @@ def test_a_race_of_makers_is_a_warning() -> None:
         ({}, None),
     ],
 )
-def test_locks_are_judged_by_what_both_were_told(said: dict[str, str], expected: str | None) -> None:
+def test_locks_are_judged_by_what_both_were_told(
+    said: dict[str, str], expected: str | None
+) -> None:
     wrong = locking.judge(said)
     assert wrong == expected or (wrong and expected and wrong.startswith(expected))
 
@@ -194,10 +262,16 @@ def test_a_lock_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
     """A real lock that is held: the call waits in the kernel, as before a lock service that is gone."""
     with (tmp_path / "lock").open("w") as held, (tmp_path / "lock").open("w") as wanted:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert locking.within(0.05, lambda: locking._quietly(fcntl.flock, wanted, fcntl.LOCK_EX)) == locking.SILENT
+        assert (
+            locking.within(0.05, lambda: locking._quietly(fcntl.flock, wanted, fcntl.LOCK_EX))
+            == locking.SILENT
+        )
         fcntl.flock(held, fcntl.LOCK_UN)
         deadline = time.monotonic() + 10
-        while any(thread.name == "lock" for thread in threading.enumerate()) and time.monotonic() < deadline:
+        while (
+            any(thread.name == "lock" for thread in threading.enumerate())
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.001)
 
 
@@ -225,7 +299,10 @@ def test_a_reader_notices_a_writer_that_is_not_atomic(tmp_path: Path) -> None:
             time.sleep(0.001)
 
     seen = read_while(tmp_path / "file", write_in_place)["torn"]
-    assert seen in (f"{renaming.SIZE // 2} of {renaming.SIZE} bytes", f"0 of {renaming.SIZE} bytes")  # also just after it was emptied
+    assert seen in (
+        f"{renaming.SIZE // 2} of {renaming.SIZE} bytes",
+        f"0 of {renaming.SIZE} bytes",
+    )  # also just after it was emptied
 
 
 def test_what_is_torn_is_said() -> None:
@@ -236,7 +313,9 @@ def test_what_is_torn_is_said() -> None:
 
 
 def test_many_makers_of_one_folder(tmp_path: Path) -> None:
-    makers = [threading.Thread(target=making.make, args=(tmp_path / "a" / "b" / "c",)) for _ in range(8)]
+    makers = [
+        threading.Thread(target=making.make, args=(tmp_path / "a" / "b" / "c",)) for _ in range(8)
+    ]
     for maker in makers:
         maker.start()
     for maker in makers:
@@ -244,7 +323,9 @@ def test_many_makers_of_one_folder(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b" / "c").is_dir()
 
 
-def test_making_is_tried_again_after_a_race_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_making_is_tried_again_after_a_race_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import os
 
     makedirs, failures = os.makedirs, [errno.EEXIST, errno.ENOENT]

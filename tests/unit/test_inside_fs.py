@@ -33,7 +33,9 @@ def test_atomic_write_makes_and_replaces(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_atomic_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atomic_write_that_fails_leaves_the_old_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -47,12 +49,16 @@ def test_atomic_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_atomic_write_syncs_the_data_before_the_rename_and_the_folder_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atomic_write_syncs_the_data_before_the_rename_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[str] = []
     sync, rename = os.fsync, Path.replace
 
     def noted_sync(descriptor: int) -> None:
-        done.append("fsync " + ("folder" if Path(f"/proc/self/fd/{descriptor}").is_dir() else "file"))
+        done.append(
+            "fsync " + ("folder" if Path(f"/proc/self/fd/{descriptor}").is_dir() else "file")
+        )
         sync(descriptor)
 
     def noted_rename(self: Path, target: Any) -> Any:
@@ -71,7 +77,9 @@ def test_write_synced_never_overwrites(tmp_path: Path) -> None:
         fs.write_synced(tmp_path / "file", b"new")
 
 
-def test_a_file_system_that_cannot_sync_folders_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_cannot_sync_folders_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(descriptor: int) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
@@ -79,7 +87,9 @@ def test_a_file_system_that_cannot_sync_folders_is_accepted(tmp_path: Path, monk
     fs.fsync_directory(tmp_path)
 
 
-def test_a_disk_error_while_syncing_a_folder_is_not_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_error_while_syncing_a_folder_is_not_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -123,7 +133,9 @@ def test_a_stale_handle_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.M
     assert asked == [1]
 
 
-def test_no_permission_is_an_error_and_not_a_reason_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_permission_is_an_error_and_not_a_reason_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: Path, **options: Any) -> os.stat_result:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -132,7 +144,9 @@ def test_no_permission_is_an_error_and_not_a_reason_to_wait(tmp_path: Path, monk
         fs.wait_until_visible(tmp_path / "file", 1.0, Clock().read, Clock().sleep)
 
 
-def test_a_stale_handle_is_opened_again_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_handle_is_opened_again_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(b"content")
     read, tried = Path.read_bytes, [0]
 

@@ -22,14 +22,25 @@ int nvmlShutdown(void) {{ return 0; }}
     ("answers", "found"),
     [
         ({"init": 0, "count": 0, "second": 0}, []),
-        ({"init": 999, "count": 0, "second": 0}, ["the NVIDIA driver does not answer (NVML error 999)"]),  # the devices were taken away
-        ({"init": 0, "count": 0, "second": 15}, ["GPU 1 does not answer (NVML error 15)"]),  # GPU is lost
+        (
+            {"init": 999, "count": 0, "second": 0},
+            ["the NVIDIA driver does not answer (NVML error 999)"],
+        ),  # the devices were taken away
+        (
+            {"init": 0, "count": 0, "second": 15},
+            ["GPU 1 does not answer (NVML error 15)"],
+        ),  # GPU is lost
         ({"init": 0, "count": 999, "second": 0}, ["GPUs cannot be counted (NVML error 999)"]),
     ],
 )
 def test_what_the_driver_says(tmp_path: Path, answers: dict[str, int], found: list[str]) -> None:
     library = tmp_path / "libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=DRIVER.format(**answers), text=True, check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library],
+        input=DRIVER.format(**answers),
+        text=True,
+        check=True,
+    )
     assert list(health._gpus(str(library))) == found
 
 
@@ -39,5 +50,9 @@ def test_without_a_driver_there_is_no_gpu_to_lose(tmp_path: Path) -> None:
 
 def test_places_without_room(tmp_path: Path) -> None:
     assert list(health._room((str(tmp_path),))) == []
-    assert list(health._room(("/sys",))) == ["/sys is full"]  # a file system without blocks, so none is free
-    assert list(health._room((str(tmp_path / "gone"),))) == [f"{tmp_path / 'gone'}: No such file or directory"]
+    assert list(health._room(("/sys",))) == [
+        "/sys is full"
+    ]  # a file system without blocks, so none is free
+    assert list(health._room((str(tmp_path / "gone"),))) == [
+        f"{tmp_path / 'gone'}: No such file or directory"
+    ]

@@ -16,31 +16,47 @@ def parsed(**reports: dict[str, Any]) -> ElementTree.Element:
 
 
 def test_a_phase_is_a_test_case() -> None:
-    root = parsed(prefix=report(phase(), phase(name="ddp", duration_s=1.5), hosts=["node1", "node2"]))
-    assert [(case.get("classname"), case.get("name"), case.get("time")) for case in root.iter("testcase")] == [
+    root = parsed(
+        prefix=report(phase(), phase(name="ddp", duration_s=1.5), hosts=["node1", "node2"])
+    )
+    assert [
+        (case.get("classname"), case.get("name"), case.get("time"))
+        for case in root.iter("testcase")
+    ] == [
         ("prefix", "barrier", "0.060"),
         ("prefix", "ddp", "1.500"),
     ]
     assert not list(root.iter("failure"))
     assert [out.text for out in root.iter("system-out")] == ["200 barriers", "200 barriers"]
     (suite,) = root.iter("testsuite")
-    assert (suite.get("hostname"), suite.get("timestamp"), suite.get("time")) == ("node1 node2", "2026-01-01T00:00:00Z", "12.500")
+    assert (suite.get("hostname"), suite.get("timestamp"), suite.get("time")) == (
+        "node1 node2",
+        "2026-01-01T00:00:00Z",
+        "12.500",
+    )
     assert {one.get("name"): one.get("value") for one in root.iter("property")}["backend"] == "gloo"
 
 
 def test_findings_are_one_failure_with_all_of_them() -> None:
     found = [finding(), finding(id="gpu-shared", ranks=[0, 1], advice="")]
-    (case,) = parsed(prefix=report(phase(verdict="fail", message="in short", findings=found))).iter("testcase")
+    (case,) = parsed(prefix=report(phase(verdict="fail", message="in short", findings=found))).iter(
+        "testcase"
+    )
     (failure,) = case.iter("failure")
     assert (failure.get("type"), failure.get("message")) == ("wrong-value", "in short")
-    assert failure.text == "wrong-value, rank 1: 1 wrong of 2 at 8 B\n  -> check its memory\ngpu-shared, ranks 0, 1: 1 wrong of 2 at 8 B"
+    assert (
+        failure.text
+        == "wrong-value, rank 1: 1 wrong of 2 at 8 B\n  -> check its memory\ngpu-shared, ranks 0, 1: 1 wrong of 2 at 8 B"
+    )
 
 
 def test_unknown_is_an_error_and_a_failure_comes_first() -> None:
     unknown = finding(id="not-judged", verdict="unknown")
     (case,) = parsed(prefix=report(phase(verdict="unknown", findings=[unknown]))).iter("testcase")
     assert [child.tag for child in case] == ["error"]
-    (case,) = parsed(prefix=report(phase(verdict="fail", findings=[unknown, finding()]))).iter("testcase")
+    (case,) = parsed(prefix=report(phase(verdict="fail", findings=[unknown, finding()]))).iter(
+        "testcase"
+    )
     (failure,) = case.iter("failure")
     assert failure.get("type") == "wrong-value"
     assert "not-judged [unknown]" in str(failure.text)
@@ -66,13 +82,17 @@ def test_what_was_not_finished_is_an_error() -> None:
 
 def test_phases_left_out_are_skipped() -> None:
     root = parsed(prefix=report(phase(), skipped=["ddp", "checkpoint"]))
-    assert [case.get("name") for case in root.iter("testcase") if case.find("skipped") is not None] == ["ddp", "checkpoint"]
+    assert [
+        case.get("name") for case in root.iter("testcase") if case.find("skipped") is not None
+    ] == ["ddp", "checkpoint"]
 
 
 def test_the_counts_are_those_of_the_cases() -> None:
     one = report(phase(), phase(verdict="fail", findings=[finding()]), skipped=["ddp"])
     root = parsed(prefix=one, image=report(phase(verdict="unknown"), phase(verdict="warn")))
-    assert {name: root.get(name) for name in ("tests", "failures", "errors", "skipped", "time")} == {
+    assert {
+        name: root.get(name) for name in ("tests", "failures", "errors", "skipped", "time")
+    } == {
         "tests": "5",
         "failures": "1",
         "errors": "1",
@@ -95,7 +115,9 @@ def test_the_counts_are_those_of_the_cases() -> None:
 ])  # fmt: skip
 def test_any_text_makes_sound_xml(text: str, shown: str) -> None:
     found = [finding(message=text, advice=text), finding(verdict="warn", message=text)]
-    said = report(phase(verdict="fail", name=text, message=text, findings=found), hosts=[text], skipped=[text])
+    said = report(
+        phase(verdict="fail", name=text, message=text, findings=found), hosts=[text], skipped=[text]
+    )
     root = ElementTree.fromstring(junit.dumps({"prefix": said}).encode("utf-8"))
     (failure,) = root.iter("failure")
     assert failure.get("message") == shown

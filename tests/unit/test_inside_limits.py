@@ -35,7 +35,12 @@ def tree(root: Path, mounts: str, groups: str, files: dict[str, str]) -> Path:
 def test_mounts_are_read_with_their_blanks_and_without_their_optional_fields() -> None:
     proc, group, blank = limits.parse_mounts(V2_HOST)
     assert (proc.type, proc.point) == ("proc", "/proc")
-    assert (group.type, group.root, group.point, group.options) == ("cgroup2", "/", "/sys/fs/cgroup", ("rw", "nsdelegate"))
+    assert (group.type, group.root, group.point, group.options) == (
+        "cgroup2",
+        "/",
+        "/sys/fs/cgroup",
+        ("rw", "nsdelegate"),
+    )
     assert blank.point == "/with blank"
 
 
@@ -93,7 +98,10 @@ def test_a_container_of_version_1_sees_its_group_at_the_top_of_the_mount(tmp_pat
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "250000\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
     }
-    assert limits.cpu_quota(tree(tmp_path / "named", V1_DOCKER, "4:cpu,cpuacct:/docker/3f9\n", files)) == 2.5
+    assert (
+        limits.cpu_quota(tree(tmp_path / "named", V1_DOCKER, "4:cpu,cpuacct:/docker/3f9\n", files))
+        == 2.5
+    )
     assert limits.cpu_quota(tree(tmp_path / "own", V1_DOCKER, "4:cpu,cpuacct:/\n", files)) == 2.5
 
 
@@ -104,7 +112,12 @@ def test_no_cgroup_is_no_quota(tmp_path: Path) -> None:
 
 def test_allowed_is_what_affinity_and_quota_leave(tmp_path: Path) -> None:
     here = len(os.sched_getaffinity(0))
-    assert limits.cpus(tmp_path) == {"count": os.cpu_count(), "affinity": here, "quota": None, "allowed": here}
+    assert limits.cpus(tmp_path) == {
+        "count": os.cpu_count(),
+        "affinity": here,
+        "quota": None,
+        "allowed": here,
+    }
     root = tree(tmp_path, V2_HOST, "0::/\n", {"sys/fs/cgroup/cpu.max": "50000 100000\n"})
     assert limits.cpus(root)["allowed"] == 0.5
 
@@ -114,7 +127,10 @@ def test_shared_memory_is_measured_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "dev/shm").mkdir(parents=True)
     found, here = limits.shared_memory(tmp_path), os.statvfs(tmp_path)
     assert found is not None
-    assert (found["bytes"], found["device"]) == (here.f_blocks * here.f_frsize, tmp_path.stat().st_dev)
+    assert (found["bytes"], found["device"]) == (
+        here.f_blocks * here.f_frsize,
+        tmp_path.stat().st_dev,
+    )
 
 
 def test_infiniband_is_usable_only_through_its_device_nodes(tmp_path: Path) -> None:

@@ -42,7 +42,10 @@ def test_a_path_lies_on_the_deepest_mount_above_it(path: str, source: str) -> No
 def test_options_are_those_of_the_mount_and_of_the_file_system() -> None:
     found = mounts.mount_of("/shared", mounts.parse(MOUNTINFO))
     assert found is not None
-    assert (found.options, str(found)) == ("rw,relatime,rw,vers=4.2,local_lock=none", "nfs4 server:/export mounted at /shared")
+    assert (found.options, str(found)) == (
+        "rw,relatime,rw,vers=4.2,local_lock=none",
+        "nfs4 server:/export mounted at /shared",
+    )
 
 
 def test_without_mounts_nothing_is_said() -> None:

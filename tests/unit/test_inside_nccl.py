@@ -26,7 +26,10 @@ def test_a_file_is_read_as_nccl_reads_it() -> None:
 def test_the_environment_wins_over_files_and_the_first_file_over_the_second() -> None:
     found = nccl.effective(
         {"NCCL_IB_HCA": "mine", "PATH": "/bin"},
-        [("/home/.nccl.conf", "NCCL_NET=Socket\nNCCL_IB_HCA=x\n"), ("/etc/nccl.conf", CONF + "NCCL_NET=IB\n")],
+        [
+            ("/home/.nccl.conf", "NCCL_NET=Socket\nNCCL_IB_HCA=x\n"),
+            ("/etc/nccl.conf", CONF + "NCCL_NET=IB\n"),
+        ],
     )
     assert [(one.name, one.value, one.source, one.is_costly) for one in found] == [
         ("NCCL_IB_HCA", "mine", "environment", False),
@@ -72,18 +75,31 @@ def test_which_values_cost_something(name: str, value: str, costly: bool) -> Non
 @given(st.dictionaries(st.sampled_from(sorted(nccl.MEANINGS)), st.text(max_size=8)))
 def test_each_setting_is_told_once_whatever_its_value(environment: dict[str, str]) -> None:
     conf = "\n".join(f"{name}=1" for name in environment)
-    assert [one.name for one in nccl.effective(environment, [("conf", conf)])] == sorted(environment)
+    assert [one.name for one in nccl.effective(environment, [("conf", conf)])] == sorted(
+        environment
+    )
 
 
 def test_which_files_nccl_reads(tmp_path: Path) -> None:
     assert nccl.files({}, tmp_path) == [tmp_path / ".nccl.conf", nccl.SYSTEM_FILE]
-    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path) == [Path("/site.conf"), nccl.SYSTEM_FILE]
-    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.23.4") == [Path("/site.conf"), nccl.SYSTEM_FILE]
-    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.20.5") == [tmp_path / ".nccl.conf", nccl.SYSTEM_FILE]
+    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path) == [
+        Path("/site.conf"),
+        nccl.SYSTEM_FILE,
+    ]
+    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.23.4") == [
+        Path("/site.conf"),
+        nccl.SYSTEM_FILE,
+    ]
+    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.20.5") == [
+        tmp_path / ".nccl.conf",
+        nccl.SYSTEM_FILE,
+    ]
     assert nccl.files({}, None) == [nccl.SYSTEM_FILE]
 
 
-def test_settings_of_a_named_file_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_a_named_file_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "conf").write_text("NCCL_PROTO=Simple\n")
     monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "conf"))
     found = {one["name"]: one["source"] for one in nccl.settings()}

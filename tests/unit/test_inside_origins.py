@@ -40,10 +40,16 @@ def test_whose_a_library_is(path: str, prefix: str, is_foreign: bool) -> None:
     assert libraries.foreign([path], prefix, SITE, [OWN]) == ([path] if is_foreign else [])
 
 
-@given(st.sampled_from(["libnccl.so.2", "libcudnn_cnn_train.so.8", "libnvJitLink.so.12"]), st.sampled_from(["", "a", "a/b"]))
+@given(
+    st.sampled_from(["libnccl.so.2", "libcudnn_cnn_train.so.8", "libnvJitLink.so.12"]),
+    st.sampled_from(["", "a", "a/b"]),
+)
 def test_below_site_packages_nothing_is_foreign_whatever_the_prefix(name: str, folder: str) -> None:
     path = str(Path(SITE) / folder / name)
-    assert all(libraries.foreign([path], prefix, SITE, []) == [] for prefix in ("/prefix", "/usr", "/elsewhere"))
+    assert all(
+        libraries.foreign([path], prefix, SITE, []) == []
+        for prefix in ("/prefix", "/usr", "/elsewhere")
+    )
 
 
 def test_a_prefix_behind_a_link_is_the_same_prefix(tmp_path: Path) -> None:
@@ -70,7 +76,14 @@ def test_own_libraries_are_torchs_and_those_of_nvidias_wheels(tmp_path: Path) ->
 
 
 def test_what_the_library_path_offers(tmp_path: Path) -> None:
-    for name in ("libcudart.so.12", "libcudart.so", "libcudnn_ops.so.9", "libcuda.so.1", "libnccl-net.so.0", "libz.so.1"):
+    for name in (
+        "libcudart.so.12",
+        "libcudart.so",
+        "libcudnn_ops.so.9",
+        "libcuda.so.1",
+        "libnccl-net.so.0",
+        "libz.so.1",
+    ):
         (tmp_path / name).touch()
     found = origins.on_library_path(f"{tmp_path}:relative::/not/there;{tmp_path}")
     assert [Path(path).name for path in found] == ["libcudart.so.12", "libcudnn_ops.so.9"]
@@ -98,8 +111,12 @@ print(origins.about_pythonpath())"""
     environment = {"PYTHONPATH": f"{folder}:{empty}:/not/there"}
 
     def told(*words: str) -> str:
-        return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            [sys.executable, *words], env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     assert told("-c", ask) == str({"entries": [str(folder)], "modules": []})
-    assert told("-c", f"import leaked\n{ask}") == str({"entries": [str(folder)], "modules": ["leaked"]})
+    assert told("-c", f"import leaked\n{ask}") == str(
+        {"entries": [str(folder)], "modules": ["leaked"]}
+    )
     assert told("-E", "-c", ask) == str({"entries": [], "modules": []})

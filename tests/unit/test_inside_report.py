@@ -14,7 +14,11 @@ SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 
 
 def phase(name: str, verdict: str) -> model.Phase:
-    bad = [model.Finding("slow-rank", verdict, [1], "waited for", "look there")] if verdict != "pass" else []
+    bad = (
+        [model.Finding("slow-rank", verdict, [1], "waited for", "look there")]
+        if verdict != "pass"
+        else []
+    )
     return model.Phase(name, verdict, 0.5, "said", {"count": 1}, bad)
 
 
@@ -48,7 +52,10 @@ def test_overall_is_the_worst_verdict(verdicts: list[str], expected: str) -> Non
 
 
 def test_unknown_is_not_success() -> None:
-    assert [verdict for verdict in model.WORST_FIRST if model.succeeded(verdict)] == ["warn", "pass"]
+    assert [verdict for verdict in model.WORST_FIRST if model.succeeded(verdict)] == [
+        "warn",
+        "pass",
+    ]
 
 
 def test_overall_refuses_a_verdict_it_does_not_know() -> None:
@@ -67,7 +74,9 @@ def test_the_sample_that_both_sides_agree_on_is_read_and_written_alike() -> None
     read = model.loads(text)
     assert (read.verdict, read.world_size, read.hosts) == ("warn", 2, ["node1"])
     assert [phase.name for phase in read.phases] == list(PHASES)
-    assert [(found.id, found.ranks) for phase in read.phases for found in phase.findings] == [("slow-rank", [1])]
+    assert [(found.id, found.ranks) for phase in read.phases for found in phase.findings] == [
+        ("slow-rank", [1])
+    ]
     assert model.dumps(read) == text
 
 

@@ -107,7 +107,9 @@ def test_a_wrong_deadline_is_refused(text: str) -> None:
 
 
 def test_phases_are_left_out_or_chosen() -> None:
-    assert chosen("--skip", "ddp").planned == tuple(phase for phase in options.PHASES if phase != "ddp")
+    assert chosen("--skip", "ddp").planned == tuple(
+        phase for phase in options.PHASES if phase != "ddp"
+    )
     assert chosen("--only", "barrier").planned == ("facts", "rendezvous", "barrier")
     assert chosen("--only", "facts").planned == ("facts",)
     assert (chosen("--quick").profile, chosen("--full").profile) == ("quick", "full")
@@ -146,14 +148,20 @@ def test_place_of_a_slurm_rank() -> None:
 
 
 def test_place_of_a_torchrun_rank() -> None:
-    torchrun = {"LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"}
+    torchrun = {
+        "LOCAL_WORLD_SIZE": "4",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+    }
     found = place.from_environment({**RANK_ENVIRONMENT, **torchrun})
     assert found is not None
     assert (found.all_local, found.store_is_hosted, found.attempt) == (True, True, "2")
 
 
 def test_half_an_environment_is_refused() -> None:
-    with pytest.raises(options.UsageError, match="WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not"):
+    with pytest.raises(
+        options.UsageError, match="WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not"
+    ):
         place.from_environment({"RANK": "0"})
     with pytest.raises(options.UsageError, match="MASTER_PORT='x'"):
         place.from_environment({**RANK_ENVIRONMENT, "MASTER_PORT": "x"})
@@ -163,19 +171,27 @@ def test_half_an_environment_is_refused() -> None:
 
 
 def test_a_failure_on_any_rank_is_the_phases_and_names_the_rank() -> None:
-    folded = outcome.fold([outcome.Outcome(message="fine"), outcome.found("wrong-value", "too hot")])
+    folded = outcome.fold(
+        [outcome.Outcome(message="fine"), outcome.found("wrong-value", "too hot")]
+    )
     assert (folded.verdict, outcome.in_words(folded)) == ("fail", "rank 1: too hot")
     assert folded.findings == (outcome.Finding("wrong-value", "too hot", (1,)),)
 
 
 def test_a_finding_brings_the_advice_of_its_rule_unless_it_has_its_own() -> None:
-    assert outcome.Finding("wrong-value", "").reported().advice == findings.CATALOG["wrong-value"].advice
+    assert (
+        outcome.Finding("wrong-value", "").reported().advice
+        == findings.CATALOG["wrong-value"].advice
+    )
     assert outcome.Finding("wrong-value", "", (), "cool it").reported().advice == "cool it"
 
 
 def test_ranks_that_say_the_same_are_named_together() -> None:
     said = [outcome.found("wrong-value", text) for text in ("a", "b", "a")]
-    assert [str(finding) for finding in outcome.fold(said).findings] == ["ranks 0, 2: a", "rank 1: b"]
+    assert [str(finding) for finding in outcome.fold(said).findings] == [
+        "ranks 0, 2: a",
+        "rank 1: b",
+    ]
     assert outcome.name_ranks(list(range(6))) == "ranks 0, 1, 2, 3 and 2 more"
 
 
@@ -185,7 +201,9 @@ def test_a_warning_leaves_the_phase_its_own_words() -> None:
 
 
 def test_one_broken_rank_breaks_the_phase() -> None:
-    assert outcome.fold([outcome.Outcome(), outcome.found("store-lost", "gone", broken=True)]).broken
+    assert outcome.fold(
+        [outcome.Outcome(), outcome.found("store-lost", "gone", broken=True)]
+    ).broken
 
 
 def test_an_outcome_survives_the_store() -> None:
@@ -202,7 +220,10 @@ def test_every_rule_has_a_verdict_that_reports_know_and_says_what_to_do() -> Non
 
 def test_the_guesses_of_gloo_are_cut_from_its_errors() -> None:
     text = "[/a/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:68.\n This is typically caused by a crash. GLHF!"
-    assert outcome.error_in_words(RuntimeError(text)) == "RuntimeError: Connection closed by peer [127.0.0.1]:68"
+    assert (
+        outcome.error_in_words(RuntimeError(text))
+        == "RuntimeError: Connection closed by peer [127.0.0.1]:68"
+    )
 
 
 # meeting
@@ -337,7 +358,11 @@ def test_ranks_with_the_same_calls_do_not_differ() -> None:
 
 
 def test_a_rank_in_another_collective_is_named_with_both_call_sites() -> None:
-    logs = [log_of("barrier", "all_reduce 8"), log_of("barrier", "broadcast 8"), log_of("barrier", "all_reduce 8")]
+    logs = [
+        log_of("barrier", "all_reduce 8"),
+        log_of("barrier", "broadcast 8"),
+        log_of("barrier", "all_reduce 8"),
+    ]
     assert logs[0].summary != logs[1].summary
     found = differing(*logs)
     assert found is not None
@@ -353,7 +378,9 @@ def test_a_rank_with_fewer_calls_left_one_out() -> None:
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=400), st.integers(0, 400), st.integers(0, 2))
-def test_one_changed_call_is_found_wherever_it_is_remembered(names: list[str], place: int, rank: int) -> None:
+def test_one_changed_call_is_found_wherever_it_is_remembered(
+    names: list[str], place: int, rank: int
+) -> None:
     changed = [*names[:place], "c", *names[place + 1 :]] if place < len(names) else [*names, "c"]
     logs = [log_of(*(changed if which == rank else names)) for which in range(3)]
     assert logs[rank].summary != logs[(rank + 1) % 3].summary
@@ -368,12 +395,17 @@ def test_one_changed_call_is_found_wherever_it_is_remembered(names: list[str], p
 # ending
 
 
-def at(phase: str, meetings: int, collectives: int, step: str = "barrier", site: str = "") -> postmortem.Position:
+def at(
+    phase: str, meetings: int, collectives: int, step: str = "barrier", site: str = ""
+) -> postmortem.Position:
     return postmortem.Position(phase, meetings, collectives, step, site)
 
 
 def known(
-    *standing: postmortem.Position | None, seen: str = "", fate: str = "", outcomes: dict[int, outcome.Outcome] | None = None
+    *standing: postmortem.Position | None,
+    seen: str = "",
+    fate: str = "",
+    outcomes: dict[int, outcome.Outcome] | None = None,
 ) -> postmortem.Known:
     """A word from every rank that has a position; of the others only the phase they were seen in and their fate."""
     told = postmortem.Known()
@@ -383,13 +415,24 @@ def known(
             told.fates.update({rank: fate} if fate else {})
             continue
         said = (outcomes or {}).get(rank, outcome.Outcome())
-        log = log_of(*["barrier"] * (position.collectives - 1), position.step).latest() if position.collectives else []
-        told.words[rank] = postmortem.describe("run", rank, "node1", "", position, log, said.as_json())
+        log = (
+            log_of(*["barrier"] * (position.collectives - 1), position.step).latest()
+            if position.collectives
+            else []
+        )
+        told.words[rank] = postmortem.describe(
+            "run", rank, "node1", "", position, log, said.as_json()
+        )
     return told
 
 
-def judged(told: postmortem.Known, world_size: int, cause: str = "deadline-passed") -> list[tuple[str, tuple[int, ...]]]:
-    return [(finding.id, finding.ranks) for finding in postmortem.judge(told, world_size, "did not end", cause)]
+def judged(
+    told: postmortem.Known, world_size: int, cause: str = "deadline-passed"
+) -> list[tuple[str, tuple[int, ...]]]:
+    return [
+        (finding.id, finding.ranks)
+        for finding in postmortem.judge(told, world_size, "did not end", cause)
+    ]
 
 
 def test_the_rank_behind_is_blamed() -> None:
@@ -403,7 +446,9 @@ def test_the_rank_that_left_out_a_collective_is_blamed_though_it_is_ahead() -> N
 
 
 def test_ranks_in_different_collectives_are_told_apart() -> None:
-    told = known(at("barrier", 3, 7, "barrier", "b.py:1"), at("barrier", 3, 7, "all_reduce", "c.py:1"))
+    told = known(
+        at("barrier", 3, 7, "barrier", "b.py:1"), at("barrier", 3, 7, "all_reduce", "c.py:1")
+    )
     assert judged(told, 2) == [("collective-mismatch", (1,))]
 
 
@@ -417,7 +462,9 @@ def test_ranks_in_different_collectives_are_told_apart() -> None:
         ("barrier", processes.STOPPED, "rank-stopped"),
     ],
 )
-def test_a_rank_that_says_nothing_is_named_by_what_became_of_it(seen: str, fate: str, expected: str) -> None:
+def test_a_rank_that_says_nothing_is_named_by_what_became_of_it(
+    seen: str, fate: str, expected: str
+) -> None:
     told = known(at("barrier", 3, 7), None, seen=seen, fate=fate)
     assert judged(told, 2) == [(expected, (1,))]
 
@@ -436,20 +483,28 @@ def test_a_rank_that_left_with_an_error_of_its_own_is_the_cause() -> None:
 
 def test_an_error_of_the_backend_is_the_cause_where_the_others_only_wait() -> None:
     raised = {0: outcome.found("backend-error", "out of memory", broken=True)}
-    waiting = known(at("collectives", 3, 7), at("collectives", 3, 8, site="c.py:1"), outcomes=raised)
+    waiting = known(
+        at("collectives", 3, 7), at("collectives", 3, 8, site="c.py:1"), outcomes=raised
+    )
     assert judged(waiting, 2) == [("backend-error", (0,))]
-    alive = known(at("collectives", 3, 7), None, seen="collectives", fate=processes.ALIVE, outcomes=raised)
+    alive = known(
+        at("collectives", 3, 7), None, seen="collectives", fate=processes.ALIVE, outcomes=raised
+    )
     assert judged(alive, 2) == [("backend-error", (0,))]
 
 
 def test_an_error_that_follows_from_another_collective_is_no_finding() -> None:
     raised = {0: outcome.found("backend-error", "sizes differ", broken=True)}
-    told = known(at("collectives", 3, 7, "all_reduce"), at("collectives", 3, 7, "broadcast"), outcomes=raised)
+    told = known(
+        at("collectives", 3, 7, "all_reduce"), at("collectives", 3, 7, "broadcast"), outcomes=raised
+    )
     assert judged(told, 2) == [("collective-mismatch", (1,))]
 
 
 def test_what_an_earlier_run_left_is_not_this_ones(tmp_path: Path) -> None:
-    word = postmortem.describe("earlier", 0, "node1", "", at("barrier", 1, 1), [], outcome.Outcome().as_json())
+    word = postmortem.describe(
+        "earlier", 0, "node1", "", at("barrier", 1, 1), [], outcome.Outcome().as_json()
+    )
     assert postmortem.leave_word(word, tmp_path, None) is False
     assert postmortem.gather(None, tmp_path, 1, {}, "earlier").words[0]["run"] == "earlier"
     assert postmortem.gather(None, tmp_path, 1, {}, "this").words == {}
@@ -468,8 +523,14 @@ def test_a_rank_that_reaches_only_the_disk_lost_its_link() -> None:
 
 
 def test_the_failing_phase_is_that_of_the_last_rank() -> None:
-    assert postmortem.failing_phase(known(at("rendezvous", 0, 1), at("facts", 0, 0)), "rendezvous") == "facts"
-    assert postmortem.failing_phase(known(at("rendezvous", 0, 1), None, seen="facts"), "rendezvous") == "facts"
+    assert (
+        postmortem.failing_phase(known(at("rendezvous", 0, 1), at("facts", 0, 0)), "rendezvous")
+        == "facts"
+    )
+    assert (
+        postmortem.failing_phase(known(at("rendezvous", 0, 1), None, seen="facts"), "rendezvous")
+        == "facts"
+    )
     assert postmortem.failing_phase(postmortem.Known(), "rendezvous") == "rendezvous"
 
 
@@ -499,7 +560,9 @@ def test_a_number_that_was_used_again_is_another_process() -> None:
     assert processes.state(["another boot", number, started]) == processes.UNKNOWN
 
 
-def test_a_process_that_is_hidden_is_not_called_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_hidden_is_not_called_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where /proc is mounted with hidepid=2, or cannot be read just now."""
     identity, mine = processes.own_identity(), layout.temporary("step-000000000001")
     ended = [identity[0], "4194305", identity[2]]
@@ -518,7 +581,10 @@ def test_a_process_that_is_hidden_is_not_called_gone(tmp_path: Path, monkeypatch
 
 
 def skewed(*skews: float, bound: float = 0.01) -> list[tuple[int, ...]]:
-    return [finding.ranks for finding in clock.judge([{"skew_s": skew, "bound_s": bound} for skew in skews])]
+    return [
+        finding.ranks
+        for finding in clock.judge([{"skew_s": skew, "bound_s": bound} for skew in skews])
+    ]
 
 
 def test_a_clock_is_off_against_what_most_say() -> None:
@@ -555,13 +621,17 @@ def test_why_a_port_cannot_be_reached() -> None:
         ("nccl", "^docker,lo", None),
     ],
 )
-def test_the_interface_that_a_variable_chooses(backend: str, wish: str, expected: str | None) -> None:
+def test_the_interface_that_a_variable_chooses(
+    backend: str, wish: str, expected: str | None
+) -> None:
     variables = {peers.VARIABLES[backend]: wish}
     assert peers.chosen_interface(backend, variables, ["lo", "eth0", "eth1"]) == expected
 
 
 @pytest.mark.parametrize(("backend", "wish"), [("gloo", "eth"), ("nccl", "=eth"), ("nccl", "ib")])
-def test_an_interface_that_is_not_there_is_refused_with_those_that_are(backend: str, wish: str) -> None:
+def test_an_interface_that_is_not_there_is_refused_with_those_that_are(
+    backend: str, wish: str
+) -> None:
     with pytest.raises(LookupError, match="interfaces here are lo, eth0"):
         peers.chosen_interface(backend, {peers.VARIABLES[backend]: wish}, ["lo", "eth0"])
 
@@ -595,7 +665,18 @@ def test_releases_that_hang_with_a_device_id_do_not_get_one(version: str, expect
 
 
 def empty_report() -> model.Report:
-    return model.Report("", 0.0, "gloo", "cpu", 2, ["node1"], "quick", [], {}, progress.with_pending([], options.PHASES))
+    return model.Report(
+        "",
+        0.0,
+        "gloo",
+        "cpu",
+        2,
+        ["node1"],
+        "quick",
+        [],
+        {},
+        progress.with_pending([], options.PHASES),
+    )
 
 
 def test_an_unfinished_report_is_unknown_and_never_a_success() -> None:
@@ -608,7 +689,10 @@ def test_an_unfinished_report_is_unknown_and_never_a_success() -> None:
 def test_a_failure_takes_its_place_among_the_phases_or_their_end() -> None:
     stuck = outcome.found("rank-stuck", "stuck", [1])
     failing = progress.with_failure(empty_report(), "barrier", stuck, 1.0)
-    assert (failing.verdict, [phase.name for phase in failing.phases]) == ("fail", list(options.PHASES))
+    assert (failing.verdict, [phase.name for phase in failing.phases]) == (
+        "fail",
+        list(options.PHASES),
+    )
     ended = progress.with_failure(empty_report(), "teardown", stuck, 1.0)
     assert [phase.name for phase in ended.phases] == [*options.PHASES, "teardown"]
 
@@ -623,7 +707,12 @@ def test_percentiles_are_by_nearest_rank() -> None:
 
 
 def test_sizes_and_times_in_words() -> None:
-    assert [timing.in_words(size) for size in (8, 1 << 10, 16 << 20, 1 << 30)] == ["8 B", "1 KiB", "16 MiB", "1 GiB"]
+    assert [timing.in_words(size) for size in (8, 1 << 10, 16 << 20, 1 << 30)] == [
+        "8 B",
+        "1 KiB",
+        "16 MiB",
+        "1 GiB",
+    ]
     assert [timing.time_in_words(value) for value in (12.4, 15_000)] == ["12 us", "15.0 ms"]
 
 
@@ -637,7 +726,9 @@ def test_the_slowest_rank_at_a_barrier_is_the_one_that_does_not_wait() -> None:
 
 def test_a_rank_that_the_others_always_wait_for_is_slow() -> None:
     waits = [[50_000.0] * 20, [100.0] * 20, [50_100.0] * 20]
-    assert [(finding.id, finding.ranks) for finding in barrier.slow_ranks(waits)] == [("slow-rank", (1,))]
+    assert [(finding.id, finding.ranks) for finding in barrier.slow_ranks(waits)] == [
+        ("slow-rank", (1,))
+    ]
 
 
 @given(st.lists(st.permutations([100.0, 30_000.0, 40_000.0]), min_size=10, max_size=50))
@@ -657,10 +748,20 @@ def test_ends_of_processes_in_words() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "visible", "backend", "expected"),
-    [(0, None, "auto", 2), (8, None, "auto", 8), (8, "0,3", "auto", 2), (8, "", "auto", 2), (8, None, "gloo", 2)],
+    [
+        (0, None, "auto", 2),
+        (8, None, "auto", 8),
+        (8, "0,3", "auto", 2),
+        (8, "", "auto", 2),
+        (8, None, "gloo", 2),
+    ],
 )
-def test_default_ranks(monkeypatch: pytest.MonkeyPatch, nodes: int, visible: str | None, backend: str, expected: int) -> None:
-    monkeypatch.setattr(libraries, "device_nodes", lambda: [f"/dev/nvidia{n}" for n in range(nodes)])
+def test_default_ranks(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, visible: str | None, backend: str, expected: int
+) -> None:
+    monkeypatch.setattr(
+        libraries, "device_nodes", lambda: [f"/dev/nvidia{n}" for n in range(nodes)]
+    )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

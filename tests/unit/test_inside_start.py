@@ -42,14 +42,25 @@ def test_its_own_folder_does_not_shadow_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["smoke"], ["smoke", "--out", "x", "--inject", "die:1"], ["smoke", "--out", "x", "--deadline", "never=1"]],
+    [
+        [],
+        ["smoke"],
+        ["smoke", "--out", "x", "--inject", "die:1"],
+        ["smoke", "--out", "x", "--deadline", "never=1"],
+    ],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert run(FOLDER, *arguments).returncode == 2
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER)))
+@pytest.mark.parametrize(
+    "path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER))
+)
 def test_syntax_is_of_the_oldest_python(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=OLDEST)
-    future = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    future = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ]
     assert future or all(isinstance(node, ast.Expr) for node in tree.body)

@@ -13,16 +13,22 @@ import pytest
 from provision_runtime.report import table
 from tests.evidence import finding, phase
 
-LONG = "torch 2.3.1+cu121, CUDA 12.1, NCCL 2.20.5, Python 3.11.7 (rehearsal on Gloo/CPU: no GPU here)"
+LONG = (
+    "torch 2.3.1+cu121, CUDA 12.1, NCCL 2.20.5, Python 3.11.7 (rehearsal on Gloo/CPU: no GPU here)"
+)
 
 
 def test_a_phase_that_passed_is_one_line_when_piped() -> None:
-    assert table.phase_lines(phase(message=LONG), None) == [f"pass     barrier        0.1 s  {LONG}"]
+    assert table.phase_lines(phase(message=LONG), None) == [
+        f"pass     barrier        0.1 s  {LONG}"
+    ]
 
 
 def test_each_finding_has_one_line_and_one_of_advice_when_piped() -> None:
     found = [finding(), finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2, 3, 7], advice="")]
-    assert table.phase_lines(phase(verdict="fail", message="what the findings say", findings=found), None) == [
+    assert table.phase_lines(
+        phase(verdict="fail", message="what the findings say", findings=found), None
+    ) == [
         "fail     barrier        0.1 s  2 findings",
         "    wrong-value, rank 1: 1 wrong of 2 at 8 B",
         "      -> check its memory",
@@ -31,7 +37,9 @@ def test_each_finding_has_one_line_and_one_of_advice_when_piped() -> None:
 
 
 def test_a_failure_without_findings_says_its_message() -> None:
-    assert table.phase_lines(phase(verdict="unknown", message="not finished"), None)[0].endswith("not finished")
+    assert table.phase_lines(phase(verdict="unknown", message="not finished"), None)[0].endswith(
+        "not finished"
+    )
 
 
 def test_a_warning_keeps_what_was_measured() -> None:
@@ -46,7 +54,11 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     lines = table.phase_lines(phase(verdict="fail", findings=[found]), width)
     assert max(map(len, lines)) <= width
     assert "".join(lines).count("NCCL") == 2
-    words = [word for line in table.phase_lines(phase(verdict="fail", findings=[found]), None) for word in line.split()]
+    words = [
+        word
+        for line in table.phase_lines(phase(verdict="fail", findings=[found]), None)
+        for word in line.split()
+    ]
     assert [word for line in lines for word in line.split()] == words
 
 
@@ -62,7 +74,9 @@ def test_a_message_cannot_make_lines_of_its_own() -> None:
 
 def test_a_word_that_is_too_long_stays_whole() -> None:
     path = "/" + "folder/" * 20
-    assert any(path in line for line in table.phase_lines(phase(message=f"written to {path} twice"), 80))
+    assert any(
+        path in line for line in table.phase_lines(phase(message=f"written to {path} twice"), 80)
+    )
 
 
 @pytest.mark.parametrize("ranks, words", [

@@ -11,7 +11,11 @@ from provision.core.sbom.licenses import licenses
 def wheel(prefix: Path, name: str, *headers: str) -> None:
     folder = prefix / "lib" / "python3.11" / "site-packages" / f"{name}-1.0.dist-info"
     folder.mkdir(parents=True)
-    (folder / "METADATA").write_text("\n".join(["Metadata-Version: 2.4", f"Name: {name}", "Version: 1.0", *headers, "", "License: no"]))
+    (folder / "METADATA").write_text(
+        "\n".join(
+            ["Metadata-Version: 2.4", f"Name: {name}", "Version: 1.0", *headers, "", "License: no"]
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -20,7 +24,13 @@ def wheel(prefix: Path, name: str, *headers: str) -> None:
         (["License-Expression: MIT OR Apache-2.0", "License: whatever"], "MIT OR Apache-2.0"),
         (["License: BSD-3-Clause"], "BSD-3-Clause"),
         (["License: UNKNOWN", "Classifier: License :: OSI Approved :: MIT License"], "MIT License"),
-        (["License: Permission is hereby granted\n        to anyone\n        who asks", "Classifier: License :: Other"], "Other"),
+        (
+            [
+                "License: Permission is hereby granted\n        to anyone\n        who asks",
+                "Classifier: License :: Other",
+            ],
+            "Other",
+        ),
         (["Classifier: Programming Language :: Python"], None),
     ],
 )

@@ -50,9 +50,18 @@ def write(folder: Path, text: str) -> Path:
 
 def test_read(tmp_path: Path) -> None:
     found = lockfile.read(write(tmp_path, LOCK.replace("SHA", "a" * 64)))
-    assert (found.python_from, found.portable, found.inputs_sha256, found.content_hash) == ("host", False, "feed", "abc")
+    assert (found.python_from, found.portable, found.inputs_sha256, found.content_hash) == (
+        "host",
+        False,
+        "feed",
+        "abc",
+    )
     python = found.find("python")
-    assert python and (python.build, python.depends, python.filename) == ("host_0", ("__glibc >=2.36",), "python-3.11.7-host_0.conda")
+    assert python and (python.build, python.depends, python.filename) == (
+        "host_0",
+        ("__glibc >=2.36",),
+        "python-3.11.7-host_0.conda",
+    )
     assert [package.name for package in found.by("pip")] == ["six"]
 
 
@@ -63,14 +72,24 @@ def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "version: 1\n", "[", "- a\n", "version: 2\nmetadata: {}\npackage: []\n", LOCK.replace("package:", "packages:")]
+    "text",
+    [
+        "",
+        "version: 1\n",
+        "[",
+        "- a\n",
+        "version: 2\nmetadata: {}\npackage: []\n",
+        LOCK.replace("package:", "packages:"),
+    ],
 )
 def test_what_is_not_a_lock_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml"):
         lockfile.read(write(tmp_path, text))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=strategies.data())
 def test_a_damaged_lock_is_a_lock_or_refused(tmp_path: Path, data: strategies.DataObject) -> None:
     """Bytes of a real lock changed at random: never a traceback."""
@@ -78,16 +97,22 @@ def test_a_damaged_lock_is_a_lock_or_refused(tmp_path: Path, data: strategies.Da
     for _ in range(data.draw(strategies.integers(1, 6))):
         at = data.draw(strategies.integers(0, len(raw) - 1))
         end = min(len(raw), at + data.draw(strategies.integers(0, 40)))
-        raw[at:end] = data.draw(strategies.one_of(strategies.binary(max_size=12), strategies.sampled_from(UGLY)))
+        raw[at:end] = data.draw(
+            strategies.one_of(strategies.binary(max_size=12), strategies.sampled_from(UGLY))
+        )
     path = tmp_path / "conda-lock.yml"
     path.write_bytes(raw)
     with contextlib.suppress(IntegrityError):
         found = lockfile.read(path)
-        assert found.platform in found.platforms and all(len(package.sha256) == 64 for package in found.packages)
+        assert found.platform in found.platforms and all(
+            len(package.sha256) == 64 for package in found.packages
+        )
 
 
 WHOLE = (ROOT / "conda-lock.yml").read_bytes()
-ROOT_LOCK = WHOLE[: WHOLE.index(b"\n- name: ", 8000) + 1]  # its head and some packages: reading all of it so often would take a minute
+ROOT_LOCK = WHOLE[
+    : WHOLE.index(b"\n- name: ", 8000) + 1
+]  # its head and some packages: reading all of it so often would take a minute
 UGLY = [
     *(
         b"\n",
@@ -120,23 +145,43 @@ package:
 """.replace("SHA", "a" * 64)
 
 
-def test_a_lock_is_seen_from_one_of_its_platforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_seen_from_one_of_its_platforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, TWO)
     found = lockfile.read(path, "linux-aarch64")
-    assert (found.platform, found.content_hash, found.platforms) == ("linux-aarch64", "def", ("linux-64", "linux-aarch64"))
-    assert [(package.version, package.build, package.platform) for package in found.packages] == [("2", "py_0", "linux-aarch64")]
+    assert (found.platform, found.content_hash, found.platforms) == (
+        "linux-aarch64",
+        "def",
+        ("linux-64", "linux-aarch64"),
+    )
+    assert [(package.version, package.build, package.platform) for package in found.packages] == [
+        ("2", "py_0", "linux-aarch64")
+    ]
     assert (found.channels, found.as_of, found.solver) == (("conda-forge",), "2025-01-31", None)
-    for machine, platform in (("aarch64", "linux-aarch64"), ("x86_64", "linux-64"), ("riscv64", "linux-64")):
+    for machine, platform in (
+        ("aarch64", "linux-aarch64"),
+        ("x86_64", "linux-64"),
+        ("riscv64", "linux-64"),
+    ):
         monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
         assert lockfile.read(path).platform == platform
 
 
-def test_a_platform_that_a_lock_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_that_a_lock_lacks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, LOCK.replace("SHA", "a" * 64))
-    with pytest.raises(InvalidSpec, match=r"locks nothing for linux-aarch64\. It is for linux-64\. Name the platform in spec\.yml"):
+    with pytest.raises(
+        InvalidSpec,
+        match=r"locks nothing for linux-aarch64\. It is for linux-64\. Name the platform in spec\.yml",
+    ):
         lockfile.read(path, "linux-aarch64")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    with pytest.raises(InvalidSpec, match="lab is for linux-64, and this machine is linux-aarch64: it can be locked here, but not made"):
+    with pytest.raises(
+        InvalidSpec,
+        match="lab is for linux-64, and this machine is linux-aarch64: it can be locked here, but not made",
+    ):
         lockfile.require_here("lab", ["linux-64"])
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     lockfile.require_here("lab", ["linux-64"])
@@ -154,17 +199,37 @@ def test_inputs_of_several_platforms() -> None:
     found = lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"))
     assert list(found.machines) == ["linux-64", "linux-aarch64"]
     assert found.machines["linux-64"] == (("__cuda", "12.1"), ("__glibc", "2.17"))
-    assert (found.conda, found.pip, found.channels) == (("python=3.11",), ("six",), ("conda-forge",))
+    assert (found.conda, found.pip, found.channels) == (
+        ("python=3.11",),
+        ("six",),
+        ("conda-forge",),
+    )
     dated = lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"), as_of="2025-01-31")
-    assert dated.sha256 != found.sha256 == lockfile.inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
+    assert (
+        dated.sha256
+        != found.sha256
+        == lockfile.inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
+    )
 
 
 def test_the_name_is_no_part_of_what_is_locked() -> None:
-    one, other = (lockfile.inputs(f"name: {name}\n{ENVIRONMENT}", MACHINES, Path("envs/lab")) for name in ("lab", "copy"))
-    assert one.sha256 == other.sha256 == lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
+    one, other = (
+        lockfile.inputs(f"name: {name}\n{ENVIRONMENT}", MACHINES, Path("envs/lab"))
+        for name in ("lab", "copy")
+    )
+    assert (
+        one.sha256
+        == other.sha256
+        == lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
+    )
     assert one.former_sha256 != other.former_sha256
     assert lockfile.content_hashes(one) == lockfile.content_hashes(other)  # conda-lock's
-    assert one.sha256 != lockfile.inputs(f"name: lab\n{ENVIRONMENT.replace('3.11', '3.12')}", MACHINES, Path("envs/lab")).sha256
+    assert (
+        one.sha256
+        != lockfile.inputs(
+            f"name: lab\n{ENVIRONMENT.replace('3.11', '3.12')}", MACHINES, Path("envs/lab")
+        ).sha256
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +239,10 @@ def test_the_name_is_no_part_of_what_is_locked() -> None:
         ("subdirs: {osx-64: {packages: {}}}", "names the platform osx-64"),
         ("subdirs: {linux-64: {packages: {__cuda: '12.1'}}}", "names no __glibc for linux-64"),
         ("subdirs: {linux-64: {packages: {__glibc: 2.28}}}", r'in quotes \(__glibc: "2.28"\)'),
-        ("subdirs: {linux-64: {packages: {glibc: '2.28'}}}", "names glibc, which is no virtual package"),
+        (
+            "subdirs: {linux-64: {packages: {glibc: '2.28'}}}",
+            "names glibc, which is no virtual package",
+        ),
         ("subdirs: {linux-64: []}", "has no mapping `packages`|has no mapping"),
     ],
 )
@@ -187,11 +255,21 @@ def test_a_machine_that_no_solver_would_understand(machines: str, words: str) ->
     "environment,machines,words",
     [
         (ENVIRONMENT.replace("[six]", "['-e .']"), MACHINES, "`-e .` is not a requirement"),
-        ("channels: [c]\ndependencies:\n- python\n- six  # [linux64]\n", MACHINES, "line 4 has a platform selector"),
-        (ENVIRONMENT, MACHINES.replace("12.1", "12..1"), "__cuda of linux-64 is '12..1', which is no version"),
+        (
+            "channels: [c]\ndependencies:\n- python\n- six  # [linux64]\n",
+            MACHINES,
+            "line 4 has a platform selector",
+        ),
+        (
+            ENVIRONMENT,
+            MACHINES.replace("12.1", "12..1"),
+            "__cuda of linux-64 is '12..1', which is no version",
+        ),
     ],
 )
-def test_a_hand_edit_that_would_be_read_in_two_ways(environment: str, machines: str, words: str) -> None:
+def test_a_hand_edit_that_would_be_read_in_two_ways(
+    environment: str, machines: str, words: str
+) -> None:
     with pytest.raises(InvalidSpec, match=words):
         lockfile.check(lockfile.inputs(environment, machines, Path("envs/lab")), Path("envs/lab"))
 
@@ -204,7 +282,15 @@ def package(name: str, version: str, build: str = "") -> LockedPackage:
     manager: Manager = "conda" if build else "pip"
     needs = ("nvidia-cublas-cu12",) if manager == "pip" and "cpu" not in version else ()
     url = f"https://x.invalid/{name}"
-    return LockedPackage(manager=manager, name=name, version=version, build=build, url=url, sha256="a" * 64, depends=needs)
+    return LockedPackage(
+        manager=manager,
+        name=name,
+        version=version,
+        build=build,
+        url=url,
+        sha256="a" * 64,
+        depends=needs,
+    )
 
 
 def test_guard_accepts_the_build_asked_for() -> None:
@@ -220,9 +306,15 @@ def test_guard_accepts_the_build_asked_for() -> None:
 
 def test_guard_knows_a_wheel_without_cuda() -> None:
     """The index's default wheels for aarch64 were CPU builds until CUDA 13; nothing in their name says so."""
-    bare = dataclasses.replace(package("torch", "2.9.1"), depends=("numpy",), platform="linux-aarch64")
-    with pytest.raises(CheckFailed, match=r"CUDA 12\.8 was asked for, .* it is a build for CPUs.*linux-aarch64"):
-        lockfile.guard([bare, package("nvidia-nccl-cu12", "2.27.5")], resolution(torch="2.9", cuda="12.8"))
+    bare = dataclasses.replace(
+        package("torch", "2.9.1"), depends=("numpy",), platform="linux-aarch64"
+    )
+    with pytest.raises(
+        CheckFailed, match=r"CUDA 12\.8 was asked for, .* it is a build for CPUs.*linux-aarch64"
+    ):
+        lockfile.guard(
+            [bare, package("nvidia-nccl-cu12", "2.27.5")], resolution(torch="2.9", cuda="12.8")
+        )
 
 
 @pytest.mark.parametrize(
@@ -231,16 +323,38 @@ def test_guard_knows_a_wheel_without_cuda() -> None:
         ({"torch": "2.3", "cuda": "12.1"}, [("six", "1")], "holds no torch"),
         ({"torch": "2.3", "cuda": "12.1"}, [("torch", "2.3.0")], "is 2.3.0, not 2.3.1"),
         ({"torch": "2.3", "cuda": "12.1"}, [("torch", "2.3.1+cpu")], "not the cu121 build"),
-        ({"torch": "2.3", "cuda": "12.1"}, [("torch", "2.3.1"), ("nvidia-nccl-cu12", "2.21.5")], "locked NCCL is 2.21.5"),
-        ({"torch": "2.3", "cuda": "12.1"}, [("torch", "2.3.1"), ("nvidia-nccl-cu12", "2.20.5"), ("nvidia-nccl-cu13", "2.28.9")], "mixes"),
+        (
+            {"torch": "2.3", "cuda": "12.1"},
+            [("torch", "2.3.1"), ("nvidia-nccl-cu12", "2.21.5")],
+            "locked NCCL is 2.21.5",
+        ),
+        (
+            {"torch": "2.3", "cuda": "12.1"},
+            [("torch", "2.3.1"), ("nvidia-nccl-cu12", "2.20.5"), ("nvidia-nccl-cu13", "2.28.9")],
+            "mixes",
+        ),
         ({"torch": "2.13", "cpu": True}, [("torch", "2.13.0")], "not the cpu build"),
-        ({"torch": "2.13", "cpu": True}, [("torch", "2.13.0+cpu"), ("nvidia-nccl-cu13", "2.29.7")], "CPU environment was asked for"),
+        (
+            {"torch": "2.13", "cpu": True},
+            [("torch", "2.13.0+cpu"), ("nvidia-nccl-cu13", "2.29.7")],
+            "CPU environment was asked for",
+        ),
         ({"torch": "2.9", "cuda": "13.0"}, [("torch", "2.9.1")], "not the cu130 build"),
-        ({"torch": "2.3", "cuda": "12.1", "source": "pytorch"}, [("pytorch", "2.3.1", "py3.11_cpu_0")], "locked build is another one"),
-        ({"torch": "2.6", "cuda": "12.6"}, [("pytorch", "2.6.0", "cpu_generic_py311_0")], "locked build is another one"),
+        (
+            {"torch": "2.3", "cuda": "12.1", "source": "pytorch"},
+            [("pytorch", "2.3.1", "py3.11_cpu_0")],
+            "locked build is another one",
+        ),
+        (
+            {"torch": "2.6", "cuda": "12.6"},
+            [("pytorch", "2.6.0", "cpu_generic_py311_0")],
+            "locked build is another one",
+        ),
     ],
 )
-def test_guard_refuses_and_names_the_record(asked: dict[str, object], packages: list[tuple[str, ...]], words: str) -> None:
+def test_guard_refuses_and_names_the_record(
+    asked: dict[str, object], packages: list[tuple[str, ...]], words: str
+) -> None:
     with pytest.raises(CheckFailed, match=words):
         lockfile.guard([package(*row) for row in packages], resolution(**asked))
 
@@ -249,7 +363,9 @@ TORCH = [
     record("python", "3.11.1"),
     record("python", "3.12.1"),
     record("pytorch", "2.6.0", "cpu_generic_py311_h1_0", depends=["python 3.11.*"]),
-    record("pytorch", "2.6.0", "cuda126_generic_py311_h1_200", depends=["python 3.11.*", "__cuda >=12"]),
+    record(
+        "pytorch", "2.6.0", "cuda126_generic_py311_h1_200", depends=["python 3.11.*", "__cuda >=12"]
+    ),
     record("pytorch", "2.5.1", "cpu_generic_py311_h1_0", depends=["python 3.11.*"]),
     record("pytorch", "2.7.1", "cpu_generic_py311_h1_0", depends=["python 3.11.*"]),
     record("pytorch", "2.7.1", "cuda126_generic_py312_h1_0", depends=["python 3.12.*"]),
@@ -269,8 +385,18 @@ FILES = (
             None,
             "pins no build string. The right build, cuda126_generic_py311_h1_200, could not be had.*wants __cuda",
         ),
-        ("2.6", "pytorch=2.6.0=cpu*", "12.6", "asks for it. cuda126_generic_py311_h1_200 could be had: pin that build string"),
-        ("2.7", "pytorch=2.7.1", "12.6", "No CUDA 12.6 build of pytorch 2.7.1 there is for Python 3.11: cuda126_generic_py312_h1_0"),
+        (
+            "2.6",
+            "pytorch=2.6.0=cpu*",
+            "12.6",
+            "asks for it. cuda126_generic_py311_h1_200 could be had: pin that build string",
+        ),
+        (
+            "2.7",
+            "pytorch=2.7.1",
+            "12.6",
+            "No CUDA 12.6 build of pytorch 2.7.1 there is for Python 3.11: cuda126_generic_py312_h1_0",
+        ),
         (
             "2.5",
             "pytorch=2.5.1",
@@ -279,12 +405,23 @@ FILES = (
         ),
     ],
 )
-def test_guard_says_why_another_build_was_chosen(tmp_path: Path, torch: str, dependencies: str, cuda: str | None, words: str) -> None:
+def test_guard_says_why_another_build_was_chosen(
+    tmp_path: Path, torch: str, dependencies: str, cuda: str | None, words: str
+) -> None:
     make_channel(tmp_path / "lab", {"linux-64": TORCH})
-    texts = [text.replace("DEPENDENCIES", dependencies).replace("CUDA", f", __cuda: '{cuda}'" if cuda else "") for text in FILES]
+    texts = [
+        text.replace("DEPENDENCIES", dependencies).replace(
+            "CUDA", f", __cuda: '{cuda}'" if cuda else ""
+        )
+        for text in FILES
+    ]
     wanted = lockfile.inputs(texts[0], texts[1], Path("envs/lab"))
-    asked = resolution(torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False)
-    with pytest.raises(CheckFailed, match=rf"CUDA 12\.6 was asked for.*cpu_generic_py311_h1_0\.conda.*{words}"):
+    asked = resolution(
+        torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False
+    )
+    with pytest.raises(
+        CheckFailed, match=rf"CUDA 12\.6 was asked for.*cpu_generic_py311_h1_0\.conda.*{words}"
+    ):
         lockfile.solve(wanted, asked, solver=conda.Solver(alias(tmp_path)))
 
 
@@ -296,14 +433,27 @@ def test_guard_says_why_another_build_was_chosen(tmp_path: Path, torch: str, dep
         (["nettle >=3.4.1", "nettle >=3.6,<3.7.0a0"], {"nettle": ">=3.4.1,>=3.6,<3.7.0a0"}),
         (["python_abi 3.11.* *_cp311", "python_abi >=3"], {"python_abi": "3.11.*,>=3 *_cp311"}),
         (["python_abi >=3", "python_abi 3.11.* *_cp311"], {"python_abi": ">=3,3.11.* *_cp311"}),
-        (["python >=3.9,<3.10.0a0", "python >=3.9,<3.10.0a0 *_cpython"], {"python": ">=3.9,<3.10.0a0 *_cpython"}),
+        (
+            ["python >=3.9,<3.10.0a0", "python >=3.9,<3.10.0a0 *_cpython"],
+            {"python": ">=3.9,<3.10.0a0 *_cpython"},
+        ),
         (["blas * *mkl", "blas 1.0 0_mkl"], {"blas": "1.0 0_mkl"}),
         (["blas 1.0 0_mkl", "blas * *mkl", "blas <3"], {"blas": "1.0,<3 0_mkl"}),
-        (["python 3.10.*|3.11.*", "python >=3.10.5"], {"python": "3.10.*,>=3.10.5|3.11.*,>=3.10.5"}),
+        (
+            ["python 3.10.*|3.11.*", "python >=3.10.5"],
+            {"python": "3.10.*,>=3.10.5|3.11.*,>=3.10.5"},
+        ),
     ],
 )
-def test_two_requirements_for_one_package_are_both_held(depends: list[str], held: dict[str, str]) -> None:
-    assert conda_lock_v1_writer._dependencies(dataclasses.replace(package("x", "1", "0"), depends=tuple(depends))) == held
+def test_two_requirements_for_one_package_are_both_held(
+    depends: list[str], held: dict[str, str]
+) -> None:
+    assert (
+        conda_lock_v1_writer._dependencies(
+            dataclasses.replace(package("x", "1", "0"), depends=tuple(depends))
+        )
+        == held
+    )
 
 
 VERSIONS = ("3.10.4", "3.10.9", "3.11.2", "4.0")
@@ -314,22 +464,31 @@ BUILDS = ("0_cp311", "1_cp311", "0_pypy")
 @given(
     strategies.lists(
         strategies.tuples(
-            strategies.sampled_from(["", "*", ">=3.10.5", "<4", "3.11.*", "3.10.*|3.11.*", "3.10.9|>=4", ">=3,<3.11"]),
+            strategies.sampled_from(
+                ["", "*", ">=3.10.5", "<4", "3.11.*", "3.10.*|3.11.*", "3.10.9|>=4", ">=3,<3.11"]
+            ),
             strategies.sampled_from(["", "*", "*_cp311", "0_cp311"]),
         ),
         min_size=1,
         max_size=3,
     )
 )
-def test_what_is_held_of_several_requirements_is_met_by_what_meets_each(bounds: list[tuple[str, str]]) -> None:
+def test_what_is_held_of_several_requirements_is_met_by_what_meets_each(
+    bounds: list[tuple[str, str]],
+) -> None:
     texts = [f"{version or '*'} {build}" if build else version for version, build in bounds]
-    package_of_it = dataclasses.replace(package("x", "1", "0"), depends=tuple(f"y {text}".strip() for text in texts))
+    package_of_it = dataclasses.replace(
+        package("x", "1", "0"), depends=tuple(f"y {text}".strip() for text in texts)
+    )
     held = f"y {conda_lock_v1_writer._dependencies(package_of_it)['y']}".strip()
     for version, build in itertools.product(VERSIONS, BUILDS):
         there = {"y": conda.Candidate(name="y", version=version, build=build)}
         alone = not any(conda.unsatisfied([f"y {text}".strip()], there) for text in texts)
         assert alone is not bool(conda.unsatisfied([held], there)), (held, version, build)
-        assert alone is records.fits(held, records.Record(name="y", version=version, build=build, build_number=0, fn="y", url="y"))
+        assert alone is records.fits(
+            held,
+            records.Record(name="y", version=version, build=build, build_number=0, fn="y", url="y"),
+        )
 
 
 def test_locked_package_is_frozen() -> None:

@@ -28,11 +28,15 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
     after = sound()
     after["package"].remove(entry(after, "tzdata"))
     after["package"].append(wheel_entry("sympy", "1.12"))
-    entry(after, "numpy").update(conda_entry("numpy", "1.26.10", "py311_0"))  # up, though "10" sorts before "4"
+    entry(after, "numpy").update(
+        conda_entry("numpy", "1.26.10", "py311_0")
+    )  # up, though "10" sorts before "4"
     entry(after, "torch").update(wheel_entry("torch", "2.2.2"))
     entry(after, "python").update(conda_entry("python", "3.11.7", "h1_1_cpython"))
     entry(after, "filelock")["hash"]["sha256"] = "c" * 64
-    entry(after, "libz")["url"] = entry(after, "libz")["url"].replace(FORGE, "https://elsewhere.invalid/forge")
+    entry(after, "libz")["url"] = entry(after, "libz")["url"].replace(
+        FORGE, "https://elsewhere.invalid/forge"
+    )
     found = compared(tmp_path, sound(), after)
     assert {(one.manager, one.package): one.change for one in found.differences} == {
         ("conda", "tzdata"): "removed",
@@ -45,9 +49,14 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
     }
     lines = compared_lines(found)
     assert lines[0] == "linux-64, conda"
-    assert lines[-1] == "7 of 7 packages differ: 1 added, 1 down, 1 re-sourced, 2 rebuilt, 1 removed, 1 up"
+    assert (
+        lines[-1]
+        == "7 of 7 packages differ: 1 added, 1 down, 1 re-sourced, 2 rebuilt, 1 removed, 1 up"
+    )
     assert any("numpy" in line and "1.26.4 py311_0 -> 1.26.10 py311_0" in line for line in lines)
-    assert any("libz" in line and "https://elsewhere.invalid/forge/linux-64" in line for line in lines)
+    assert any(
+        "libz" in line and "https://elsewhere.invalid/forge/linux-64" in line for line in lines
+    )
 
 
 def test_channels_and_platforms_are_told_too(tmp_path: Path) -> None:

@@ -66,12 +66,21 @@ def test_requirements_name_every_wheel_with_its_hash(contents: lockfile.Contents
     parsed = [Requirement(line.partition(" --hash=")[0].strip()) for line in lines]
     assert {one.name for one in parsed} == names(contents, "pip")
     assert all(line.endswith(f"--hash=sha256:{SHA}") for line in lines)
-    assert str(next(one.specifier for one in parsed if one.name == "torchvision")) == "==0.18.1+cu121"
-    assert next(one.url for one in parsed if one.name == "mine") == "file:///home/me/mine-1.0-py3-none-any.whl"
+    assert (
+        str(next(one.specifier for one in parsed if one.name == "torchvision")) == "==0.18.1+cu121"
+    )
+    assert (
+        next(one.url for one in parsed if one.name == "mine")
+        == "file:///home/me/mine-1.0-py3-none-any.whl"
+    )
 
 
-@pytest.mark.parametrize("kind,manager", [("requirements", "conda"), ("pylock", "conda"), ("explicit", "pip")])
-def test_what_a_formats_readers_do_not_get_is_told(contents: lockfile.Contents, kind: lockfile.Format, manager: str) -> None:
+@pytest.mark.parametrize(
+    "kind,manager", [("requirements", "conda"), ("pylock", "conda"), ("explicit", "pip")]
+)
+def test_what_a_formats_readers_do_not_get_is_told(
+    contents: lockfile.Contents, kind: lockfile.Format, manager: str
+) -> None:
     missing, notes = lockfile.left_out(contents, kind, "linux-64")
     assert {one.name for one in missing} == names(contents, manager) | {"pytest"}
     assert next(iter(sorted(names(contents, manager)))) in notes[0]
@@ -79,9 +88,16 @@ def test_what_a_formats_readers_do_not_get_is_told(contents: lockfile.Contents, 
 
 
 @pytest.mark.parametrize(
-    "kind,manager,advice", [("requirements", "conda", "explicit"), ("pylock", "conda", "explicit"), ("explicit", "pip", "pylock")]
+    "kind,manager,advice",
+    [
+        ("requirements", "conda", "explicit"),
+        ("pylock", "conda", "explicit"),
+        ("explicit", "pip", "pylock"),
+    ],
 )
-def test_an_export_of_nothing_says_so(tmp_path: Path, kind: lockfile.Format, manager: str, advice: str) -> None:
+def test_an_export_of_nothing_says_so(
+    tmp_path: Path, kind: lockfile.Format, manager: str, advice: str
+) -> None:
     content = sound()
     content["package"] = [one for one in content["package"] if one["manager"] == manager]
     _, notes = lockfile.left_out(written(tmp_path, content), kind, "linux-64")
@@ -89,17 +105,32 @@ def test_an_export_of_nothing_says_so(tmp_path: Path, kind: lockfile.Format, man
 
 
 @pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
-@pytest.mark.parametrize("channel", ["https://me@lab.invalid:SECRET@host.invalid/t/TOKEN/lab", "https://host.invalid/t/TOKEN"])
-def test_a_bill_of_materials_opens_no_channel(tmp_path: Path, kind: lockfile.Format, channel: str) -> None:
+@pytest.mark.parametrize(
+    "channel",
+    ["https://me@lab.invalid:SECRET@host.invalid/t/TOKEN/lab", "https://host.invalid/t/TOKEN"],
+)
+def test_a_bill_of_materials_opens_no_channel(
+    tmp_path: Path, kind: lockfile.Format, channel: str
+) -> None:
     content = ugly()
-    entry(content, "_libgcc_mutex")["url"] = f"{channel}/linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2#{'a' * 32}"
-    entry(content, "mine")["url"] = "https://me:SECRET@host.invalid/mine-1.0-py3-none-any.whl?signature=TOKEN"
+    entry(content, "_libgcc_mutex")["url"] = (
+        f"{channel}/linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2#{'a' * 32}"
+    )
+    entry(content, "mine")["url"] = (
+        "https://me:SECRET@host.invalid/mine-1.0-py3-none-any.whl?signature=TOKEN"
+    )
     text = lockfile.export(written(tmp_path, content), "lab", kind, "linux-64")
-    assert "SECRET" not in text and "TOKEN" not in text and "https://host.invalid/mine-1.0-py3-none-any.whl" in text
+    assert (
+        "SECRET" not in text
+        and "TOKEN" not in text
+        and "https://host.invalid/mine-1.0-py3-none-any.whl" in text
+    )
 
 
 @pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
-def test_a_bill_of_materials_leaves_only_other_categories_out(contents: lockfile.Contents, kind: lockfile.Format) -> None:
+def test_a_bill_of_materials_leaves_only_other_categories_out(
+    contents: lockfile.Contents, kind: lockfile.Format
+) -> None:
     assert [one.name for one in lockfile.left_out(contents, kind, "linux-64")[0]] == ["pytest"]
 
 
@@ -111,7 +142,10 @@ def test_pylock_is_what_the_standard_says(contents: lockfile.Contents) -> None:
     assert {one.name for one in read.packages} == names(contents, "pip")
     vision = next(one for one in read.packages if one.name == "torchvision")
     assert vision.wheels is not None
-    assert (vision.wheels[0].name, vision.wheels[0].hashes) == ("torchvision-0.18.1+cu121-py3-none-any.whl", {"sha256": SHA})
+    assert (vision.wheels[0].name, vision.wheels[0].hashes) == (
+        "torchvision-0.18.1+cu121-py3-none-any.whl",
+        {"sha256": SHA},
+    )
     assert vision.dependencies == [{"name": "torch"}]
     assert str(read.requires_python) == "==3.11.*"
 
@@ -124,9 +158,14 @@ def test_cyclonedx_is_valid_and_whole(contents: lockfile.Contents) -> None:
     assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
     assert {one["name"] for one in document["components"]} == names(contents, "conda", "pip")
-    assert all(one["hashes"][-1] == {"alg": "SHA-256", "content": SHA} for one in document["components"])
+    assert all(
+        one["hashes"][-1] == {"alg": "SHA-256", "content": SHA} for one in document["components"]
+    )
     by_name = {one["name"]: one for one in document["components"]}
-    assert by_name["numpy"]["purl"] == "pkg:conda/numpy@1.26.4?build=py311_0&channel=conda-forge&subdir=linux-64&type=conda"
+    assert (
+        by_name["numpy"]["purl"]
+        == "pkg:conda/numpy@1.26.4?build=py311_0&channel=conda-forge&subdir=linux-64&type=conda"
+    )
     assert by_name["_libgcc_mutex"]["purl"].endswith("&type=tar.bz2")
     assert by_name["torchvision"]["purl"] == "pkg:pypi/torchvision@0.18.1%2Bcu121"
     assert by_name["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
@@ -134,7 +173,9 @@ def test_cyclonedx_is_valid_and_whole(contents: lockfile.Contents) -> None:
     assert "licenses" not in by_name["libz"]
     assert "externalReferences" not in by_name["mine"]
     needs = {one["ref"]: one["dependsOn"] for one in document["dependencies"]}
-    assert needs[by_name["torch"]["purl"]] == sorted([by_name["numpy"]["purl"], by_name["filelock"]["purl"]])
+    assert needs[by_name["torch"]["purl"]] == sorted(
+        [by_name["numpy"]["purl"], by_name["filelock"]["purl"]]
+    )
 
 
 def test_spdx_is_valid_and_whole(contents: lockfile.Contents, tmp_path: Path) -> None:
@@ -142,7 +183,9 @@ def test_spdx_is_valid_and_whole(contents: lockfile.Contents, tmp_path: Path) ->
     from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
     path = tmp_path / "lab.spdx.json"
-    path.write_text(lockfile.export(contents, "lab", "spdx", "linux-64", licenses=licenses(contents)))
+    path.write_text(
+        lockfile.export(contents, "lab", "spdx", "linux-64", licenses=licenses(contents))
+    )
     document = parsing.parse_file(str(path))
     assert validate_full_spdx_document(document) == []
     assert {one.name for one in document.packages} == names(contents, "conda", "pip") | {"lab"}
@@ -152,11 +195,18 @@ def test_spdx_is_valid_and_whole(contents: lockfile.Contents, tmp_path: Path) ->
     assert [one.license_id for one in document.extracted_licensing_info] == ["LicenseRef-Lab-Own"]
     assert by_name["torch"].license_comment == "The package says: BSD, as we like it"
     assert str(by_name["mine"].download_location) == "NOASSERTION"
-    assert by_name["torchvision"].external_references[0].locator == "pkg:pypi/torchvision@0.18.1%2Bcu121"
+    assert (
+        by_name["torchvision"].external_references[0].locator
+        == "pkg:pypi/torchvision@0.18.1%2Bcu121"
+    )
 
 
 def licenses(contents: lockfile.Contents) -> dict[str, str]:
-    said = {"numpy": "bsd-3-clause", "torch": "BSD, as we like it", "filelock": "MIT AND LicenseRef-Lab-Own"}
+    said = {
+        "numpy": "bsd-3-clause",
+        "torch": "BSD, as we like it",
+        "filelock": "MIT AND LicenseRef-Lab-Own",
+    }
     return {one.url: said[one.name] for one in contents.entries if one.name in said}
 
 
@@ -164,7 +214,18 @@ def test_explicit_is_what_conda_lock_renders(tmp_path: Path) -> None:
     content = ugly()
     found = written(tmp_path, content)
     text = lockfile.export(found, "lab", "explicit", "linux-64")
-    command = [sys.executable, "-m", "conda_lock", "render", "-k", "explicit", "-p", "linux-64", "--no-dev-dependencies", str(found.path)]
+    command = [
+        sys.executable,
+        "-m",
+        "conda_lock",
+        "render",
+        "-k",
+        "explicit",
+        "-p",
+        "linux-64",
+        "--no-dev-dependencies",
+        str(found.path),
+    ]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert text == (tmp_path / "conda-linux-64.lock").read_text()
     assert f"/linux-64/x264-1!164.3095-h166bdaf_2.conda#{'b' * 32}" in text
@@ -174,26 +235,40 @@ def test_explicit_is_what_conda_lock_renders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["explicit", "requirements", "pylock", "cyclonedx", "spdx"])
 def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.Format) -> None:
     (tmp_path / "other").mkdir()
-    texts = {lockfile.export(written(folder, ugly()), "lab", kind, "linux-64") for folder in (tmp_path, tmp_path / "other")}
+    texts = {
+        lockfile.export(written(folder, ugly()), "lab", kind, "linux-64")
+        for folder in (tmp_path, tmp_path / "other")
+    }
     assert len(texts) == 1
     assert texts.pop().endswith("\n")
 
 
 def test_a_time_only_where_it_is_given(contents: lockfile.Contents) -> None:
     def documents(epoch: int | None) -> list[Any]:
-        return [json.loads(lockfile.export(contents, "lab", kind, "linux-64", epoch=epoch)) for kind in ("cyclonedx", "spdx")]
+        return [
+            json.loads(lockfile.export(contents, "lab", kind, "linux-64", epoch=epoch))
+            for kind in ("cyclonedx", "spdx")
+        ]
 
     without, given = documents(None), documents(1_700_000_000)
     assert "timestamp" not in without[0]["metadata"]
     assert without[1]["creationInfo"]["created"] == "1970-01-01T00:00:00Z"
-    assert given[0]["metadata"]["timestamp"] == given[1]["creationInfo"]["created"] == "2023-11-14T22:13:20Z"
+    assert (
+        given[0]["metadata"]["timestamp"]
+        == given[1]["creationInfo"]["created"]
+        == "2023-11-14T22:13:20Z"
+    )
     assert without[0]["serialNumber"] != given[0]["serialNumber"]
 
 
-def test_the_platform_is_asked_for_where_there_is_a_choice(contents: lockfile.Contents, tmp_path: Path) -> None:
+def test_the_platform_is_asked_for_where_there_is_a_choice(
+    contents: lockfile.Contents, tmp_path: Path
+) -> None:
     assert lockfile.platform_of(contents, None) == "linux-64"
     assert lockfile.platform_of(contents, "linux-aarch64") == "linux-aarch64"
-    with pytest.raises(InvalidSpec, match=r"not locked for osx-64.*linux-64, linux-aarch64") as caught:
+    with pytest.raises(
+        InvalidSpec, match=r"not locked for osx-64.*linux-64, linux-aarch64"
+    ) as caught:
         lockfile.platform_of(contents, "osx-64")
     assert "linux-aarch64" in caught.value.advice
     content = copy.deepcopy(sound())

@@ -14,8 +14,12 @@ from provision.lockfile import content_hash
 from provision.resolver import spec
 
 MACHINES = "subdirs: {linux-64: {packages: {__glibc: '2.28', __cuda: '12.1'}}, linux-aarch64: {packages: {__glibc: '2.34'}}}"
-names = st.sampled_from(["python", "numpy", "pytorch-cuda", "a.b", "x_y", "Foo", "pip", "_libgcc", "zlib"])
-versions = st.sampled_from(["3", "3.11", "2.3.1", "1.0.post1", "2024.1", "1.*", "3.11.*", "1!2.0", "1.0a1", "0.18.1+cu121"])
+names = st.sampled_from(
+    ["python", "numpy", "pytorch-cuda", "a.b", "x_y", "Foo", "pip", "_libgcc", "zlib"]
+)
+versions = st.sampled_from(
+    ["3", "3.11", "2.3.1", "1.0.post1", "2024.1", "1.*", "3.11.*", "1!2.0", "1.0a1", "0.18.1+cu121"]
+)
 builds = st.sampled_from(["py3.11_cuda12.1*", "cuda126*", "0", "*", "py_0", "[build=x]"])
 operators = st.sampled_from(["=", "==", "<", "<=", ">", ">=", "!=", "~=", " ", " ==", " <", "==="])
 ranges = st.lists(st.tuples(operators, versions).map("".join), max_size=3).map(",".join)
@@ -29,13 +33,17 @@ CHANNELS = ["conda-forge", "pytorch", "a/b", "https://x.invalid/c", "file:///srv
 extras = st.sampled_from(["", "", "[extra]", "[b,a]"])
 markers = st.sampled_from(["", "", "", "; python_version < '3.9'", " ; sys_platform == 'win32'"])
 pip_specs = st.one_of(
-    st.tuples(names, extras, ranges, markers).map("".join), names.map(lambda name: f"{name} @ https://x.invalid/{name}.whl")
+    st.tuples(names, extras, ranges, markers).map("".join),
+    names.map(lambda name: f"{name} @ https://x.invalid/{name}.whl"),
 )
 
 
 def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.Inputs:
     sections = [{"pip": pip}] if pip else []
-    environment = json.dumps({"name": "lab", "channels": [*channels, "nodefaults"], "dependencies": [*conda, *sections]}, indent=1)
+    environment = json.dumps(
+        {"name": "lab", "channels": [*channels, "nodefaults"], "dependencies": [*conda, *sections]},
+        indent=1,
+    )
     return lockfile.inputs(environment, MACHINES, Path("envs/lab"))
 
 
@@ -45,7 +53,9 @@ def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.In
     pip=st.lists(pip_specs, max_size=3),
     channels=st.lists(st.sampled_from(CHANNELS), min_size=1, max_size=2, unique=True),
 )
-def test_what_is_hashed_here_is_hashed_as_by_conda_lock(conda: list[str], pip: list[str], channels: list[str]) -> None:
+def test_what_is_hashed_here_is_hashed_as_by_conda_lock(
+    conda: list[str], pip: list[str], channels: list[str]
+) -> None:
     wanted = inputs(conda, pip, channels)
     try:
         lockfile.check(wanted, Path("envs/lab"))
@@ -60,10 +70,18 @@ def test_what_we_render_is_hashed_here(version: str) -> None:
     found = 0
     for source in ("wheels", "pytorch", "conda-forge"):
         for build in catalog.releases()[version].builds(source):
-            asked = {"torch": version, "cuda": build.cuda, "source": source, "conda": ("scipy>=1.2,<3",), "pip": ("einops==0.8",)}
+            asked = {
+                "torch": version,
+                "cuda": build.cuda,
+                "source": source,
+                "conda": ("scipy>=1.2,<3",),
+                "pip": ("einops==0.8",),
+            }
             resolution = resolver.resolve(spec.combine({}, asked, name=""))
             texts = render.render_inputs(resolution)
-            wanted = lockfile.inputs(texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab"))
+            wanted = lockfile.inputs(
+                texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
+            )
             mine = content_hash.ours(wanted)
             assert mine is not None and mine == content_hash.theirs(wanted)
             found += 1

@@ -25,12 +25,20 @@ REQUEST = conda.Request(
 def test_what_conda_lock_is_given() -> None:
     given = external_solver.files(REQUEST, alias(Path("/srv/mirror")))
     assert json.loads(given["environment.yml"]) == {
-        "channels": ["file:///srv/mirror/pytorch/", "file:///srv/mirror/conda-forge/", "nodefaults"],
+        "channels": [
+            "file:///srv/mirror/pytorch/",
+            "file:///srv/mirror/conda-forge/",
+            "nodefaults",
+        ],
         "dependencies": ["python=3.11", "pytorch=2.3.1=py3.11_cuda12.1*"],
     }
     direct = json.loads(external_solver.files(REQUEST, conda.DIRECT)["environment.yml"])
-    assert direct["channels"][0] == conda.url_of("pytorch") and direct["dependencies"] == list(REQUEST.specs)
-    assert json.loads(given["virtual-packages.yml"]) == {"subdirs": {"linux-64": {"packages": {"__cuda": "12.1", "__glibc": "2.28"}}}}
+    assert direct["channels"][0] == conda.url_of("pytorch") and direct["dependencies"] == list(
+        REQUEST.specs
+    )
+    assert json.loads(given["virtual-packages.yml"]) == {
+        "subdirs": {"linux-64": {"packages": {"__cuda": "12.1", "__glibc": "2.28"}}}
+    }
 
 
 @pytest.mark.parametrize(
@@ -53,7 +61,10 @@ def test_the_command(name: lockfile.SolverName, flags: list[str]) -> None:
 
 def test_an_executable_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolMissing, match=r"needs the executable `mamba`, and PATH has none.*own solver needs no executable"):
+    with pytest.raises(
+        ToolMissing,
+        match=r"needs the executable `mamba`, and PATH has none.*own solver needs no executable",
+    ):
         lockfile.find_solver("mamba", conda.DIRECT)
 
 
@@ -62,7 +73,9 @@ def test_one_that_is_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     program.write_text("#!/bin/sh\necho nonsense; exit 3\n")
     program.chmod(0o755)
     with pytest.raises(ToolFailed, match="Leave out --solver"):
-        external_solver.Outside("conda", program).solve(dataclasses.replace(REQUEST, specs=("python=3.11",), channels=("file:///nowhere",)))
+        external_solver.Outside("conda", program).solve(
+            dataclasses.replace(REQUEST, specs=("python=3.11",), channels=("file:///nowhere",))
+        )
 
 
 def test_what_only_our_solver_can() -> None:

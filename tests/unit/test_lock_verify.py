@@ -25,13 +25,18 @@ FILES = "https://files.invalid/packages"
 MACHINE = "subdirs:\n  linux-64:\n    packages:\n      __glibc: '2.28'\n      __linux: '5.10'\n      __unix: '0'\n"
 
 
-def conda_entry(name: str, version: str = "1.0", build: str = "h0_0", subdir: str = "linux-64", **depends: str) -> dict[str, Any]:
+def conda_entry(
+    name: str, version: str = "1.0", build: str = "h0_0", subdir: str = "linux-64", **depends: str
+) -> dict[str, Any]:
     return {
         "name": name,
         "version": version,
         "manager": "conda",
         "platform": "linux-64",
-        "dependencies": {key.replace("__py", "python").replace("_glibc", "__glibc"): bound for key, bound in depends.items()},
+        "dependencies": {
+            key.replace("__py", "python").replace("_glibc", "__glibc"): bound
+            for key, bound in depends.items()
+        },
         "url": f"{FORGE}/{subdir}/{name}-{version}-{build}.conda",
         "hash": {"md5": MD5, "sha256": SHA},
         "category": "main",
@@ -64,7 +69,9 @@ def sound() -> dict[str, Any]:
             "sources": ["environment.yml"],
         },
         "package": [
-            conda_entry("python", "3.11.7", "h1_0_cpython", libz=">=1.3,<2.0a0", _glibc=">=2.17,<3.0.a0"),
+            conda_entry(
+                "python", "3.11.7", "h1_0_cpython", libz=">=1.3,<2.0a0", _glibc=">=2.17,<3.0.a0"
+            ),
             conda_entry("libz", "1.3.1", "h2_1"),
             conda_entry("numpy", "1.26.4", "py311_0", python=">=3.11,<3.12.0a0"),
             conda_entry("tzdata", "2026c", "h3_0", subdir="noarch"),
@@ -76,12 +83,16 @@ def sound() -> dict[str, Any]:
 
 @pytest.fixture
 def verified(tmp_path: Path) -> Callable[..., list[Finding]]:
-    def run(content: dict[str, Any], *, machine: str | None = MACHINE, **asked: Any) -> list[Finding]:
+    def run(
+        content: dict[str, Any], *, machine: str | None = MACHINE, **asked: Any
+    ) -> list[Finding]:
         path = tmp_path / lockfile.FILE
         path.write_text(yaml.safe_dump(content))
         if machine is not None:
             (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(machine)
-        return list(lockfile.verify(lockfile.contents(path), lockfile.Asked(**asked), "lab").findings)
+        return list(
+            lockfile.verify(lockfile.contents(path), lockfile.Asked(**asked), "lab").findings
+        )
 
     return run
 
@@ -106,19 +117,64 @@ def test_a_sound_lock_has_no_finding(verified: Verify) -> None:
 @pytest.mark.parametrize(
     "name,change,kind,words",
     [
-        ("numpy", {"dependencies": {"python": ">=3.12"}}, "dependency", "needs python >=3.12, and python is 3.11.7 h1_0_cpython"),
-        ("numpy", {"dependencies": {"libblas": ">=3.9"}}, "dependency", "needs libblas >=3.9, and libblas is not there"),
-        ("numpy", {"dependencies": {"python_abi": "3.11.* *_cp311"}}, "dependency", "python_abi is not there"),
-        ("numpy", {"dependencies": {"__cuda": ">=12"}}, "dependency", "__cuda is not there in virtual-packages.yml"),
-        ("numpy", {"dependencies": {"__glibc": ">=2.34"}}, "dependency", "__glibc is 2.28 0 in virtual-packages.yml"),
+        (
+            "numpy",
+            {"dependencies": {"python": ">=3.12"}},
+            "dependency",
+            "needs python >=3.12, and python is 3.11.7 h1_0_cpython",
+        ),
+        (
+            "numpy",
+            {"dependencies": {"libblas": ">=3.9"}},
+            "dependency",
+            "needs libblas >=3.9, and libblas is not there",
+        ),
+        (
+            "numpy",
+            {"dependencies": {"python_abi": "3.11.* *_cp311"}},
+            "dependency",
+            "python_abi is not there",
+        ),
+        (
+            "numpy",
+            {"dependencies": {"__cuda": ">=12"}},
+            "dependency",
+            "__cuda is not there in virtual-packages.yml",
+        ),
+        (
+            "numpy",
+            {"dependencies": {"__glibc": ">=2.34"}},
+            "dependency",
+            "__glibc is 2.28 0 in virtual-packages.yml",
+        ),
         ("numpy", {"dependencies": {"python": "==>>1"}}, "dependency", "is no requirement"),
-        ("torch", {"dependencies": {"sympy": "*"}}, "dependency", "needs sympy, which is not in the lock"),
+        (
+            "torch",
+            {"dependencies": {"sympy": "*"}},
+            "dependency",
+            "needs sympy, which is not in the lock",
+        ),
         ("numpy", {"hash": {"md5": MD5}}, "hash", "has no sha256"),
         ("numpy", {"hash": {"md5": MD5, "sha256": "A" * 64}}, "hash", "which is no sha256"),
         ("numpy", {"hash": {"md5": "zz", "sha256": SHA}}, "hash", "`zz`, which is no md5"),
-        ("numpy", {"version": "1.26.5"}, "file", "1.26.5 names another file: numpy-1.26.4-py311_0.conda"),
-        ("numpy", {"url": f"{FORGE}/linux-aarch64/numpy-1.26.4-py311_0.conda"}, "file", "is a file of linux-aarch64"),
-        ("torch", {"version": "2.3.2"}, "file", "2.3.2 names another file: torch-2.3.1-py3-none-any.whl"),
+        (
+            "numpy",
+            {"version": "1.26.5"},
+            "file",
+            "1.26.5 names another file: numpy-1.26.4-py311_0.conda",
+        ),
+        (
+            "numpy",
+            {"url": f"{FORGE}/linux-aarch64/numpy-1.26.4-py311_0.conda"},
+            "file",
+            "is a file of linux-aarch64",
+        ),
+        (
+            "torch",
+            {"version": "2.3.2"},
+            "file",
+            "2.3.2 names another file: torch-2.3.1-py3-none-any.whl",
+        ),
         ("torch", {"url": f"{FILES}/torch.whl"}, "file", "no wheel: torch.whl"),
         (
             "libz",
@@ -128,7 +184,9 @@ def test_a_sound_lock_has_no_finding(verified: Verify) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_package(verified: Verify, name: str, change: dict[str, Any], kind: str, words: str) -> None:
+def test_what_is_wrong_is_named_with_its_package(
+    verified: Verify, name: str, change: dict[str, Any], kind: str, words: str
+) -> None:
     content = sound()
     entry(content, name).update(change)
     found = only(verified(content))
@@ -138,14 +196,19 @@ def test_what_is_wrong_is_named_with_its_package(verified: Verify, name: str, ch
 
 def test_a_password_in_an_address_is_not_shown(verified: Verify) -> None:
     content = sound()
-    entry(content, "libz")["url"] = "https://me:secret@elsewhere.invalid/mine/linux-64/libz-1.3.1-h2_1.conda"
+    entry(content, "libz")["url"] = (
+        "https://me:secret@elsewhere.invalid/mine/linux-64/libz-1.3.1-h2_1.conda"
+    )
     assert "secret" not in only(verified(content)).message
 
 
 def test_a_package_that_is_locked_twice(verified: Verify) -> None:
     content = sound()
     content["package"].append(conda_entry("libz", "1.3.2", "h9_0"))
-    assert "libz-1.3.1-h2_1.conda, libz-1.3.2-h9_0.conda" in only([one for one in verified(content) if one.kind == "twice"]).message
+    assert (
+        "libz-1.3.1-h2_1.conda, libz-1.3.2-h9_0.conda"
+        in only([one for one in verified(content) if one.kind == "twice"]).message
+    )
     content = sound()
     content["package"].append(copy.deepcopy(entry(content, "libz")))
     assert only(verified(content)).message == "is listed twice"
@@ -159,7 +222,10 @@ def test_a_package_of_two_categories_is_not_locked_twice(verified: Verify) -> No
 
 def test_names_that_only_conda_tells_apart(verified: Verify) -> None:
     content = sound()
-    content["package"] += [conda_entry("typing-extensions", "4.16.0"), conda_entry("typing_extensions", "4.16.0")]
+    content["package"] += [
+        conda_entry("typing-extensions", "4.16.0"),
+        conda_entry("typing_extensions", "4.16.0"),
+    ]
     assert verified(content) == []
 
 
@@ -204,10 +270,14 @@ def test_constrains_bind_what_is_there(verified: Verify) -> None:
 )
 def test_a_file_that_is_not_served(verified: Verify, answer: Answer, kind: str, words: str) -> None:
     content = sound()
-    answers = {one["url"]: Answer(state="there") for one in content["package"]} | {entry(content, "torch")["url"]: answer}
+    answers = {one["url"]: Answer(state="there") for one in content["package"]} | {
+        entry(content, "torch")["url"]: answer
+    }
     found = only(verified(content, served=answers))
     assert (found.package, found.kind) == ("torch", kind)
-    assert words in found.message and answer.detail in found.message and "torch-2.3.1" in found.message
+    assert (
+        words in found.message and answer.detail in found.message and "torch-2.3.1" in found.message
+    )
 
 
 def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, Metadata | str]:
@@ -216,9 +286,13 @@ def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, Metadata 
     for one in content["package"]:
         if one["manager"] == "pip":
             rows = needs.get(one["name"].replace("-", "_"), ())
-            python = "".join(row.removeprefix("python") for row in rows if row.startswith("python>"))
+            python = "".join(
+                row.removeprefix("python") for row in rows if row.startswith("python>")
+            )
             requires = tuple(row for row in rows if not row.startswith("python>"))
-            found[one["url"]] = Metadata(name=one["name"], version=one["version"], requires_python=python, requires=requires)
+            found[one["url"]] = Metadata(
+                name=one["name"], version=one["version"], requires_python=python, requires=requires
+            )
     return found
 
 
@@ -227,17 +301,35 @@ def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, Metadata 
     [
         (["numpy>=1.26", "filelock", "Filelock~=3.0"], []),
         (["filelock>=3.14"], ["needs filelock>=3.14, and filelock is 3.13"]),
-        (["numpy<1.26,>=1.20"], ["needs numpy<1.26,>=1.20, and numpy is 1.26.4"]),  # conda's is held against what a wheel needs
+        (
+            ["numpy<1.26,>=1.20"],
+            ["needs numpy<1.26,>=1.20, and numpy is 1.26.4"],
+        ),  # conda's is held against what a wheel needs
         (["sympy>=1.12"], ["needs sympy>=1.12, which is not in the lock"]),
         (["filelock>=4; python_version >= '3.12'", "filelock<4; python_version >= '3.11'"], []),
-        (["filelock>=4; python_full_version >= '3.11.7'"], ["needs filelock>=4, and filelock is 3.13"]),
-        (["filelock>=4; platform_machine == 'aarch64'", "filelock>=4; sys_platform == 'win32'"], []),
-        (["filelock>=4; platform_machine == 'x86_64' and platform_system == 'Linux'"], ["needs filelock>=4, and filelock is 3.13"]),
-        (["filelock>=4; implementation_name == 'pypy'", "filelock>=4; platform_release >= '20'"], []),
+        (
+            ["filelock>=4; python_full_version >= '3.11.7'"],
+            ["needs filelock>=4, and filelock is 3.13"],
+        ),
+        (
+            ["filelock>=4; platform_machine == 'aarch64'", "filelock>=4; sys_platform == 'win32'"],
+            [],
+        ),
+        (
+            ["filelock>=4; platform_machine == 'x86_64' and platform_system == 'Linux'"],
+            ["needs filelock>=4, and filelock is 3.13"],
+        ),
+        (
+            ["filelock>=4; implementation_name == 'pypy'", "filelock>=4; platform_release >= '20'"],
+            [],
+        ),
         (["filelock>=4; extra == 'opt'"], []),
         (["python>=3.8"], []),
         (["python>=3.12"], ["needs Python >=3.12, and python is 3.11.7"]),
-        (["tzdata>=9999"], []),  # conda's tzdata is no Python package, and its 2026c no version of that one
+        (
+            ["tzdata>=9999"],
+            [],
+        ),  # conda's tzdata is no Python package, and its 2026c no version of that one
         (["filelock @ https://files.invalid/filelock-9.whl"], []),
     ],
 )
@@ -250,28 +342,43 @@ def test_versions_that_wheels_need(verified: Verify, needs: list[str], expected:
 def test_a_local_version_is_the_version_that_was_asked_for(verified: Verify) -> None:
     content = sound()
     content["package"] += [wheel_entry("torchvision", "0.18.1"), wheel_entry("accelerate", "1.0")]
-    entry(content, "torch").update(version="2.3.1+cu121", url=f"{FILES}/torch-2.3.1%2Bcu121-cp311-cp311-linux_x86_64.whl")
+    entry(content, "torch").update(
+        version="2.3.1+cu121", url=f"{FILES}/torch-2.3.1%2Bcu121-cp311-cp311-linux_x86_64.whl"
+    )
     assert verified(content, metadata=said(content, torchvision=["torch==2.3.1"])) == []
     assert (
-        only(verified(content, metadata=said(content, accelerate=["torch>=2.4"]))).message == "needs torch>=2.4, and torch is 2.3.1+cu121"
+        only(verified(content, metadata=said(content, accelerate=["torch>=2.4"]))).message
+        == "needs torch>=2.4, and torch is 2.3.1+cu121"
     )
 
 
 def test_what_both_lock_and_metadata_miss_is_told_once(verified: Verify) -> None:
     content = sound()
     entry(content, "torch")["dependencies"]["sympy"] = "*"
-    assert only(verified(content, metadata=said(content, torch=["SymPy>=1.12"]))).message == "needs SymPy>=1.12, which is not in the lock"
+    assert (
+        only(verified(content, metadata=said(content, torch=["SymPy>=1.12"]))).message
+        == "needs SymPy>=1.12, which is not in the lock"
+    )
 
 
 def test_extras_are_wanted_by_wheels_and_by_the_inputs(verified: Verify, tmp_path: Path) -> None:
     content = sound()
     content["package"].append(wheel_entry("fsspec", "2024.1"))
-    needs = {"torch": ["fsspec[Http_X]"], "fsspec": ["filelock[fast]; extra == 'http-x'"], "filelock": ["numpy>=2; extra == 'fast'"]}
+    needs = {
+        "torch": ["fsspec[Http_X]"],
+        "fsspec": ["filelock[fast]; extra == 'http-x'"],
+        "filelock": ["numpy>=2; extra == 'fast'"],
+    }
     found = only(verified(content, metadata=said(content, **needs)))
-    assert (found.package, found.message) == ("filelock", "needs numpy>=2 (for its extra `fast`), and numpy is 1.26.4")
+    assert (found.package, found.message) == (
+        "filelock",
+        "needs numpy>=2 (for its extra `fast`), and numpy is 1.26.4",
+    )
     needs["torch"] = []
     assert verified(content, metadata=said(content, **needs)) == []
-    (tmp_path / lockfile.ENVIRONMENT).write_text("channels: [conda-forge]\ndependencies: [python=3.11, pip: ['fsspec[http.x]']]\n")
+    (tmp_path / lockfile.ENVIRONMENT).write_text(
+        "channels: [conda-forge]\ndependencies: [python=3.11, pip: ['fsspec[http.x]']]\n"
+    )
     content["metadata"]["content_hash"] = {}
     assert only(verified(content, metadata=said(content, **needs))).package == "filelock"
 
@@ -287,7 +394,9 @@ def test_extras_are_wanted_by_wheels_and_by_the_inputs(verified: Verify, tmp_pat
         ({"name": "another"}, "its metadata is of another 2.3.1"),
     ],
 )
-def test_metadata_that_cannot_be_had_or_read_is_no_finding(tmp_path: Path, change: str | dict[str, Any], words: str) -> None:
+def test_metadata_that_cannot_be_had_or_read_is_no_finding(
+    tmp_path: Path, change: str | dict[str, Any], words: str
+) -> None:
     path = tmp_path / lockfile.FILE
     content = sound()
     path.write_text(yaml.safe_dump(content))
@@ -299,7 +408,11 @@ def test_metadata_that_cannot_be_had_or_read_is_no_finding(tmp_path: Path, chang
     verified = lockfile.verify(lockfile.contents(path), lockfile.Asked(metadata=metadata), "lab")
     assert verified.findings == ()
     if words:
-        assert "not checked, which versions these wheels need: torch: " in only_note(verified, "wheels") and words in verified.notes[-1]
+        assert (
+            "not checked, which versions these wheels need: torch: "
+            in only_note(verified, "wheels")
+            and words in verified.notes[-1]
+        )
 
 
 def only_note(verified: lockfile.Verified, word: str) -> str:
@@ -313,24 +426,42 @@ def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
     asked = lockfile.Asked(metadata=said(content, torch=["sympy"]))
-    assert "torch, filelock: the lock names no Python" in only_note(lockfile.verify(lockfile.contents(path), asked, "lab"), "wheels")
-    content = {**content, "package": [{**one, "platform": "linux-s390x"} for one in sound()["package"]]}
+    assert "torch, filelock: the lock names no Python" in only_note(
+        lockfile.verify(lockfile.contents(path), asked, "lab"), "wheels"
+    )
+    content = {
+        **content,
+        "package": [{**one, "platform": "linux-s390x"} for one in sound()["package"]],
+    }
     path.write_text(yaml.safe_dump(content))
-    assert "says of linux-s390x is not known" in only_note(lockfile.verify(lockfile.contents(path), asked, "lab"), "wheels")
+    assert "says of linux-s390x is not known" in only_note(
+        lockfile.verify(lockfile.contents(path), asked, "lab"), "wheels"
+    )
 
 
 def test_platforms_are_looked_at_one_by_one(verified: Verify) -> None:
     content = sound()
-    content["package"] += [{**one, "platform": "linux-aarch64"} for one in content["package"] if one["name"] in ("tzdata", "filelock")]
-    content["package"].append({**wheel_entry("torchvision", "0.18", "torch"), "platform": "linux-aarch64"})
+    content["package"] += [
+        {**one, "platform": "linux-aarch64"}
+        for one in content["package"]
+        if one["name"] in ("tzdata", "filelock")
+    ]
+    content["package"].append(
+        {**wheel_entry("torchvision", "0.18", "torch"), "platform": "linux-aarch64"}
+    )
     found = only(verified(content))
     assert (found.platform, found.package) == ("linux-aarch64", "torchvision")
 
 
 def test_this_machines_python_takes_the_place_of_the_channels(verified: Verify) -> None:
     content = sound()
-    content["metadata"]["custom_metadata"] = {"provision_python_from": "host", "provision_inputs_sha256": SHA}
-    entry(content, "python").update(url="file:///data/channels/py3.11.7/linux-64/python-3.11.7-h1_0_cpython.conda")
+    content["metadata"]["custom_metadata"] = {
+        "provision_python_from": "host",
+        "provision_inputs_sha256": SHA,
+    }
+    entry(content, "python").update(
+        url="file:///data/channels/py3.11.7/linux-64/python-3.11.7-h1_0_cpython.conda"
+    )
     entry(content, "python")["dependencies"]["__glibc"] = ">=2.36"
     assert verified(content) == []
 
@@ -354,7 +485,9 @@ def test_the_content_hash_is_that_of_the_inputs_beside_it(verified: Verify, tmp_
     assert "the content hash differs" in found.message
 
 
-def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared(verified: Verify, tmp_path: Path) -> None:
+def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared(
+    verified: Verify, tmp_path: Path
+) -> None:
     """As in the root of a repository, where the lock and its environment.yml stand, and nothing else."""
     (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
     content = sound()
@@ -367,20 +500,39 @@ def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(sound()))
     notes = lockfile.verify(lockfile.contents(path), lockfile.Asked(), "lab").notes
-    assert [word for word in ("--offline", "content hash", "constrains") if not any(word in note for note in notes)] == []
-    everything = lockfile.Asked(served={}, constrains={one["url"]: () for one in sound()["package"]}, metadata=said(sound()))
-    assert len(lockfile.verify(lockfile.contents(path), everything, "lab").notes) == 1  # the inputs are still not beside it
+    assert [
+        word
+        for word in ("--offline", "content hash", "constrains")
+        if not any(word in note for note in notes)
+    ] == []
+    everything = lockfile.Asked(
+        served={}, constrains={one["url"]: () for one in sound()["package"]}, metadata=said(sound())
+    )
+    assert (
+        len(lockfile.verify(lockfile.contents(path), everything, "lab").notes) == 1
+    )  # the inputs are still not beside it
 
 
 def test_a_lock_of_conda_locks_own_is_held_against_its_default_machine(verified: Verify) -> None:
     content = sound()
-    entry(content, "python")["dependencies"]["__cuda"] = ">=12"  # an option of its command, which no file tells
+    entry(content, "python")["dependencies"]["__cuda"] = (
+        ">=12"  # an option of its command, which no file tells
+    )
     assert verified(content, machine=None) == []
     entry(content, "python")["dependencies"]["__glibc"] = ">=2.34"
     assert "__glibc is 2.28" in only(verified(content, machine=None)).message
 
 
-@pytest.mark.parametrize("text", ["", "[", "- a\n", "version: 2\nmetadata: {}\npackage: []\n", "version: 1\nmetadata: {}\npackage: [1]\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[",
+        "- a\n",
+        "version: 2\nmetadata: {}\npackage: []\n",
+        "version: 1\nmetadata: {}\npackage: [1]\n",
+    ],
+)
 def test_what_is_no_lock_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(text)
@@ -408,36 +560,76 @@ UGLY: list[Any] = [
     "a" * 300,
     "1!2+x",
 ]
-NEEDS = ["numpy", "", "numpy>=é", ">=3", "a[b]; extra == 'c'", "numpy; python_version > 'x'", "numpy; os_name ~= '1'", "a; b == 'c'"]
+NEEDS = [
+    "numpy",
+    "",
+    "numpy>=é",
+    ">=3",
+    "a[b]; extra == 'c'",
+    "numpy; python_version > 'x'",
+    "numpy; os_name ~= '1'",
+    "a; b == 'c'",
+]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=strategies.data())
-def test_a_strange_lock_is_looked_at_or_refused(tmp_path: Path, data: strategies.DataObject) -> None:
+def test_a_strange_lock_is_looked_at_or_refused(
+    tmp_path: Path, data: strategies.DataObject
+) -> None:
     """Values of a lock changed at random: never a traceback, from no verb that looks at locks."""
     content = sound()
     for _ in range(data.draw(strategies.integers(1, 4))):
         place: Any = (
-            content["metadata"] if data.draw(strategies.integers(0, 3)) == 0 else data.draw(strategies.sampled_from(content["package"]))
+            content["metadata"]
+            if data.draw(strategies.integers(0, 3)) == 0
+            else data.draw(strategies.sampled_from(content["package"]))
         )
-        if isinstance(place, dict) and isinstance(place.get("hash"), dict) and data.draw(strategies.booleans()):
+        if (
+            isinstance(place, dict)
+            and isinstance(place.get("hash"), dict)
+            and data.draw(strategies.booleans())
+        ):
             place = place[data.draw(strategies.sampled_from(["hash", "dependencies"]))]
         if isinstance(place, dict) and place:
-            place[data.draw(strategies.sampled_from(sorted(place)))] = data.draw(strategies.sampled_from(UGLY))
+            place[data.draw(strategies.sampled_from(sorted(place)))] = data.draw(
+                strategies.sampled_from(UGLY)
+            )
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
     (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(MACHINE)
     with contextlib.suppress(ProvisionError):
         found = lockfile.contents(path)
         row = strategies.sampled_from(
-            ["numpy", "", "numpy>=é", "a[b]; extra == 'c'", "numpy; python_version > 'x'", "numpy; os_name ~= '1'"]
+            [
+                "numpy",
+                "",
+                "numpy>=é",
+                "a[b]; extra == 'c'",
+                "numpy; python_version > 'x'",
+                "numpy; os_name ~= '1'",
+            ]
         )
         needs = data.draw(strategies.lists(row, max_size=3))
         metadata = {
-            entry.url: Metadata(name=entry.name, version=entry.version, requires_python=data.draw(row), requires=tuple(needs))
+            entry.url: Metadata(
+                name=entry.name,
+                version=entry.version,
+                requires_python=data.draw(row),
+                requires=tuple(needs),
+            )
             for entry in found.entries
         }
-        lockfile.verify(found, lockfile.Asked(served={entry.url: Answer(state="gone") for entry in found.entries}, metadata=metadata), "lab")
+        lockfile.verify(
+            found,
+            lockfile.Asked(
+                served={entry.url: Answer(state="gone") for entry in found.entries},
+                metadata=metadata,
+            ),
+            "lab",
+        )
         lockfile.diff(found, found, ("a", "b"))
         for kind in get_args(lockfile.Format):
             with contextlib.suppress(ProvisionError):

@@ -57,7 +57,9 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_an_old_driver_is_asked_again_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_driver_is_asked_again_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refusal = 'echo "Field \\"compute_cap\\" is not a valid field to query."; exit 2'
     old = f'case "$*" in *compute_cap*) {refusal};; *) echo "470.57.02, Tesla K80";; esac'
     install(tmp_path, monkeypatch, old)
@@ -65,7 +67,9 @@ def test_an_old_driver_is_asked_again_in_its_words(tmp_path: Path, monkeypatch: 
 
 
 def test_it_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, monkeypatch, f'echo x >> "{tmp_path}/asked"; echo "550.54.15, 8.0, NVIDIA A100"')
+    install(
+        tmp_path, monkeypatch, f'echo x >> "{tmp_path}/asked"; echo "550.54.15, 8.0, NVIDIA A100"'
+    )
     assert machine.this_machine() is machine.this_machine()
     assert (tmp_path / "asked").read_text() == "x\n"
 

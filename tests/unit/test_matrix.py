@@ -27,14 +27,25 @@ def test_the_main_request() -> None:
     found = resolve(torch="2.3", cuda="12.1")
     assert found.spec.name == "torch2.3-cuda12.1-py311"
     assert (found.torch, found.local_version, found.source) == ("2.3.1", "2.3.1+cu121", "wheels")
-    assert (found.nccl, found.cudnn, found.python, found.driver_floor) == ("2.20.5", "8.9.2.26", "3.11", "525.60.13")
-    assert {"torch==2.3.1", "torchvision==0.18.1", "torchaudio==2.3.1", "nvidia-nccl-cu12==2.20.5", "python=3.11"} <= set(
-        requirements(found)
+    assert (found.nccl, found.cudnn, found.python, found.driver_floor) == (
+        "2.20.5",
+        "8.9.2.26",
+        "3.11",
+        "525.60.13",
     )
+    assert {
+        "torch==2.3.1",
+        "torchvision==0.18.1",
+        "torchaudio==2.3.1",
+        "nvidia-nccl-cu12==2.20.5",
+        "python=3.11",
+    } <= set(requirements(found))
     assert dict(found.virtual_packages)["__cuda"] == "12.1"
 
 
-@pytest.mark.parametrize("release", catalog.releases().values(), ids=lambda release: release.version)
+@pytest.mark.parametrize(
+    "release", catalog.releases().values(), ids=lambda release: release.version
+)
 def test_the_index_default_of_every_release_resolves_to_wheels(release: catalog.Release) -> None:
     default = next(build for build in release.wheels if build.on_pypi)
     found = resolve(torch=release.version, cuda=default.cuda)
@@ -66,17 +77,27 @@ def test_pytorch_channel_pins_the_build_string_and_the_order() -> None:
     found = resolve(torch="2.3", cuda="12.1", source="pytorch")
     assert found.spec.name == "torch2.3-cuda12.1-py311-pytorch"
     assert found.channels == ("pytorch", "nvidia", "conda-forge")
-    assert {"pytorch::pytorch=2.3.1=py3.11_cuda12.1*", "pytorch::pytorch-cuda=12.1", "mkl<2024.1"} <= set(requirements(found))
+    assert {
+        "pytorch::pytorch=2.3.1=py3.11_cuda12.1*",
+        "pytorch::pytorch-cuda=12.1",
+        "mkl<2024.1",
+    } <= set(requirements(found))
 
 
 def test_conda_forge_pins_the_build_string_and_lets_nccl_be_chosen() -> None:
     found = resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26")
-    assert {"pytorch=2.6.0=cuda126*", "cuda-version=12.6", "nccl=2.26.*"} <= set(requirements(found))
+    assert {"pytorch=2.6.0=cuda126*", "cuda-version=12.6", "nccl=2.26.*"} <= set(
+        requirements(found)
+    )
 
 
 def test_cpu_is_asked_for_as_a_cpu_build() -> None:
     found = resolve(torch="2.13", cpu=True, companions=False)
-    assert (found.spec.name, found.local_version, found.cuda) == ("torch2.13-cpu-py311", "2.13.0+cpu", None)
+    assert (found.spec.name, found.local_version, found.cuda) == (
+        "torch2.13-cpu-py311",
+        "2.13.0+cpu",
+        None,
+    )
     assert "__cuda" not in dict(found.virtual_packages)
 
 
@@ -86,7 +107,9 @@ def test_numpy_and_setuptools_by_release() -> None:
 
 
 def test_no_torchaudio_after_2_11() -> None:
-    assert not any(line.startswith("torchaudio") for line in requirements(resolve(torch="2.15", cuda="13.2")))
+    assert not any(
+        line.startswith("torchaudio") for line in requirements(resolve(torch="2.15", cuda="13.2"))
+    )
 
 
 def refused(**asked: Any) -> str:
@@ -103,9 +126,16 @@ def test_unknown_torch_says_what_is_known() -> None:
 
 def test_absent_combination_says_what_each_source_has_and_what_is_nearest() -> None:
     told = refused(torch="2.3", cuda="12.6")
-    for source, cudas in (("the wheels have", "11.8, 12.1"), ("the pytorch channel has", "11.8, 12.1"), ("conda-forge has", "11.8, 12.0")):
+    for source, cudas in (
+        ("the wheels have", "11.8, 12.1"),
+        ("the pytorch channel has", "11.8, 12.1"),
+        ("conda-forge has", "11.8, 12.0"),
+    ):
         assert re.search(rf"{source} torch 2\.3 with CUDA {cudas} only \(.+\)", told)
-    assert "Nearest: `--torch 2.3 --cuda 12.1` (wheels); `--torch 2.5.1 --cuda 12.6` (conda-forge)" in told
+    assert (
+        "Nearest: `--torch 2.3 --cuda 12.1` (wheels); `--torch 2.5.1 --cuda 12.6` (conda-forge)"
+        in told
+    )
 
 
 def test_never_rounded_1_12_has_no_12_1() -> None:
@@ -114,34 +144,62 @@ def test_never_rounded_1_12_has_no_12_1() -> None:
 
 def test_conda_forge_never_had_12_1() -> None:
     told = refused(torch="2.3", cuda="12.1", source="conda-forge")
-    assert "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only (conda-forge/pytorch-cpu-feedstock recipe history" in told
-    assert "`--torch 2.3 --cuda 12.1 --source wheels`; `--torch 2.3 --cuda 12.1 --source pytorch`; `--torch 2.3 --cuda 12.0" in told
+    assert (
+        "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only (conda-forge/pytorch-cpu-feedstock recipe history"
+        in told
+    )
+    assert (
+        "`--torch 2.3 --cuda 12.1 --source wheels`; `--torch 2.3 --cuda 12.1 --source pytorch`; `--torch 2.3 --cuda 12.0"
+        in told
+    )
 
 
 def test_the_pytorch_channel_ended() -> None:
     for asked in ({"cuda": "12.8"}, {"cpu": True}):
-        assert "the pytorch channel has no torch 2.9 (pytorch/pytorch#138506" in refused(torch="2.9", source="pytorch", **asked)
+        assert "the pytorch channel has no torch 2.9 (pytorch/pytorch#138506" in refused(
+            torch="2.9", source="pytorch", **asked
+        )
 
 
 def test_unsupported_python_lists_the_supported() -> None:
     told = refused(torch="2.3", cuda="12.1", python="3.13")
-    assert re.search(r"no build for Python 3\.13 from the wheels.* only for 3\.8, 3\.9, 3\.10, 3\.11, 3\.12 \(PyPI file list", told)
-    assert "`--torch 2.3 --cuda 12.1 --python 3.12` (wheels); `--torch 2.5.1 --cuda 12.1 --python 3.13`" in told
+    assert re.search(
+        r"no build for Python 3\.13 from the wheels.* only for 3\.8, 3\.9, 3\.10, 3\.11, 3\.12 \(PyPI file list",
+        told,
+    )
+    assert (
+        "`--torch 2.3 --cuda 12.1 --python 3.12` (wheels); `--torch 2.5.1 --cuda 12.1 --python 3.13`"
+        in told
+    )
 
 
 def test_nccl_of_wheels_cannot_be_exchanged() -> None:
     assert resolve(torch="2.3", cuda="12.1", nccl="2.20").nccl == "2.20.5"
     told = refused(torch="2.9", cuda="12.8", nccl="2.28")
-    assert "carries NCCL 2.27.5, not 2.28, and it cannot be exchanged (PyPI metadata torch==2.9.1)" in told
-    assert "`--torch 2.9 --cuda 12.9 --nccl 2.28` (conda-forge); `--torch 2.11.0 --cuda 12.8 --nccl 2.28` (wheels)" in told
+    assert (
+        "carries NCCL 2.27.5, not 2.28, and it cannot be exchanged (PyPI metadata torch==2.9.1)"
+        in told
+    )
+    assert (
+        "`--torch 2.9 --cuda 12.9 --nccl 2.28` (conda-forge); `--torch 2.11.0 --cuda 12.8 --nccl 2.28` (wheels)"
+        in told
+    )
     assert "not known" in refused(torch="1.13", cuda="11.6", nccl="2.14", source="wheels")
 
 
 def test_nccl_on_conda_forge_is_within_what_is_known_of_it() -> None:
-    assert "nccl=2.26.*" in requirements(resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26"))
-    assert "needs NCCL 2.25.1 or later" in refused(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.23")
-    assert "never had NCCL 2.16" in refused(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.16")
-    assert "built NCCL 2.18.5 for CUDA 11.2, 11.8, 12.0 only" in refused(torch="2.10", cuda="13.0", source="conda-forge", nccl="2.18.5")
+    assert "nccl=2.26.*" in requirements(
+        resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26")
+    )
+    assert "needs NCCL 2.25.1 or later" in refused(
+        torch="2.6", cuda="12.6", source="conda-forge", nccl="2.23"
+    )
+    assert "never had NCCL 2.16" in refused(
+        torch="2.6", cuda="12.6", source="conda-forge", nccl="2.16"
+    )
+    assert "built NCCL 2.18.5 for CUDA 11.2, 11.8, 12.0 only" in refused(
+        torch="2.10", cuda="13.0", source="conda-forge", nccl="2.18.5"
+    )
     assert re.search(
         r"conda-forge is not known to have NCCL 2\.99, and for CUDA 12\.9 has 2\.17, .*2\.30 \(conda-forge/nccl-feedstock",
         refused(torch="2.10", cuda="12.9", source="conda-forge", nccl="2.99"),
@@ -154,12 +212,25 @@ def test_an_nccl_that_nobody_has_is_refused_and_none_such_is_offered() -> None:
 
 
 def test_where_only_the_builds_own_floor_is_unknown_that_is_a_warning() -> None:
-    cells = [(release, build) for release in catalog.releases().values() for build in release.conda_forge if not build.nccl_floor]
+    cells = [
+        (release, build)
+        for release in catalog.releases().values()
+        for build in release.conda_forge
+        if not build.nccl_floor
+    ]
     assert cells
     for release, build in cells:
-        known = next(version for version, one in reversed(catalog.nccl_on_conda_forge().items()) if one.runs_with(build.cuda))
+        known = next(
+            version
+            for version, one in reversed(catalog.nccl_on_conda_forge().items())
+            if one.runs_with(build.cuda)
+        )
         found = resolve(torch=release.version, cuda=build.cuda, source="conda-forge", nccl=known)
-        assert ["is not known; the solver will tell" in row.reason for row in found.warnings if row.what == "nccl"] == [True]
+        assert [
+            "is not known; the solver will tell" in row.reason
+            for row in found.warnings
+            if row.what == "nccl"
+        ] == [True]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +246,9 @@ def test_where_only_the_builds_own_floor_is_unknown_that_is_a_warning() -> None:
         ("<=2.3.1", "torch2.3.1", "2.3.1"),
     ],
 )
-def test_only_what_means_a_whole_minor_release_is_named_by_it(torch: str, named: str, written: str) -> None:
+def test_only_what_means_a_whole_minor_release_is_named_by_it(
+    torch: str, named: str, written: str
+) -> None:
     found = resolve(torch=torch, cuda="12.1")
     assert found.spec.name == f"{named}-cuda12.1-py311"
     assert found.spec.torch == written
@@ -184,11 +257,19 @@ def test_only_what_means_a_whole_minor_release_is_named_by_it(torch: str, named:
 def test_cudnn_is_chosen_as_nccl_is() -> None:
     assert resolve(torch="2.3", cuda="12.1", cudnn="8.9").cudnn == "8.9.2.26"
     assert "carries cuDNN 8.9.2.26, not 9" in refused(torch="2.3", cuda="12.1", cudnn="9")
-    assert "cudnn=9.8.*" in requirements(resolve(torch="2.6", cuda="12.6", source="conda-forge", cudnn="9.8"))
-    assert "needs cuDNN 9.7.1.26 or a later 9.x, not 9.1" in refused(torch="2.6", cuda="12.6", source="conda-forge", cudnn="9.1")
-    assert resolve(torch="2.3", cuda="12.1", cudnn="8.9.2", source="pytorch").warnings[0].what == "cuda-graph-hang"
+    assert "cudnn=9.8.*" in requirements(
+        resolve(torch="2.6", cuda="12.6", source="conda-forge", cudnn="9.8")
+    )
+    assert "needs cuDNN 9.7.1.26 or a later 9.x, not 9.1" in refused(
+        torch="2.6", cuda="12.6", source="conda-forge", cudnn="9.1"
+    )
     assert (
-        "whether that is 8.9.2.26 is not known" in resolve(torch="2.3", cuda="12.1", cudnn="8.9.2.26", source="pytorch").warnings[0].reason
+        resolve(torch="2.3", cuda="12.1", cudnn="8.9.2", source="pytorch").warnings[0].what
+        == "cuda-graph-hang"
+    )
+    assert (
+        "whether that is 8.9.2.26 is not known"
+        in resolve(torch="2.3", cuda="12.1", cudnn="8.9.2.26", source="pytorch").warnings[0].reason
     )
 
 
@@ -198,15 +279,30 @@ def test_cudnn_is_chosen_as_nccl_is() -> None:
         ({"torch": "2", "cuda": "12.1"}, "2.5.1", "12.1", "torch2.5-cuda12.1-py311"),
         ({"torch": ">=2.3,<2.5", "cuda": "12.1"}, "2.4.1", "12.1", "torch2.4-cuda12.1-py311"),
         ({"torch": "latest", "cuda": "13"}, "2.15.0", "13.2", "torch2.15-cuda13.2-py311"),
-        ({"torch": "2.4", "cuda": "12", "source": "wheels"}, "2.4.1", "12.4", "torch2.4-cuda12.4-py311-wheels"),
-        ({"torch": "2", "cuda": "12.8", "nccl": "2.27"}, "2.10.0", "12.8", "torch2.10-cuda12.8-py311"),
+        (
+            {"torch": "2.4", "cuda": "12", "source": "wheels"},
+            "2.4.1",
+            "12.4",
+            "torch2.4-cuda12.4-py311-wheels",
+        ),
+        (
+            {"torch": "2", "cuda": "12.8", "nccl": "2.27"},
+            "2.10.0",
+            "12.8",
+            "torch2.10-cuda12.8-py311",
+        ),
         ({"torch": ">=2", "cpu": True, "python": "3.8"}, "2.4.1", None, "torch2.4-cpu-py38"),
     ],
 )
-def test_what_is_left_open_becomes_the_newest_that_fits_the_rest(asked: dict[str, Any], torch: str, cuda: str | None, name: str) -> None:
+def test_what_is_left_open_becomes_the_newest_that_fits_the_rest(
+    asked: dict[str, Any], torch: str, cuda: str | None, name: str
+) -> None:
     found = resolve(**asked)
     assert (found.torch, found.cuda, found.spec.name) == (torch, cuda, name)
-    assert (found.spec.torch, found.spec.cuda) == (torch if asked["torch"] != "2.4" else "2.4", cuda)  # what spec.yml will hold
+    assert (found.spec.torch, found.spec.cuda) == (
+        torch if asked["torch"] != "2.4" else "2.4",
+        cuda,
+    )  # what spec.yml will hold
 
 
 H100 = Machine(driver="535.183.01", gpus=("sm_90",))
@@ -215,9 +311,19 @@ H100 = Machine(driver="535.183.01", gpus=("sm_90",))
 def test_auto_is_the_newest_cuda_that_the_machine_runs() -> None:
     wanted = spec.combine({}, {"torch": "2.5", "cuda": "auto", "source": "wheels"}, name="")
     found = resolver.resolve(wanted, H100)
-    assert (found.cuda, found.spec.cuda, found.spec.gpu, found.spec.driver) == ("12.4", "12.4", (), None)
-    assert next(choice.reason for choice in found.choices if choice.what == "cuda").endswith("that sm_90 and driver 535.183.01 can run")
-    old = resolver.resolve(dataclasses.replace(wanted, torch="2.4"), Machine(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)))
+    assert (found.cuda, found.spec.cuda, found.spec.gpu, found.spec.driver) == (
+        "12.4",
+        "12.4",
+        (),
+        None,
+    )
+    assert next(choice.reason for choice in found.choices if choice.what == "cuda").endswith(
+        "that sm_90 and driver 535.183.01 can run"
+    )
+    old = resolver.resolve(
+        dataclasses.replace(wanted, torch="2.4"),
+        Machine(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
+    )
     assert old.cuda == "11.8"
 
 
@@ -234,34 +340,57 @@ def test_auto_takes_what_is_known_to_run_before_what_may() -> None:
     it is. What is found for this machine is written down so that it is the same on the next."""
     machine = Machine(driver="550.54.15", gpus=("sm_90",))
     found = resolver.resolve(spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), machine)
-    assert (found.cuda, found.source, found.spec.source, found.warnings[0].what) == ("12.4", "wheels", "wheels", "cuda-graph-hang")
+    assert (found.cuda, found.source, found.spec.source, found.warnings[0].what) == (
+        "12.4",
+        "wheels",
+        "wheels",
+        "cuda-graph-hang",
+    )
     assert found.spec.name == "torch2.4-cuda12.4-py311-wheels"
     assert resolver.resolve(found.spec).pins == found.pins
     named = resolve(torch="2.4", cuda="auto", gpu=["H100"], driver="550.54.15")
-    assert (named.spec.source, named.source, named.spec.name) == ("auto", "wheels", "torch2.4-cuda12.4-py311-wheels")
+    assert (named.spec.source, named.source, named.spec.name) == (
+        "auto",
+        "wheels",
+        "torch2.4-cuda12.4-py311-wheels",
+    )
 
 
 def test_auto_takes_what_may_run_only_where_nothing_is_known_to() -> None:
-    found = resolve(torch="2.3", cuda="auto", gpu=["V100"], driver="535.129.03", source="pytorch")  # no source says what it holds
+    found = resolve(
+        torch="2.3", cuda="auto", gpu=["V100"], driver="535.129.03", source="pytorch"
+    )  # no source says what it holds
     assert (found.torch, found.cuda) == ("2.3.1", "12.1")
     assert "gpu" in [warning.what for warning in found.warnings]
 
 
 def test_auto_needs_a_machine() -> None:
-    with pytest.raises(InvalidSpec, match=r"--cuda auto needs a GPU.*there is no nvidia-smi.*--gpu H100 --driver 535"):
-        resolver.resolve(spec.combine({}, {"torch": "2.5", "cuda": "auto"}, name=""), Machine(why="there is no nvidia-smi on this machine"))
+    with pytest.raises(
+        InvalidSpec,
+        match=r"--cuda auto needs a GPU.*there is no nvidia-smi.*--gpu H100 --driver 535",
+    ):
+        resolver.resolve(
+            spec.combine({}, {"torch": "2.5", "cuda": "auto"}, name=""),
+            Machine(why="there is no nvidia-smi on this machine"),
+        )
 
 
 def test_a_gpu_that_the_build_has_no_code_for_is_refused_with_both_facts() -> None:
     told = refused(torch="2.3", cuda="12.1", gpu=["B200"])
-    assert re.search(r"holds code for sm_50, .*sm_90 \(pytorch/builder@.*\), and B200 is sm_100 \(NVIDIA, CUDA GPU Compute", told)
+    assert re.search(
+        r"holds code for sm_50, .*sm_90 \(pytorch/builder@.*\), and B200 is sm_100 \(NVIDIA, CUDA GPU Compute",
+        told,
+    )
     assert "Nearest: `--torch 2.7.1 --cuda 12.8` (wheels)" in told
     assert resolve(torch="2.3", cuda="12.1", gpu=["H100", "RTX 4090", "8.0"]).source == "wheels"
 
 
 def test_an_old_driver_is_refused_with_both_facts() -> None:
     told = refused(torch="2.3", cuda="12.1", driver="470")
-    assert "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470 (NVIDIA CUDA Toolkit release notes" in told
+    assert (
+        "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470 (NVIDIA CUDA Toolkit release notes"
+        in told
+    )
     assert "Nearest: `--torch 2.3 --cuda 11.8` (pytorch)" in told
 
 
@@ -269,17 +398,27 @@ def test_drivers_are_known_for_x86_only() -> None:
     found = resolve(torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="590.44.01")
     assert found.driver_floor is None
     assert "on linux-64; which it needs on linux-aarch64 is not known" in found.warnings[0].reason
-    assert "the driver is 550.54.15" in refused(torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="550.54.15")
+    assert "the driver is 550.54.15" in refused(
+        torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="550.54.15"
+    )
 
 
 def test_an_old_glibc_is_refused_and_a_newer_one_is_what_the_solver_is_told() -> None:
-    assert "needs glibc 2.28 or later, and 2.17 was asked for" in refused(torch="2.6", cuda="12.6", glibc="2.17", source="wheels")
-    assert dict(resolve(torch="2.6", cuda="12.4", glibc="2.17").virtual_packages)["__glibc"] == "2.17"
-    assert dict(resolve(torch="2.6", cuda="12.4", glibc="2.39").virtual_packages)["__glibc"] == "2.39"
+    assert "needs glibc 2.28 or later, and 2.17 was asked for" in refused(
+        torch="2.6", cuda="12.6", glibc="2.17", source="wheels"
+    )
+    assert (
+        dict(resolve(torch="2.6", cuda="12.4", glibc="2.17").virtual_packages)["__glibc"] == "2.17"
+    )
+    assert (
+        dict(resolve(torch="2.6", cuda="12.4", glibc="2.39").virtual_packages)["__glibc"] == "2.39"
+    )
 
 
 def test_what_is_not_known_is_said() -> None:
-    found = resolve(torch="2.1.1", cuda="12.1", source="pytorch", gpu=["H100"], glibc="2.17", driver="525")
+    found = resolve(
+        torch="2.1.1", cuda="12.1", source="pytorch", gpu=["H100"], glibc="2.17", driver="525"
+    )
     assert [warning.what for warning in found.warnings][:4] == ["python", "gpu", "driver", "glibc"]
     assert all("not known" in warning.reason for warning in found.warnings[:4])
     assert resolve(torch="2.1.1", cuda="12.1", source="pytorch").warnings[0].what == "python"
@@ -288,7 +427,10 @@ def test_what_is_not_known_is_said() -> None:
 def test_ptx_is_a_warning_and_never_the_first_choice() -> None:
     found = resolve(torch="2.6", cuda="12.6", source="conda-forge", gpu=["B200"])
     assert {"gpu", "nccl-no-ptx"} <= {warning.what for warning in found.warnings}
-    assert resolve(torch="2.7", cuda="auto", gpu=["B200"], driver="575.51.03", source="wheels").cuda == "12.8"
+    assert (
+        resolve(torch="2.7", cuda="auto", gpu=["B200"], driver="575.51.03", source="wheels").cuda
+        == "12.8"
+    )
 
 
 def test_aarch64_has_what_the_table_says() -> None:
@@ -298,28 +440,44 @@ def test_aarch64_has_what_the_table_says() -> None:
     alone = resolve(torch="2.8", cuda="12.9", platforms=["linux-aarch64"])
     assert (alone.source, alone.spec.name) == ("conda-forge", "torch2.8-cuda12.9-py311-aarch64")
     told = refused(torch="2.3", cuda="12.1", platforms=["linux-64", "linux-aarch64"])
-    assert "torch 2.3.1 for CUDA 12.1 from the wheels exists for linux-64 and not for linux-aarch64 (" in told
+    assert (
+        "torch 2.3.1 for CUDA 12.1 from the wheels exists for linux-64 and not for linux-aarch64 ("
+        in told
+    )
     assert "Nearest: `--torch 2.3 --cuda 12.1 --platform linux-64`" in told
 
 
 def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_once() -> None:
     told = refused(torch="2.9", cpu=True, platforms=["linux-64", "linux-aarch64"], source="wheels")
-    assert "is plain torch==2.9.1 on one of linux-64, linux-aarch64 and named by its build on another" in told
+    assert (
+        "is plain torch==2.9.1 on one of linux-64, linux-aarch64 and named by its build on another"
+        in told
+    )
     assert "`--torch 2.9 --cpu --source wheels --platform linux-64`" in told
-    assert "`--torch 2.9 --cpu --source conda-forge --platform linux-64 --platform linux-aarch64`" in told
+    assert (
+        "`--torch 2.9 --cpu --source conda-forge --platform linux-64 --platform linux-aarch64`"
+        in told
+    )
     assert "torch==2.9.1+cpu" in requirements(resolve(torch="2.9", cpu=True))
-    assert "torch==2.9.1" in requirements(resolve(torch="2.9", cpu=True, platforms=["linux-aarch64"]))
+    assert "torch==2.9.1" in requirements(
+        resolve(torch="2.9", cpu=True, platforms=["linux-aarch64"])
+    )
 
 
 def test_wheels_that_were_seen_but_not_released_are_told_of() -> None:
     said = refused(torch="2.11", cuda="12.9", source="wheels")
-    assert "wheels of torch 2.11.0 with CUDA 12.9 are no part of the release: built for Linux but left out of the release matrix" in said
+    assert (
+        "wheels of torch 2.11.0 with CUDA 12.9 are no part of the release: built for Linux but left out of the release matrix"
+        in said
+    )
     assert "no part of the release" not in refused(torch="2.11", cuda="12.4", source="wheels")
     assert "no part of the release" not in refused(torch="2.11", cuda="12.9", source="pytorch")
 
 
 def test_a_gpu_that_no_toolkit_of_that_age_compiles_for() -> None:
-    assert "sm_70, for which CUDA compiles up to 12.9 (" in refused(torch="2.15", cuda="13.0", gpu=["V100"])
+    assert "sm_70, for which CUDA compiles up to 12.9 (" in refused(
+        torch="2.15", cuda="13.0", gpu=["V100"]
+    )
 
 
 def test_without_jupyter_there_is_no_kernel_and_the_reason_stands_among_the_choices() -> None:
@@ -328,14 +486,26 @@ def test_without_jupyter_there_is_no_kernel_and_the_reason_stands_among_the_choi
         asked = {"torch": "2.3", "cuda": cuda, "source": source}
         along, left_out = resolve(**asked), resolve(**asked, jupyter=False)
         assert set(requirements(along)) - set(requirements(left_out)) == {"ipykernel"}
-        assert [choice.reason for choice in left_out.choices if choice.what == "jupyter"] == ["asked for with --no-jupyter"]
+        assert [choice.reason for choice in left_out.choices if choice.what == "jupyter"] == [
+            "asked for with --no-jupyter"
+        ]
         assert "ipykernel" in requirements(resolve(**asked, jupyter=False, conda=["ipykernel"]))
 
 
-def test_without_fast_checkpoints_there_is_no_xxhash_and_the_reason_stands_among_the_choices() -> None:
+def test_without_fast_checkpoints_there_is_no_xxhash_and_the_reason_stands_among_the_choices() -> (
+    None
+):
     """Under the name that whoever installs it knows."""
-    for source, name in (("wheels", "xxhash>=2"), ("pytorch", "python-xxhash>=2"), ("conda-forge", "python-xxhash>=2")):
-        asked = {"torch": "2.3", "cuda": "11.8" if source == "conda-forge" else "12.1", "source": source}
+    for source, name in (
+        ("wheels", "xxhash>=2"),
+        ("pytorch", "python-xxhash>=2"),
+        ("conda-forge", "python-xxhash>=2"),
+    ):
+        asked = {
+            "torch": "2.3",
+            "cuda": "11.8" if source == "conda-forge" else "12.1",
+            "source": source,
+        }
         along, left_out = resolve(**asked), resolve(**asked, fast_checkpoints=False)
         assert set(requirements(along)) - set(requirements(left_out)) == {name}
         told = [choice.reason for choice in left_out.choices if choice.what == "fast_checkpoints"]
@@ -352,17 +522,28 @@ def test_infiniband_brings_the_library_that_nccl_loads() -> None:
     [
         ({"pip": ["nvidia-nccl-cu11"]}, r"`nvidia-nccl-cu11`: the NVIDIA wheels .*#186591"),
         ({"pip": ["nvidia-cudnn-cu13>=9"]}, r"`nvidia-cudnn-cu13`: .*different CUDA versions"),
-        ({"pip": ["NVIDIA_NCCL.cu12==2.21.5"]}, r"excludes `nvidia-nccl-cu12==2.20.5`: the NCCL that this torch was built for"),
+        (
+            {"pip": ["NVIDIA_NCCL.cu12==2.21.5"]},
+            r"excludes `nvidia-nccl-cu12==2.20.5`: the NCCL that this torch was built for",
+        ),
         ({"pip": ["torchvision<0.18"]}, r"excludes `torchvision==0.18.1`.*--no-companions"),
         ({"pip": ["torch==2.4"]}, r"excludes `torch==2.3.1`"),
-        ({"pip": ["torch"], "source": "pytorch"}, r"`torch` puts a wheel of torch over torch 2.3.1 for CUDA 12.1 from the pytorch channel"),
-        ({"pip": ["nvidia-nccl-cu11", "nvidia-nccl-cu12"], "source": "pytorch"}, r"write the same files .*Keep one family"),
+        (
+            {"pip": ["torch"], "source": "pytorch"},
+            r"`torch` puts a wheel of torch over torch 2.3.1 for CUDA 12.1 from the pytorch channel",
+        ),
+        (
+            {"pip": ["nvidia-nccl-cu11", "nvidia-nccl-cu12"], "source": "pytorch"},
+            r"write the same files .*Keep one family",
+        ),
         ({"conda": ["torchelastic"]}, r"`torchelastic`: .*torchrun"),
         ({"conda": ["conda-forge::pytorch=2.4"]}, r"`pytorch`: .*two builds"),
         ({"conda": ["cudatoolkit=11.8"], "source": "pytorch"}, r"`cudatoolkit`: .*second CUDA"),
     ],
 )
-def test_packages_that_cannot_be_beside_this_torch_are_refused(asked: dict[str, Any], words: str) -> None:
+def test_packages_that_cannot_be_beside_this_torch_are_refused(
+    asked: dict[str, Any], words: str
+) -> None:
     with pytest.raises(InvalidSpec, match=words):
         resolve(torch="2.3", cuda="12.1", **asked)
 
@@ -378,7 +559,12 @@ def test_a_gpu_package_beside_a_cpu_build_is_refused() -> None:
 
 
 def test_packages_that_go_with_it_are_taken() -> None:
-    found = resolve(torch="2.3", cuda="12.1", pip=["torchvision>=0.18", "nvidia-nccl-cu12~=2.20.5", "einops"], conda=["ffmpeg"])
+    found = resolve(
+        torch="2.3",
+        cuda="12.1",
+        pip=["torchvision>=0.18", "nvidia-nccl-cu12~=2.20.5", "einops"],
+        conda=["ffmpeg"],
+    )
     assert {"torchvision>=0.18", "einops", "ffmpeg"} <= set(requirements(found))
 
 
@@ -391,18 +577,42 @@ def test_dasks_distributed_is_a_warning() -> None:
 @pytest.mark.parametrize("source", resolver.SOURCES)
 def test_cpu_builds_from_every_source(source: str) -> None:
     found = resolve(torch="2.3", cpu=True, source=source)
-    pins = {"wheels": "torch==2.3.1+cpu", "pytorch": "pytorch::pytorch=2.3.1=py3.11_cpu*", "conda-forge": "pytorch=2.3.1=cpu*"}
+    pins = {
+        "wheels": "torch==2.3.1+cpu",
+        "pytorch": "pytorch::pytorch=2.3.1=py3.11_cpu*",
+        "conda-forge": "pytorch=2.3.1=cpu*",
+    }
     assert pins[source] in requirements(found)
-    assert (found.cuda, found.nccl, found.driver_floor, "__cuda" in dict(found.virtual_packages)) == (None, None, None, False)
+    assert (
+        found.cuda,
+        found.nccl,
+        found.driver_floor,
+        "__cuda" in dict(found.virtual_packages),
+    ) == (None, None, None, False)
     assert ("pytorch::cpuonly" in requirements(found)) == (source == "pytorch")
 
 
 def test_channels_by_era() -> None:
-    assert resolve(torch="1.12", cuda="11.6", source="pytorch").channels == ("pytorch", "conda-forge")
-    assert resolve(torch="1.12", cuda="11.3", source="pytorch").channels == ("pytorch", "nvidia", "conda-forge")  # its cudatoolkit is there
-    assert resolve(torch="1.13", cuda="11.7", source="pytorch").channels == ("pytorch", "nvidia", "conda-forge")
-    assert resolve(torch="2.3", cpu=True, source="pytorch", channels=["lab", "conda-forge"]).channels == ("pytorch", "lab", "conda-forge")
-    assert {"pytorch=1.13.1=cuda112*", "cudatoolkit=11.2"} <= set(requirements(resolve(torch="1.13", cuda="11.2")))
+    assert resolve(torch="1.12", cuda="11.6", source="pytorch").channels == (
+        "pytorch",
+        "conda-forge",
+    )
+    assert resolve(torch="1.12", cuda="11.3", source="pytorch").channels == (
+        "pytorch",
+        "nvidia",
+        "conda-forge",
+    )  # its cudatoolkit is there
+    assert resolve(torch="1.13", cuda="11.7", source="pytorch").channels == (
+        "pytorch",
+        "nvidia",
+        "conda-forge",
+    )
+    assert resolve(
+        torch="2.3", cpu=True, source="pytorch", channels=["lab", "conda-forge"]
+    ).channels == ("pytorch", "lab", "conda-forge")
+    assert {"pytorch=1.13.1=cuda112*", "cudatoolkit=11.2"} <= set(
+        requirements(resolve(torch="1.13", cuda="11.2"))
+    )
     assert "cudatoolkit=11.3" in requirements(resolve(torch="1.12", cuda="11.3", source="pytorch"))
 
 

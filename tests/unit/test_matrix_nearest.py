@@ -52,17 +52,29 @@ def builds() -> Iterator[tuple[catalog.Release, Any, catalog.Build | None, tuple
             for build in of_source:
                 yield release, source, build, build.platforms
             if of_source:
-                everywhere = {"wheels": PLATFORMS, "pytorch": PLATFORMS[:1], "conda-forge": PLATFORMS}[source]
+                everywhere = {
+                    "wheels": PLATFORMS,
+                    "pytorch": PLATFORMS[:1],
+                    "conda-forge": PLATFORMS,
+                }[source]
                 yield (
                     release,
                     source,
                     None,
-                    tuple(platform for platform in everywhere if source != "wheels" or platform in release.index_default),
+                    tuple(
+                        platform
+                        for platform in everywhere
+                        if source != "wheels" or platform in release.index_default
+                    ),
                 )
 
 
 CUDAS = sorted({build.cuda for _, _, build, _ in builds() if build}, key=version_key)
-NCCLS = sorted({build.nccl for _, _, build, _ in builds() if build and build.nccl} | catalog.nccl_on_conda_forge().keys(), key=version_key)
+NCCLS = sorted(
+    {build.nccl for _, _, build, _ in builds() if build and build.nccl}
+    | catalog.nccl_on_conda_forge().keys(),
+    key=version_key,
+)
 
 
 @functools.cache
@@ -77,22 +89,35 @@ def points(asked: tuple[Platform, ...], nccl_matters: bool) -> tuple[Point, ...]
     )
 
 
-def subsets(release: catalog.Release, source: str, build: catalog.Build | None, asked: Any, everywhere: Any) -> set[tuple[Platform, ...]]:
+def subsets(
+    release: catalog.Release, source: str, build: catalog.Build | None, asked: Any, everywhere: Any
+) -> set[tuple[Platform, ...]]:
     """On which platforms a build can be, of those asked for; wheels only where they have one name on all of them."""
     kept = tuple(platform for platform in asked if platform in everywhere) or everywhere[:1]
     names = (
-        {release.index_default[platform].build == (build.tag if build else "cpu") for platform in kept} if source == "wheels" else {True}
+        {
+            release.index_default[platform].build == (build.tag if build else "cpu")
+            for platform in kept
+        }
+        if source == "wheels"
+        else {True}
     )
     return {kept if len(names) == 1 else kept[:1]}
 
 
-def pythons(release: catalog.Release, source: str, build: catalog.Build | None, platforms: Any) -> list[str]:
+def pythons(
+    release: catalog.Release, source: str, build: catalog.Build | None, platforms: Any
+) -> list[str]:
     def on(platform: Platform) -> tuple[str, ...]:
         if build:
             return build.on(platform).python or release.python
         if source == "wheels":
             return release.index_default[platform].python
-        known = [one.on(platform).python or () for one in release.builds(source) if platform in one.platforms]  # type: ignore[arg-type]
+        known = [
+            one.on(platform).python or ()
+            for one in release.builds(source)
+            if platform in one.platforms
+        ]  # type: ignore[arg-type]
         return tuple(itertools.chain(*known)) or release.python
 
     common = set.intersection(*(set(on(platform)) for platform in platforms))
@@ -101,13 +126,19 @@ def pythons(release: catalog.Release, source: str, build: catalog.Build | None, 
     return sorted(common, key=version_key)
 
 
-def nccls(source: str, build: catalog.Build | None, platforms: tuple[Platform, ...]) -> list[str | None]:
+def nccls(
+    source: str, build: catalog.Build | None, platforms: tuple[Platform, ...]
+) -> list[str | None]:
     if build is None:
         return [None]
     if source != "conda-forge":
         return [build.nccl]
     floor = max(version_key(build.on(platform).nccl_floor or "0") for platform in platforms)
-    fitting = [v for v, one in catalog.nccl_on_conda_forge().items() if one.runs_with(build.cuda) and version_key(v) >= floor]
+    fitting = [
+        v
+        for v, one in catalog.nccl_on_conda_forge().items()
+        if one.runs_with(build.cuda) and version_key(v) >= floor
+    ]
     return [*fitting] or [None]
 
 
@@ -137,13 +168,25 @@ def distance(point: Point, wanted: Spec) -> tuple[int, int]:
     steps = []
     asked = releases_meant(wanted.torch)
     if point.torch not in asked:
-        steps.append(apart(minor(point.torch), [minor(v) for v in asked or re.findall(r"[\d.]+", wanted.torch)], MINORS))
+        steps.append(
+            apart(
+                minor(point.torch),
+                [minor(v) for v in asked or re.findall(r"[\d.]+", wanted.torch)],
+                MINORS,
+            )
+        )
     if point.cuda is None or wanted.cuda is None:
         steps += [] if point.cuda is wanted.cuda else [ACROSS]
     elif not starts(point.cuda, wanted.cuda):
-        steps.append(apart(point.cuda, [c for c in CUDAS if starts(c, wanted.cuda)] or [wanted.cuda], CUDAS))
+        steps.append(
+            apart(point.cuda, [c for c in CUDAS if starts(c, wanted.cuda)] or [wanted.cuda], CUDAS)
+        )
     steps += [0] if wanted.source not in ("auto", point.source) else []
-    steps += [len(set(wanted.platforms) - set(point.platforms))] if point.platforms != wanted.platforms else []
+    steps += (
+        [len(set(wanted.platforms) - set(point.platforms))]
+        if point.platforms != wanted.platforms
+        else []
+    )
     if wanted.python not in (None, point.python):
         steps.append(abs(int(point.python[2:]) - int((wanted.python or "")[2:])))
     if wanted.nccl and not starts(point.nccl, wanted.nccl):
@@ -154,7 +197,11 @@ def distance(point: Point, wanted: Spec) -> tuple[int, int]:
 
 def request(*, flavor: dict[str, Any], **asked: Any) -> Spec:
     """What a CPU build has nothing to do with is not asked of it."""
-    kept = {key: value for key, value in asked.items() if "cpu" not in flavor or key not in spec.ABOUT_GPUS}
+    kept = {
+        key: value
+        for key, value in asked.items()
+        if "cpu" not in flavor or key not in spec.ABOUT_GPUS
+    }
     return spec.combine({}, {**kept, **flavor}, name="")
 
 
@@ -184,7 +231,9 @@ def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
     except NoSuchBuild:
         pass
     else:
-        assert min(distance(point, wanted) for point in points(wanted.platforms, wanted.nccl is not None)) == (0, 0)
+        assert min(
+            distance(point, wanted) for point in points(wanted.platforms, wanted.nccl is not None)
+        ) == (0, 0)
         return
     told = nearest(wanted, 6)
     far: dict[tuple[str, str | None, str], tuple[int, int]] = {}
@@ -210,7 +259,11 @@ def test_what_is_offered_can_be_had(wanted: Spec) -> None:
         for one in nearest(wanted, 6):
             assert f"`{one.options}`" in (error.advice or "")
             found = resolver.resolve(typed(one, wanted))
-            assert (found.torch, found.cuda, found.source) == (one.cell.release.version, one.cell.cuda, one.cell.source)
+            assert (found.torch, found.cuda, found.source) == (
+                one.cell.release.version,
+                one.cell.cuda,
+                one.cell.source,
+            )
             assert one.spec.python in (None, found.python)
             assert found.platforms == one.spec.platforms
 
@@ -228,18 +281,27 @@ def typed(offered: Neighbor, wanted: Spec) -> Spec:
         else:
             given[option] = words.pop(0)
     assert set(given) <= set(SPEC_OPTIONS)
-    kept = {key: value for key, value in spec.content(wanted).items() if key not in ("torch", "cuda", "cpu", *offered.dropped)}
+    kept = {
+        key: value
+        for key, value in spec.content(wanted).items()
+        if key not in ("torch", "cuda", "cpu", *offered.dropped)
+    }
     return spec.combine({}, {**kept, **given}, name="")
 
 
 @pytest.mark.parametrize(
     "asked,offer",
     [
-        ({"torch": "2.3", "cuda": "12.6", "nccl": "2.99"}, "`--torch 2.3 --cuda 12.0 --nccl 2.30.4` (conda-forge)"),
+        (
+            {"torch": "2.3", "cuda": "12.6", "nccl": "2.99"},
+            "`--torch 2.3 --cuda 12.0 --nccl 2.30.4` (conda-forge)",
+        ),
         ({"torch": "1.12", "cuda": "12.1", "nccl": "2.99", "source": "pytorch"}, "without --nccl"),
     ],
 )
-def test_an_offer_names_what_is_known_or_what_to_leave_out(asked: dict[str, Any], offer: str) -> None:
+def test_an_offer_names_what_is_known_or_what_to_leave_out(
+    asked: dict[str, Any], offer: str
+) -> None:
     with pytest.raises(NoSuchBuild) as caught:
         resolver.resolve(spec.combine({}, asked, name=""))
     assert offer in str(caught.value)
@@ -248,8 +310,12 @@ def test_an_offer_names_what_is_known_or_what_to_leave_out(asked: dict[str, Any]
 def test_packages_that_are_kept_are_minded() -> None:
     """What would be refused beside them is not offered."""
     with pytest.raises(NoSuchBuild) as caught:
-        resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "11.6", "pip": ["nvidia-nccl-cu12"]}, name=""))
-    assert "--cuda 12.1" in (caught.value.advice or "") and "--cuda 11" not in (caught.value.advice or "")
+        resolver.resolve(
+            spec.combine({}, {"torch": "2.3", "cuda": "11.6", "pip": ["nvidia-nccl-cu12"]}, name="")
+        )
+    assert "--cuda 12.1" in (caught.value.advice or "") and "--cuda 11" not in (
+        caught.value.advice or ""
+    )
 
 
 def test_nothing_is_offered_for_this_machine_that_words_alone_do_not_lead_to() -> None:
@@ -265,7 +331,11 @@ def test_nothing_is_offered_for_this_machine_that_words_alone_do_not_lead_to() -
 
 def test_a_machine_is_never_given_up() -> None:
     """Nothing that would not run on the GPU, the driver and the glibc is offered, and no CPU build."""
-    wanted = spec.combine({}, {"torch": "2.3", "cuda": "12.1", "gpu": ["B200"], "driver": "575.51.03", "glibc": "2.28"}, name="")
+    wanted = spec.combine(
+        {},
+        {"torch": "2.3", "cuda": "12.1", "gpu": ["B200"], "driver": "575.51.03", "glibc": "2.28"},
+        name="",
+    )
     told = nearest(wanted, 50)
     assert told
     for one in told:
@@ -276,10 +346,17 @@ def test_a_machine_is_never_given_up() -> None:
 
 def test_where_nothing_comes_near_that_is_said() -> None:
     with pytest.raises(NoSuchBuild, match=r"Nothing in the table comes near it"):
-        resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1", "driver": "390.10"}, name=""))
+        resolver.resolve(
+            spec.combine({}, {"torch": "2.3", "cuda": "12.1", "driver": "390.10"}, name="")
+        )
 
 
 def test_what_was_asked_for_and_can_stay_stays() -> None:
-    told = nearest(spec.combine({}, {"torch": "2.9", "cuda": "12.8", "nccl": "2.28", "python": "3.12"}, name=""), 1)
+    told = nearest(
+        spec.combine(
+            {}, {"torch": "2.9", "cuda": "12.8", "nccl": "2.28", "python": "3.12"}, name=""
+        ),
+        1,
+    )
     assert told[0].options == "--torch 2.9 --cuda 12.9 --python 3.12 --nccl 2.28"
     assert told[0].changed == ("cuda",)

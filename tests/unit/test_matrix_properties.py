@@ -34,7 +34,9 @@ def builds() -> Iterator[tuple[catalog.Release, str, catalog.Build | None]]:
 
 BUILDS = list(builds())
 of_a_release = pytest.mark.parametrize(
-    "cells", [[cell for cell in BUILDS if cell[0] is release] for release in catalog.releases().values()], ids=list(catalog.releases())
+    "cells",
+    [[cell for cell in BUILDS if cell[0] is release] for release in catalog.releases().values()],
+    ids=list(catalog.releases()),
 )
 Cells = list[tuple[catalog.Release, str, catalog.Build | None]]
 
@@ -45,19 +47,21 @@ def exact(release: catalog.Release, source: str, build: catalog.Build | None, **
 
 
 requests = st.builds(
-    lambda cell, python, companions, jupyter, fast_checkpoints, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: exact(
-        *cell,
-        python=python,
-        companions=companions,
-        jupyter=jupyter,
-        fast_checkpoints=fast_checkpoints,
-        infiniband=infiniband,
-        nccl=nccl if cell[2] else None,
-        cudnn=cudnn if cell[2] else None,
-        platforms=platforms,
-        gpu=gpu if cell[2] else (),
-        glibc=glibc,
-        pip=extra,
+    lambda cell, python, companions, jupyter, fast_checkpoints, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: (
+        exact(
+            *cell,
+            python=python,
+            companions=companions,
+            jupyter=jupyter,
+            fast_checkpoints=fast_checkpoints,
+            infiniband=infiniband,
+            nccl=nccl if cell[2] else None,
+            cudnn=cudnn if cell[2] else None,
+            platforms=platforms,
+            gpu=gpu if cell[2] else (),
+            glibc=glibc,
+            pip=extra,
+        )
     ),
     cell=st.sampled_from(BUILDS),
     python=st.none() | st.sampled_from(["3.8", "3.10", "3.12", "3.14"]),
@@ -88,7 +92,11 @@ def resolved(wanted: Spec) -> Resolution | None:
 def test_every_build_can_be_asked_for_and_is_what_one_gets(cells: Cells) -> None:
     for release, source, build in cells:
         found = resolver.resolve(exact(release, source, build))
-        assert (found.torch, found.source, found.cuda) == (release.version, source, build.cuda if build else None)
+        assert (found.torch, found.source, found.cuda) == (
+            release.version,
+            source,
+            build.cuda if build else None,
+        )
         check(found)
 
 
@@ -97,7 +105,12 @@ def test_every_build_can_be_asked_for_and_is_what_one_gets(cells: Cells) -> None
 def test_every_resolution_respects_every_rule(wanted: Spec) -> None:
     found = resolved(wanted)
     if found is not None:
-        assert (found.torch, found.source, found.cuda, found.platforms) == (wanted.torch, wanted.source, wanted.cuda, wanted.platforms)
+        assert (found.torch, found.source, found.cuda, found.platforms) == (
+            wanted.torch,
+            wanted.source,
+            wanted.cuda,
+            wanted.platforms,
+        )
         assert wanted.python in (None, found.python)
         assert wanted.glibc in (None, dict(found.virtual_packages)["__glibc"])
         check(found)
@@ -106,17 +119,34 @@ def test_every_resolution_respects_every_rule(wanted: Spec) -> None:
 def check(found: Resolution) -> None:
     """Every pin has its reason; every rule has its consequence; one family of NVIDIA wheels; a companion is never a known bad one."""
     lines = [pin.requirement for pin in found.pins]
-    told = [(pin.reason, pin.source) for pin in found.pins] + [(row.reason, row.source) for row in (*found.choices, *found.warnings)]
+    told = [(pin.reason, pin.source) for pin in found.pins] + [
+        (row.reason, row.source) for row in (*found.choices, *found.warnings)
+    ]
     assert all(reason and source for reason, source in told)
     for rule in catalog.rules():
-        if rule.consequence == "pin" and found.source in rule.sources and SpecifierSet(rule.torch).contains(found.torch):
+        if (
+            rule.consequence == "pin"
+            and found.source in rule.sources
+            and SpecifierSet(rule.torch).contains(found.torch)
+        ):
             assert rule.requirement in lines, rule.id
-        if rule.consequence == "warn" and rule.nccl and found.nccl and _plain(rule) and _holds(rule, found):
+        if (
+            rule.consequence == "warn"
+            and rule.nccl
+            and found.nccl
+            and _plain(rule)
+            and _holds(rule, found)
+        ):
             assert rule.id in [warning.what for warning in found.warnings]
-    families = {name[-2:] for line in lines if (name := re.split(r"[=<>~ ]", line)[0]).startswith("nvidia-")}
+    families = {
+        name[-2:] for line in lines if (name := re.split(r"[=<>~ ]", line)[0]).startswith("nvidia-")
+    }
     assert families <= ({found.cuda.split(".")[0]} if found.cuda else set())
     assert not any(line.startswith("torchvision==0.15.0") for line in lines)
-    assert not any("torchaudio" in line for line in lines) or catalog.version_key(found.torch) < (2, 12)
+    assert not any("torchaudio" in line for line in lines) or catalog.version_key(found.torch) < (
+        2,
+        12,
+    )
     assert ("rdma-core" in lines) == found.spec.infiniband
     assert ("ipykernel" in lines) == found.spec.jupyter
     xxhash = "xxhash>=2" if found.source == "wheels" else "python-xxhash>=2"
@@ -124,17 +154,29 @@ def check(found: Resolution) -> None:
 
 
 def _plain(rule: catalog.Rule) -> bool:
-    return not (rule.package or rule.channels or rule.variables or rule.through_ptx or rule.platforms or rule.python or rule.cuda)
+    return not (
+        rule.package
+        or rule.channels
+        or rule.variables
+        or rule.through_ptx
+        or rule.platforms
+        or rule.python
+        or rule.cuda
+    )
 
 
 def _holds(rule: catalog.Rule, found: Resolution) -> bool:
     inside = SpecifierSet(rule.nccl or "").contains(found.nccl or "")
-    return inside and SpecifierSet(rule.torch).contains(found.torch) and found.source in rule.sources
+    return (
+        inside and SpecifierSet(rule.torch).contains(found.torch) and found.source in rule.sources
+    )
 
 
 @settings(deadline=None, max_examples=60)
 @given(wanted=requests)
-def test_what_is_written_down_gives_the_same_again(tmp_path_factory: pytest.TempPathFactory, wanted: Spec) -> None:
+def test_what_is_written_down_gives_the_same_again(
+    tmp_path_factory: pytest.TempPathFactory, wanted: Spec
+) -> None:
     found = resolved(wanted)
     if found is None:
         return
@@ -151,14 +193,29 @@ def test_what_is_written_down_gives_the_same_again(tmp_path_factory: pytest.Temp
 
 
 open_requests = st.builds(
-    lambda torch, cuda, source, python: spec.combine({}, {"torch": torch, "source": source, "python": python, **cuda}, name=""),
-    torch=st.sampled_from(["2", "1", "latest", ">=2.3,<2.6", "~=2.1", "!=2.9.0", "2.3", "2.4", "2.6", "2.8.0"]),
-    cuda=st.sampled_from([{"cuda": "12"}, {"cuda": "11"}, {"cuda": "13"}, {"cuda": "auto"}, {"cuda": "12.1"}, {"cpu": True}]),
+    lambda torch, cuda, source, python: spec.combine(
+        {}, {"torch": torch, "source": source, "python": python, **cuda}, name=""
+    ),
+    torch=st.sampled_from(
+        ["2", "1", "latest", ">=2.3,<2.6", "~=2.1", "!=2.9.0", "2.3", "2.4", "2.6", "2.8.0"]
+    ),
+    cuda=st.sampled_from(
+        [
+            {"cuda": "12"},
+            {"cuda": "11"},
+            {"cuda": "13"},
+            {"cuda": "auto"},
+            {"cuda": "12.1"},
+            {"cpu": True},
+        ]
+    ),
     source=st.sampled_from(["auto", "auto", *resolver.SOURCES]),
     python=st.none() | st.sampled_from(["3.8", "3.12"]),
 )
 machines = st.builds(
-    Machine, driver=st.sampled_from(["450.80.02", "535.183.01", "590.44.01"]), gpus=st.sampled_from(GPUS).map(lambda gpu: (gpu,))
+    Machine,
+    driver=st.sampled_from(["450.80.02", "535.183.01", "590.44.01"]),
+    gpus=st.sampled_from(GPUS).map(lambda gpu: (gpu,)),
 )
 
 
@@ -171,7 +228,11 @@ def test_what_is_left_open_is_settled_for_every_machine(wanted: Spec, machine: M
     except NoSuchBuild:
         return
     assert (found.spec.gpu, found.spec.driver) == ((), None)
-    assert re.fullmatch(r"\d+\.\d+(\.\d+)?", found.spec.torch) and found.spec.cuda == found.cuda and found.cuda != "auto"
+    assert (
+        re.fullmatch(r"\d+\.\d+(\.\d+)?", found.spec.torch)
+        and found.spec.cuda == found.cuda
+        and found.cuda != "auto"
+    )
     again = resolver.resolve(found.spec, Machine(driver="1.0", gpus=("K80",)))
     assert (again.pins, again.spec, again.source) == (found.pins, found.spec, found.source)
     if wanted.cuda == "auto":
@@ -198,17 +259,29 @@ def test_rendering_then_parsing_gives_the_request_back(cells: Cells) -> None:
         found = resolver.resolve(exact(*cell, infiniband=True))
         texts = render.render_inputs(found)
         environment = yaml.safe_load(texts[render.ENVIRONMENT])
-        assert set(environment) == {"name", "channels", "dependencies"}  # what conda env, micromamba and repo2docker know
-        pip: list[str] = next((item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), [])
+        assert set(environment) == {
+            "name",
+            "channels",
+            "dependencies",
+        }  # what conda env, micromamba and repo2docker know
+        pip: list[str] = next(
+            (item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), []
+        )
         assert pip == [pin.requirement for pin in found.pins if pin.manager == "pip"]
         conda = [item for item in environment["dependencies"] if isinstance(item, str)]
         assert conda == [pin.requirement for pin in found.pins if pin.manager == "conda"]
         assert f"python={found.python}" in conda
         assert environment["channels"] == [*found.channels, "nodefaults"]
         machine = yaml.safe_load(texts[render.VIRTUAL_PACKAGES])["subdirs"]
-        assert machine == {platform: {"packages": dict(found.virtual_packages)} for platform in found.platforms}
-        comments = [line for line in texts[render.ENVIRONMENT].splitlines() if line.lstrip().startswith("#")]
-        assert not any("[" in line or "]" in line for line in comments)  # conda-lock reads these as platform selectors
+        assert machine == {
+            platform: {"packages": dict(found.virtual_packages)} for platform in found.platforms
+        }
+        comments = [
+            line for line in texts[render.ENVIRONMENT].splitlines() if line.lstrip().startswith("#")
+        ]
+        assert not any(
+            "[" in line or "]" in line for line in comments
+        )  # conda-lock reads these as platform selectors
 
 
 def conda_spec(text: str) -> Any:
@@ -232,21 +305,43 @@ def test_every_line_is_read_by_condas_parser_and_by_rattlers() -> None:
 RECORDS = [  # build strings as they stand on the channels
     ("2.3.1", "pytorch", "12.1", "py3.11_cuda12.1_cudnn8.9.2_0", "py3.11_cpu_0"),
     ("2.1.0", "pytorch", "11.8", "py3.11_cuda11.8_cudnn8.7.0_0", "py3.11_cuda12.1_cudnn8.9.2_0"),
-    ("2.6.0", "conda-forge", "12.6", "cuda126_mkl_py311_h4459643_304", "cpu_mkl_py311_hcab61ac_101"),
-    ("2.10.0", "conda-forge", "12.9", "cuda129_mkl_py311_h333e2d5_303", "cuda130_mkl_py311_h333e2d5_303"),
+    (
+        "2.6.0",
+        "conda-forge",
+        "12.6",
+        "cuda126_mkl_py311_h4459643_304",
+        "cpu_mkl_py311_hcab61ac_101",
+    ),
+    (
+        "2.10.0",
+        "conda-forge",
+        "12.9",
+        "cuda129_mkl_py311_h333e2d5_303",
+        "cuda130_mkl_py311_h333e2d5_303",
+    ),
     ("2.3.1", "conda-forge", None, "cpu_generic_py312h2f1fc2b_0", "cuda120_py312h26b3cf7_300"),
     ("2.3.1", "pytorch", None, "py3.11_cpu_0", "py3.11_cuda12.1_cudnn8.9.2_0"),
 ]
 
 
 @pytest.mark.parametrize("version,source,cuda,taken,left", RECORDS)
-def test_the_build_string_takes_one_build_and_leaves_the_other(version: str, source: str, cuda: str | None, taken: str, left: str) -> None:
+def test_the_build_string_takes_one_build_and_leaves_the_other(
+    version: str, source: str, cuda: str | None, taken: str, left: str
+) -> None:
     flavor = {"cuda": cuda} if cuda else {"cpu": True}
-    found = resolver.resolve(spec.combine({}, {"torch": version, "source": source, **flavor}, name=""))
-    pin = next(pin.requirement for pin in found.pins if re.match(r"(pytorch::)?pytorch=", pin.requirement)).rpartition("::")[2]
+    found = resolver.resolve(
+        spec.combine({}, {"torch": version, "source": source, **flavor}, name="")
+    )
+    pin = next(
+        pin.requirement for pin in found.pins if re.match(r"(pytorch::)?pytorch=", pin.requirement)
+    ).rpartition("::")[2]
 
     def takes(build: str) -> bool:
-        return bool(conda_spec(pin).match({"name": "pytorch", "version": version, "build": build, "build_number": 0}))
+        return bool(
+            conda_spec(pin).match(
+                {"name": "pytorch", "version": version, "build": build, "build_number": 0}
+            )
+        )
 
     assert takes(taken) and not takes(left)
 
@@ -283,7 +378,9 @@ well_formed = st.fixed_dictionaries(
 @given(asked=well_formed)
 def test_whatever_is_well_formed_is_resolved_or_refused(asked: dict[str, Any]) -> None:
     try:
-        found = resolver.resolve(spec.combine({}, asked, name=""), Machine(driver="535.54.03", gpus=("sm_80",)))
+        found = resolver.resolve(
+            spec.combine({}, asked, name=""), Machine(driver="535.54.03", gpus=("sm_80",))
+        )
     except (InvalidSpec, NoSuchBuild) as error:
         assert str(error)
     else:

@@ -23,7 +23,11 @@ FORGE = "https://channels.invalid/conda-forge/"
 
 def mirrors(*texts: str, manifest: str = "") -> Mirrors:
     names = {"*": "https://channels.invalid/", "conda-forge": FORGE}
-    return Mirrors([asked(text, HERE) for text in texts], channel_url=names.__getitem__, manifest=lambda folder: manifest)
+    return Mirrors(
+        [asked(text, HERE) for text in texts],
+        channel_url=names.__getitem__,
+        manifest=lambda folder: manifest,
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,9 @@ def test_what_is_no_mirror(text: str) -> None:
 
 
 def test_addresses_are_translated_both_ways() -> None:
-    found = mirrors("conda-forge=https://m.invalid/cf", "https://files.invalid/packages=file:///srv/files")
+    found = mirrors(
+        "conda-forge=https://m.invalid/cf", "https://files.invalid/packages=file:///srv/files"
+    )
     for canonical, real in [
         (f"{FORGE}linux-64/a-1-0.conda", "https://m.invalid/cf/linux-64/a-1-0.conda"),
         ("https://files.invalid/packages/ab/cd/x.whl", "file:///srv/files/ab/cd/x.whl"),
@@ -72,7 +78,10 @@ def test_the_way_back_does_not_depend_on_a_login(login: str) -> None:
 def test_the_longest_address_decides() -> None:
     found = mirrors("*=https://all.invalid", "conda-forge=https://m.invalid/cf")
     assert found.real(f"{FORGE}noarch/x") == "https://m.invalid/cf/noarch/x"
-    assert found.real("https://channels.invalid/nvidia/noarch/x") == "https://all.invalid/nvidia/noarch/x"
+    assert (
+        found.real("https://channels.invalid/nvidia/noarch/x")
+        == "https://all.invalid/nvidia/noarch/x"
+    )
 
 
 def test_without_mirrors_nothing_is_looked_up() -> None:
@@ -84,7 +93,13 @@ SHA = "a" * 64
 MANIFEST = {
     "schema": 1,
     "channels": {FORGE: "channels/channels.invalid/conda-forge/"},
-    "wheels": {SHA: {"name": "x", "path": f"wheels/{SHA}/x-1+cu121-py3-none-any.whl", "url": "https://files.invalid/x-1%2Bcu121.whl"}},
+    "wheels": {
+        SHA: {
+            "name": "x",
+            "path": f"wheels/{SHA}/x-1+cu121-py3-none-any.whl",
+            "url": "https://files.invalid/x-1%2Bcu121.whl",
+        }
+    },
 }
 
 
@@ -92,11 +107,20 @@ def test_a_folder_stands_for_everything(tmp_path: Path) -> None:
     found = mirrors("/srv/mirror", manifest=json.dumps(MANIFEST))
     assert found.closed
     assert found.indexes == ("file:///srv/mirror/simple/",)
-    assert found.real(f"{FORGE}noarch/x") == "file:///srv/mirror/channels/channels.invalid/conda-forge/noarch/x"
+    assert (
+        found.real(f"{FORGE}noarch/x")
+        == "file:///srv/mirror/channels/channels.invalid/conda-forge/noarch/x"
+    )
     wheel = f"file:///srv/mirror/wheels/{SHA}/x-1%2Bcu121-py3-none-any.whl"
-    assert found.real("https://files.invalid/x-1%2Bcu121.whl") == found.real("https://other.invalid/x.whl", SHA) == wheel
+    assert (
+        found.real("https://files.invalid/x-1%2Bcu121.whl")
+        == found.real("https://other.invalid/x.whl", SHA)
+        == wheel
+    )
     assert found.canonical(wheel, SHA) == "https://files.invalid/x-1%2Bcu121.whl"
-    with pytest.raises(Unreachable, match=r"file:///srv/mirror/ does not hold https://files\.invalid/y\.whl"):
+    with pytest.raises(
+        Unreachable, match=r"file:///srv/mirror/ does not hold https://files\.invalid/y\.whl"
+    ):
         found.real("https://files.invalid/y.whl")
     local = tmp_path / "python.conda"
     local.touch()
@@ -124,7 +148,10 @@ def test_what_is_no_manifest(text: str) -> None:
 
 def test_the_strongest_source_decides_for_each_thing() -> None:
     options = [asked("lab=https://option.invalid", HERE)]
-    variables = [asked("lab=https://variable.invalid", HERE), asked("nvidia=https://variable.invalid", HERE)]
+    variables = [
+        asked("lab=https://variable.invalid", HERE),
+        asked("nvidia=https://variable.invalid", HERE),
+    ]
     assert {one.what: one.url for one in chosen(options, variables)} == {
         "lab": "https://option.invalid/",
         "nvidia": "https://variable.invalid/",
@@ -139,23 +166,36 @@ def test_a_folder_is_not_mixed_with_what_is_set_elsewhere() -> None:
 
 
 def test_passwords_are_not_shown() -> None:
-    assert without_login("got https://me:secret@m.invalid/x and http://t@h/y") == "got https://m.invalid/x and http://h/y"
+    assert (
+        without_login("got https://me:secret@m.invalid/x and http://t@h/y")
+        == "got https://m.invalid/x and http://h/y"
+    )
     assert without_login("https://me:secret@m.invalid:80/x?y") == "https://m.invalid:80/x?y"
 
 
 def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "provision").mkdir()
-    (tmp_path / "provision" / "settings.yml").write_text("mirrors:\n- lab=channels/lab\n- pypi=https://file.invalid\n")
+    (tmp_path / "provision" / "settings.yml").write_text(
+        "mirrors:\n- lab=channels/lab\n- pypi=https://file.invalid\n"
+    )
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    environ = {settings.MIRRORS: "nvidia=https://variable.invalid pypi=https://variable.invalid", settings.CHANNEL_ALIAS: str(tmp_path)}
-    found = {one.what: one.url for one in settings.mirrors(["nvidia=https://option.invalid"], None, environ)}
+    environ = {
+        settings.MIRRORS: "nvidia=https://variable.invalid pypi=https://variable.invalid",
+        settings.CHANNEL_ALIAS: str(tmp_path),
+    }
+    found = {
+        one.what: one.url
+        for one in settings.mirrors(["nvidia=https://option.invalid"], None, environ)
+    }
     assert found == {
         "nvidia": "https://option.invalid/",
         "pypi": "https://variable.invalid/",
         "*": f"{tmp_path.as_uri()}/",
         "lab": f"file://{tmp_path}/provision/channels/lab/",
     }
-    assert settings.mirrors([], "https://alias.invalid", {})[0] == Asked(what="*", url="https://alias.invalid/")
+    assert settings.mirrors([], "https://alias.invalid", {})[0] == Asked(
+        what="*", url="https://alias.invalid/"
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +225,9 @@ def test_an_empty_settings_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["notaurl", "no/such/folder", "https://", "ftp://host"])
-def test_what_is_no_address_is_a_mistake_and_not_an_outage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str) -> None:
+def test_what_is_no_address_is_a_mistake_and_not_an_outage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     for alias, environ in ((address, {}), (None, {settings.CHANNEL_ALIAS: address})):
         with pytest.raises(InvalidSpec):
@@ -197,10 +239,16 @@ def test_what_is_no_address_is_a_mistake_and_not_an_outage(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "given,left",
     [
-        ("https://lab:secret@host/t/tk-1/lab/linux-64/a-1-0.conda", "https://host/lab/linux-64/a-1-0.conda"),
+        (
+            "https://lab:secret@host/t/tk-1/lab/linux-64/a-1-0.conda",
+            "https://host/lab/linux-64/a-1-0.conda",
+        ),
         ("https://host/t/tk-1", "https://host"),
         ("https://host/conda/t/tk-1/lab", "https://host/conda/lab"),
-        ("https://host/conda-forge/linux-64/t-1-0.conda", "https://host/conda-forge/linux-64/t-1-0.conda"),
+        (
+            "https://host/conda-forge/linux-64/t-1-0.conda",
+            "https://host/conda-forge/linux-64/t-1-0.conda",
+        ),
     ],
 )
 def test_addresses_without_what_opens_them(given: str, left: str) -> None:

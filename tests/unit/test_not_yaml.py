@@ -40,11 +40,17 @@ ODD = [
 READERS: dict[str, Callable[[Path], object]] = {
     "spec.yml": spec.read,
     "runners.yml": ci.read,
-    "settings.yml": lambda path: settings.files({settings.CONFIG: str(path)}) and settings._in_file(path),
+    "settings.yml": lambda path: (
+        settings.files({settings.CONFIG: str(path)}) and settings._in_file(path)
+    ),
     "conda-lock.yml": lockfile.read,
     "lock contents": contents,
-    "environment.yml": lambda path: lockfile.inputs(path.read_text(errors="replace"), "subdirs: {}", path.parent),
-    "virtual-packages.yml": lambda path: lockfile.inputs("channels: []\ndependencies: []\n", path.read_text(errors="replace"), path.parent),
+    "environment.yml": lambda path: lockfile.inputs(
+        path.read_text(errors="replace"), "subdirs: {}", path.parent
+    ),
+    "virtual-packages.yml": lambda path: lockfile.inputs(
+        "channels: []\ndependencies: []\n", path.read_text(errors="replace"), path.parent
+    ),
 }
 
 

@@ -11,7 +11,9 @@ from provision.environment import passport
 
 
 def package(manager: Manager, name: str, version: str) -> LockedPackage:
-    return LockedPackage(manager=manager, name=name, version=version, url="file:///x", sha256="0" * 64)
+    return LockedPackage(
+        manager=manager, name=name, version=version, url="file:///x", sha256="0" * 64
+    )
 
 
 LOCK = Lock(
@@ -19,7 +21,11 @@ LOCK = Lock(
     sha256="0" * 64,
     content_hash="0" * 64,
     inputs_sha256="0" * 64,
-    packages=(package("conda", "pytorch", "2.3.1"), package("conda", "numpy", "1.26.4"), package("pip", "nvidia-nccl-cu12", "2.20.5")),
+    packages=(
+        package("conda", "pytorch", "2.3.1"),
+        package("conda", "numpy", "1.26.4"),
+        package("pip", "nvidia-nccl-cu12", "2.20.5"),
+    ),
     python_from="channel",
     portable=True,
 )
@@ -35,4 +41,7 @@ LOCK = Lock(
     ("pytorch-cuda=12.1", None),
 ])  # fmt: skip
 def test_the_version_that_came_of_a_pin(requirement: str, version: str | None) -> None:
-    assert passport.locked(Pin(manager="conda", requirement=requirement, reason="", source=""), LOCK) == version
+    assert (
+        passport.locked(Pin(manager="conda", requirement=requirement, reason="", source=""), LOCK)
+        == version
+    )

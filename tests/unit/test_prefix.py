@@ -23,25 +23,50 @@ def make(folder: Path, sha: str = "lock") -> Prefix:
     (folder / "bin" / "python").write_text("")
     (site / "six.py").write_text("x = 1\n")
     content = (site / "six.py").read_bytes()
-    (info / "RECORD").write_text(f"six.py,{prefix._record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n")
+    (info / "RECORD").write_text(
+        f"six.py,{prefix._record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
+    )
     meta = folder / "conda-meta"
     meta.mkdir()
     paths = {
         "paths": [
-            {"_path": "bin/python", "path_type": "hardlink", "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
+            {
+                "_path": "bin/python",
+                "path_type": "hardlink",
+                "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+            }
         ]
     }
     (meta / "python-3.11.7-host_0.json").write_text(
         json.dumps({"name": "python", "version": "3.11.7", "build": "host_0", "paths_data": paths})
     )
-    (folder / prefix.MARKER).write_text(json.dumps({"name": "lab", "folder": str(folder.parent / "envs" / "lab"), "lock_sha256": sha}))
+    (folder / prefix.MARKER).write_text(
+        json.dumps(
+            {"name": "lab", "folder": str(folder.parent / "envs" / "lab"), "lock_sha256": sha}
+        )
+    )
     return Prefix(name="lab", path=folder, lock_sha256=sha)
 
 
 def lock(*wheels: tuple[str, str], sha: str = "lock") -> Lock:
-    rows = [LockedPackage(manager="conda", name="python", version="3.11.7", build="host_0", url="x", sha256="a")]
-    rows += [LockedPackage(manager="pip", name=name, version=version, url="x", sha256="a") for name, version in wheels]
-    return Lock(path=Path("x"), sha256=sha, inputs_sha256="", content_hash="", packages=tuple(rows), python_from="host", portable=False)
+    rows = [
+        LockedPackage(
+            manager="conda", name="python", version="3.11.7", build="host_0", url="x", sha256="a"
+        )
+    ]
+    rows += [
+        LockedPackage(manager="pip", name=name, version=version, url="x", sha256="a")
+        for name, version in wheels
+    ]
+    return Lock(
+        path=Path("x"),
+        sha256=sha,
+        inputs_sha256="",
+        content_hash="",
+        packages=tuple(rows),
+        python_from="host",
+        portable=False,
+    )
 
 
 def test_find_and_current(tmp_path: Path) -> None:
@@ -67,21 +92,33 @@ def test_drift_of_packages(tmp_path: Path) -> None:
         )
     }
     assert found == {("missing", "numpy"), ("extra", "six")}
-    assert [one.kind for one in prefix.drift(made, lock(("six", "1.16.0")), files=False)] == ["version"]
+    assert [one.kind for one in prefix.drift(made, lock(("six", "1.16.0")), files=False)] == [
+        "version"
+    ]
 
 
 def test_a_wheel_of_the_same_version_that_was_put_in_since_is_drift(tmp_path: Path) -> None:
     made = make(tmp_path / "lab")
     known = json.loads((made.path / prefix.MARKER).read_text())
-    (made.path / prefix.MARKER).write_text(json.dumps({**known, "wheels": uv.fingerprints(made.path)}))
+    (made.path / prefix.MARKER).write_text(
+        json.dumps({**known, "wheels": uv.fingerprints(made.path)})
+    )
     found = prefix.find("lab", made.path)
     assert found is not None
-    assert "changed" not in {one.kind for one in prefix.drift(found, lock(("six", "1.17.0")), files=True) if one.name == "six"}
+    assert "changed" not in {
+        one.kind
+        for one in prefix.drift(found, lock(("six", "1.17.0")), files=True)
+        if one.name == "six"
+    }
     (record,) = made.path.glob("lib/python*/site-packages/six-*/RECORD")
     content = b"patched"
     (record.parent.parent / "six.py").write_bytes(content)
-    record.write_text(f"six.py,{prefix._record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n")
-    drifts = [one for one in prefix.drift(found, lock(("six", "1.17.0")), files=True) if one.name == "six"]
+    record.write_text(
+        f"six.py,{prefix._record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
+    )
+    drifts = [
+        one for one in prefix.drift(found, lock(("six", "1.17.0")), files=True) if one.name == "six"
+    ]
     assert [one.kind for one in drifts] == ["changed"]
 
 
@@ -97,7 +134,10 @@ def test_drift_of_files(tmp_path: Path) -> None:
     assert prefix.drift(made, same, files=True) == []
     (made.path / "lib" / "python3.11" / "site-packages" / "six.py").write_text("x = 2\n")
     (made.path / "bin" / "python").unlink()
-    assert {(one.kind, one.name) for one in prefix.drift(made, same, files=True)} == {("changed", "six"), ("absent", "python")}
+    assert {(one.kind, one.name) for one in prefix.drift(made, same, files=True)} == {
+        ("changed", "six"),
+        ("absent", "python"),
+    }
 
 
 def test_scripts_name_the_final_place_and_record_agrees(tmp_path: Path) -> None:
@@ -110,11 +150,16 @@ def test_scripts_name_the_final_place_and_record_agrees(tmp_path: Path) -> None:
     binary = building / "bin" / "binary"
     binary.write_bytes(b"\x7fELF" + bytes(str(building), "utf-8"))
     record = next(made.path.rglob("RECORD"))
-    record.write_text(record.read_text() + "../../../bin/tool,sha256=x,1\n../../../bin/binary,sha256=y,1\n")
+    record.write_text(
+        record.read_text() + "../../../bin/tool,sha256=x,1\n../../../bin/binary,sha256=y,1\n"
+    )
     prefix._name_final(building, final)
     assert script.read_text() == f"#!{final}/bin/python\nprint(1)\n"
     assert script.stat().st_mode & 0o777 == 0o755
-    assert f"../../../bin/tool,{prefix._record_hash(script.read_bytes())},{len(script.read_bytes())}" in record.read_text()
+    assert (
+        f"../../../bin/tool,{prefix._record_hash(script.read_bytes())},{len(script.read_bytes())}"
+        in record.read_text()
+    )
     assert "../../../bin/binary,sha256=y,1" in record.read_text()
 
 
@@ -130,7 +175,9 @@ def test_swap_leaves_the_new_one_whole(tmp_path: Path, there: bool) -> None:
     assert not beside(final).exists()
 
 
-def test_a_place_that_is_not_this_environments_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_is_not_this_environments_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     prefix.check_place("lab", tmp_path / "envs" / "lab", mine)  # empty: free
@@ -158,7 +205,9 @@ def test_two_environments_never_share_a_prefix(tmp_path: Path) -> None:
     prefix.check_place("lab", tmp_path / "elsewhere" / "lab", made.path)  # the folder moved
 
 
-@pytest.mark.parametrize("damage", ["bin/python", "conda-meta/provision.json", "conda-meta/python-3.11.7-host_0.json"])
+@pytest.mark.parametrize(
+    "damage", ["bin/python", "conda-meta/provision.json", "conda-meta/python-3.11.7-host_0.json"]
+)
 def test_a_damaged_prefix_is_not_current(tmp_path: Path, damage: str) -> None:
     made = make(tmp_path / "lab")
     same = lock(("six", "1.17.0"))

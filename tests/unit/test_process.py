@@ -33,7 +33,13 @@ def test_returns_what_was_printed() -> None:
 
 def test_a_failure_carries_command_status_and_last_lines() -> None:
     with pytest.raises(ToolFailed, match=r"ended with status 3: last words") as caught:
-        run([sys.executable, "-c", "import sys; print('first'); print('last words', file=sys.stderr); sys.exit(3)"])
+        run(
+            [
+                sys.executable,
+                "-c",
+                "import sys; print('first'); print('last words', file=sys.stderr); sys.exit(3)",
+            ]
+        )
     assert caught.value.status == 3
     assert caught.value.command[0] == sys.executable
 

@@ -43,12 +43,16 @@ def test_add_list_current_remove(jupyter: Path) -> None:
     assert made.path == jupyter / "lab"
     assert register.is_current(PREFIX, "Python (lab)")
     assert not register.is_current(PREFIX, "Python (other)")
-    assert [(kernel.name, kernel.prefix) for kernel in register.installed()] == [("lab", PREFIX.path)]
+    assert [(kernel.name, kernel.prefix) for kernel in register.installed()] == [
+        ("lab", PREFIX.path)
+    ]
     assert register.remove("lab") == jupyter / "lab"
     assert register.installed() == []
 
 
-@pytest.mark.parametrize("content", [json.dumps({"argv": [], "display_name": "x", "language": "python"}), "not json", ""])
+@pytest.mark.parametrize(
+    "content", [json.dumps({"argv": [], "display_name": "x", "language": "python"}), "not json", ""]
+)
 def test_a_name_taken_by_something_else_is_refused(jupyter: Path, content: str) -> None:
     (jupyter / "lab").mkdir(parents=True)
     (jupyter / "lab" / "kernel.json").write_text(content)
@@ -73,7 +77,9 @@ def test_names_shown() -> None:
     assert register.display_name(cpu) == "Python (torch 2.13, CPU)"
 
 
-def test_the_kernel_of_a_prefix_that_lost_its_launcher_goes_and_no_others(jupyter: Path, tmp_path: Path) -> None:
+def test_the_kernel_of_a_prefix_that_lost_its_launcher_goes_and_no_others(
+    jupyter: Path, tmp_path: Path
+) -> None:
     register.add(Prefix(name="lab", path=tmp_path / "other", lock_sha256="abc"), "Python (lab)")
     assert not register.remove_of(PREFIX)
     register.add(PREFIX, "Python (lab)")

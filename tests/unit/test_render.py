@@ -31,9 +31,22 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "pytorch-1.12": {"torch": "1.12", "cuda": "11.3", "source": "pytorch"},
     "pytorch-cpu": {"torch": "2.3", "cpu": True, "source": "pytorch"},
     "conda-forge-cpu": {"torch": "2.6", "cpu": True, "source": "conda-forge", "pip": ("einops",)},
-    "aarch64": {"torch": "2.8", "cuda": "12.9", "platforms": ["linux-aarch64"], "nccl": "2.28", "cudnn": "9.13"},
+    "aarch64": {
+        "torch": "2.8",
+        "cuda": "12.9",
+        "platforms": ["linux-aarch64"],
+        "nccl": "2.28",
+        "cudnn": "9.13",
+    },
     "two-platforms": {"torch": "2.11", "cuda": "13.0", "platforms": ["linux-64", "linux-aarch64"]},
-    "machine": {"torch": ">=2.3,<2.6", "cuda": "auto", "gpu": ["H100"], "driver": "550.54.15", "glibc": "2.31", "infiniband": True},
+    "machine": {
+        "torch": ">=2.3,<2.6",
+        "cuda": "auto",
+        "gpu": ["H100"],
+        "driver": "550.54.15",
+        "glibc": "2.31",
+        "infiniband": True,
+    },
 }
 
 
@@ -59,19 +72,32 @@ def test_rendering_then_parsing_gives_the_request_back(case: str) -> None:
     rendered = texts(case)
     resolution = resolver.resolve(spec.combine({}, REQUESTS[case], name=""))
     environment = yaml.safe_load(rendered[render.ENVIRONMENT])
-    assert set(environment) == {"name", "channels", "dependencies"}  # the keys that conda env, micromamba and repo2docker know
+    assert set(environment) == {
+        "name",
+        "channels",
+        "dependencies",
+    }  # the keys that conda env, micromamba and repo2docker know
     plain = [item for item in environment["dependencies"] if isinstance(item, str)]
-    pip: list[str] = next((item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), [])
+    pip: list[str] = next(
+        (item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), []
+    )
     assert plain == [pin.requirement for pin in resolution.pins if pin.manager == "conda"]
     assert pip == [pin.requirement for pin in resolution.pins if pin.manager == "pip"]
     machines = yaml.safe_load(rendered[render.VIRTUAL_PACKAGES])["subdirs"]
-    assert machines == {platform: {"packages": dict(resolution.virtual_packages)} for platform in resolution.platforms}
+    assert machines == {
+        platform: {"packages": dict(resolution.virtual_packages)}
+        for platform in resolution.platforms
+    }
 
 
 @pytest.mark.parametrize("case", REQUESTS)
 def test_every_pin_has_its_reason(case: str) -> None:
     lines = texts(case)[render.ENVIRONMENT].splitlines()
-    pins = [index for index, line in enumerate(lines) if line.strip().startswith("- ") and index > lines.index("dependencies:")]
+    pins = [
+        index
+        for index, line in enumerate(lines)
+        if line.strip().startswith("- ") and index > lines.index("dependencies:")
+    ]
     for index in pins:
         if lines[index].strip() != "- pip:":
             assert lines[index - 1].strip().startswith("# ") and "(source: " in lines[index - 1]
@@ -88,7 +114,25 @@ def test_spec_file_reads_back(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["yes", "1.10", "null", "a: b", "- x", "#x", "é", "x y", "", "@a", "[x]", '"q"', "a\tb", "=1", "12.1", "off"]
+    "value",
+    [
+        "yes",
+        "1.10",
+        "null",
+        "a: b",
+        "- x",
+        "#x",
+        "é",
+        "x y",
+        "",
+        "@a",
+        "[x]",
+        '"q"',
+        "a\tb",
+        "=1",
+        "12.1",
+        "off",
+    ],
 )
 def test_yaml_scalars_survive(value: str) -> None:
     assert yaml.safe_load(f"- {as_yaml(value)}") == [value]
@@ -101,7 +145,9 @@ def test_a_command_is_one_line_that_bash_reads_as_the_same_words() -> None:
     ]  # fmt: skip
     line = as_command(words)
     assert line.isprintable()
-    told = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], check=True, capture_output=True).stdout
+    told = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {line}"], check=True, capture_output=True
+    ).stdout
     assert told.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
 
 

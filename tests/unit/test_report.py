@@ -19,7 +19,12 @@ SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 
 
 def page_of(tmp_path: Path, *documents: dict[str, Any]) -> report.Page:
-    return report.page([report.read(evidence.write(tmp_path / str(place) / "p.json", one)) for place, one in enumerate(documents)])
+    return report.page(
+        [
+            report.read(evidence.write(tmp_path / str(place) / "p.json", one))
+            for place, one in enumerate(documents)
+        ]
+    )
 
 
 def read_text(tmp_path: Path, text: str) -> report.Evidence:
@@ -53,7 +58,9 @@ def test_what_is_not_whole_is_refused_in_words(tmp_path: Path, text: str, said: 
     ({"image": {"reference": "x"}}, "image"),
     ({"smoke": {"prefix": {"verdict": "splendid", "measured_on": {}, "report": {}}}}, "smoke.prefix.verdict"),
 ])  # fmt: skip
-def test_a_damaged_passport_is_refused_with_the_place(tmp_path: Path, change: dict[str, Any], where: str) -> None:
+def test_a_damaged_passport_is_refused_with_the_place(
+    tmp_path: Path, change: dict[str, Any], where: str
+) -> None:
     with pytest.raises(IntegrityError, match=f"damaged: at {where}"):
         page_of(tmp_path, passport(**change))
 
@@ -65,9 +72,13 @@ def test_a_damaged_passport_is_refused_with_the_place(tmp_path: Path, change: di
     ({"busbw_gb_s": -1}, r"phases\[0\].data.rows\[0\].busbw_gb_s"),
     ({"time_us_by_rank": None}, r"phases\[0\].data.rows\[0\].time_us_by_rank"),
 ])  # fmt: skip
-def test_a_damaged_report_in_a_passport_is_refused_with_the_place(tmp_path: Path, change: dict[str, Any], where: str) -> None:
+def test_a_damaged_report_in_a_passport_is_refused_with_the_place(
+    tmp_path: Path, change: dict[str, Any], where: str
+) -> None:
     broken = evidence.report(collectives({**row(MIB), **change}))
-    with pytest.raises(IntegrityError, match=f"the smoke report of the prefix is damaged: at {where}"):
+    with pytest.raises(
+        IntegrityError, match=f"the smoke report of the prefix is damaged: at {where}"
+    ):
         page_of(tmp_path, passport(broken))
 
 
@@ -90,11 +101,15 @@ def test_a_passport_without_a_smoke_test_says_so_and_invents_no_verdict(tmp_path
     assert "not portable" in environment.products["lock"]
 
 
-def test_a_report_of_another_schema_within_a_passport_keeps_its_verdict_and_says_what_cannot_be_shown(tmp_path: Path) -> None:
+def test_a_report_of_another_schema_within_a_passport_keeps_its_verdict_and_says_what_cannot_be_shown(
+    tmp_path: Path,
+) -> None:
     old = {"schema": 1, "kind": "smoke", "verdict": "pass"}
     (run,) = page_of(tmp_path, passport(old)).measurements
     assert (run.verdict, run.phases) == ("pass", ())
-    assert run.notes == ("Its phases cannot be shown: the report is of schema 1, and this provision reads schema 2.",)
+    assert run.notes == (
+        "Its phases cannot be shown: the report is of schema 1, and this provision reads schema 2.",
+    )
 
 
 def test_a_report_alone_has_no_environment_and_says_so(tmp_path: Path) -> None:
@@ -105,11 +120,17 @@ def test_a_report_alone_has_no_environment_and_says_so(tmp_path: Path) -> None:
 
 
 def test_findings_verdicts_and_phases_that_were_left_out_are_told(tmp_path: Path) -> None:
-    said = evidence.report(phase(), phase("ddp", verdict="fail", findings=[finding()]), skipped=["checkpoint"])
+    said = evidence.report(
+        phase(), phase("ddp", verdict="fail", findings=[finding()]), skipped=["checkpoint"]
+    )
     page = page_of(tmp_path, passport(said))
     (run,) = page.measurements
     assert page.verdict == run.verdict == "fail"
-    assert [(one.name, one.verdict) for one in run.phases] == [("barrier", "pass"), ("ddp", "fail"), ("checkpoint", "skipped")]
+    assert [(one.name, one.verdict) for one in run.phases] == [
+        ("barrier", "pass"),
+        ("ddp", "fail"),
+        ("checkpoint", "skipped"),
+    ]
     assert run.phases[1].findings[0].ranks == (1,)
     assert run.about["ranks"] == "2, gloo on cpu"
     assert run.facts["torch.devices[0].name"] == "H100"
@@ -119,10 +140,17 @@ def test_findings_verdicts_and_phases_that_were_left_out_are_told(tmp_path: Path
 def test_the_sample_that_both_sides_agree_on_is_shown(tmp_path: Path) -> None:
     page = page_of(tmp_path, passport(json.loads(SAMPLE.read_text())))
     (run,) = page.measurements
-    assert (page.verdict, [finding.id for one in run.phases for finding in one.findings]) == ("warn", ["slow-rank"])
+    assert (page.verdict, [finding.id for one in run.phases for finding in one.findings]) == (
+        "warn",
+        ["slow-rank"],
+    )
     assert [curve.collective for curve in page.curves] == ["all_reduce"]
     (table,) = page.ranks
-    assert {column.group for column in table.columns} == {"barrier", "compute", "all_reduce of float32"}
+    assert {column.group for column in table.columns} == {
+        "barrier",
+        "compute",
+        "all_reduce of float32",
+    }
 
 
 def test_a_verdict_that_the_run_contradicts_is_the_passports_and_said(tmp_path: Path) -> None:
@@ -136,14 +164,23 @@ def test_a_verdict_that_the_run_contradicts_is_the_passports_and_said(tmp_path: 
 def test_a_rehearsal_and_a_single_rank_are_not_taken_for_more(tmp_path: Path) -> None:
     (rehearsal,) = page_of(tmp_path, passport(evidence.report(phase()))).measurements
     assert any("speed of GPUs" in note for note in rehearsal.notes)
-    (alone,) = page_of(tmp_path, passport(evidence.report(phase(), world_size=1, device="cuda:0", backend="nccl"))).measurements
+    (alone,) = page_of(
+        tmp_path, passport(evidence.report(phase(), world_size=1, device="cuda:0", backend="nccl"))
+    ).measurements
     assert any("one rank" in note for note in alone.notes)
 
 
 def test_curves_are_by_collective_and_type_in_order_of_size(tmp_path: Path) -> None:
     rows = [row(MIB), row(8), row(MIB, dtype="bfloat16"), row(MIB, collective="broadcast")]
-    page = page_of(tmp_path, passport(evidence.report(collectives(*rows, refused={"all_reduce float16": "not offered"}))))
-    assert [(one.collective, one.dtype, [point.bytes for point in one.points]) for one in page.curves] == [
+    page = page_of(
+        tmp_path,
+        passport(
+            evidence.report(collectives(*rows, refused={"all_reduce float16": "not offered"}))
+        ),
+    )
+    assert [
+        (one.collective, one.dtype, [point.bytes for point in one.points]) for one in page.curves
+    ] == [
         ("all_reduce", "float32", [8, MIB]),
         ("all_reduce", "bfloat16", [MIB]),
         ("broadcast", "float32", [MIB]),
@@ -153,9 +190,17 @@ def test_curves_are_by_collective_and_type_in_order_of_size(tmp_path: Path) -> N
 
 def test_bands_are_the_tests_own_and_only_where_it_judges(tmp_path: Path) -> None:
     known = {"name": "8 x H200", "source": "a page", "condition": "NVLS", "from_bytes": 512 * MIB}
-    rows = [row(MIB, busbw=1.0, expected_gb_s=40.0), row(512 * MIB, busbw=430.0, expected_gb_s=450.0)]
-    (curve,) = page_of(tmp_path, passport(evidence.report(collectives(*rows, expected={"all_reduce": known})))).curves
-    assert [(band.expected, band.fine, band.bad) for band in curve.expected] == [(40.0, None, None), (450.0, 405.0, 360.0)]
+    rows = [
+        row(MIB, busbw=1.0, expected_gb_s=40.0),
+        row(512 * MIB, busbw=430.0, expected_gb_s=450.0),
+    ]
+    (curve,) = page_of(
+        tmp_path, passport(evidence.report(collectives(*rows, expected={"all_reduce": known})))
+    ).curves
+    assert [(band.expected, band.fine, band.bad) for band in curve.expected] == [
+        (40.0, None, None),
+        (450.0, 405.0, 360.0),
+    ]
     assert curve.notes == ("Expected: 8 x H200 (NVLS; a page).",)
 
 
@@ -165,7 +210,10 @@ def test_the_bands_are_those_that_the_test_judges_by() -> None:
 
 def test_where_nothing_is_known_the_answer_is_said(tmp_path: Path) -> None:
     rows = [row(8, judged="Gloo on CPUs: not judged"), row(MIB, judged="Gloo on CPUs: not judged")]
-    (curve,) = page_of(tmp_path, passport(evidence.report(collectives(*rows, expected={"all_reduce": "not known"})))).curves
+    (curve,) = page_of(
+        tmp_path,
+        passport(evidence.report(collectives(*rows, expected={"all_reduce": "not known"}))),
+    ).curves
     assert (curve.expected, curve.notes) == ((), ("Bandwidth: Gloo on CPUs: not judged.",))
 
 
@@ -177,7 +225,9 @@ def ranks(count: int, slow: int, **more: Any) -> dict[str, Any]:
     rates = [{"rank": rank, "copy": 10.0} for rank in range(count)]
     return evidence.report(
         phase(data={"p50_us_by_rank": waits}),
-        collectives(row(MIB, time_us_by_rank=times), row(MIB, collective="broadcast", time_us_by_rank=times)),
+        collectives(
+            row(MIB, time_us_by_rank=times), row(MIB, collective="broadcast", time_us_by_rank=times)
+        ),
         phase("compute", data={"units": {"copy": "GB/s"}, "ranks": rates}),
         world_size=count,
         **more,
@@ -186,7 +236,9 @@ def ranks(count: int, slow: int, **more: Any) -> dict[str, Any]:
 
 def test_ranks_stand_beside_the_median_of_all(tmp_path: Path) -> None:
     (table,) = page_of(tmp_path, passport(ranks(4, slow=2))).ranks
-    assert [(column.group, column.title, column.unit, column.median) for column in table.columns] == [
+    assert [
+        (column.group, column.title, column.unit, column.median) for column in table.columns
+    ] == [
         ("barrier", "wait", "us", 50.0),
         ("compute", "copy", "GB/s", 10.0),
         ("all_reduce of float32", "1 MiB", "us", 100.0),
@@ -205,7 +257,9 @@ def test_ranks_of_several_hosts_are_told_apart_and_gpus_counted(tmp_path: Path) 
     assert page.measurements[0].about["GPUs"] == "4 x H100"
 
 
-def test_of_very_many_ranks_those_that_stand_out_are_shown_and_the_rest_counted(tmp_path: Path) -> None:
+def test_of_very_many_ranks_those_that_stand_out_are_shown_and_the_rest_counted(
+    tmp_path: Path,
+) -> None:
     (table,) = page_of(tmp_path, passport(ranks(500, slow=499))).ranks
     assert len(table.ranks) == measures.MOST_RANKS
     assert table.ranks[-1] == 499
@@ -223,7 +277,9 @@ def test_one_rank_has_no_table_of_ranks(tmp_path: Path) -> None:
 
 
 def test_the_same_lock_on_two_hosts_is_one_environment_and_two_runs(tmp_path: Path) -> None:
-    other = evidence.report(phase(verdict="warn", findings=[finding(verdict="warn")]), hosts=["node2"])
+    other = evidence.report(
+        phase(verdict="warn", findings=[finding(verdict="warn")]), hosts=["node2"]
+    )
     other["facts"] = {**other["facts"], "host": "node2", "driver": "550.54"}
     page = page_of(tmp_path, passport(evidence.report(phase())), passport(other, host="node2"))
     (environment,) = page.environments
@@ -239,11 +295,18 @@ def test_the_same_lock_on_two_hosts_is_one_environment_and_two_runs(tmp_path: Pa
     assert page.verdict == "warn"
 
 
-def test_where_an_environment_lies_is_one_difference_and_lists_are_told_by_what_is_not_in_all(tmp_path: Path) -> None:
+def test_where_an_environment_lies_is_one_difference_and_lists_are_told_by_what_is_not_in_all(
+    tmp_path: Path,
+) -> None:
     runs = []
     for prefix, more in (("/a", []), ("/b/c", ["libnccl.so.2"])):
         libraries = [f"{prefix}/lib/{name}" for name in ("libtorch.so", "libgomp.so", *more)]
-        facts = {"python": {"prefix": prefix, "executable": f"{prefix}/bin/python"}, "libraries": libraries, "devices": [], "limits": {}}
+        facts = {
+            "python": {"prefix": prefix, "executable": f"{prefix}/bin/python"},
+            "libraries": libraries,
+            "devices": [],
+            "limits": {},
+        }
         runs.append(passport(evidence.report(phase(), facts=facts)))
     page = page_of(tmp_path, *runs)
     assert {difference.what: difference.values for difference in page.differences} == {
@@ -257,18 +320,30 @@ def test_where_an_environment_lies_is_one_difference_and_lists_are_told_by_what_
 def test_two_environments_differ_in_choices_and_pins(tmp_path: Path) -> None:
     other = passport(name="other")
     other["lock"] = {**other["lock"], "sha256": "0" * 64}
-    other["pins"] = [{**pin, "requirement": pin["requirement"].replace("torch==2.3.1", "torch==2.4.0")} for pin in other["pins"]]
+    other["pins"] = [
+        {**pin, "requirement": pin["requirement"].replace("torch==2.3.1", "torch==2.4.0")}
+        for pin in other["pins"]
+    ]
     page = page_of(tmp_path, passport(), other)
     assert page.title == "2 environments compared"
-    told = {difference.what: difference.values for difference in page.differences if difference.kind == "environment"}
-    assert told["pin of torch (pip)"] == ("torch==2.3.1, locked 2.3.1", "torch==2.4.0, locked 2.3.1")
+    told = {
+        difference.what: difference.values
+        for difference in page.differences
+        if difference.kind == "environment"
+    }
+    assert told["pin of torch (pip)"] == (
+        "torch==2.3.1, locked 2.3.1",
+        "torch==2.4.0, locked 2.3.1",
+    )
     assert set(told) == {"pin of torch (pip)", "lock"}
 
 
 def test_a_passport_that_does_not_say_what_was_locked_does_not_differ_by_it(tmp_path: Path) -> None:
     before = passport(name="before")
     before["lock"] = {**before["lock"], "sha256": "0" * 64}
-    before["pins"] = [{key: value for key, value in pin.items() if key != "locked"} for pin in before["pins"]]
+    before["pins"] = [
+        {key: value for key, value in pin.items() if key != "locked"} for pin in before["pins"]
+    ]
     page = page_of(tmp_path, passport(), before)
     assert [difference.what for difference in page.differences] == ["lock"]
 
@@ -283,5 +358,7 @@ def test_a_passport_that_does_not_say_what_was_locked_does_not_differ_by_it(tmp_
     ([("lab", "n1", "prefix", "/s/x/a/report.json"), ("lab", "n1", "prefix", "/s/y/a/report.json")], ["x", "y"]),
     ([("lab", "n1", "prefix", "/s/report.json"), ("lab", "n1", "prefix", "/s/a/report.json")], [".", "a"]),
 ])  # fmt: skip
-def test_runs_are_called_by_what_tells_them_apart(runs: list[tuple[str, ...]], expected: list[str]) -> None:
+def test_runs_are_called_by_what_tells_them_apart(
+    runs: list[tuple[str, ...]], expected: list[str]
+) -> None:
     assert comparison.labels(runs) == expected

@@ -63,8 +63,13 @@ class Page(HTMLParser):
 
 
 def html(tmp_path: Path, *documents: dict[str, Any]) -> str:
-    paths = [evidence.write(tmp_path / str(place) / "p.json", one) for place, one in enumerate(documents)]
-    return render.render_report(report.values(report.page([report.read(path) for path in paths])), remake=["provision", "report"])
+    paths = [
+        evidence.write(tmp_path / str(place) / "p.json", one) for place, one in enumerate(documents)
+    ]
+    return render.render_report(
+        report.values(report.page([report.read(path) for path in paths])),
+        remake=["provision", "report"],
+    )
 
 
 def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, Any]:
@@ -72,7 +77,13 @@ def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, 
     sizes = [8, 1024, *(MIB << shift for shift in range(0, 11, 2))]
     known = {"name": "8 x H200", "source": "a page", "condition": "NVLS", "from_bytes": 256 * MIB}
     rows = [
-        row(size, busbw=factor * 450 * size / (size + 8 * MIB), expected_gb_s=450 * size / (size + 8 * MIB), ranks=8, dtype=dtype)
+        row(
+            size,
+            busbw=factor * 450 * size / (size + 8 * MIB),
+            expected_gb_s=450 * size / (size + 8 * MIB),
+            ranks=8,
+            dtype=dtype,
+        )
         for size in sizes
         for dtype in ("float32", "bfloat16")
     ]
@@ -89,14 +100,30 @@ def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, 
 def test_the_page_is_whole_and_needs_nothing_from_outside(tmp_path: Path) -> None:
     text = html(tmp_path, rich(), rich("node2", 0.8))
     page = Page(text)
-    assert {"script", "link", "img", "iframe", "object", "embed", "form"}.isdisjoint({tag for tag, _ in page.elements})
-    addresses = [value for _, attributes in page.elements for name, value in attributes.items() if name in ("href", "src", "action")]
+    assert {"script", "link", "img", "iframe", "object", "embed", "form"}.isdisjoint(
+        {tag for tag, _ in page.elements}
+    )
+    addresses = [
+        value
+        for _, attributes in page.elements
+        for name, value in attributes.items()
+        if name in ("href", "src", "action")
+    ]
     assert addresses and all(str(address).startswith("#") for address in addresses)
     targets = {attributes.get("id") for _, attributes in page.elements}
     assert {str(address)[1:] for address in addresses} <= targets
-    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on") or name == "style"]
+    assert not [
+        name
+        for _, attributes in page.elements
+        for name in attributes
+        if name.startswith("on") or name == "style"
+    ]
     assert "url(" not in text and "@import" not in text
-    (policy,) = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        meta["content"]
+        for meta in page.all("meta")
+        if meta.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert str(policy).startswith("default-src 'none'")
 
 
@@ -123,7 +150,14 @@ def test_no_text_of_a_passport_becomes_markup(tmp_path: Path) -> None:
     )  # fmt: skip
     choice = {"what": HOSTILE, "value": HOSTILE, "reason": HOSTILE, "source": HOSTILE}
     pin = {"manager": "conda", "requirement": HOSTILE, "reason": HOSTILE, "source": HOSTILE}
-    changes = {"name": HOSTILE, "made_by": HOSTILE, "request": {HOSTILE: HOSTILE}, "reasons": [choice], "warnings": [choice], "pins": [pin]}
+    changes = {
+        "name": HOSTILE,
+        "made_by": HOSTILE,
+        "request": {HOSTILE: HOSTILE},
+        "reasons": [choice],
+        "warnings": [choice],
+        "pins": [pin],
+    }
     first = passport(said, host=HOSTILE, **changes)
     text = html(tmp_path, first, passport(evidence.report(phase()), host="node2"))
     text.encode("utf-8")
@@ -136,7 +170,9 @@ def test_no_text_of_a_passport_becomes_markup(tmp_path: Path) -> None:
 
 def test_a_command_line_cannot_end_the_comment_that_names_it(tmp_path: Path) -> None:
     page = report.page([report.read(evidence.write(tmp_path / "p.json", passport()))])
-    text = render.render_report(report.values(page), remake=["provision", "report", "--><script>x</script>"])
+    text = render.render_report(
+        report.values(page), remake=["provision", "report", "--><script>x</script>"]
+    )
     assert not Page(text).all("script")
 
 
@@ -144,11 +180,15 @@ def test_the_same_evidence_is_the_same_page(tmp_path: Path) -> None:
     assert html(tmp_path, rich()) == html(tmp_path, rich())
 
 
-def test_the_page_is_as_it_was(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_as_it_was(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("passport.json").write_text(json.dumps(rich()))
     values = report.values(report.page([report.read(Path("passport.json"))]))
-    text = render.render_report(values, remake=["provision", "report", "passport.json", "-o", "report.html"])
+    text = render.render_report(
+        values, remake=["provision", "report", "passport.json", "-o", "report.html"]
+    )
     if request.config.getoption("--update-golden"):
         GOLDEN.parent.mkdir(parents=True, exist_ok=True)
         GOLDEN.write_text(text)
@@ -156,7 +196,15 @@ def test_the_page_is_as_it_was(request: pytest.FixtureRequest, tmp_path: Path, m
 
 
 def chart_of(tmp_path: Path, *rows: dict[str, Any], **data: Any) -> charts.Chart:
-    page = report.page([report.read(evidence.write(tmp_path / "p.json", passport(evidence.report(collectives(*rows, **data)))))])
+    page = report.page(
+        [
+            report.read(
+                evidence.write(
+                    tmp_path / "p.json", passport(evidence.report(collectives(*rows, **data)))
+                )
+            )
+        ]
+    )
     return charts.figures(page)[0].charts[0]
 
 
@@ -172,9 +220,15 @@ def test_axes_are_logarithmic_and_hold_every_point(tmp_path: Path) -> None:
     assert marks[0].told == "float32, 1 MiB: 1"
 
 
-@pytest.mark.parametrize("values", [[1.0], [400.0, 401.0], [0.9, 0.95, 1.0], [1e-5, 3.0], [1e-9, 1e9], [7.0, 7.0]])
-def test_an_axis_has_marks_that_can_be_read_whatever_the_values(tmp_path: Path, values: list[float]) -> None:
-    chart = chart_of(tmp_path, *(row(MIB << place, busbw=value) for place, value in enumerate(values)))
+@pytest.mark.parametrize(
+    "values", [[1.0], [400.0, 401.0], [0.9, 0.95, 1.0], [1e-5, 3.0], [1e-9, 1e9], [7.0, 7.0]]
+)
+def test_an_axis_has_marks_that_can_be_read_whatever_the_values(
+    tmp_path: Path, values: list[float]
+) -> None:
+    chart = chart_of(
+        tmp_path, *(row(MIB << place, busbw=value) for place, value in enumerate(values))
+    )
     assert 2 <= len(chart.y_ticks) <= 12
     assert len({tick.label for tick in chart.y_ticks}) == len(chart.y_ticks)
     heights = [tick.at for tick in chart.y_ticks]
@@ -191,9 +245,14 @@ def test_bandwidth_is_drawn_from_where_it_is_not_all_latency(tmp_path: Path) -> 
 
 def test_zones_lie_below_what_is_expected_and_only_where_it_is_judged(tmp_path: Path) -> None:
     known = {"name": "x", "from_bytes": 4 * MIB}
-    rows = [row(size, busbw=100.0, expected_gb_s=100.0) for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)]
+    rows = [
+        row(size, busbw=100.0, expected_gb_s=100.0) for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)
+    ]
     chart = chart_of(tmp_path, *rows, expected={"all_reduce": known})
-    zones = {verdict: [tuple(map(float, point.split(","))) for point in outline.split()] for verdict, outline in chart.zones}
+    zones = {
+        verdict: [tuple(map(float, point.split(","))) for point in outline.split()]
+        for verdict, outline in chart.zones
+    }
     first = chart.lines[0].marks[2]
     assert set(zones) == {"warn", "pass"}
     assert min(x for outline in zones.values() for x, _ in outline) == first.x
@@ -211,8 +270,13 @@ def test_the_command_writes_the_page_and_only_over_its_own(tmp_path: Path) -> No
     source, out = evidence.write(tmp_path / "p.json", rich()), tmp_path / "report.html"
     for _ in range(2):
         done = run(str(source), "-o", str(out))
-        assert (done.exit_code, done.stdout) == (0, f"wrote {out}: torch2.3-cuda12.1-py311, fail, 1 run of the smoke test\n")
-    assert out.read_text().startswith("<!DOCTYPE html>\n<!-- Made by provision report; remake with: provision report ")
+        assert (done.exit_code, done.stdout) == (
+            0,
+            f"wrote {out}: torch2.3-cuda12.1-py311, fail, 1 run of the smoke test\n",
+        )
+    assert out.read_text().startswith(
+        "<!DOCTYPE html>\n<!-- Made by provision report; remake with: provision report "
+    )
     out.write_text("mine")
     assert run(str(source), "-o", str(out)).exit_code == 6
     assert out.read_text() == "mine"
@@ -235,8 +299,13 @@ def test_the_command_shows_the_page_or_what_it_says(tmp_path: Path) -> None:
 def test_environments_are_named_as_elsewhere(tmp_path: Path) -> None:
     envs = tmp_path / "envs"
     evidence.write(envs / "lab" / "passport.json", rich())
-    assert json.loads(run("lab", "--envs", str(envs), "--json").stdout)["measurements"][0]["label"] == "node1"
-    assert json.loads(run(str(envs / "lab"), "--json").stdout)["measurements"][0]["label"] == "node1"
+    assert (
+        json.loads(run("lab", "--envs", str(envs), "--json").stdout)["measurements"][0]["label"]
+        == "node1"
+    )
+    assert (
+        json.loads(run(str(envs / "lab"), "--json").stdout)["measurements"][0]["label"] == "node1"
+    )
     failed = run("lob", "--envs", str(envs))
     assert failed.exit_code == 3
     assert f"Passports in {envs}: lab." in failed.stderr.replace("\n", " ")
@@ -254,7 +323,9 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     if isinstance(value, dict):
         found += [inner for key, item in value.items() for inner in paths(item, (*path, key))]
     elif isinstance(value, list) and value:
-        found += [inner for place in {0, len(value) - 1} for inner in paths(value[place], (*path, place))]
+        found += [
+            inner for place in {0, len(value) - 1} for inner in paths(value[place], (*path, place))
+        ]
     return found
 
 
@@ -279,17 +350,27 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(path=st.sampled_from([path for path in paths(WHOLE) if path]), value=VALUES)
-def test_whatever_is_damaged_is_refused_in_words_or_shown(tmp_path: Path, path: tuple[Any, ...], value: Any) -> None:
+def test_whatever_is_damaged_is_refused_in_words_or_shown(
+    tmp_path: Path, path: tuple[Any, ...], value: Any
+) -> None:
     file = evidence.write(tmp_path / "p.json", changed(WHOLE, path, value))
     try:
-        page = report.page([report.read(file), report.read(evidence.write(tmp_path / "q.json", WHOLE))])
+        page = report.page(
+            [report.read(file), report.read(evidence.write(tmp_path / "q.json", WHOLE))]
+        )
     except IntegrityError:
         return
     text = render.render_report(report.values(page), remake=["provision", "report"])
     text.encode("utf-8")
     shown = Page(text)
     assert not shown.all("script")
-    coordinates = [number for one in [*shown.all("polyline"), *shown.all("polygon")] for number in re.split("[ ,]", str(one["points"]))]
+    coordinates = [
+        number
+        for one in [*shown.all("polyline"), *shown.all("polygon")]
+        for number in re.split("[ ,]", str(one["points"]))
+    ]
     assert all(math.isfinite(float(number)) for number in coordinates)

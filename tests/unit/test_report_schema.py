@@ -42,7 +42,12 @@ def test_the_number_of_the_schema_is_the_code_s() -> None:
     assert set(schema["$defs"]["verdict"]["enum"]) == set(model.WORST_FIRST)
     assert set(schema["$defs"]["finding"]["properties"]) == set(model.Finding.__dataclass_fields__)
     assert set(schema["$defs"]["phase"]["properties"]) == set(model.Phase.__dataclass_fields__)
-    assert set(schema["properties"]) == {"schema", "kind", "verdict", *model.Report.__dataclass_fields__}
+    assert set(schema["properties"]) == {
+        "schema",
+        "kind",
+        "verdict",
+        *model.Report.__dataclass_fields__,
+    }
 
 
 def test_what_inside_writes_of_a_run_that_went_wrong_fits() -> None:
@@ -51,7 +56,18 @@ def test_what_inside_writes_of_a_run_that_went_wrong_fits() -> None:
         model.Phase("facts", "fail", 0.0, "torch is broken", {}, [finding]),
         model.Phase("barrier", "unknown", 0.0, "not finished", {}, []),
     ]
-    written = model.Report("2026-01-01T00:00:00Z", 0.5, "unknown", "unknown", 2, ["node1"], "quick", ["ddp"], {}, phases)
+    written = model.Report(
+        "2026-01-01T00:00:00Z",
+        0.5,
+        "unknown",
+        "unknown",
+        2,
+        ["node1"],
+        "quick",
+        ["ddp"],
+        {},
+        phases,
+    )
     REPORT.validate(json.loads(model.dumps(written)))
 
 
@@ -93,7 +109,15 @@ def test_other_values_do_not_fit(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"id": "Wrong Value"}, {"verdict": "pass"}, {"ranks": [-1]}, {"ranks": 1}, {"more": 1}, {"advice": None}]
+    "change",
+    [
+        {"id": "Wrong Value"},
+        {"verdict": "pass"},
+        {"ranks": [-1]},
+        {"ranks": 1},
+        {"more": 1},
+        {"advice": None},
+    ],
 )
 def test_other_findings_do_not_fit(change: dict[str, Any]) -> None:
     finding = {**evidence.finding(), **change}

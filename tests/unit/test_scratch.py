@@ -33,8 +33,12 @@ def test_it_goes_with_the_block(temporary: Path) -> None:
     assert not list(temporary.iterdir())
 
 
-def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(temporary: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(
+    temporary: Path,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout
         theirs = Path(child.stdout.readline().strip())
         (theirs / "report.json").write_text("{}")

@@ -29,7 +29,25 @@ def test_good_names(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "../x", "a b", "{{ x }}", "$(rm)", "a;b", "A", "a..b", "-a", "a-", "x" * 101, "a\nb", "ü"]
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "../x",
+        "a b",
+        "{{ x }}",
+        "$(rm)",
+        "a;b",
+        "A",
+        "a..b",
+        "-a",
+        "a-",
+        "x" * 101,
+        "a\nb",
+        "ü",
+    ],
 )
 def test_bad_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidSpec, match="cannot be an environment's name"):
@@ -37,7 +55,9 @@ def test_bad_names_are_refused(name: str) -> None:
 
 
 def test_all_mistakes_at_once_with_lines(tmp_path: Path) -> None:
-    path = write(tmp_path, 'torch: 2.3\ncuda: "x"\nfoo: 1\npip: [1]\nchannels: "a"\nsource: nowhere\n')
+    path = write(
+        tmp_path, 'torch: 2.3\ncuda: "x"\nfoo: 1\npip: [1]\nchannels: "a"\nsource: nowhere\n'
+    )
     with pytest.raises(InvalidSpec) as caught:
         spec.read(path)
     for line, word in enumerate(["torch", "cuda", "foo", "pip", "channels", "source"], start=1):
@@ -58,7 +78,9 @@ def test_not_a_mapping(tmp_path: Path, text: str) -> None:
 
 def test_options_override_the_file(tmp_path: Path) -> None:
     file = spec.read(write(tmp_path, 'torch: "2.3"\ncuda: "12.1"\npip:\n  - einops\n'))
-    combined = spec.combine(file, {"cuda": "11.8", "cpu": False, "pip": (), "torch": None}, name="lab")
+    combined = spec.combine(
+        file, {"cuda": "11.8", "cpu": False, "pip": (), "torch": None}, name="lab"
+    )
     assert (combined.torch, combined.cuda, combined.pip) == ("2.3", "11.8", ("einops",))
 
 
@@ -67,7 +89,10 @@ def test_cpu_option_replaces_the_files_cuda() -> None:
 
 
 def test_no_companions_is_an_answer_not_an_absence() -> None:
-    assert spec.combine({"torch": "2.3", "cpu": True}, {"companions": False}, name="lab").companions is False
+    assert (
+        spec.combine({"torch": "2.3", "cpu": True}, {"companions": False}, name="lab").companions
+        is False
+    )
 
 
 def test_cuda_with_cpu_is_refused() -> None:
@@ -82,32 +107,66 @@ def test_what_is_missing_is_said_together() -> None:
     assert "which CUDA" in str(caught.value)
 
 
-@pytest.mark.parametrize("value", ["foo bar", "torch==", "a b; c", "x`id`", "$(id)", "a\nb", "x # [linux]"])
+@pytest.mark.parametrize(
+    "value", ["foo bar", "torch==", "a b; c", "x`id`", "$(id)", "a\nb", "x # [linux]"]
+)
 def test_hostile_requirements_are_refused(value: str) -> None:
     with pytest.raises(InvalidSpec):
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", "pip": (value,)}, name="lab")
 
 
-@pytest.mark.parametrize("key,value", [("base", "a b"), ("base", "x\nRUN evil"), ("python", "3"), ("nccl", "new"), ("torch", "newest")])
+@pytest.mark.parametrize(
+    "key,value",
+    [
+        ("base", "a b"),
+        ("base", "x\nRUN evil"),
+        ("python", "3"),
+        ("nccl", "new"),
+        ("torch", "newest"),
+    ],
+)
 def test_values_of_the_wrong_form(key: str, value: str) -> None:
     with pytest.raises(InvalidSpec, match=f"`{key}` is like"):
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", key: value}, name="lab")
 
 
 def test_content_reads_back_as_the_same_spec() -> None:
-    asked = {"torch": "2.3", "cuda": "12.1", "python": "3.11", "pip": ["einops>=0.7"], "channels": ["conda-forge"], "companions": False}
+    asked = {
+        "torch": "2.3",
+        "cuda": "12.1",
+        "python": "3.11",
+        "pip": ["einops>=0.7"],
+        "channels": ["conda-forge"],
+        "companions": False,
+    }
     made = spec.combine(asked, {}, name="lab")
     assert spec.combine(spec.content(made), {}, name="lab") == made
     assert spec.content(made) == asked
 
 
-@pytest.mark.parametrize("value", ["2", "2.3", "2.3.1", "latest", ">=2.3,<2.6", "~=2.3", "==2.3.*", ">= 2.3, != 2.4.0"])
+@pytest.mark.parametrize(
+    "value", ["2", "2.3", "2.3.1", "latest", ">=2.3,<2.6", "~=2.3", "==2.3.*", ">= 2.3, != 2.4.0"]
+)
 def test_how_a_torch_may_be_named(value: str) -> None:
     assert spec.combine({}, {"torch": value, "cpu": True}, name="lab").torch == value
 
 
 @pytest.mark.parametrize(
-    "value", ["", ">=", "2.3.1+cu121", "=2.3", ">=2.3 <2.6", "$(id)", "2.3.1.4", "two", "===x y", "cu121", "02.3", "2.03"]
+    "value",
+    [
+        "",
+        ">=",
+        "2.3.1+cu121",
+        "=2.3",
+        ">=2.3 <2.6",
+        "$(id)",
+        "2.3.1.4",
+        "two",
+        "===x y",
+        "cu121",
+        "02.3",
+        "2.03",
+    ],
 )
 def test_how_it_may_not(value: str) -> None:
     with pytest.raises(InvalidSpec, match="torch"):
@@ -128,12 +187,16 @@ def test_how_it_may_not(value: str) -> None:
         ("infiniband", (True, False), ("yes", 1)),
     ],
 )  # fmt: skip
-def test_the_forms_of_values(tmp_path: Path, key: str, good: tuple[Any, ...], bad: tuple[Any, ...]) -> None:
+def test_the_forms_of_values(
+    tmp_path: Path, key: str, good: tuple[Any, ...], bad: tuple[Any, ...]
+) -> None:
     """The same in a file and in options; a file's mistake has its line."""
     base = {"torch": "2.3"} if key == "cuda" else {"torch": "2.3", "cuda": "12.1"}
     for value in good:
         path = write(tmp_path, yaml.safe_dump({**base, key: value}, sort_keys=False))
-        assert spec.combine(spec.read(path), {}, name="lab") == spec.combine({}, {**base, key: value}, name="lab")
+        assert spec.combine(spec.read(path), {}, name="lab") == spec.combine(
+            {}, {**base, key: value}, name="lab"
+        )
     for value in bad:
         with pytest.raises(InvalidSpec, match=rf"spec\.yml:{len(base) + 1}: `{key}`"):
             spec.read(write(tmp_path, yaml.safe_dump({**base, key: value}, sort_keys=False)))
@@ -144,7 +207,18 @@ def test_a_date_without_quotes_is_said_to_need_them(tmp_path: Path) -> None:
         spec.read(write(tmp_path, "as_of: 2024-06-30\n"))
 
 
-@pytest.mark.parametrize("line", ["torch: 2.10", "cuda: 12.10", "cuda: 13.0", "python: 3.10", "nccl: 2.20", "glibc: 2.40", "driver: 0535"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch: 2.10",
+        "cuda: 12.10",
+        "cuda: 13.0",
+        "python: 3.10",
+        "nccl: 2.20",
+        "glibc: 2.40",
+        "driver: 0535",
+    ],
+)
 def test_the_quotes_advised_are_around_what_was_written(tmp_path: Path, line: str) -> None:
     key, value = line.split(": ")
     with pytest.raises(InvalidSpec, match=re.escape(f'write it in quotes: {key}: "{value}".')):
@@ -152,9 +226,17 @@ def test_the_quotes_advised_are_around_what_was_written(tmp_path: Path, line: st
 
 
 @pytest.mark.parametrize(
-    "line,told", [("cuda: yes", "not `yes`"), ("torch: 2.1e1", "not `2.1e1`"), ("cuda:", "says nothing"), ("cuda: [1]", "one text")]
+    "line,told",
+    [
+        ("cuda: yes", "not `yes`"),
+        ("torch: 2.1e1", "not `2.1e1`"),
+        ("cuda:", "says nothing"),
+        ("cuda: [1]", "one text"),
+    ],
 )
-def test_quotes_are_not_advised_where_they_would_not_help(tmp_path: Path, line: str, told: str) -> None:
+def test_quotes_are_not_advised_where_they_would_not_help(
+    tmp_path: Path, line: str, told: str
+) -> None:
     with pytest.raises(InvalidSpec, match=re.escape(told)) as caught:
         spec.read(write(tmp_path, line + "\n"))
     assert "write it in quotes" not in str(caught.value)
@@ -167,35 +249,83 @@ def test_an_unknown_gpu_is_told_with_the_other_mistakes() -> None:
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("key,value", [("nccl", "2.20"), ("cudnn", "9"), ("gpu", ["H100"]), ("driver", "535")])
+@pytest.mark.parametrize(
+    "key,value", [("nccl", "2.20"), ("cudnn", "9"), ("gpu", ["H100"]), ("driver", "535")]
+)
 def test_cpu_with_what_is_about_gpus_is_refused(key: str, value: Any) -> None:
     with pytest.raises(InvalidSpec, match=f"`{key}` is about GPUs"):
         spec.combine({"torch": "2.3", "cpu": True, key: value}, {}, name="lab")
 
 
 def test_the_cpu_option_drops_what_the_file_says_about_gpus() -> None:
-    file = {"torch": "2.3", "cuda": "12.1", "gpu": ["H100"], "driver": "535", "nccl": "2.20", "cudnn": "8", "glibc": "2.28"}
+    file = {
+        "torch": "2.3",
+        "cuda": "12.1",
+        "gpu": ["H100"],
+        "driver": "535",
+        "nccl": "2.20",
+        "cudnn": "8",
+        "glibc": "2.28",
+    }
     found = spec.combine(file, {"cpu": True}, name="lab")
-    assert (found.cuda, found.gpu, found.driver, found.nccl, found.cudnn, found.glibc) == (None, (), None, None, None, "2.28")
+    assert (found.cuda, found.gpu, found.driver, found.nccl, found.cudnn, found.glibc) == (
+        None,
+        (),
+        None,
+        None,
+        None,
+        "2.28",
+    )
 
 
 def test_lists_hold_each_entry_once_and_an_empty_one_is_the_default() -> None:
-    found = spec.combine({"torch": "2.3", "cuda": "12.1", "platforms": [], "gpu": ["sm_90", "sm_90"]}, {}, name="lab")
+    found = spec.combine(
+        {"torch": "2.3", "cuda": "12.1", "platforms": [], "gpu": ["sm_90", "sm_90"]}, {}, name="lab"
+    )
     assert (found.platforms, found.gpu) == (("linux-64",), ("sm_90",))
 
 
 WORDS = st.sampled_from(
-    [*spec.KEYS, "2.3", "12.1", "auto", "latest", "- ", ": ", "\n", "[", "{", "&a ", "*a", "!!int ", "? ", "<<", "'", '"']
+    [
+        *spec.KEYS,
+        "2.3",
+        "12.1",
+        "auto",
+        "latest",
+        "- ",
+        ": ",
+        "\n",
+        "[",
+        "{",
+        "&a ",
+        "*a",
+        "!!int ",
+        "? ",
+        "<<",
+        "'",
+        '"',
+    ]
 )
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.dates() | st.binary(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.dates()
+    | st.binary(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @settings(deadline=None)
-@given(text=st.text(max_size=60) | st.lists(WORDS | st.text(string.printable, max_size=4), max_size=30).map("".join))
+@given(
+    text=st.text(max_size=60)
+    | st.lists(WORDS | st.text(string.printable, max_size=4), max_size=30).map("".join)
+)
 @example(text="torch: 2024-13-01")
 @example(text="torch: " + "9" * 5000)
 @example(text="torch: !!int x")
@@ -207,7 +337,9 @@ VALUES = st.recursive(
 @example(text="!!set {torch}")
 @example(text="<<: {torch: '2.3'}\ncpu: true")
 @example(text="!!python/object:os.system {}")
-def test_any_text_is_a_spec_or_a_mistake(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_a_spec_or_a_mistake(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.yml"
     path.write_bytes(text.encode(errors="surrogatepass"))
     try:
@@ -219,7 +351,11 @@ def test_any_text_is_a_spec_or_a_mistake(tmp_path_factory: pytest.TempPathFactor
 
 
 @settings(deadline=None)
-@given(content=st.dictionaries(st.sampled_from(spec.KEYS) | st.text(max_size=5) | st.integers(), VALUES, max_size=6))
+@given(
+    content=st.dictionaries(
+        st.sampled_from(spec.KEYS) | st.text(max_size=5) | st.integers(), VALUES, max_size=6
+    )
+)
 def test_any_content_is_a_spec_or_a_mistake(content: dict[Any, Any]) -> None:
     try:
         made = spec.combine({"torch": "2.3", "cuda": "12.1"} | content, {}, name="lab")
@@ -241,6 +377,7 @@ def test_every_key_and_option_is_documented() -> None:
 
 def test_a_free_threaded_python_is_refused_with_where_to_look() -> None:
     with pytest.raises(
-        InvalidSpec, match=r"`python` 3\.13t is a free-threaded Python.*`provision matrix --python 3\.13t`\. Ask for 3\.13\."
+        InvalidSpec,
+        match=r"`python` 3\.13t is a free-threaded Python.*`provision matrix --python 3\.13t`\. Ask for 3\.13\.",
     ):
         spec.combine({"torch": "2.9", "cpu": True}, {"python": "3.13t"}, name="lab")

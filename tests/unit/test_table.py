@@ -24,9 +24,33 @@ from provision.resolver.query import question
 from provision.resolver.table import Cell, Table, table
 from provision.resolver.table_rows import SOURCES
 
-GPUS = ("K80", "P100", "sm_61", "V100", "T4", "A100", "L40S", "H100", "B200", "B300", "RTX 5090", "GB10", "Jetson AGX Orin")
+GPUS = (
+    "K80",
+    "P100",
+    "sm_61",
+    "V100",
+    "T4",
+    "A100",
+    "L40S",
+    "H100",
+    "B200",
+    "B300",
+    "RTX 5090",
+    "GB10",
+    "Jetson AGX Orin",
+)
 CAPABILITIES = {name: catalog.find_gpu(name).capability for name in GPUS}
-DRIVERS = ("440.33", "450.80.02", "470", "525", "525.60.13", "535", "550.54.14", "580.65.06", "610.43.02")
+DRIVERS = (
+    "440.33",
+    "450.80.02",
+    "470",
+    "525",
+    "525.60.13",
+    "535",
+    "550.54.14",
+    "580.65.06",
+    "610.43.02",
+)
 
 
 def ask(**options: Any) -> Table:
@@ -56,7 +80,10 @@ def rows() -> dict[tuple[str, str, str, str], dict[str, Any]]:
                 "python": defaults["linux-64"]["python"],
             }
             if defaults["linux-aarch64"]["build"] == tag:
-                found[version, "wheels", build["cuda"], "linux-aarch64"] = {"nccl": build["nccl"], **defaults["linux-aarch64"]}
+                found[version, "wheels", build["cuda"], "linux-aarch64"] = {
+                    "nccl": build["nccl"],
+                    **defaults["linux-aarch64"],
+                }
         for cuda, build in release["pytorch_channel"]["cuda"].items():
             found[version, "pytorch", cuda, "linux-64"] = build
         for cuda, build in release["conda_forge"]["cuda"].items():
@@ -88,7 +115,11 @@ def gpu_fits(row: dict[str, Any], cuda: str, capability: str, driver: str | None
         return False if want < key(TOOLKITS[cuda]["capability"]["min"]) else None
     have = [(int(sm[3:-1]), int(sm[-1])) for sm in row["architectures"]["sm"]]
     tegra = [(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (11, 0)]
-    if want in have or any(one[0] == want[0] and one[1] <= want[1] for one in have if want not in tegra and one not in tegra):
+    if want in have or any(
+        one[0] == want[0] and one[1] <= want[1]
+        for one in have
+        if want not in tegra and one not in tegra
+    ):
         return True
     if not row["architectures"]["ptx"] or want < max(have):
         return False
@@ -102,7 +133,11 @@ def nccl_fits(row: dict[str, Any], source: str, cuda: str, nccl: str) -> bool | 
     if source != "conda-forge":
         return None if row["nccl"]["version"] is None else same(row["nccl"]["version"])
     floor = row["nccl"]["floor"]
-    there = [version for version, builds in NCCL.items() if same(version) and any(key(b)[0] == key(cuda)[0] for b in builds)]
+    there = [
+        version
+        for version, builds in NCCL.items()
+        if same(version) and any(key(b)[0] == key(cuda)[0] for b in builds)
+    ]
     if not there or floor is None:
         return None if there else False
     return any(key(version) >= key(floor) for version in there)
@@ -166,10 +201,14 @@ def test_the_table_agrees_with_a_second_working_out(options: dict[str, Any]) -> 
         assert not fitting
         return
     assert names(found) == fitting
-    assert {(cell.torch, cell.source, cell.cuda, cell.platform) for cell in found.cells if cell.not_known} == {
-        name for name in fitting if answers[name] is None
-    }
-    assert found.hidden == (0 if options.get("unknown") else sum(answer is None for answer in answers.values()))
+    assert {
+        (cell.torch, cell.source, cell.cuda, cell.platform)
+        for cell in found.cells
+        if cell.not_known
+    } == {name for name in fitting if answers[name] is None}
+    assert found.hidden == (
+        0 if options.get("unknown") else sum(answer is None for answer in answers.values())
+    )
 
 
 @settings(max_examples=10, deadline=None)
@@ -185,8 +224,13 @@ def test_every_format_shows_every_cell(options: dict[str, Any]) -> None:
     assert [row["torch"] for row in read] == [cell.torch for cell in found.cells]
     page = Rows()
     page.feed(render_table(formats.page(found)))
-    assert [row[:4] for row in page.rows[1:]] == [row[:4] for row in (list(one.values()) for one in read)]
-    assert len([line for line in formats.markdown(found) if line.startswith("| ")]) == len(found.cells) + 1
+    assert [row[:4] for row in page.rows[1:]] == [
+        row[:4] for row in (list(one.values()) for one in read)
+    ]
+    assert (
+        len([line for line in formats.markdown(found) if line.startswith("| ")])
+        == len(found.cells) + 1
+    )
 
 
 class Rows(html.parser.HTMLParser):
@@ -218,12 +262,19 @@ class Rows(html.parser.HTMLParser):
 def test_driver_535_with_a_v100() -> None:
     found = names(ask(driver="535", gpu=("V100",)))
     assert ("2.3.1", "wheels", "12.1", "linux-64") in found
-    assert ("2.8.0", "wheels", "12.8", "linux-64") in found  # minor-version compatibility, and sm_70 is back in 2.8
+    assert (
+        "2.8.0",
+        "wheels",
+        "12.8",
+        "linux-64",
+    ) in found  # minor-version compatibility, and sm_70 is back in 2.8
     assert ("2.14.1", "wheels", "12.6", "linux-64") in found
     assert ("2.7.0", "wheels", "12.8", "linux-64") not in found  # no sm_70
     assert ("2.11.0", "wheels", "12.8", "linux-64") not in found
     assert not [name for name in found if name[2].startswith("13")]
-    assert not [name for name in found if name[1] == "pytorch"]  # what these packages were compiled for is not known
+    assert not [
+        name for name in found if name[1] == "pytorch"
+    ]  # what these packages were compiled for is not known
     assert not [name for name in found if name[0] == "2.15.0"]  # CUDA 13 left it behind
 
 
@@ -244,7 +295,9 @@ def test_what_is_not_known_is_counted_and_shown_only_on_request() -> None:
 def test_a_bare_branch_is_told_to_be_one() -> None:
     found = ask(driver="525", torch="2.3.1", source=("wheels",))
     assert {cell.cuda for cell in found.cells} == {"11.8"}
-    assert found.hints == ("Driver 525 may be older than 525.60.13: give the whole version to know.",)
+    assert found.hints == (
+        "Driver 525 may be older than 525.60.13: give the whole version to know.",
+    )
     assert found.hints[0] in formats.text(found)
     assert not ask(driver="525.60.13", torch="2.3.1").hints
 
@@ -270,7 +323,11 @@ def test_nothing_fits_says_what_to_give_up() -> None:
 
 
 def test_free_threaded_pythons_are_in_the_table() -> None:
-    table_of = {cell.torch: cell for cell in ask(python="3.14t", source=("wheels",), platform=("linux-64",)).cells if cell.index_default}
+    table_of = {
+        cell.torch: cell
+        for cell in ask(python="3.14t", source=("wheels",), platform=("linux-64",)).cells
+        if cell.index_default
+    }
     assert "2.9.1" in table_of and "2.8.0" not in table_of
     assert all("3.14t" in cell.free_threaded for cell in table_of.values())
     assert "3.10-3.14, 3.13t, 3.14t" in formats.as_csv(ask(torch="2.9.1", source=("wheels",)))
@@ -278,8 +335,25 @@ def test_free_threaded_pythons_are_in_the_table() -> None:
 
 def test_all_mistakes_of_a_question_at_once() -> None:
     with pytest.raises(InvalidSpec) as caught:
-        question({"cuda": "new", "driver": "v535", "glibc": "2", "python": "2.7", "nccl": "x", "gpu": ("H10", "H100")})
-    for word in ("--cuda", "--driver", "--glibc", "--python", "--nccl", "'H10'", "Close ones: H100"):
+        question(
+            {
+                "cuda": "new",
+                "driver": "v535",
+                "glibc": "2",
+                "python": "2.7",
+                "nccl": "x",
+                "gpu": ("H10", "H100"),
+            }
+        )
+    for word in (
+        "--cuda",
+        "--driver",
+        "--glibc",
+        "--python",
+        "--nccl",
+        "'H10'",
+        "Close ones: H100",
+    ):
         assert word in str(caught.value)
 
 
@@ -297,7 +371,14 @@ def test_newest_first_and_wheels_before_channels() -> None:
 
 
 def test_html_is_escaped() -> None:
-    hostile = Cell(**{**vars(ask(torch="2.3.1").cells[0]), "tag": "x", "from_source": '"><script>', "nccl": "<b>"})
+    hostile = Cell(
+        **{
+            **vars(ask(torch="2.3.1").cells[0]),
+            "tag": "x",
+            "from_source": '"><script>',
+            "nccl": "<b>",
+        }
+    )
     text = render_table(formats.page(Table(cells=(hostile,), hidden=0, hidden_by={})))
     assert "<script>" not in text and "<b>" not in text
     assert "&lt;b&gt;" in text
@@ -313,11 +394,17 @@ def test_the_command_in_every_format() -> None:
         assert "2.20.5" in shown.output
     as_json = invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--format", "json")
     assert [cell["nccl"] for cell in json.loads(as_json.output)["cells"]] == ["2.20.5"]
-    assert invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--json").output == as_json.output
+    assert (
+        invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--json").output
+        == as_json.output
+    )
 
 
 def test_exit_codes() -> None:
-    assert invoke("--gpu", "B200", "--cuda", "11", "--source", "wheels").exit_code == NoSuchBuild.exit_code
+    assert (
+        invoke("--gpu", "B200", "--cuda", "11", "--source", "wheels").exit_code
+        == NoSuchBuild.exit_code
+    )
     assert invoke("--gpu", "nothing").exit_code == InvalidSpec.exit_code
     assert invoke("--torch", "two").exit_code == InvalidSpec.exit_code
     assert invoke("--torch", "1.0").exit_code == NoSuchBuild.exit_code

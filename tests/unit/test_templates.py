@@ -50,7 +50,9 @@ def test_a_labs_template_is_used_by_all_verbs_and_says_so(lab: Path) -> None:
     environment = lab / "envs" / "lab" / "environment.yml"
     ours = environment.read_text()
     assert run("render", "lab", "--check").exit_code == 0
-    path = template(lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - einops\n')
+    path = template(
+        lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - einops\n'
+    )
     checked = run("render", "--all", "--check")
     assert checked.exit_code == 1 and "+      - einops" in checked.stdout
     dry = run("render", "lab", "--dry-run")
@@ -59,7 +61,10 @@ def test_a_labs_template_is_used_by_all_verbs_and_says_so(lab: Path) -> None:
     assert done.exit_code == 0, done.output
     assert done.stderr.count(f"environment.yml is rendered from {path}") == 1
     header, _, *body = environment.read_text().splitlines()
-    assert header == "# Made by provision from spec.yml and templates/environment.yml.j2; remake with: provision render lab"
+    assert (
+        header
+        == "# Made by provision from spec.yml and templates/environment.yml.j2; remake with: provision render lab"
+    )
     assert body == [*ours.splitlines()[2:], "      - einops"]
     assert run("render", "lab", "--check").exit_code == 0
     path.unlink()
@@ -67,16 +72,25 @@ def test_a_labs_template_is_used_by_all_verbs_and_says_so(lab: Path) -> None:
 
 
 def test_requirements_of_a_template_are_checked(lab: Path) -> None:
-    template(lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - "ein ops =="\n')
+    template(
+        lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - "ein ops =="\n'
+    )
     result = run("render", "lab")
-    assert result.exit_code == InvalidSpec.exit_code and "`ein ops ==` is not a requirement" in result.stderr
+    assert (
+        result.exit_code == InvalidSpec.exit_code
+        and "`ein ops ==` is not a requirement" in result.stderr
+    )
 
 
 @pytest.mark.parametrize(
     "text,line,said",
     [
         ("a\nb {{ nothing }}\n", 2, "'nothing' is undefined"),
-        ("{% if name %}\n\n{{ name.nothing.more }}\n{% endif %}\n", 3, "has no attribute 'nothing'"),
+        (
+            "{% if name %}\n\n{{ name.nothing.more }}\n{% endif %}\n",
+            3,
+            "has no attribute 'nothing'",
+        ),
         ("a\n\n{% if name %}\n", 3, "Unexpected end of template"),
         ("{{ name | shouting }}\n", 1, "No filter named 'shouting'"),
         ("a\n{{ name + 1 }}\n", 2, "can only concatenate str"),
@@ -87,7 +101,9 @@ def test_requirements_of_a_template_are_checked(lab: Path) -> None:
         ("a\n{{ channels.append(1) }}\n", 2, "has no attribute 'append'"),
     ],
 )
-def test_what_is_wrong_with_a_template_is_named_with_file_and_line(lab: Path, text: str, line: int, said: str) -> None:
+def test_what_is_wrong_with_a_template_is_named_with_file_and_line(
+    lab: Path, text: str, line: int, said: str
+) -> None:
     path = template(lab, "environment.yml", text)
     result = run("render", "lab")
     assert result.exit_code == InvalidSpec.exit_code, result.output
@@ -110,7 +126,20 @@ def test_a_mistake_in_an_included_file_is_named_there(lab: Path) -> None:
 def test_spec_and_pages_of_evidence_are_not_changed(lab: Path) -> None:
     for name in ("spec.yml", "matrix.html", "report.html"):
         template(lab, name, "torch: 1\n")
-    assert run("render", "--torch", "2.3", "--cuda", "12.1", "--python", "3.11", "--python-from", "channel").exit_code == 0
+    assert (
+        run(
+            "render",
+            "--torch",
+            "2.3",
+            "--cuda",
+            "12.1",
+            "--python",
+            "3.11",
+            "--python-from",
+            "channel",
+        ).exit_code
+        == 0
+    )
     assert 'torch: "2.3"' in (lab / "envs" / "torch2.3-cuda12.1-py311" / "spec.yml").read_text()
     assert "torch: 1" not in run("matrix", "--format", "html").stdout
 
@@ -118,17 +147,36 @@ def test_spec_and_pages_of_evidence_are_not_changed(lab: Path) -> None:
 def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
     told: list[str] = []
     templates = render.Templates(lab / "templates", told.append)
-    template(lab, "Dockerfile", '{% include "provision/Dockerfile.j2" %}LABEL lab={{ name | shell }}\n')
+    template(
+        lab, "Dockerfile", '{% include "provision/Dockerfile.j2" %}LABEL lab={{ name | shell }}\n'
+    )
     values = image.dockerfile_context(resolution(), LOCK)
     text = render.render_dockerfile("toy", values, templates)[render.DOCKERFILE]
     assert text.startswith("# Made by provision from spec.yml and templates/Dockerfile.j2;")
-    assert text.splitlines()[2:-1] == render.render_dockerfile("toy", values)[render.DOCKERFILE].splitlines()[2:]
-    assert text.endswith("\nLABEL lab=toy\n") and told == [f"Dockerfile is rendered from {lab / 'templates' / 'Dockerfile.j2'}"]
+    assert (
+        text.splitlines()[2:-1]
+        == render.render_dockerfile("toy", values)[render.DOCKERFILE].splitlines()[2:]
+    )
+    assert text.endswith("\nLABEL lab=toy\n") and told == [
+        f"Dockerfile is rendered from {lab / 'templates' / 'Dockerfile.j2'}"
+    ]
     template(lab, "contract-docker.sh", "# {{ made_by }}\nexec podman run {{ reference }}\n")
     asked = image.contract_context(resolution(), "lab/toy:1", (), image.Asked())
-    assert render.render_contract("docker", asked, remake=["provision"], templates=templates).endswith("\nexec podman run lab/toy:1\n")
+    assert render.render_contract(
+        "docker", asked, remake=["provision"], templates=templates
+    ).endswith("\nexec podman run lab/toy:1\n")
     shown = run("image", "contract", "lab", "--as", "lab/toy:1")
-    refused = run("image", "contract", "lab", "--as", "lab/toy:1", "--format", "slurm-pyxis", "--mount", "cache:/cache")
+    refused = run(
+        "image",
+        "contract",
+        "lab",
+        "--as",
+        "lab/toy:1",
+        "--format",
+        "slurm-pyxis",
+        "--mount",
+        "cache:/cache",
+    )
     assert refused.exit_code == InvalidSpec.exit_code and "no volumes by name" in refused.stderr
     assert run("image", "contract", "lab", "--as", "oci:/x y").exit_code == InvalidSpec.exit_code
     assert shown.stdout.endswith("\nexec podman run lab/toy:1\n"), shown.output
@@ -136,7 +184,9 @@ def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
 
 
 def test_a_workflow_by_a_labs_template(lab: Path) -> None:
-    (lab / "runners.yml").write_text("runners:\n  - name: v100\n    labels: [v100]\n    gpu: V100\n    driver: '535.129.03'\n")
+    (lab / "runners.yml").write_text(
+        "runners:\n  - name: v100\n    labels: [v100]\n    gpu: V100\n    driver: '535.129.03'\n"
+    )
     template(lab, "github-workflow.yml", "on: push # ${{ kept }} [[ settings.envs ]]\n")
     shown = run("matrix", "ci", "--format", "github")
     assert shown.exit_code == 0, shown.output
@@ -147,11 +197,19 @@ def test_a_workflow_by_a_labs_template(lab: Path) -> None:
 def given() -> dict[str, dict[str, Any]]:
     """What each template is given, by real calls."""
     resolved = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
-    contract = {**image.contract_context(resolution(), "lab/toy:1", (), image.Asked()), "made_by": ""}
+    contract = {
+        **image.contract_context(resolution(), "lab/toy:1", (), image.Asked()),
+        "made_by": "",
+    }
     job = ci.assign(ci.Target(resolution=resolved, platform="linux-64"), (), gpus=1)
     workflow = ci.values("github", [job], ci.Settings(install="."))
-    found = dict.fromkeys((render.ENVIRONMENT, render.VIRTUAL_PACKAGES), render.input_values(resolved))
-    found |= {render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK), **dict.fromkeys(render.CONTRACTS.values(), contract)}
+    found = dict.fromkeys(
+        (render.ENVIRONMENT, render.VIRTUAL_PACKAGES), render.input_values(resolved)
+    )
+    found |= {
+        render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK),
+        **dict.fromkeys(render.CONTRACTS.values(), contract),
+    }
     return found | dict.fromkeys(render.WORKFLOWS.values(), workflow)
 
 
@@ -175,4 +233,6 @@ def test_json_is_a_filter_of_a_labs_template_too(lab: Path) -> None:
     template(lab, "contract-devcontainer.json", '{"image": {{ reference | json }}}\n')
     templates = render.Templates(lab / "templates")
     values = image.contract_context(resolution(), 'a"b', (), image.Asked())
-    assert json.loads(render.render_contract("devcontainer", values, remake=[], templates=templates)) == {"image": 'a"b'}
+    assert json.loads(
+        render.render_contract("devcontainer", values, remake=[], templates=templates)
+    ) == {"image": 'a"b'}

@@ -26,7 +26,9 @@ CAPTURED = Path(__file__).parent.parent / "data" / "wheels"
 
 
 def captured(name: str, names: tuple[str, ...] | None = ("torch/lib/libtorch_cuda.so",)) -> Content:
-    return Content(requirements=tuple((CAPTURED / f"torch-{name}.txt").read_text().splitlines()), names=names)
+    return Content(
+        requirements=tuple((CAPTURED / f"torch-{name}.txt").read_text().splitlines()), names=names
+    )
 
 
 def files(*names: str, requires_python: str | None = None, yanked: bool = False) -> list[File]:
@@ -62,7 +64,12 @@ def test_pins(name: str, machine: str, found: tuple[str | None, ...]) -> None:
 
 def test_a_wheel_without_pins_is_a_cpu_build_only_if_it_holds_no_cuda() -> None:
     def build(names: tuple[str, ...] | None) -> Any:
-        rows = wheels.default_rows("1.12.1", "linux-64", [], wheels.pins(captured("1.12.1-x86_64", names), "x86_64", "3.10"))
+        rows = wheels.default_rows(
+            "1.12.1",
+            "linux-64",
+            [],
+            wheels.pins(captured("1.12.1-x86_64", names), "x86_64", "3.10"),
+        )
         return rows[0].values["build"]
 
     assert build(("torch/lib/libtorch_cpu.so",)) == "cpu"
@@ -92,12 +99,21 @@ def test_names() -> None:
         ("2.6.0", "3.11", "x86_64", "cu126"),
     ]
     assert not files("torch-2.15.0-cp313-cp313-manylinux_2_28_x86_64.whl", yanked=True)
-    assert wheels.releases([*found, *files("torch-1.9.0-cp37-cp37m-manylinux1_x86_64.whl")]) == ["1.12.0", "2.6.0", "2.15.0"]
+    assert wheels.releases([*found, *files("torch-1.9.0-cp37-cp37m-manylinux1_x86_64.whl")]) == [
+        "1.12.0",
+        "2.6.0",
+        "2.15.0",
+    ]
 
 
 def test_a_rebuild_stands_for_its_release() -> None:
-    found = files("torch-2.10.0-cp310-cp310-manylinux_2_28_x86_64.whl", "torch-2.10.0-3-cp310-cp310-manylinux_2_28_x86_64.whl")
-    assert [file.name for file in wheels.of_machine(found, "2.10.0", "x86_64")] == ["torch-2.10.0-3-cp310-cp310-manylinux_2_28_x86_64.whl"]
+    found = files(
+        "torch-2.10.0-cp310-cp310-manylinux_2_28_x86_64.whl",
+        "torch-2.10.0-3-cp310-cp310-manylinux_2_28_x86_64.whl",
+    )
+    assert [file.name for file in wheels.of_machine(found, "2.10.0", "x86_64")] == [
+        "torch-2.10.0-3-cp310-cp310-manylinux_2_28_x86_64.whl"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,23 +130,49 @@ def test_glibc_by_platform_tag(tags: list[str], floor: str | None) -> None:
 
 
 def test_one_wheel_for_every_python_lacks_none() -> None:
-    torch = files("torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-2.15.0-cp315-cp315-manylinux_2_28_x86_64.whl")
-    assert wheels.fewer_pythons(torch, [files("torchvision-0.29.2-py3-none-manylinux_2_28_x86_64.whl")]) is None
-    assert wheels.fewer_pythons(torch, [files("torchvision-0.29.2-cp310-abi3-manylinux_2_28_x86_64.whl")]) is None
-    assert wheels.fewer_pythons(torch, [files("torchvision-0.29.1-cp311-cp311-manylinux_2_28_x86_64.whl")]) == ["3.11"]
-    limited = files("torchvision-0.29.2-py3-none-manylinux_2_28_x86_64.whl", requires_python=">=3.12")
+    torch = files(
+        "torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "torch-2.15.0-cp315-cp315-manylinux_2_28_x86_64.whl",
+    )
+    assert (
+        wheels.fewer_pythons(
+            torch, [files("torchvision-0.29.2-py3-none-manylinux_2_28_x86_64.whl")]
+        )
+        is None
+    )
+    assert (
+        wheels.fewer_pythons(
+            torch, [files("torchvision-0.29.2-cp310-abi3-manylinux_2_28_x86_64.whl")]
+        )
+        is None
+    )
+    assert wheels.fewer_pythons(
+        torch, [files("torchvision-0.29.1-cp311-cp311-manylinux_2_28_x86_64.whl")]
+    ) == ["3.11"]
+    limited = files(
+        "torchvision-0.29.2-py3-none-manylinux_2_28_x86_64.whl", requires_python=">=3.12"
+    )
     assert wheels.fewer_pythons(torch, [limited]) == ["3.15"]
 
 
 def test_architectures_are_read_out_of_the_library() -> None:
     # as they stand in the library of torch 2.8.0: the text before it has no end of its own
-    found = wheels.architecture_row("2.8.0", "linux-64", "cu128", b"\0ipc_hsm_70 sm_75 sm_120 compute_120\0\0/pytorch/torch")
+    found = wheels.architecture_row(
+        "2.8.0", "linux-64", "cu128", b"\0ipc_hsm_70 sm_75 sm_120 compute_120\0\0/pytorch/torch"
+    )
     assert found is not None and found.path == ("2.8.0", "wheels", "cu128", "architectures")
     assert found.values == {"sm": ["sm_70", "sm_75", "sm_120"], "ptx": True}
     other = wheels.architecture_row("2.15.0", "linux-aarch64", "cu132", b"sm_80 sm_90\0")
-    assert other is not None and other.path == ("2.15.0", "index_default", "linux-aarch64", "architectures")
+    assert other is not None and other.path == (
+        "2.15.0",
+        "index_default",
+        "linux-aarch64",
+        "architectures",
+    )
     assert wheels.architecture_row("2.8.0", "linux-64", "cu128", b"sm_90\0nothing") is None
-    assert wheels.architecture_row("2.8.0", "linux-64", "cu128", b"sm_80 sm_90\0sm_70 sm_75\0") is None
+    assert (
+        wheels.architecture_row("2.8.0", "linux-64", "cu128", b"sm_80 sm_90\0sm_70 sm_75\0") is None
+    )
 
 
 # Companions
@@ -151,7 +193,9 @@ def test_companions() -> None:
     assert wheels.companion("2.14.0", candidates) == ("0.29.0", True)
     assert wheels.companion("2.0.0", candidates) == ("0.15.1", True)
     assert wheels.companion("1.13.0", candidates) is None
-    assert wheels.companion("2.12.0", [("2.11.0", made_for()), ("2.10.0", made_for("torch==2.10.0"))]) == ("2.11.0", False)
+    assert wheels.companion(
+        "2.12.0", [("2.11.0", made_for()), ("2.10.0", made_for("torch==2.10.0"))]
+    ) == ("2.11.0", False)
 
 
 def test_no_more_companions_are_read_than_needed() -> None:
@@ -165,7 +209,8 @@ def test_no_more_companions_are_read_than_needed() -> None:
 
 def test_machines_that_disagree_are_reported() -> None:
     mine, other = (
-        wheels.pins(captured(name), machine, "3.11") for name, machine in (("2.15.0-x86_64", "x86_64"), ("2.11.0-aarch64", "aarch64"))
+        wheels.pins(captured(name), machine, "3.11")
+        for name, machine in (("2.15.0-x86_64", "x86_64"), ("2.11.0-aarch64", "aarch64"))
     )
     assert wheels.disagreements("2.15.0", {"linux-64": mine, "linux-aarch64": mine}) == []
     (said,) = wheels.disagreements("2.15.0", {"linux-64": mine, "linux-aarch64": other})
@@ -177,7 +222,9 @@ def test_machines_that_disagree_are_reported() -> None:
 
 TABLE: dict[str, Any] = {
     "2.3.1": {
-        "index_default": {"linux-64": {"build": "cu121", "toolkit": None, "source": "PyPI metadata torch==2.3.1"}},
+        "index_default": {
+            "linux-64": {"build": "cu121", "toolkit": None, "source": "PyPI metadata torch==2.3.1"}
+        },
         "wheels": {
             "cu121": {
                 "cuda": "12.1",
@@ -270,10 +317,20 @@ def test_comments_order_and_the_rest_survive_a_change(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text(text)
     document = Document(tmp_path / "a.yml")
     document.set(Row(path=NCCL, values={"version": "2.20.5"}, source="PyPI metadata torch==2.3.1"))
-    expected = text.replace("version: null", 'version: "2.20.5"').replace("source: null", "source: PyPI metadata torch==2.3.1")
+    expected = text.replace("version: null", 'version: "2.20.5"').replace(
+        "source: null", "source: PyPI metadata torch==2.3.1"
+    )
     assert document.changed() == expected
-    assert document.diff(expected).startswith("--- a/provision/catalog/data/a.yml\n+++ b/provision/catalog/data/a.yml\n")
-    document.set(Row(path=("2.4.0", "triton"), values={"requirement": "==3.0.0"}, source="PyPI metadata torch==2.4.0"))
+    assert document.diff(expected).startswith(
+        "--- a/provision/catalog/data/a.yml\n+++ b/provision/catalog/data/a.yml\n"
+    )
+    document.set(
+        Row(
+            path=("2.4.0", "triton"),
+            values={"requirement": "==3.0.0"},
+            source="PyPI metadata torch==2.4.0",
+        )
+    )
     assert list(document.content) == ["2.3.1", "2.4.0", "2.5.0"]
     assert document.content["2.4.0"]["conda_forge"]["available"] is None
 
@@ -294,10 +351,14 @@ def test_comments_order_and_the_rest_survive_a_change(tmp_path: Path) -> None:
         (b'"2.3.1": 3', "has no mapping under 2.3.1"),
     ],
 )
-def test_a_folder_without_data_is_an_error_in_words(tmp_path: Path, table: bytes | None, words: str) -> None:
+def test_a_folder_without_data_is_an_error_in_words(
+    tmp_path: Path, table: bytes | None, words: str
+) -> None:
     (tmp_path / "nccl.yml").write_text("{}")
     if table is not None:
         (tmp_path / "releases.yml").write_bytes(table)
     done = CliRunner().invoke(main, ["--data", str(tmp_path), "--index", "http://127.0.0.1:1/"])
     assert (done.exit_code, done.stderr.count("\n")) == (3, 1), done.output
-    assert done.stderr.startswith("error: ") and words in done.stderr and "releases.yml" in done.stderr
+    assert (
+        done.stderr.startswith("error: ") and words in done.stderr and "releases.yml" in done.stderr
+    )

@@ -26,7 +26,9 @@ SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 
 
 def report(folder: Path, **changes: Any) -> Path:
-    (folder / smoke_runner.REPORT).write_text(json.dumps({**json.loads(SAMPLE.read_text()), **changes}))
+    (folder / smoke_runner.REPORT).write_text(
+        json.dumps({**json.loads(SAMPLE.read_text()), **changes})
+    )
     return folder
 
 
@@ -52,17 +54,23 @@ def test_the_sample_is_read(tmp_path: Path) -> None:
     ({**one_phase("fail"), "verdict": "pass"}, 0, "unknown"),
     ({**one_phase("pass"), "verdict": "fail"}, 1, "unknown"),
 ])  # fmt: skip
-def test_only_a_consistent_pass_passes(tmp_path: Path, changes: dict[str, Any], status: int, verdict: str) -> None:
+def test_only_a_consistent_pass_passes(
+    tmp_path: Path, changes: dict[str, Any], status: int, verdict: str
+) -> None:
     found = smoke_runner.read_report(report(tmp_path, **changes), "image", status, "")
     assert found.verdict == verdict
     assert bool(smoke_runner.failures([found])) == (verdict not in ("pass", "warn"))
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]x", "[]", "null", "2", '"pass"', "[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [None, "", "{", "[]x", "[]", "null", "2", '"pass"', "[" * 100_000]
+)
 def test_no_report_is_not_a_pass(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / smoke_runner.REPORT).write_text(content)
-    with pytest.raises(CheckFailed, match=r"ended with status 139 and left no report: Segmentation fault"):
+    with pytest.raises(
+        CheckFailed, match=r"ended with status 139 and left no report: Segmentation fault"
+    ):
         smoke_runner.read_report(tmp_path, "prefix", 139, "Segmentation fault\n")
 
 
@@ -81,9 +89,13 @@ BROKEN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", BROKEN)
-def test_a_report_of_another_shape_is_unknown_and_said_to_be_so_everywhere(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_report_of_another_shape_is_unknown_and_said_to_be_so_everywhere(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     whole = {**json.loads(SAMPLE.read_text()), **changes}
-    (tmp_path / smoke_runner.REPORT).write_text(json.dumps({key: value for key, value in whole.items() if value is not ...}))
+    (tmp_path / smoke_runner.REPORT).write_text(
+        json.dumps({key: value for key, value in whole.items() if value is not ...})
+    )
     found = smoke_runner.read_report(tmp_path, "prefix", 0, "")
     assert found.verdict == "unknown"
     (said,) = smoke_runner.failures([found])
@@ -93,15 +105,29 @@ def test_a_report_of_another_shape_is_unknown_and_said_to_be_so_everywhere(tmp_p
 
 
 def test_a_failed_phase_is_named(tmp_path: Path) -> None:
-    finding = {"id": "rank-stuck", "verdict": "fail", "ranks": [1], "message": "did not arrive", "advice": "See its log."}
+    finding = {
+        "id": "rank-stuck",
+        "verdict": "fail",
+        "ranks": [1],
+        "message": "did not arrive",
+        "advice": "See its log.",
+    }
     phases = [evidence.phase(verdict="fail", message="rank 1 did not arrive", findings=[finding])]
-    found = smoke_runner.read_report(report(tmp_path, verdict="fail", phases=phases), "image", 1, "")
-    assert smoke_runner.failures([found]) == ["image: barrier: rank 1 did not arrive (rank-stuck). See its log."]
+    found = smoke_runner.read_report(
+        report(tmp_path, verdict="fail", phases=phases), "image", 1, ""
+    )
+    assert smoke_runner.failures([found]) == [
+        "image: barrier: rank 1 did not arrive (rank-stuck). See its log."
+    ]
 
 
 def test_arguments_hold_what_the_lock_promised() -> None:
     cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
-    argv = " ".join(smoke_runner.arguments(cuda, smoke_runner.Request(ranks=4, quick=True, inject=("die:1:barrier",))))
+    argv = " ".join(
+        smoke_runner.arguments(
+            cuda, smoke_runner.Request(ranks=4, quick=True, inject=("die:1:barrier",))
+        )
+    )
     for words in (
         "--expect-torch 2.3.1+cu121",
         "--expect-cuda 12.1",
@@ -117,25 +143,40 @@ def test_arguments_hold_what_the_lock_promised() -> None:
 
 def cases(results: list[SmokeResult]) -> list[tuple[str | None, str | None, list[str]]]:
     root = ElementTree.fromstring(smoke_runner.junit(results))
-    return [(case.get("classname"), case.get("name"), [child.tag for child in case]) for case in root.iter("testcase")]
+    return [
+        (case.get("classname"), case.get("name"), [child.tag for child in case])
+        for case in root.iter("testcase")
+    ]
 
 
 def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
-    found = [smoke_runner.read_report(report(tmp_path), place, 0, "") for place in ("prefix", "image")]
+    found = [
+        smoke_runner.read_report(report(tmp_path), place, 0, "") for place in ("prefix", "image")
+    ]
     said = cases(found)
     assert {suite for suite, _, _ in said} == {"prefix", "image"}
     assert all(tags == ["system-out"] for _, _, tags in said)
 
 
-@pytest.mark.parametrize("changes, status", [({}, 1), ({"schema": 1, "phases": []}, 0), ({"schema": None}, 0)])
-def test_what_is_not_believed_is_an_error_in_junit_too(tmp_path: Path, changes: dict[str, Any], status: int) -> None:
+@pytest.mark.parametrize(
+    "changes, status", [({}, 1), ({"schema": 1, "phases": []}, 0), ({"schema": None}, 0)]
+)
+def test_what_is_not_believed_is_an_error_in_junit_too(
+    tmp_path: Path, changes: dict[str, Any], status: int
+) -> None:
     said = cases([smoke_runner.read_report(report(tmp_path, **changes), "prefix", status, "")])
     assert ("prefix", "report", ["error"]) in said
 
 
 def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
-    request = smoke_runner.Request(full=True, only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",))
-    argv = " ".join(smoke_runner.arguments(resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name="")), request))
+    request = smoke_runner.Request(
+        full=True, only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",)
+    )
+    argv = " ".join(
+        smoke_runner.arguments(
+            resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name="")), request
+        )
+    )
     assert "--profile full" in argv
     assert "--only barrier --only ddp --skip compute --inject clock-skew:1" in argv
 
@@ -146,23 +187,39 @@ def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
         (smoke_runner.Request(quick=True, full=True), "only one of them"),
         (smoke_runner.Request(only=("lunch",)), "no phase lunch; there are facts, rendezvous"),
         (smoke_runner.Request(skip=("facts",)), "nothing can be tested without it"),
-        (smoke_runner.Request(inject=("explode",)), "no such fault: 'explode'; there are absent:RANK"),
-        (smoke_runner.Request(skip=("ddp",), inject=("die:1:ddp",)), "die: the phase ddp is skipped"),
-        (smoke_runner.Request(skip=("checkpoint",), inject=("flip-bit",)), "flip-bit: it would show in checkpoint, which is skipped"),
+        (
+            smoke_runner.Request(inject=("explode",)),
+            "no such fault: 'explode'; there are absent:RANK",
+        ),
+        (
+            smoke_runner.Request(skip=("ddp",), inject=("die:1:ddp",)),
+            "die: the phase ddp is skipped",
+        ),
+        (
+            smoke_runner.Request(skip=("checkpoint",), inject=("flip-bit",)),
+            "flip-bit: it would show in checkpoint, which is skipped",
+        ),
         (smoke_runner.Request(ranks=2, inject=("die:2:ddp",)), "die: there is no rank 2 among 2"),
-        (smoke_runner.Request(only=("barrier",), baseline="save"), "in the phase collectives, which is skipped"),
+        (
+            smoke_runner.Request(only=("barrier",), baseline="save"),
+            "in the phase collectives, which is skipped",
+        ),
         (smoke_runner.Request(expect=Path("/no/such/file")), "there is no such file"),
         (smoke_runner.Request(expect=Path(__file__)), r"--expect .*test_validate.py: Extra data"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(request_: smoke_runner.Request, complaint: str) -> None:
+def test_what_makes_no_sense_is_refused_before_anything_runs(
+    request_: smoke_runner.Request, complaint: str
+) -> None:
     with pytest.raises(InvalidSpec, match=complaint):
         smoke_runner.check(request_)
 
 
 def test_one_rank_more_can_be_the_culprit() -> None:
     smoke_runner.check(smoke_runner.Request(ranks=3, inject=("die:2:ddp",)))
-    smoke_runner.check(smoke_runner.Request(inject=("die:2:ddp",)))  # how many ranks there will be, the machine decides
+    smoke_runner.check(
+        smoke_runner.Request(inject=("die:2:ddp",))
+    )  # how many ranks there will be, the machine decides
 
 
 def test_the_test_takes_as_long_as_it_may_by_itself() -> None:
@@ -175,9 +232,22 @@ def test_the_test_takes_as_long_as_it_may_by_itself() -> None:
 
 def test_what_the_test_itself_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     """Here it decides how many ranks there are."""
-    command = [sys.executable, str(smoke_runner.INSIDE), "smoke", "--out", str(tmp_path), "--backend", "gloo", "--inject", "die:7:ddp"]
+    command = [
+        sys.executable,
+        str(smoke_runner.INSIDE),
+        "smoke",
+        "--out",
+        str(tmp_path),
+        "--backend",
+        "gloo",
+        "--inject",
+        "die:7:ddp",
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    with pytest.raises(InvalidSpec, match=r"^The smoke test in the prefix refused: --inject die: there is no rank 7 among 2\.$"):
+    with pytest.raises(
+        InvalidSpec,
+        match=r"^The smoke test in the prefix refused: --inject die: there is no rank 7 among 2\.$",
+    ):
         smoke_runner.read_report(tmp_path, "prefix", ran.returncode, ran.stdout + ran.stderr)
 
 

@@ -30,7 +30,11 @@ CAPTURED = Path(__file__).parent.parent / "data" / "uv"
         ("hash-mismatch", IntegrityError, "comm==0.2.3 is not the file that the lock names"),
         ("disk-full", NoSpace, "The disk is full"),
         ("gone", Unreachable, "A package is gone from the index: Failed to download `comm==0.2.3`"),
-        ("unreachable", Unreachable, "The package index did not answer: Failed to fetch: https://index.invalid/simple/torch/"),
+        (
+            "unreachable",
+            Unreachable,
+            "The package index did not answer: Failed to fetch: https://index.invalid/simple/torch/",
+        ),
         ("unsolvable", Unsolvable, "torch==2.9.1 depends on nvidia-nccl-cu12"),
         ("refused", Unreachable, "403 Forbidden"),
         ("failed", Unreachable, "500 Internal Server Error"),
@@ -68,9 +72,16 @@ def test_edges_from_annotations() -> None:
 
 def test_what_only_condas_packages_need_is_no_wheel_of_ours() -> None:
     """conda's pytorch stands in for torch, so torch's own NVIDIA wheels are not wanted; what both need is wanted for the other."""
-    edges = {"torchmetrics": ("numpy", "packaging", "torch"), "torch": ("nvidia-nccl-cu12", "packaging"), "nvidia-nccl-cu12": ("deep",)}
+    edges = {
+        "torchmetrics": ("numpy", "packaging", "torch"),
+        "torch": ("nvidia-nccl-cu12", "packaging"),
+        "nvidia-nccl-cu12": ("deep",),
+    }
     request = resolver.Request(
-        requirements=("TorchMetrics>=1", "torch"), python="3.11", glibc="2.28", provided={"torch": "2.3.1", "numpy": "2"}
+        requirements=("TorchMetrics>=1", "torch"),
+        python="3.11",
+        glibc="2.28",
+        provided={"torch": "2.3.1", "numpy": "2"},
     )
     assert resolver._needed(request, edges) == {"torchmetrics", "packaging"}
 
@@ -113,7 +124,10 @@ def test_pip_settings_are_read_as_pip_orders_them() -> None:
         "global.index-url='https://global.invalid/simple'\n"
         "install.index-url='https://install.invalid/simple'\n"
     )
-    assert index_settings._read_pip_settings(listed) == {"index-url": "https://env.invalid/simple", "find-links": "/srv/a /srv/b"}
+    assert index_settings._read_pip_settings(listed) == {
+        "index-url": "https://env.invalid/simple",
+        "find-links": "/srv/a /srv/b",
+    }
 
 
 def test_uv_own_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +143,15 @@ def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "glibc,expected", [("2.17", "2.17"), ("2.28", "2.28"), ("2.30", "2.28"), ("2.36", "2.36"), ("2.99", "2.40"), ("2.5", "2.17")]
+    "glibc,expected",
+    [
+        ("2.17", "2.17"),
+        ("2.28", "2.28"),
+        ("2.30", "2.28"),
+        ("2.36", "2.36"),
+        ("2.99", "2.40"),
+        ("2.5", "2.17"),
+    ],
 )
 def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
     request = uv.Request(requirements=(), python="3.11", glibc=glibc)
@@ -138,21 +160,32 @@ def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
 
 def test_what_is_installed_is_named_by_hash() -> None:
     def row(url: str, *, direct: bool = False) -> str:
-        package = LockedPackage(manager="pip", name="six", version="1.17.0", url=url, sha256="a" * 64, direct=direct)
+        package = LockedPackage(
+            manager="pip", name="six", version="1.17.0", url=url, sha256="a" * 64, direct=direct
+        )
         return uv.requirements([package])
 
     file = "six-1.17.0-py2.py3-none-any.whl"
     hashed = f"--hash=sha256:{'a' * 64}\n"
     assert row(f"https://index.invalid/{file}") == f"six==1.17.0 {hashed}"
     assert row(f"file:///srv/{file}") == f"six @ file:///srv/{file} {hashed}"
-    assert row(f"https://lab.invalid/{file}", direct=True) == f"six @ https://lab.invalid/{file} {hashed}"
+    assert (
+        row(f"https://lab.invalid/{file}", direct=True)
+        == f"six @ https://lab.invalid/{file} {hashed}"
+    )
 
 
 def test_a_pylock_is_read() -> None:
     text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
     (entry,) = resolver._toml(text)["packages"]
     found = resolver._package(entry, {"six": ("toml",)})
-    assert (found.name, found.version, found.sha256, found.depends, found.direct) == ("six", "1.17.0", "ab", ("toml",), False)
+    assert (found.name, found.version, found.sha256, found.depends, found.direct) == (
+        "six",
+        "1.17.0",
+        "ab",
+        ("toml",),
+        False,
+    )
 
 
 def test_a_package_without_a_fitting_file_is_refused() -> None:
@@ -170,7 +203,12 @@ def test_a_file_without_a_date_has_no_place_in_a_lock_of_a_day() -> None:
 
 @pytest.mark.parametrize(
     "name,version,expected",
-    [("numpy", "1.26.4", True), ("ruamel.yaml", "0.18", True), ("_libgcc_mutex", "0.1", False), ("openssl", "1.1.1w", False)],
+    [
+        ("numpy", "1.26.4", True),
+        ("ruamel.yaml", "0.18", True),
+        ("_libgcc_mutex", "0.1", False),
+        ("openssl", "1.1.1w", False),
+    ],
 )
 def test_only_what_pypi_can_count_binds_wheels(name: str, version: str, expected: bool) -> None:
     assert resolver._is_pep440(name, version) is expected
@@ -182,17 +220,32 @@ def mirrors(*texts: str, manifest: str = "") -> Mirrors:
 
 def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_settings, "_uv_is_configured", lambda: False)
-    settings = {"index-url": "https://one.invalid/simple", "extra-index-url": "https://two.invalid/simple"}
+    settings = {
+        "index-url": "https://one.invalid/simple",
+        "extra-index-url": "https://two.invalid/simple",
+    }
     monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
-    found = uv.indexes(mirrors=mirrors("pypi=https://m.invalid/simple", "https://two.invalid=file:///srv/two"))
-    assert found.remote[:4] == ("--default-index", "https://m.invalid/simple", "--index", "file:///srv/two/simple")
+    found = uv.indexes(
+        mirrors=mirrors("pypi=https://m.invalid/simple", "https://two.invalid=file:///srv/two")
+    )
+    assert found.remote[:4] == (
+        "--default-index",
+        "https://m.invalid/simple",
+        "--index",
+        "file:///srv/two/simple",
+    )
     assert "https://one.invalid/simple" not in found.remote
 
 
 def test_a_folder_of_ours_is_the_only_index() -> None:
     found = uv.indexes("cu126", mirrors("/srv/mirror"))
     assert found.alone and found.local == ()
-    assert found.remote == ("--no-config", "--default-index", "file:///srv/mirror/simple/", "--offline")
+    assert found.remote == (
+        "--no-config",
+        "--default-index",
+        "file:///srv/mirror/simple/",
+        "--offline",
+    )
     assert "--offline" not in uv.indexes(mirrors=mirrors("https://m.invalid/mirror")).remote
     assert "--index-strategy" in uv.indexes(mirrors=mirrors("/srv/one", "/srv/two")).remote
 
@@ -202,17 +255,32 @@ def test_a_file_is_named_by_its_own_address() -> None:
     behind = mirrors("pypi=https://m.invalid/simple")
     found = index_settings.own_address(f"https://m.invalid/repository/pypi{pypi}", "0" * 64, behind)
     assert found.endswith(pypi) and "m.invalid" not in found
-    for url in ("https://m.invalid/packages/x-1.0-py3-none-any.whl", f"https://m.invalid{pypi}/more"):
+    for url in (
+        "https://m.invalid/packages/x-1.0-py3-none-any.whl",
+        f"https://m.invalid{pypi}/more",
+    ):
         assert index_settings.own_address(url, "0" * 64, behind) == url
-    assert index_settings.own_address(f"https://m.invalid{pypi}", "0" * 64, mirrors()) == f"https://m.invalid{pypi}"
+    assert (
+        index_settings.own_address(f"https://m.invalid{pypi}", "0" * 64, mirrors())
+        == f"https://m.invalid{pypi}"
+    )
     prefixed = mirrors("pypi=https://m.invalid/simple", "https://f.invalid=https://m.invalid/files")
-    assert index_settings.own_address("https://m.invalid/files/a/x.whl", "0" * 64, prefixed) == "https://f.invalid/a/x.whl"
+    assert (
+        index_settings.own_address("https://m.invalid/files/a/x.whl", "0" * 64, prefixed)
+        == "https://f.invalid/a/x.whl"
+    )
 
 
 def test_what_a_folder_holds_is_asked_for_by_name() -> None:
     sha = "a" * 64
-    row = {"name": "x", "path": f"wheels/{sha}/x-1.0-py3-none-any.whl", "url": "file:///srv/x-1.0-py3-none-any.whl"}
+    row = {
+        "name": "x",
+        "path": f"wheels/{sha}/x-1.0-py3-none-any.whl",
+        "url": "file:///srv/x-1.0-py3-none-any.whl",
+    }
     package = LockedPackage(manager="pip", name="x", version="1.0", url=row["url"], sha256=sha)
     folder = mirrors("/m", manifest=json.dumps({"schema": 1, "channels": {}, "wheels": {sha: row}}))
     assert uv.requirements([package], folder) == f"x==1.0 --hash=sha256:{sha}\n"
-    assert uv.requirements([package], mirrors("file:///srv=file:///elsewhere")).startswith("x @ file:///elsewhere/x-1.0")
+    assert uv.requirements([package], mirrors("file:///srv=file:///elsewhere")).startswith(
+        "x @ file:///elsewhere/x-1.0"
+    )

@@ -42,7 +42,9 @@ def test_the_file_beside_the_wheel_is_enough(server: Server, wheel: Path) -> Non
     text = "Metadata-Version: 2.1\nName: Lab\nVersion: 1.0\nRequires-Python: >=3.9\nSummary: caf\xe9\nRequires-Dist: torch (==2.3.1)\n"
     Path(f"{wheel}.metadata").write_bytes(text.encode("latin-1"))
     found = ask(f"{server.url}/{wheel.name}#sha256=00")
-    assert found == uv.Metadata(name="Lab", version="1.0", requires_python=">=3.9", requires=("torch (==2.3.1)",))
+    assert found == uv.Metadata(
+        name="Lab", version="1.0", requires_python=">=3.9", requires=("torch (==2.3.1)",)
+    )
     assert server.log == [f"/{wheel.name}.metadata"]
 
 
@@ -53,7 +55,13 @@ def test_without_it_pieces_of_the_wheel_are(server: Server, wheel: Path, stored:
             archive.writestr("lab-1.0.data/data/weights", bytes(3_000_000))
     assert ask(f"{server.url}/{wheel.name}") == LAB
     assert len(server.ranges) > 1
-    assert sum(1 + int(end) - int(begin) for begin, end in (text.removeprefix("bytes=").split("-") for text in server.ranges)) < 400_000
+    assert (
+        sum(
+            1 + int(end) - int(begin)
+            for begin, end in (text.removeprefix("bytes=").split("-") for text in server.ranges)
+        )
+        < 400_000
+    )
 
 
 def test_a_wheel_of_the_disk(wheel: Path) -> None:
@@ -69,7 +77,9 @@ def test_a_wheel_of_the_disk(wheel: Path) -> None:
         ([(".metadata", "drop"), (".whl", "truncate")], "ended before the file did"),
     ],
 )
-def test_what_cannot_be_had_is_told(server: Server, wheel: Path, faults: list[tuple[str, Fault]], reason: str) -> None:
+def test_what_cannot_be_had_is_told(
+    server: Server, wheel: Path, faults: list[tuple[str, Fault]], reason: str
+) -> None:
     for part, kind in faults:
         server.fault(part, kind)
     with pytest.raises(Unreachable) as failed:

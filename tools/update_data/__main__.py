@@ -16,26 +16,67 @@ from update_data.refresh import refresh, refresh_nccl
 
 @click.command()
 @click.option("--write", is_flag=True, help="Change the files.")
-@click.option("--check", is_flag=True, help="Exit code 1 if anything would change or needs a person.")
-@click.option("--release", "only", multiple=True, metavar="V", help="Only this release.  [default: the table's, and newer ones]")
-@click.option("--architectures", is_flag=True, help="Also read the GPU architectures out of the wheels: 10 MB each.")
-@click.option("--index", "url", metavar="URL", help="Another index than pip's or uv's settings name.")
-@click.option("--data", type=click.Path(path_type=Path, exists=True), default=DATA, help="Folder of the data files.  [default: ours]")
-def main(write: bool, check: bool, only: tuple[str, ...], architectures: bool, url: str | None, data: Path) -> None:
+@click.option(
+    "--check", is_flag=True, help="Exit code 1 if anything would change or needs a person."
+)
+@click.option(
+    "--release",
+    "only",
+    multiple=True,
+    metavar="V",
+    help="Only this release.  [default: the table's, and newer ones]",
+)
+@click.option(
+    "--architectures",
+    is_flag=True,
+    help="Also read the GPU architectures out of the wheels: 10 MB each.",
+)
+@click.option(
+    "--index", "url", metavar="URL", help="Another index than pip's or uv's settings name."
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True),
+    default=DATA,
+    help="Folder of the data files.  [default: ours]",
+)
+def main(
+    write: bool,
+    check: bool,
+    only: tuple[str, ...],
+    architectures: bool,
+    url: str | None,
+    data: Path,
+) -> None:
     """Refresh provision/catalog/data from what the wheels of a package index say. Shows a diff; changes nothing without --write."""
     try:
-        sys.exit(_run(write=write, check=check, only=only, architectures=architectures, url=url, data=data))
+        sys.exit(
+            _run(
+                write=write, check=check, only=only, architectures=architectures, url=url, data=data
+            )
+        )
     except ProvisionError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
 
 
-def _run(*, write: bool, check: bool, only: tuple[str, ...], architectures: bool, url: str | None, data: Path) -> int:
+def _run(
+    *,
+    write: bool,
+    check: bool,
+    only: tuple[str, ...],
+    architectures: bool,
+    url: str | None,
+    data: Path,
+) -> int:
     index = configured(url)
     table, nccl = Document(data / "releases.yml"), Document(data / "nccl.yml")
     table.require_releases()
     nccl.require_mapping()
-    findings = [refresh(index, table.content, only, architectures), refresh_nccl(index, nccl.content)]
+    findings = [
+        refresh(index, table.content, only, architectures),
+        refresh_nccl(index, nccl.content),
+    ]
     differs = False
     for document, found in zip((table, nccl), findings):
         for row in found.rows:

@@ -55,7 +55,13 @@ def compare(rows: Sequence[Row], table: Mapping[str, Any], into: Findings) -> No
             _compare_values(row, place, into)
 
 
-def unproven(table: Mapping[str, Any], rows: Sequence[Row], releases: Sequence[str], into: Findings, looked_inside: bool = False) -> None:
+def unproven(
+    table: Mapping[str, Any],
+    rows: Sequence[Row],
+    releases: Sequence[str],
+    into: Findings,
+    looked_inside: bool = False,
+) -> None:
     """Rows of these releases that were read off an index once, and that nothing on this one says any more.
 
     looked_inside: wheels were opened for what is not in their metadata; else nothing is said about such rows.
@@ -82,9 +88,18 @@ def _compare_values(row: Row, place: Mapping[str, Any], into: Findings) -> None:
             new[key] = value
             into.changed.append(f"{_shown(row.path)}: {key} {have} -> {value} ({row.source})")
         else:
-            into.conflicts.append(f"{_shown(row.path)}: {key} is {have} by {place.get('source')}, but {value} by {row.source}")
-    if "python" in place and "python" not in row.values and row.path[-1] == "torchvision" and was_read_off:
-        into.unproven.append(f"{_shown(row.path)}: python {list(place['python'])} ({place.get('source')})")
+            into.conflicts.append(
+                f"{_shown(row.path)}: {key} is {have} by {place.get('source')}, but {value} by {row.source}"
+            )
+    if (
+        "python" in place
+        and "python" not in row.values
+        and row.path[-1] == "torchvision"
+        and was_read_off
+    ):
+        into.unproven.append(
+            f"{_shown(row.path)}: python {list(place['python'])} ({place.get('source')})"
+        )
     if new:
         into.rows.append(Row(path=row.path, values=new, source=row.source))
 
@@ -100,7 +115,9 @@ def _at(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any] | No
     return place if isinstance(place, Mapping) else None
 
 
-def _rows(place: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+def _rows(
+    place: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
     if "source" in place:
         yield path, place
     for key, value in place.items():

@@ -28,7 +28,11 @@ BLANK: dict[str, Any] = {
     "torchaudio": {"version": None, "pins_torch": None, "source": None},
     "triton": {"requirement": None, "source": None},
     "wheels": {},
-    "pytorch_channel": {"available": False, "cuda": {}, "source": "pytorch/pytorch#138506 (2.5 is the last release on this channel)"},
+    "pytorch_channel": {
+        "available": False,
+        "cuda": {},
+        "source": "pytorch/pytorch#138506 (2.5 is the last release on this channel)",
+    },
     "conda_forge": {"available": None, "cuda": {}, "source": "not read yet for this release"},
 }
 BLANK_BUILD: dict[str, Any] = {
@@ -54,10 +58,13 @@ class Document:
             raise InvalidSpec(f"There is no {path}.", advice=ADVICE) from error
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidSpec(
-                f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}.", advice=ADVICE
+                f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}.",
+                advice=ADVICE,
             ) from error
         except YAMLError as error:
-            raise InvalidSpec(f"{path} is not YAML: {' '.join(str(error).split())}.", advice=ADVICE) from error
+            raise InvalidSpec(
+                f"{path} is not YAML: {' '.join(str(error).split())}.", advice=ADVICE
+            ) from error
 
     def require_mapping(self) -> None:
         """Raise InvalidSpec for another kind of file."""
@@ -73,7 +80,10 @@ class Document:
             try:
                 Version(key)
             except (InvalidVersion, TypeError) as error:
-                raise InvalidSpec(f"{self.path} has the key {key!r}, which is no release (a version in quotes).", advice=ADVICE) from error
+                raise InvalidSpec(
+                    f"{self.path} has the key {key!r}, which is no release (a version in quotes).",
+                    advice=ADVICE,
+                ) from error
             if not isinstance(value, CommentedMap):
                 raise InvalidSpec(f"{self.path} has no mapping under {key}.", advice=ADVICE)
 
@@ -90,7 +100,11 @@ class Document:
             if key in place:
                 place[key] = place[key] if value is None else _styled(value)
             else:
-                place.insert(list(place).index("source") if "source" in place else len(place), key, _styled(value))
+                place.insert(
+                    list(place).index("source") if "source" in place else len(place),
+                    key,
+                    _styled(value),
+                )
         if place.get("source") != row.source:
             place["source"] = row.source
 
@@ -107,7 +121,9 @@ class Document:
 
     def _insert(self, release: str) -> None:
         later = [index for index, one in enumerate(self.content) if Version(one) > Version(release)]
-        self.content.insert(min(later, default=len(self.content)), DoubleQuotedScalarString(release), _styled(BLANK))
+        self.content.insert(
+            min(later, default=len(self.content)), DoubleQuotedScalarString(release), _styled(BLANK)
+        )
 
 
 def _yaml() -> YAML:
@@ -137,4 +153,8 @@ def _styled(value: Any) -> Any:
         listed = CommentedSeq(_styled(item) for item in value)
         listed.fa.set_flow_style()
         return listed
-    return DoubleQuotedScalarString(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+", value) else value
+    return (
+        DoubleQuotedScalarString(value)
+        if isinstance(value, str) and re.fullmatch(r"[\d.]+", value)
+        else value
+    )

@@ -77,7 +77,9 @@ class Index:
         except NoSuchProjectError:
             return []
         except (requests.RequestException, ValueError) as error:
-            raise Unreachable(f"The package index did not answer about {project}: {type(error).__name__}.") from error
+            raise Unreachable(
+                f"The package index did not answer about {project}: {type(error).__name__}."
+            ) from error
         return list(_wheels(page.packages))
 
     def read(self, files: Iterable[File]) -> None:
@@ -101,7 +103,9 @@ class Index:
             return None
 
     def _open(self, file: File) -> RemoteZip:
-        return RemoteZip(file.package.url, session=self._client.s, support_suffix_range=False, timeout=TIMEOUT_S)
+        return RemoteZip(
+            file.package.url, session=self._client.s, support_suffix_range=False, timeout=TIMEOUT_S
+        )
 
     def _read(self, file: File) -> Content | None:
         return self._read_ranges(file) or self._read_metadata_file(file)
@@ -111,7 +115,11 @@ class Index:
         try:
             with self._open(file) as archive:
                 names = tuple(archive.namelist())
-                (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA") and name.count("/") == 1)
+                (metadata,) = (
+                    name
+                    for name in names
+                    if name.endswith(".dist-info/METADATA") and name.count("/") == 1
+                )
                 return Content(requirements=_requirements(archive.read(metadata)), names=names)
         except UNREADABLE:
             return None
@@ -122,7 +130,9 @@ class Index:
             return None
         try:
             verify = bool(file.package.metadata_digests)
-            text = self._client.get_package_metadata_bytes(file.package, verify=verify, timeout=TIMEOUT_S)
+            text = self._client.get_package_metadata_bytes(
+                file.package, verify=verify, timeout=TIMEOUT_S
+            )
         except (requests.RequestException, ValueError):
             return None
         return Content(requirements=_requirements(text), names=None)
@@ -132,7 +142,9 @@ def configured(url: str | None = None) -> Index:
     """The index that pip or uv is configured to use; their default where nothing is."""
     options = indexes().remote
     named = [value for option, value in itertools.pairwise(options) if option == "--default-index"]
-    by_uv = [os.environ[name] for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL") if os.environ.get(name)]
+    by_uv = [
+        os.environ[name] for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL") if os.environ.get(name)
+    ]
     return Index(url or next(iter([*named, *by_uv]), PYPI_SIMPLE_ENDPOINT))
 
 
@@ -153,9 +165,14 @@ def _wheels(packages: Iterable[DistributionPackage]) -> Iterator[File]:
         tag = next((tag for tag in sorted(tags, key=str) if _is_linux(tag.platform)), None)
         if tag and not version.is_prerelease:
             yield File(
-                name=package.filename, version=version, build=build, python=_python(tag), stable=tag.abi == "abi3",
-                platform_tag=tag.platform, package=package,
-            )  # fmt: skip
+                name=package.filename,
+                version=version,
+                build=build,
+                python=_python(tag),
+                stable=tag.abi == "abi3",
+                platform_tag=tag.platform,
+                package=package,
+            )
 
 
 def _python(tag: Tag) -> str:
@@ -165,7 +182,9 @@ def _python(tag: Tag) -> str:
 
 
 def _is_linux(platform: str) -> bool:
-    return platform.startswith(("manylinux", "linux")) and platform.endswith(("_x86_64", "_aarch64"))
+    return platform.startswith(("manylinux", "linux")) and platform.endswith(
+        ("_x86_64", "_aarch64")
+    )
 
 
 def _requirements(metadata: bytes) -> tuple[str, ...]:

@@ -32,7 +32,9 @@ COMPANIONS = ("torchvision", "torchaudio")
 NCCL_WHEELS = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
-def refresh(index: Index, table: Mapping[str, Any], only: Sequence[str] = (), architectures: bool = False) -> Findings:
+def refresh(
+    index: Index, table: Mapping[str, Any], only: Sequence[str] = (), architectures: bool = False
+) -> Findings:
     """All that the index says about the releases of the table and newer ones, against the table.
 
     architectures: also read the library in each CUDA wheel that lists what it was compiled for; some 10 MB each, not the wheel.
@@ -40,7 +42,10 @@ def refresh(index: Index, table: Mapping[str, Any], only: Sequence[str] = (), ar
     found = Findings()
     torch = index.files("torch")
     if not torch:
-        raise NoSuchBuild("The package index has no torch.", advice="Name another with --index, or in pip's settings.")
+        raise NoSuchBuild(
+            "The package index has no torch.",
+            advice="Name another with --index, or in pip's settings.",
+        )
     wanted = _wanted(releases(torch), table, only)
     vision_and_audio = {name: index.files(name) for name in COMPANIONS}
     index.read(_specimens(torch, wanted, {} if only else vision_and_audio))
@@ -51,7 +56,13 @@ def refresh(index: Index, table: Mapping[str, Any], only: Sequence[str] = (), ar
         rows += _torch_index_rows(release, table, found)
     compare(rows, table, found)
     unread = {line.split()[0] for line in found.unread}
-    unproven(table, rows, [one for one in wanted if one in table and one not in unread], found, architectures)
+    unproven(
+        table,
+        rows,
+        [one for one in wanted if one in table and one not in unread],
+        found,
+        architectures,
+    )
     return found
 
 
@@ -61,7 +72,17 @@ def refresh_nccl(index: Index, table: Mapping[str, Any]) -> Findings:
     rows = []
     for name in NCCL_WHEELS:
         versions = [str(one) for one in sorted({file.version for file in index.files(name)})]
-        rows += [Row(path=("nccl_wheels", name), values={"versions": versions}, source=f"PyPI file list {name}")] if versions else []
+        rows += (
+            [
+                Row(
+                    path=("nccl_wheels", name),
+                    values={"versions": versions},
+                    source=f"PyPI file list {name}",
+                )
+            ]
+            if versions
+            else []
+        )
         found.unproven += [] if versions else [f"nccl_wheels {name}: the index has none"]
     compare(rows, table, found)
     return found
@@ -70,24 +91,38 @@ def refresh_nccl(index: Index, table: Mapping[str, Any]) -> Findings:
 def _wanted(there: Sequence[str], table: Mapping[str, Any], only: Sequence[str]) -> list[str]:
     """Releases of the table and newer ones: one that the table left out between its own was left out by a person."""
     newest = max(map(Version, table))
-    known = [one for one in dict.fromkeys([*table, *there]) if one in table or Version(one) > newest]
+    known = [
+        one for one in dict.fromkeys([*table, *there]) if one in table or Version(one) > newest
+    ]
     missing = [one for one in only if one not in known and one not in there]
     if missing:
         raise NoSuchBuild(
-            f"torch {', '.join(missing)} is neither on the index nor in the table.", advice=f"The index has {', '.join(there)}."
+            f"torch {', '.join(missing)} is neither on the index nor in the table.",
+            advice=f"The index has {', '.join(there)}.",
         )
     return sorted(only or known, key=Version)
 
 
-def _specimens(torch: Sequence[File], wanted: Iterable[str], companions: Mapping[str, Sequence[File]]) -> list[File]:
+def _specimens(
+    torch: Sequence[File], wanted: Iterable[str], companions: Mapping[str, Sequence[File]]
+) -> list[File]:
     """Every wheel whose metadata will be looked at, so that they are read together."""
-    found = [specimen(of_machine(torch, release, machine)) for release in wanted for machine in MACHINES.values()]
+    found = [
+        specimen(of_machine(torch, release, machine))
+        for release in wanted
+        for machine in MACHINES.values()
+    ]
     for files in companions.values():
-        found += [specimen(of_machine(files, version, "x86_64")) for version in {file.base for file in files}]
+        found += [
+            specimen(of_machine(files, version, "x86_64"))
+            for version in {file.base for file in files}
+        ]
     return [file for file in found if file]
 
 
-def _release_rows(index: Index, release: str, torch: Sequence[File], found: Findings, architectures: bool) -> list[Row]:
+def _release_rows(
+    index: Index, release: str, torch: Sequence[File], found: Findings, architectures: bool
+) -> list[Row]:
     rows: list[Row] = []
     by_platform: dict[str, Pins] = {}
     for platform, machine in MACHINES.items():
@@ -102,13 +137,21 @@ def _release_rows(index: Index, release: str, torch: Sequence[File], found: Find
         if architectures and by_platform[platform].cuda:
             rows += _architecture_rows(index, release, platform, one, by_platform[platform], found)
     found.conflicts += disagreements(release, by_platform)
-    return rows + (_default_build_rows(release, by_platform["linux-64"]) if "linux-64" in by_platform else [])
+    return rows + (
+        _default_build_rows(release, by_platform["linux-64"]) if "linux-64" in by_platform else []
+    )
 
 
-def _architecture_rows(index: Index, release: str, platform: str, file: File, mine: Pins, found: Findings) -> list[Row]:
+def _architecture_rows(
+    index: Index, release: str, platform: str, file: File, mine: Pins, found: Findings
+) -> list[Row]:
     assert mine.cuda
     library = index.piece(file, ARCHITECTURES_IN)
-    row = architecture_row(release, platform, f"cu{mine.cuda.replace('.', '')}", library) if library else None
+    row = (
+        architecture_row(release, platform, f"cu{mine.cuda.replace('.', '')}", library)
+        if library
+        else None
+    )
     if row is None:
         found.unread.append(f"{release} {platform}: the GPU architectures in {file.name}")
     return [row] if row else []
@@ -117,10 +160,16 @@ def _architecture_rows(index: Index, release: str, platform: str, file: File, mi
 def _default_build_rows(release: str, mine: Pins) -> list[Row]:
     source = f"PyPI metadata torch=={release}"
     rows = [Row(path=(release, "triton"), values={"requirement": mine.triton}, source=source)]
-    return rows + (build_rows(release, f"cu{mine.cuda.replace('.', '')}", mine, source, True) if mine.cuda else [])
+    return rows + (
+        build_rows(release, f"cu{mine.cuda.replace('.', '')}", mine, source, True)
+        if mine.cuda
+        else []
+    )
 
 
-def _companion_rows(index: Index, release: str, torch: Sequence[File], companions: Mapping[str, Sequence[File]]) -> list[Row]:
+def _companion_rows(
+    index: Index, release: str, torch: Sequence[File], companions: Mapping[str, Sequence[File]]
+) -> list[Row]:
     chosen: dict[str, tuple[str, bool]] = {}
     for name, files in companions.items():
         best = companion(release, _contents(index, files))
@@ -128,7 +177,9 @@ def _companion_rows(index: Index, release: str, torch: Sequence[File], companion
             chosen[name] = best
     mine = of_machine(torch, release, "x86_64")
     theirs = [
-        of_machine(companions[name], version, "x86_64") for name, (version, pinned) in chosen.items() if pinned or name == "torchvision"
+        of_machine(companions[name], version, "x86_64")
+        for name, (version, pinned) in chosen.items()
+        if pinned or name == "torchvision"
     ]
     fewer = fewer_pythons(mine, theirs) if mine and theirs else None
     return [

@@ -44,12 +44,20 @@ class Pins:
 
 def releases(files: Sequence[File]) -> list[str]:
     """Releases on the index that the table should have, oldest first."""
-    return [str(version) for version in sorted({Version(file.base) for file in files}) if version >= OLDEST]
+    return [
+        str(version)
+        for version in sorted({Version(file.base) for file in files})
+        if version >= OLDEST
+    ]
 
 
-def of_machine(files: Sequence[File], release: str, machine: str, local: str | None = None) -> list[File]:
+def of_machine(
+    files: Sequence[File], release: str, machine: str, local: str | None = None
+) -> list[File]:
     """Wheels of one release for one machine; the newest rebuild where there are several."""
-    mine = [f for f in files if f.base == release and f.machine == machine and f.version.local == local]
+    mine = [
+        f for f in files if f.base == release and f.machine == machine and f.version.local == local
+    ]
     newest = max((f.build for f in mine), default=())
     return [f for f in mine if f.build == newest]
 
@@ -62,17 +70,29 @@ def specimen(files: Sequence[File]) -> File | None:
 
 def pins(content: Content, machine: str, python: str) -> Pins:
     """Requirements that hold on a Linux machine of this kind, with this Python."""
-    held = {one.name: one for one in map(Requirement, content.requirements) if _holds(one, machine, python)}
+    held = {
+        one.name: one
+        for one in map(Requirement, content.requirements)
+        if _holds(one, machine, python)
+    }
     toolkit = _exact(held.get("cuda-toolkit"))
-    runtime = next((_exact(one) for name, one in held.items() if name.startswith("nvidia-cuda-runtime")), None)
+    runtime = next(
+        (_exact(one) for name, one in held.items() if name.startswith("nvidia-cuda-runtime")), None
+    )
     exact = toolkit or runtime
     return Pins(
         cuda=".".join(exact.split(".")[:2]) if exact else None,
         toolkit=toolkit,
-        nccl=next((_exact(one) for name, one in held.items() if name.startswith("nvidia-nccl")), None),
-        cudnn=next((_exact(one) for name, one in held.items() if name.startswith("nvidia-cudnn-cu")), None),
+        nccl=next(
+            (_exact(one) for name, one in held.items() if name.startswith("nvidia-nccl")), None
+        ),
+        cudnn=next(
+            (_exact(one) for name, one in held.items() if name.startswith("nvidia-cudnn-cu")), None
+        ),
         triton=_triton(content, machine),
-        has_cuda=None if content.names is None else any("libtorch_cuda" in name for name in content.names),
+        has_cuda=None
+        if content.names is None
+        else any("libtorch_cuda" in name for name in content.names),
     )
 
 
@@ -82,12 +102,20 @@ def default_rows(release: str, platform: str, files: Sequence[File], found: Pins
     pythons = sorted({file.python for file in files}, key=_python_key)
     listed = f"PyPI file list torch=={release} (linux {MACHINES[platform]} wheels)"
     metadata = f"PyPI metadata torch=={release} (linux {MACHINES[platform]} wheel)"
-    build = f"cu{found.cuda.replace('.', '')}" if found.cuda else "cpu" if found.has_cuda is False else None
+    build = (
+        f"cu{found.cuda.replace('.', '')}"
+        if found.cuda
+        else "cpu"
+        if found.has_cuda is False
+        else None
+    )
     plain = [python for python in pythons if not python.endswith("t")]
     free = [python for python in pythons if python.endswith("t")]
     rows = [
         Row(path=path, values={"build": build, "toolkit": found.toolkit}, source=metadata),
-        Row(path=(*path, "python"), values={"versions": plain, "free_threaded": free}, source=listed),
+        Row(
+            path=(*path, "python"), values={"versions": plain, "free_threaded": free}, source=listed
+        ),
     ]
     floor, tags = glibc(files), ", ".join(sorted({file.platform_tag for file in files}))
     source = f"PyPI file list torch=={release} (platform tag {tags})"
@@ -100,7 +128,9 @@ def build_rows(release: str, tag: str, found: Pins, source: str, on_index: bool)
     package = "nvidia-nccl wheel" if found.nccl else None
     rows = [
         Row(path=path, values={"cuda": found.cuda, "on_pypi": on_index}, source=source),
-        Row(path=(*path, "nccl"), values={"version": found.nccl, "linkage": package}, source=source),
+        Row(
+            path=(*path, "nccl"), values={"version": found.nccl, "linkage": package}, source=source
+        ),
         Row(path=(*path, "cudnn"), values={"version": found.cudnn}, source=source),
     ]
     return [row for row in rows if any(value is not None for value in row.values.values())]
@@ -117,9 +147,14 @@ def architecture_row(release: str, platform: str, tag: str, library: bytes) -> R
     if len(found) != 1:
         return None
     names = found.pop().decode().split()
-    values = {"sm": [name for name in names if name.startswith("sm_")], "ptx": any(name.startswith("compute_") for name in names)}
+    values = {
+        "sm": [name for name in names if name.startswith("sm_")],
+        "ptx": any(name.startswith("compute_") for name in names),
+    }
     place = ("wheels", tag) if platform == "linux-64" else ("index_default", platform)
-    source = f"PyPI wheel torch=={release} (linux {MACHINES[platform]}): the list in {ARCHITECTURES_IN}"
+    source = (
+        f"PyPI wheel torch=={release} (linux {MACHINES[platform]}): the list in {ARCHITECTURES_IN}"
+    )
     return Row(path=(release, *place, "architectures"), values=values, source=source)
 
 
@@ -129,7 +164,9 @@ def glibc(files: Sequence[File]) -> str | None:
     return floors.pop() if len(floors) == 1 else None
 
 
-def companion(torch: str, candidates: Iterable[tuple[str, Content | None]]) -> tuple[str, bool] | None:
+def companion(
+    torch: str, candidates: Iterable[tuple[str, Content | None]]
+) -> tuple[str, bool] | None:
     """The release of torchvision or torchaudio for a torch release, and whether it pins torch exactly.
 
     One that pins this very torch, else the newest that admits it, or that names no torch at all. Candidates come newest first; they
@@ -139,7 +176,14 @@ def companion(torch: str, candidates: Iterable[tuple[str, Content | None]]) -> t
     for version, content in candidates:
         if content is None:
             continue
-        wanted = next((one.specifier for one in map(Requirement, content.requirements) if one.name == "torch"), SpecifierSet())
+        wanted = next(
+            (
+                one.specifier
+                for one in map(Requirement, content.requirements)
+                if one.name == "torch"
+            ),
+            SpecifierSet(),
+        )
         exact = next((one.version for one in wanted if one.operator == "=="), None)
         if exact == torch:
             return version, True
@@ -150,36 +194,65 @@ def companion(torch: str, candidates: Iterable[tuple[str, Content | None]]) -> t
     return (admitted, False) if admitted else None
 
 
-def companion_row(name: str, release: str, version: str, pins_torch: bool, pythons: Sequence[str] | None) -> Row:
+def companion_row(
+    name: str, release: str, version: str, pins_torch: bool, pythons: Sequence[str] | None
+) -> Row:
     """pythons: those that it has wheels for, where torch has more."""
     fewer = {"python": list(pythons)} if pythons is not None else {}
     return Row(
-        path=(release, name), values={"version": version, "pins_torch": pins_torch, **fewer}, source=f"PyPI metadata {name}=={version}"
+        path=(release, name),
+        values={"version": version, "pins_torch": pins_torch, **fewer},
+        source=f"PyPI metadata {name}=={version}",
     )
 
 
 def fewer_pythons(torch: Sequence[File], companions: Sequence[Sequence[File]]) -> list[str] | None:
     """Pythons that every companion has wheels for, if torch has others."""
     mine = {file.python for file in torch if not file.python.endswith("t")}
-    theirs = {python for python in mine if all(any(file.runs_on(python) for file in files) for files in companions)}
+    theirs = {
+        python
+        for python in mine
+        if all(any(file.runs_on(python) for file in files) for files in companions)
+    }
     return sorted(theirs, key=_python_key) if theirs != mine else None
 
 
 def disagreements(release: str, found: Mapping[str, Pins]) -> list[str]:
     """Where the two machines' wheels pin different versions: the table states a build's pins once."""
     both = [pins for pins in found.values() if pins.cuda]
-    if len(both) < 2 or (both[0].cuda, both[0].nccl, both[0].cudnn) == (both[1].cuda, both[1].nccl, both[1].cudnn):
+    if len(both) < 2 or (both[0].cuda, both[0].nccl, both[0].cudnn) == (
+        both[1].cuda,
+        both[1].nccl,
+        both[1].cudnn,
+    ):
         return []
-    said = "; ".join(f"{platform}: CUDA {one.cuda}, NCCL {one.nccl}, cuDNN {one.cudnn}" for platform, one in found.items())
-    return [f"{release}: the index's wheels differ by machine, and the table has one row for both ({said})"]
+    said = "; ".join(
+        f"{platform}: CUDA {one.cuda}, NCCL {one.nccl}, cuDNN {one.cudnn}"
+        for platform, one in found.items()
+    )
+    return [
+        f"{release}: the index's wheels differ by machine, and the table has one row for both ({said})"
+    ]
 
 
 def _holds(requirement: Requirement, machine: str, python: str) -> bool:
     if requirement.marker is None:
         return True
-    environment = {"platform_system": "Linux", "sys_platform": "linux", "platform_machine": machine, "os_name": "posix"}
+    environment = {
+        "platform_system": "Linux",
+        "sys_platform": "linux",
+        "platform_machine": machine,
+        "os_name": "posix",
+    }
     try:
-        return requirement.marker.evaluate({**environment, "python_version": python, "python_full_version": f"{python}.0", "extra": ""})
+        return requirement.marker.evaluate(
+            {
+                **environment,
+                "python_version": python,
+                "python_full_version": f"{python}.0",
+                "extra": "",
+            }
+        )
     except UndefinedEnvironmentName:
         return False
 
@@ -193,7 +266,9 @@ def _exact(requirement: Requirement | None) -> str | None:
 def _triton(content: Content, machine: str) -> str:
     """triton's marker also names Pythons; any that holds for the machine counts."""
     for one in map(Requirement, content.requirements):
-        if one.name == "triton" and any(_holds(one, machine, python) for python in ("3.8", "3.10", "3.11", "3.12", "3.13")):
+        if one.name == "triton" and any(
+            _holds(one, machine, python) for python in ("3.8", "3.10", "3.11", "3.12", "3.13")
+        ):
             return str(one.specifier)
     return "none"
 

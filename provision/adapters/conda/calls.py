@@ -22,7 +22,13 @@ WHOLE_REQUEST = 5
 # rattler tries again by itself, but not for all that may pass (an end in the middle of repodata: tried); we do for the rest.
 RATTLERS_TRIES = 1
 # Words of reqwest and hyper (py-rattler 0.28) for an answer that is none, and of those the ones for what may pass.
-MAY_PASS = ("error decoding response body", "request or response body error", "connection closed", "connection reset", "server error")
+MAY_PASS = (
+    "error decoding response body",
+    "request or response body error",
+    "connection closed",
+    "connection reset",
+    "server error",
+)
 MAY_NOT = ("error sending request", "http status client error", "404", "not found")
 PAST_THE_DEADLINE = "operation timed out"
 
@@ -53,7 +59,11 @@ def passing(error: BaseException) -> bool:
     return any(words in text for words in MAY_PASS) and PAST_THE_DEADLINE not in text
 
 
-def again(work: Callable[[], T], kind: type[Exception], may_pass: Callable[[BaseException], bool] = passing) -> T:
+def again(
+    work: Callable[[], T],
+    kind: type[Exception],
+    may_pass: Callable[[BaseException], bool] = passing,
+) -> T:
     """Do what a connection may spoil in the middle, again as often as fetch does."""
     for tried in range(1, TRIES):
         try:

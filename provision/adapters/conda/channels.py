@@ -18,4 +18,6 @@ def url_of(channel: str) -> str:
     try:
         return rattler.Channel(channel).base_url.rstrip("/") + "/"
     except Exception as error:
-        raise InvalidSpec(f"`{channel}` is not a channel: {' '.join(str(error).split())}.") from error
+        raise InvalidSpec(
+            f"`{channel}` is not a channel: {' '.join(str(error).split())}."
+        ) from error

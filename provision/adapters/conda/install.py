@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 def link(
-    packages: Sequence[LockedPackage], target: Path, *, final: Path, cache: Path, progress: Progress, mirrors: Mirrors = DIRECT
+    packages: Sequence[LockedPackage],
+    target: Path,
+    *,
+    final: Path,
+    cache: Path,
+    progress: Progress,
+    mirrors: Mirrors = DIRECT,
 ) -> None:
     """Fetch packages into `cache` and link them into `target`, an empty folder or none; paths inside the files name `final`. What a
     mirror served is recorded under its own address.
@@ -54,7 +60,11 @@ def _let_others_read(target: Path) -> None:
     """rattler makes its records for their owner alone; whoever may read the prefix shall see what is in it (its other files have the
     permissions that the umask leaves)."""
     folder = target / "conda-meta"
-    usual = stat.S_IMODE((folder / "history").stat().st_mode) if (folder / "history").exists() else 0o644
+    usual = (
+        stat.S_IMODE((folder / "history").stat().st_mode)
+        if (folder / "history").exists()
+        else 0o644
+    )
     for record in folder.glob("*.json"):
         record.chmod(usual)
 
@@ -69,7 +79,14 @@ def _escape_error(guard: Guard) -> IntegrityError | None:
     )
 
 
-def _link(packages: Sequence[LockedPackage], target: Path, final: Path, cache: Path, advance: Callable[[int], None], guard: Guard) -> None:
+def _link(
+    packages: Sequence[LockedPackage],
+    target: Path,
+    final: Path,
+    cache: Path,
+    advance: Callable[[int], None],
+    guard: Guard,
+) -> None:
     """One transaction, and again where it failed for what may pass: packages that have arrived are in the cache by then."""
     import rattler
     from rattler.package_cache import PackageCache
@@ -108,8 +125,16 @@ def _install_error(error: Exception, target: Path) -> Exception:
     text = without_login(str(error))
     low = text.lower()
     if "no space left" in low or "os error 28" in low or "quota" in low:
-        return NoSpace(f"The disk of {target} is full.", advice="Free space there and run the same command again.", details=text)
-    said = f"{text.splitlines()[0].removeprefix('failed to fetch ')} ({last_cause(error)})" if text else type(error).__name__
+        return NoSpace(
+            f"The disk of {target} is full.",
+            advice="Free space there and run the same command again.",
+            details=text,
+        )
+    said = (
+        f"{text.splitlines()[0].removeprefix('failed to fetch ')} ({last_cause(error)})"
+        if text
+        else type(error).__name__
+    )
     if "hash mismatch" in low or "sha256" in low:
         return IntegrityError(f"A conda package is not what the lock says: {said}.", details=text)
     if any(words in low for words in NO_PACKAGE):
@@ -119,19 +144,34 @@ def _install_error(error: Exception, target: Path) -> Exception:
             details=text,
         )
     if isinstance(error, Stalled):
-        return Unreachable(f"A locked conda package cannot be had: {text}.", advice=f"{TIMEOUT} sets the seconds.", details=text)
+        return Unreachable(
+            f"A locked conda package cannot be had: {text}.",
+            advice=f"{TIMEOUT} sets the seconds.",
+            details=text,
+        )
     if unanswered_by(error):
         return Unreachable(f"A locked conda package cannot be had: {said}.", details=text)
     return ToolFailed(["rattler", "install"], 1, text)
 
 
 # Of zip, zstandard and bzip2, which read a package while it arrives, before its hash is known.
-NO_PACKAGE = ("invalid zip archive", "unknown frame descriptor", "bzip2", "zstd", "invalid gzip", "unexpected end of file")
+NO_PACKAGE = (
+    "invalid zip archive",
+    "unknown frame descriptor",
+    "bzip2",
+    "zstd",
+    "invalid gzip",
+    "unexpected end of file",
+)
 
 
 def _name_own_address(target: Path, package: LockedPackage) -> None:
     """rattler records the address from which it fetched; the same lock shall give the same prefix behind any mirror."""
-    record = target / "conda-meta" / f"{package.filename.removesuffix('.conda').removesuffix('.tar.bz2')}.json"
+    record = (
+        target
+        / "conda-meta"
+        / f"{package.filename.removesuffix('.conda').removesuffix('.tar.bz2')}.json"
+    )
     content = json.loads(record.read_text(encoding="utf-8"))
     content["url"], content["channel"] = package.url, package.url.rsplit("/", 2)[0]
     record.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
@@ -146,7 +186,11 @@ def _verify_local(package: LockedPackage) -> None:
     if not package.url.startswith("file:"):
         return
     path = path_of(package.url)
-    if path.exists() and (key := (package.sha256, path, path.stat().st_mtime_ns, path.stat().st_size)) in _verified:
+    if (
+        path.exists()
+        and (key := (package.sha256, path, path.stat().st_mtime_ns, path.stat().st_size))
+        in _verified
+    ):
         return
     if not path.exists():
         raise Unreachable(

@@ -43,7 +43,9 @@ def _wrong(unpacked: Path, final: Path) -> Iterator[str]:
                 yield f"lists {path}, which is outside of every environment"
             elif not (unpacked / path).parent.resolve().is_relative_to(unpacked.resolve()):
                 yield f"lists {path}, which lies behind a link out of the package"
-            elif (unpacked / path).is_symlink() and _is_outer_folder(str((unpacked / path).readlink()), path, final):
+            elif (unpacked / path).is_symlink() and _is_outer_folder(
+                str((unpacked / path).readlink()), path, final
+            ):
                 yield f"has {path}, a link to the folder {(unpacked / path).readlink()} outside of the environment"
         for command in _commands(unpacked):
             if "/" in command:

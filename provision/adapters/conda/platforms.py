@@ -6,7 +6,10 @@ import platform
 
 from provision.core.types import Platform
 
-_BY_MACHINE: dict[tuple[str, str], Platform] = {("Linux", "x86_64"): "linux-64", ("Linux", "aarch64"): "linux-aarch64"}
+_BY_MACHINE: dict[tuple[str, str], Platform] = {
+    ("Linux", "x86_64"): "linux-64",
+    ("Linux", "aarch64"): "linux-aarch64",
+}
 
 
 def here() -> Platform | None:

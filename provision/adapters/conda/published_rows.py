@@ -16,7 +16,9 @@ from provision.core.mirrors import DIRECT, Mirrors
 Row = Mapping[str, Any]
 
 
-def published(urls: Iterable[str], mirrors: Mirrors = DIRECT) -> tuple[dict[str, Row], dict[str, str]]:
+def published(
+    urls: Iterable[str], mirrors: Mirrors = DIRECT
+) -> tuple[dict[str, Row], dict[str, str]]:
     """The rows of packages by their addresses, as far as their channels have them; and the channels that did not answer, each with
     the reason."""
     found: dict[str, Row] = {}
@@ -38,7 +40,9 @@ def _by_channel(urls: Iterable[str]) -> dict[str, dict[tuple[str, str], str]]:
     return found
 
 
-def _of_channel(channel: str, files: Mapping[tuple[str, str], str], mirrors: Mirrors) -> dict[str, Row]:
+def _of_channel(
+    channel: str, files: Mapping[tuple[str, str], str], mirrors: Mirrors
+) -> dict[str, Row]:
     import rattler
     from rattler.exceptions import GatewayError
 
@@ -47,19 +51,27 @@ def _of_channel(channel: str, files: Mapping[tuple[str, str], str], mirrors: Mir
     subdirs = [rattler.Subdir(subdir) for subdir in sorted({subdir for subdir, _ in files})]
 
     def ask() -> list[list[rattler.RepoDataRecord]]:
-        return run(rattler.Gateway(client=client(whole=True)).query([place], subdirs, names, recursive=False))
+        return run(
+            rattler.Gateway(client=client(whole=True)).query(
+                [place], subdirs, names, recursive=False
+            )
+        )
 
     try:
         answers = again(ask, GatewayError)
     except GatewayError as error:
         raise Unreachable(f"{last_cause(error)}.") from error
-    there = {(str(record.subdir), record.file_name): record for answer in answers for record in answer}
+    there = {
+        (str(record.subdir), record.file_name): record for answer in answers for record in answer
+    }
     return {url: _plain(there[key].to_json()) for key, url in files.items() if key in there}
 
 
 def _plain(text: str) -> Row:
     """Without what says where the record is from."""
-    return {key: value for key, value in json.loads(text).items() if key not in ("url", "channel", "fn")}
+    return {
+        key: value for key, value in json.loads(text).items() if key not in ("url", "channel", "fn")
+    }
 
 
 def row_of(path: Path) -> Row:

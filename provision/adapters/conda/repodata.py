@@ -43,7 +43,9 @@ class Records:
     def find(self, spec: str, platform: Platform | None = None) -> tuple[Record, ...]:
         """The records that a requirement admits, each channel's apart and in order of priority, newest first."""
         asked, _, rest = spec.rpartition("::")
-        channels = [name for name in self._request.channels if not asked or url_of(name) == url_of(asked)]
+        channels = [
+            name for name in self._request.channels if not asked or url_of(name) == url_of(asked)
+        ]
         found: list[Record] = []
         for name in channels:
             records = self._query(name, rest, platform or self._request.platform)
@@ -55,7 +57,9 @@ class Records:
 
         if (channel, spec, platform) not in self._read:
             sources = [rattler.Channel(self._solver.mirrors.real(url_of(channel)))]
-            query = self._solver.gateway().query(sources, [platform, "noarch"], [rattler.MatchSpec(spec)], recursive=False)
+            query = self._solver.gateway().query(
+                sources, [platform, "noarch"], [rattler.MatchSpec(spec)], recursive=False
+            )
             self._read[channel, spec, platform] = [record for part in run(query) for record in part]
         return self._read[channel, spec, platform]
 
@@ -81,7 +85,11 @@ class Records:
         specs = [rattler.MatchSpec(text) for text in constraints]
         name = constraints[0].split()[0]
         channels = self._request.channels
-        records = [record for channel in channels for record in self._query(channel, name, self._request.platform)]
+        records = [
+            record
+            for channel in channels
+            for record in self._query(channel, name, self._request.platform)
+        ]
         return any(all(spec.matches(record) for spec in specs) for record in records)
 
     def holds(self, channel: str, platform: Platform) -> frozenset[str]:
@@ -89,12 +97,19 @@ class Records:
         import rattler
 
         sources = [rattler.Channel(self._solver.mirrors.real(url_of(channel)))]
-        return frozenset(name.normalized for name in run(self._solver.gateway().names(sources, [platform])))
+        return frozenset(
+            name.normalized for name in run(self._solver.gateway().names(sources, [platform]))
+        )
 
     def close(self, name: str) -> list[str]:
         """Names in the request's channels that look like one that is not there."""
         import rattler
 
-        sources = [rattler.Channel(self._solver.mirrors.real(url_of(channel))) for channel in self._request.channels]
+        sources = [
+            rattler.Channel(self._solver.mirrors.real(url_of(channel)))
+            for channel in self._request.channels
+        ]
         names = run(self._solver.gateway().names(sources, [self._request.platform, "noarch"]))
-        return difflib.get_close_matches(name, sorted({found.normalized for found in names}), CLOSE, 0.75)
+        return difflib.get_close_matches(
+            name, sorted({found.normalized for found in names}), CLOSE, 0.75
+        )

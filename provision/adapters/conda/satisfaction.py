@@ -21,7 +21,9 @@ class Candidate:
     subdir: str = "noarch"
 
 
-def unsatisfied(specs: Sequence[str], there: Mapping[str, Candidate], *, if_there: bool = False) -> list[tuple[str, str]]:
+def unsatisfied(
+    specs: Sequence[str], there: Mapping[str, Candidate], *, if_there: bool = False
+) -> list[tuple[str, str]]:
     """The requirements that what is there does not satisfy, each with what is wrong. `if_there`: a package need not be there
     (`constrains`). A requirement that rattler does not understand is one that nothing satisfies."""
     import rattler
@@ -46,7 +48,9 @@ def _record(have: Candidate) -> rattler.PackageRecord:
     import rattler
     from rattler.package.build_string import BuildString
 
-    return rattler.PackageRecord(have.name, have.version, BuildString(have.build), have.number, have.subdir, noarch=None)
+    return rattler.PackageRecord(
+        have.name, have.version, BuildString(have.build), have.number, have.subdir, noarch=None
+    )
 
 
 def newer(one: str, other: str) -> bool:

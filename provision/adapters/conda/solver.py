@@ -30,9 +30,15 @@ class Request:
     channels: tuple[str, ...]  # in order of priority, by name or URL
     virtual_packages: tuple[tuple[str, str], ...]
     platform: Platform = PLATFORM
-    bounds: tuple[str, ...] = ()  # hold for a package if it becomes part of the answer, but do not ask for it
-    prefer: tuple[LockedPackage, ...] = ()  # of an earlier lock: stay where they can, as far as the channels still have them
-    as_of: str | None = None  # YYYY-MM-DD: records newer than the end of that day (UTC), or without a date, are invisible
+    bounds: tuple[
+        str, ...
+    ] = ()  # hold for a package if it becomes part of the answer, but do not ask for it
+    prefer: tuple[
+        LockedPackage, ...
+    ] = ()  # of an earlier lock: stay where they can, as far as the channels still have them
+    as_of: str | None = (
+        None  # YYYY-MM-DD: records newer than the end of that day (UTC), or without a date, are invisible
+    )
 
 
 class Solver:
@@ -73,7 +79,9 @@ class Solver:
                     [self.matchspec(spec) for spec in request.specs],
                     gateway=self.gateway(),
                     platforms=[request.platform, "noarch"],
-                    virtual_packages=[_virtual(name, version) for name, version in request.virtual_packages],
+                    virtual_packages=[
+                        _virtual(name, version) for name, version in request.virtual_packages
+                    ],
                     constraints=[self.matchspec(bound) for bound in request.bounds],
                     locked_packages=self._still_there(request),
                     exclude_newer=end_of(request.as_of) if request.as_of else None,
@@ -101,10 +109,15 @@ class Solver:
 
         if not request.prefer:
             return []
-        specs = [rattler.MatchSpec(f"{package.name} =={package.version} {package.build}") for package in request.prefer]
+        specs = [
+            rattler.MatchSpec(f"{package.name} =={package.version} {package.build}")
+            for package in request.prefer
+        ]
         own, urls = self._own(request), {package.url for package in request.prefer}
         sources = [rattler.Channel(url) for url in own]
-        parts = run(self.gateway().query(sources, [request.platform, "noarch"], specs, recursive=False))
+        parts = run(
+            self.gateway().query(sources, [request.platform, "noarch"], specs, recursive=False)
+        )
         return [record for part in parts for record in part if _own_url(record, own) in urls]
 
     def unanswered(self, channels: Sequence[str], platform: Platform) -> dict[str, str]:
@@ -122,7 +135,9 @@ class Solver:
         async def ask(name: str) -> tuple[str, str | None]:
             try:
                 place = rattler.Channel(self.mirrors.real(url_of(name)))
-                query = self.gateway().query([place], [platform, "noarch"], ["python"], recursive=False)
+                query = self.gateway().query(
+                    [place], [platform, "noarch"], ["python"], recursive=False
+                )
                 await asyncio.wait_for(query, patience_s)
             except asyncio.TimeoutError:
                 return name, f"no answer within {patience_s:.0f} s"
@@ -148,7 +163,9 @@ class Solver:
         import rattler
 
         parsed = rattler.MatchSpec(spec)
-        if parsed.channel is None or (real := self.mirrors.real(url_of(parsed.channel.base_url))) == url_of(parsed.channel.base_url):
+        if parsed.channel is None or (
+            real := self.mirrors.real(url_of(parsed.channel.base_url))
+        ) == url_of(parsed.channel.base_url):
             return parsed
         return rattler.MatchSpec(f"{real}::{str(parsed).partition('::')[2]}")
 
@@ -169,10 +186,14 @@ def _virtual(name: str, version: str) -> rattler.GenericVirtualPackage:
     from rattler.package.build_string import BuildString
 
     number, _, build = version.partition(" ")
-    return rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(number), BuildString(build or "0"))
+    return rattler.GenericVirtualPackage(
+        rattler.PackageName(name), rattler.Version(number), BuildString(build or "0")
+    )
 
 
-def _locked(record: rattler.RepoDataRecord, own: dict[str, str], platform: Platform) -> LockedPackage:
+def _locked(
+    record: rattler.RepoDataRecord, own: dict[str, str], platform: Platform
+) -> LockedPackage:
     package = LockedPackage(
         manager="conda",
         name=record.name.normalized,
@@ -198,4 +219,6 @@ def _own_url(record: rattler.RepoDataRecord, own: Mapping[str, str]) -> str:
     by_place = {without_login(real): (real, channel) for real, channel in own.items()}
     place = without_login((record.channel or "").rstrip("/") + "/")
     real, channel = by_place.get(place, (place, place))
-    return without_login(record.url if channel == real else f"{channel}{record.subdir}/{record.file_name}")
+    return without_login(
+        record.url if channel == real else f"{channel}{record.subdir}/{record.file_name}"
+    )

@@ -23,7 +23,9 @@ class Watched:
     """rattler's reporter. It calls from its own threads, and only the methods that are there; a number that a method returns comes
     back as that download's."""
 
-    def __init__(self, linked: Callable[[int], None], linking: Callable[[str], None] = lambda package: None) -> None:
+    def __init__(
+        self, linked: Callable[[int], None], linking: Callable[[str], None] = lambda package: None
+    ) -> None:
         """linked: told how many packages are linked, each time one more is. linking: told which package is linked next."""
         self._told, self._count, self._linking = linked, 0, linking
         self._lock = threading.Lock()
@@ -69,7 +71,11 @@ class Watched:
                 return ""
             slow = self._came < SLOWEST * passed
             self._since, self._came = time.monotonic(), 0
-            return ", ".join(sorted(self._names.get(number, "a package") for number in self._running)) if slow else ""
+            return (
+                ", ".join(sorted(self._names.get(number, "a package") for number in self._running))
+                if slow
+                else ""
+            )
 
 
 async def watched(work: Coroutine[Any, Any, None], watch: Watched) -> None:

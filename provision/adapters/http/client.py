@@ -83,9 +83,13 @@ class Web:
     def _piece(self, url: str, begin: int, end: int) -> tuple[bytes, int]:
         with self._get(url, {"Range": f"bytes={begin}-{end - 1}"}) as response:
             _require(response, url)
-            told = re.fullmatch(rf"bytes {begin}-(\d+)/(\d+)", response.headers.get("Content-Range", ""))
+            told = re.fullmatch(
+                rf"bytes {begin}-(\d+)/(\d+)", response.headers.get("Content-Range", "")
+            )
             if response.status_code != 206 or not told or int(told[1]) >= end:
-                raise Unreachable(f"{without_login(url)} cannot be had in pieces: the server sends whole files only.")
+                raise Unreachable(
+                    f"{without_login(url)} cannot be had in pieces: the server sends whole files only."
+                )
             return self._body(response), int(told[2])
 
     def _body(self, response: requests.Response) -> bytes:
@@ -111,7 +115,9 @@ class Web:
     def _status(self, url: str) -> int:
         import requests
 
-        status = self._session.head(url, timeout=(CONNECT_S, self._silence_s), allow_redirects=True).status_code
+        status = self._session.head(
+            url, timeout=(CONNECT_S, self._silence_s), allow_redirects=True
+        ).status_code
         if status in (400, 401, 403, 405, 501):  # some servers know no HEAD, or allow only GET
             with self._get(url, {"Range": "bytes=0-0"}) as response:
                 status = response.status_code
@@ -119,7 +125,9 @@ class Web:
             raise requests.exceptions.HTTPError(f"HTTP {status}")
         return status
 
-    def download(self, wanted: Sequence[Wanted], done: Callable[[Wanted], None]) -> list[tuple[Wanted, ProvisionError]]:
+    def download(
+        self, wanted: Sequence[Wanted], done: Callable[[Wanted], None]
+    ) -> list[tuple[Wanted, ProvisionError]]:
         """Download files, several at a time, and return those that could not be had, each with why; the others stand under their
         names, and `done` is told of each. The disk's own errors are raised."""
         failed: list[tuple[Wanted, ProvisionError]] = []
@@ -166,7 +174,9 @@ class Web:
     def _append(self, url: str, part: Path) -> None:
         have = _size(part)
         with self._get(url, {"Range": f"bytes={have}-"} if have else {}) as response:
-            if have and response.status_code == 416:  # nothing is missing, or the part is not of this file: its hash will tell
+            if (
+                have and response.status_code == 416
+            ):  # nothing is missing, or the part is not of this file: its hash will tell
                 return
             _require(response, url)
             continues = response.status_code == 206
@@ -177,8 +187,13 @@ class Web:
                     file.write(piece)
 
     def _get(self, url: str, headers: Mapping[str, str] | None = None) -> requests.Response:
-        plain = {"Accept-Encoding": "identity", **(headers or {})}  # a file's hash is that of its bytes as they lie there
-        return self._session.get(url, headers=plain, stream=True, timeout=(CONNECT_S, self._silence_s))
+        plain = {
+            "Accept-Encoding": "identity",
+            **(headers or {}),
+        }  # a file's hash is that of its bytes as they lie there
+        return self._session.get(
+            url, headers=plain, stream=True, timeout=(CONNECT_S, self._silence_s)
+        )
 
 
 def _pieces(response: requests.Response) -> Iterator[bytes]:
@@ -195,11 +210,15 @@ def _session(pip: Mapping[str, str]) -> requests.Session:
     session.headers["User-Agent"] = "provision"
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(pool_connections=AT_ONCE, pool_maxsize=AT_ONCE))
-    if not os.environ.get("REQUESTS_CA_BUNDLE") and (bundle := pip.get("cert") or os.environ.get("SSL_CERT_FILE")):
+    if not os.environ.get("REQUESTS_CA_BUNDLE") and (
+        bundle := pip.get("cert") or os.environ.get("SSL_CERT_FILE")
+    ):
         session.verify = bundle
     if pip.get("client-cert"):
         session.cert = pip["client-cert"]
-    if pip.get("proxy") and not any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+    if pip.get("proxy") and not any(
+        os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    ):
         session.proxies = {"http": pip["proxy"], "https": pip["proxy"]}
     return session
 
@@ -221,8 +240,15 @@ def _require(response: requests.Response, url: str) -> None:
         raise requests.exceptions.HTTPError(f"HTTP {status}")
     if not 200 <= status < 300:
         response.close()
-        gone = " is gone: the server says" if status in (404, 410) else " cannot be had: the server says"
-        raise Unreachable(f"{without_login(url)}{gone} HTTP {status}.", advice=ADVICE if status not in (404, 410) else "")
+        gone = (
+            " is gone: the server says"
+            if status in (404, 410)
+            else " cannot be had: the server says"
+        )
+        raise Unreachable(
+            f"{without_login(url)}{gone} HTTP {status}.",
+            advice=ADVICE if status not in (404, 410) else "",
+        )
 
 
 def part_of(target: Path) -> Path:
@@ -263,11 +289,17 @@ def _ask_disk(path: Path, sha256: str) -> Answer:
         found = sha256_of(path)
     except OSError as error:
         return Answer(state="other", detail=str(error.strerror))
-    return Answer(state="there") if found == sha256 else Answer(state="changed", detail=f"its sha256 is {found[:16]}…")
+    return (
+        Answer(state="there")
+        if found == sha256
+        else Answer(state="changed", detail=f"its sha256 is {found[:16]}…")
+    )
 
 
 def _local_text(url: str) -> str:
     try:
         return path_of(url).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Unreachable(f"{path_of(url)} cannot be read: {getattr(error, 'strerror', None) or 'it is not a text'}.") from error
+        raise Unreachable(
+            f"{path_of(url)} cannot be read: {getattr(error, 'strerror', None) or 'it is not a text'}."
+        ) from error

@@ -63,8 +63,12 @@ def again(work: Callable[[], T], url: str, *, progress: Callable[[], int] = lamb
         except _transport_errors() as error:
             worth_it = progress() - best >= WORTH and not isinstance(error, TooSlow)
             in_vain, best = 0 if worth_it else in_vain + 1, max(best, progress())
-            if in_vain >= TRIES or isinstance(error, ValueError):  # requests' errors about the address itself are ValueErrors
-                raise Unreachable(f"{without_login(url)} cannot be had: {_reason(error)}.", advice=ADVICE) from error
+            if in_vain >= TRIES or isinstance(
+                error, ValueError
+            ):  # requests' errors about the address itself are ValueErrors
+                raise Unreachable(
+                    f"{without_login(url)} cannot be had: {_reason(error)}.", advice=ADVICE
+                ) from error
             time.sleep(pause_s(in_vain))
 
 
@@ -88,7 +92,9 @@ def _reason(error: BaseException) -> str:
         return "its host is not known"
     if slow := next((one for one in chain if isinstance(one, TooSlow)), None):
         return str(slow)
-    if system := next((one for one in reversed(chain) if isinstance(one, OSError) and one.strerror), None):
+    if system := next(
+        (one for one in reversed(chain) if isinstance(one, OSError) and one.strerror), None
+    ):
         return str(system.strerror)
     if any(isinstance(one, (Timeout, TimeoutError)) for one in chain):
         return f"the server was silent for too long ({TIMEOUT} sets the seconds)"
@@ -98,5 +104,7 @@ def _reason(error: BaseException) -> str:
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        inner = getattr(error, "reason", None) or next((one for one in error.args if isinstance(one, BaseException)), None)
+        inner = getattr(error, "reason", None) or next(
+            (one for one in error.args if isinstance(one, BaseException)), None
+        )
         error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__

@@ -20,13 +20,24 @@ def decisive(packages: Sequence[LockedPackage], site: Path) -> list[LockedPackag
     for package in sorted(packages, key=lambda package: normal(package.name)):
         for row in _rows(folders.get(normal(package.name))):
             said.setdefault(posixpath.normpath(row[0]), {})[package.name] = tuple(row[1:])
-    last = {list(claims)[-1] for path, claims in said.items() if len(set(claims.values())) > 1 and not path.endswith(".pyc")}
-    return sorted((package for package in packages if package.name in last), key=lambda package: normal(package.name))
+    last = {
+        list(claims)[-1]
+        for path, claims in said.items()
+        if len(set(claims.values())) > 1 and not path.endswith(".pyc")
+    }
+    return sorted(
+        (package for package in packages if package.name in last),
+        key=lambda package: normal(package.name),
+    )
 
 
 def _rows(folder: Path | None) -> list[list[str]]:
     """Of a RECORD; none where it cannot be read, which is found out when it is checked."""
     with contextlib.suppress(OSError, ValueError, csv.Error):
         if folder is not None:
-            return [row for row in csv.reader((folder / "RECORD").read_text(encoding="utf-8").splitlines()) if row]
+            return [
+                row
+                for row in csv.reader((folder / "RECORD").read_text(encoding="utf-8").splitlines())
+                if row
+            ]
     return []

@@ -15,9 +15,17 @@ from provision.core.tempdirs import scratch
 from provision.core.types import LockedPackage
 
 
-def install(packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirrors = DIRECT, *, warn: Callable[[str], None]) -> None:
+def install(
+    packages: Sequence[LockedPackage],
+    interpreter: Path,
+    mirrors: Mirrors = DIRECT,
+    *,
+    warn: Callable[[str], None],
+) -> None:
     """Install these wheels (see `_install`); of files that several bring, the one of the last wheel by name stays, on every machine."""
-    build = next((package.version.partition("+")[2] for package in packages if package.name == "torch"), None)
+    build = next(
+        (package.version.partition("+")[2] for package in packages if package.name == "torch"), None
+    )
     where = indexes(build, mirrors)
     _install(packages, interpreter, mirrors, where, warn=warn)
     for site in interpreter.parent.parent.glob("lib/python3*/site-packages"):
@@ -26,7 +34,12 @@ def install(packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirro
 
 
 def _install(
-    packages: Sequence[LockedPackage], interpreter: Path, mirrors: Mirrors, where: Indexes, *options: str, warn: Callable[[str], None]
+    packages: Sequence[LockedPackage],
+    interpreter: Path,
+    mirrors: Mirrors,
+    where: Indexes,
+    *options: str,
+    warn: Callable[[str], None],
 ) -> None:
     """Install exactly these wheels, every one checked against its hash, into the environment of `interpreter`. On a terminal
     uv's own progress bars are shown. Where no index answers, uv's cache may hold them all; then that is said through `warn`.
@@ -37,7 +50,15 @@ def _install(
     with scratch("uv") as folder:
         wanted = folder / "requirements.txt"
         wanted.write_text(requirements(packages, mirrors))
-        command: list[str | Path] = [uv(), "pip", "install", "--python", interpreter, "--no-deps", "--require-hashes"]
+        command: list[str | Path] = [
+            uv(),
+            "pip",
+            "install",
+            "--python",
+            interpreter,
+            "--no-deps",
+            "--require-hashes",
+        ]
         command += ["--no-python-downloads", *options, *where.remote, "-r", wanted]
         try:
             call(command, show=True, alone=where.alone)
@@ -77,8 +98,21 @@ def requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = DIRECT) -
 
 def unpack(requirement: str, target: Path, *, python: str, mirrors: Mirrors = DIRECT) -> str:
     """Unpack one package without its dependencies into a folder, and return its version."""
-    command: list[str | Path] = [uv(), "pip", "install", "--quiet", "--no-deps", "--target", target, "--python-version", python]
+    command: list[str | Path] = [
+        uv(),
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        target,
+        "--python-version",
+        python,
+    ]
     where = indexes(mirrors=mirrors)
-    call([*command, "--no-python-downloads", "--python", sys.executable, *where.remote, requirement], alone=where.alone)
+    call(
+        [*command, "--no-python-downloads", "--python", sys.executable, *where.remote, requirement],
+        alone=where.alone,
+    )
     info = next(target.glob("*.dist-info"))
     return info.name.removesuffix(".dist-info").rpartition("-")[2]

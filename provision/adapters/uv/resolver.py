@@ -19,7 +19,20 @@ from provision.core.tempdirs import scratch
 from provision.core.types import PLATFORM, LockedPackage, Platform
 
 # uv --python-platform takes these glibc versions only (uv pip compile --help); the newest not above the wanted one is used.
-UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
+UV_GLIBC = (
+    "2.17",
+    "2.28",
+    "2.31",
+    "2.32",
+    "2.33",
+    "2.34",
+    "2.35",
+    "2.36",
+    "2.37",
+    "2.38",
+    "2.39",
+    "2.40",
+)
 T = TypeVar("T")
 UV_MACHINE: Mapping[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 
@@ -32,11 +45,21 @@ class Request:
     python: str
     glibc: str
     platform: Platform = PLATFORM
-    provided: Mapping[str, str] = field(default_factory=dict)  # name -> version of what conda has: binds, and is no part of the answer
-    prefer: Mapping[str, str] = field(default_factory=dict)  # name -> version of what an earlier lock holds: stays where it can
-    build_path: str | None = None  # the folder of PyTorch's own wheel index that holds the wanted build
-    as_of: str | None = None  # YYYY-MM-DD: files uploaded after that day (UTC), or at a time that nobody tells, are invisible
-    mirrors: Mirrors = DIRECT  # where indexes and files really are; the answer names files by their own addresses
+    provided: Mapping[str, str] = field(
+        default_factory=dict
+    )  # name -> version of what conda has: binds, and is no part of the answer
+    prefer: Mapping[str, str] = field(
+        default_factory=dict
+    )  # name -> version of what an earlier lock holds: stays where it can
+    build_path: str | None = (
+        None  # the folder of PyTorch's own wheel index that holds the wanted build
+    )
+    as_of: str | None = (
+        None  # YYYY-MM-DD: files uploaded after that day (UTC), or at a time that nobody tells, are invisible
+    )
+    mirrors: Mirrors = (
+        DIRECT  # where indexes and files really are; the answer names files by their own addresses
+    )
 
 
 def resolve(request: Request) -> tuple[LockedPackage, ...]:
@@ -45,20 +68,30 @@ def resolve(request: Request) -> tuple[LockedPackage, ...]:
     entries, edges = _in_turn(request, _files)
     if request.as_of:
         _check_dates(entries, request.as_of)
-    found = (dataclasses.replace(_package(entry, edges, request.mirrors), platform=request.platform) for entry in entries)
+    found = (
+        dataclasses.replace(_package(entry, edges, request.mirrors), platform=request.platform)
+        for entry in entries
+    )
     return tuple(sorted(found, key=lambda package: package.name))
 
 
 def versions(request: Request) -> dict[str, str]:
     """Name -> version of all that would be in the environment, conda's part of it included; no file is looked at."""
     answer = _in_turn(request, _versions)
-    return {_name(line): line.partition("==")[2].split()[0] for line in _pinned(answer) if "==" in line}
+    return {
+        _name(line): line.partition("==")[2].split()[0] for line in _pinned(answer) if "==" in line
+    }
 
 
 def _in_turn(request: Request, ask: Callable[[Request, Sequence[str | Path], Path], T]) -> T:
     """Ask the indexes, and only if they have no answer the folders of this machine too."""
     where = indexes(request.build_path, request.mirrors)
-    options: list[str | Path] = ["--python-version", request.python, "--python-platform", _python_platform(request)]
+    options: list[str | Path] = [
+        "--python-version",
+        request.python,
+        "--python-platform",
+        _python_platform(request),
+    ]
     options += ["--exclude-newer", f"{request.as_of}T23:59:59.999Z"] if request.as_of else []
     with scratch("uv") as folder:
         try:
@@ -71,15 +104,39 @@ def _in_turn(request: Request, ask: Callable[[Request, Sequence[str | Path], Pat
 
 def _versions(request: Request, options: Sequence[str | Path], folder: Path) -> str:
     """Which versions, and who needs whom, as uv annotates it."""
-    wanted, bounds, answer = (folder / name for name in ("requirements.in", "constraints.txt", "versions.txt"))
+    wanted, bounds, answer = (
+        folder / name for name in ("requirements.in", "constraints.txt", "versions.txt")
+    )
     wanted.write_text(_lines(request.requirements))
-    bounds.write_text(_lines(f"{name}=={version}" for name, version in request.provided.items() if _is_pep440(name, version)))
-    answer.write_text(_lines(f"{name}=={version}" for name, version in request.prefer.items()))  # uv keeps to what stands there
-    call([*_compile(options), wanted, "--constraints", bounds, "--annotation-style", "split", "-o", answer], alone=request.mirrors.closed)
+    bounds.write_text(
+        _lines(
+            f"{name}=={version}"
+            for name, version in request.provided.items()
+            if _is_pep440(name, version)
+        )
+    )
+    answer.write_text(
+        _lines(f"{name}=={version}" for name, version in request.prefer.items())
+    )  # uv keeps to what stands there
+    call(
+        [
+            *_compile(options),
+            wanted,
+            "--constraints",
+            bounds,
+            "--annotation-style",
+            "split",
+            "-o",
+            answer,
+        ],
+        alone=request.mirrors.closed,
+    )
     return answer.read_text()
 
 
-def _files(request: Request, options: Sequence[str | Path], folder: Path) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
+def _files(
+    request: Request, options: Sequence[str | Path], folder: Path
+) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
     """pylock's entries, and who needs whom: uv tells these in two formats, so the versions are found first and then their files."""
     answer = _versions(request, options, folder)
     exact, files = folder / "exact.in", folder / "pylock.toml"
@@ -87,7 +144,10 @@ def _files(request: Request, options: Sequence[str | Path], folder: Path) -> tup
     exact.write_text(_lines(line for line in _pinned(answer) if _name(line) in ours))
     command = [*_compile(options), exact, "--no-deps", "--format", "pylock.toml", "-o", files]
     try:  # all that it needs was read a moment ago; some indexes make uv read it again (torch 1.13: 7 s)
-        call([*command, *([] if "--offline" in options else ["--offline"])], alone=request.mirrors.closed)
+        call(
+            [*command, *([] if "--offline" in options else ["--offline"])],
+            alone=request.mirrors.closed,
+        )
     except ProvisionError:  # there may be no cache
         call(command, alone=request.mirrors.closed)
     return _toml(files.read_text()).get("packages", []), _edges(answer)
@@ -110,13 +170,25 @@ def _needed(request: Request, edges: Mapping[str, Sequence[str]]) -> set[str]:
 def _compile(options: Sequence[str | Path]) -> list[str | Path]:
     # Any interpreter will do to resolve for another version; without this, uv downloads one of that version (tried: 11 s and 40 s, and
     # a site that is not the configured index).
-    return [uv(), "pip", "compile", "--quiet", "--no-header", "--no-python-downloads", "--python", sys.executable, *options]
+    return [
+        uv(),
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-header",
+        "--no-python-downloads",
+        "--python",
+        sys.executable,
+        *options,
+    ]
 
 
 def _check_dates(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:
     """uv 0.13 holds back what an index gives no date for, but not what lies in a folder of find-links (tried)."""
     undated = [
-        f"{entry['name']} {entry['version']}" for entry in entries if "archive" not in entry and "upload-time" not in _archive(entry)
+        f"{entry['name']} {entry['version']}"
+        for entry in entries
+        if "archive" not in entry and "upload-time" not in _archive(entry)
     ]
     if undated:
         raise Unsolvable(
@@ -152,7 +224,11 @@ def _is_pep440(name: str, version: str) -> bool:
 
 
 def _pinned(annotated: str) -> list[str]:
-    return [line for line in annotated.splitlines() if line and not line[0].isspace() and not line.startswith("#")]
+    return [
+        line
+        for line in annotated.splitlines()
+        if line and not line[0].isspace() and not line.startswith("#")
+    ]
 
 
 def _name(line: str) -> str:
@@ -183,11 +259,15 @@ def _toml(text: str) -> dict[str, Any]:
 
 def _archive(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """The one file of an entry: a wheel if there is one that fits the platform."""
-    found: Mapping[str, Any] = (entry.get("wheels") or [None])[0] or entry.get("sdist") or entry.get("archive") or {}
+    found: Mapping[str, Any] = (
+        (entry.get("wheels") or [None])[0] or entry.get("sdist") or entry.get("archive") or {}
+    )
     return found
 
 
-def _package(entry: Mapping[str, Any], edges: Mapping[str, tuple[str, ...]], mirrors: Mirrors = DIRECT) -> LockedPackage:
+def _package(
+    entry: Mapping[str, Any], edges: Mapping[str, tuple[str, ...]], mirrors: Mirrors = DIRECT
+) -> LockedPackage:
     archive = _archive(entry)
     if "sha256" not in archive.get("hashes", {}):
         raise Unsolvable(
@@ -195,7 +275,9 @@ def _package(entry: Mapping[str, Any], edges: Mapping[str, tuple[str, ...]], mir
             advice="Pin another version of it, or take it from conda.",
         )
     sha256: str = archive["hashes"]["sha256"]
-    url = own_address(archive.get("url") or Path(archive["path"]).absolute().as_uri(), sha256, mirrors)
+    url = own_address(
+        archive.get("url") or Path(archive["path"]).absolute().as_uri(), sha256, mirrors
+    )
     return LockedPackage(
         manager="pip",
         name=entry["name"],

@@ -66,33 +66,69 @@ def torch_index(build_path: str) -> str | None:
 def _of_folders(mirrors: Mirrors) -> tuple[str, ...]:
     """The folders' indexes alone; from the disk nothing needs a network, so none is tried."""
     first, *more = mirrors.indexes
-    options = ["--no-config", "--default-index", first, *(word for url in more for word in ("--index", url))]
+    options = [
+        "--no-config",
+        "--default-index",
+        first,
+        *(word for url in more for word in ("--index", url)),
+    ]
     options += STRATEGY if more else ()
-    return (*options, *(["--offline"] if all(url.startswith("file:") for url in mirrors.indexes) else []))
+    return (
+        *options,
+        *(["--offline"] if all(url.startswith("file:") for url in mirrors.indexes) else []),
+    )
 
 
 def _mirrored(found: Indexes, mirrors: Mirrors) -> Indexes:
-    remote, local = ([mirrors.real(word) if "://" in word else word for word in options] for options in (found.remote, found.local))
+    remote, local = (
+        [mirrors.real(word) if "://" in word else word for word in options]
+        for options in (found.remote, found.local)
+    )
     if mirrors.index:
-        remote = ["--default-index", mirrors.index, *(remote[2:] if remote[:1] == ["--default-index"] else remote)]
+        remote = [
+            "--default-index",
+            mirrors.index,
+            *(remote[2:] if remote[:1] == ["--default-index"] else remote),
+        ]
     return Indexes(remote=tuple(remote), local=tuple(local))
 
 
 def _uv_is_configured() -> bool:
-    names = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONFIG_FILE")
+    names = (
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "UV_FIND_LINKS",
+        "UV_CONFIG_FILE",
+    )
     homes = (Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"), Path("/etc"))
-    return any(os.environ.get(name) for name in names) or any((home / "uv" / "uv.toml").exists() for home in homes)
+    return any(os.environ.get(name) for name in names) or any(
+        (home / "uv" / "uv.toml").exists() for home in homes
+    )
 
 
 def pip_settings() -> dict[str, str]:
     """pip's effective settings by name, later sources over earlier ones, as pip itself orders them."""
-    return _asked_pip(tuple(sorted((key, value) for key, value in os.environ.items() if key.startswith(("PIP_", "XDG_", "HOME")))))
+    return _asked_pip(
+        tuple(
+            sorted(
+                (key, value)
+                for key, value in os.environ.items()
+                if key.startswith(("PIP_", "XDG_", "HOME"))
+            )
+        )
+    )
 
 
 @functools.cache
 def _asked_pip(variables: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Asking pip takes 0.3 s: once per run, as long as the variables that decide its answer stay."""
-    listed = run([sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"], check=False, env=dict(os.environ))
+    listed = run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"],
+        check=False,
+        env=dict(os.environ),
+    )
     if listed.returncode != 0:  # no pip in this environment: nothing of pip's to honor
         return {}
     return _read_pip_settings(listed.stdout)
@@ -117,7 +153,9 @@ def _from_pip(settings: Mapping[str, str]) -> Indexes:
     for url in settings.get("extra-index-url", "").split():
         (local if url.startswith("file:") else remote).extend(["--index", url])
     for place in settings.get("find-links", "").split():
-        (remote if "://" in place and not place.startswith("file:") else local).extend(["--find-links", place])
+        (remote if "://" in place and not place.startswith("file:") else local).extend(
+            ["--find-links", place]
+        )
     for options in (remote, local):
         options += STRATEGY if options else ()
     return Indexes(remote=tuple(remote), local=tuple(local))
@@ -130,7 +168,12 @@ _OF_PYPI = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
 def own_address(url: str, sha256: str, mirrors: Mirrors) -> str:
     """By which address a lock names a file that an index told: its own, whatever mirror served it, as far as that can be known."""
     found = mirrors.canonical(url, sha256)
-    if found == url and mirrors.index and (path := _OF_PYPI.search(urlsplit(url).path)) and (host := _file_host()):
+    if (
+        found == url
+        and mirrors.index
+        and (path := _OF_PYPI.search(urlsplit(url).path))
+        and (host := _file_host())
+    ):
         return f"https://{host}{path[0]}"
     return found
 
@@ -138,7 +181,9 @@ def own_address(url: str, sha256: str, mirrors: Mirrors) -> str:
 def _file_host() -> str | None:
     """Where PyPI's files are, from whoever knows: pip does."""
     try:
-        with warnings.catch_warnings():  # setuptools' import hook warns of pip on Python 3.10 and 3.11
+        with (
+            warnings.catch_warnings()
+        ):  # setuptools' import hook warns of pip on Python 3.10 and 3.11
             warnings.simplefilter("ignore")
             from pip._internal.models.index import PyPI
     except ImportError:

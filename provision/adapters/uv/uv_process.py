@@ -28,11 +28,21 @@ def uv() -> str:
 
         return os.fsdecode(find_uv_bin())
     except (ImportError, FileNotFoundError) as error:
-        raise ToolMissing("The uv executable is missing.", advice="Reinstall provision: it brings uv as a package.") from error
+        raise ToolMissing(
+            "The uv executable is missing.",
+            advice="Reinstall provision: it brings uv as a package.",
+        ) from error
 
 
 # Variables that name indexes.
-_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONFIG_FILE")
+_INDEXES = (
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX",
+    "UV_INDEX_URL",
+    "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+    "UV_CONFIG_FILE",
+)
 
 
 def call(command: Sequence[str | Path], *, show: bool = False, alone: bool = False) -> str:
@@ -73,7 +83,9 @@ def explain(error: ToolFailed) -> ProvisionError:
     """uv's failure in our terms. The texts are uv 0.13's; what is not recognized stays a ToolFailed."""
     text = error.tail
     said = text.partition("error: ")[2] or text
-    sentence = "; ".join(line.strip().removeprefix("cause: ") for line in said.splitlines() if line.strip())
+    sentence = "; ".join(
+        line.strip().removeprefix("cause: ") for line in said.splitlines() if line.strip()
+    )
     if found := re.search(r"Hash mismatch for `([^`]+)`", text):
         return IntegrityError(
             f"{found[1]} is not the file that the lock names: its hash differs from the one in conda-lock.yml.",
@@ -81,8 +93,14 @@ def explain(error: ToolFailed) -> ProvisionError:
             details=text,
         )
     if "No space left" in text or "os error 28" in text or "Disk quota exceeded" in text:
-        return NoSpace("The disk is full.", advice="Free space and run the same command again; nothing was changed.", details=text)
-    if found := re.search(r"(?:HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone)[^\n]*", text):
+        return NoSpace(
+            "The disk is full.",
+            advice="Free space and run the same command again; nothing was changed.",
+            details=text,
+        )
+    if found := re.search(
+        r"(?:HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone)[^\n]*", text
+    ):
         return Unreachable(
             f"A package is gone from the index: {_shorten(sentence)}.",
             advice="Run `provision lock --relock` to choose versions that are still served.",

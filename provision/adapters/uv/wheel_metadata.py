@@ -17,7 +17,16 @@ from provision.core.mirrors import path_of, without_login
 # At once of an archive: enough for the end of most, where the list of their files is.
 PIECE = 1 << 16
 # What zipfile raises for an archive that is none, or is one that it cannot read.
-UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, ValueError, LookupError, EOFError, OSError)
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    EOFError,
+    OSError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +54,17 @@ def metadata(web: Web, url: str) -> Metadata:
 def _of_archive(archive: Path | IO[bytes], url: str) -> bytes:
     try:
         with zipfile.ZipFile(archive) as wheel:
-            (info,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA") and name.count("/") == 1)
+            (info,) = (
+                name
+                for name in wheel.namelist()
+                if name.endswith(".dist-info/METADATA") and name.count("/") == 1
+            )
             with wheel.open(info) as file:
                 return file.read(TEXT_LIMIT)
     except UNREADABLE as error:
-        raise Unreachable(f"{without_login(url)} holds no metadata that can be read: {type(error).__name__}.") from error
+        raise Unreachable(
+            f"{without_login(url)} holds no metadata that can be read: {type(error).__name__}."
+        ) from error
 
 
 def _parsed(content: bytes, url: str) -> Metadata:
@@ -58,7 +73,9 @@ def _parsed(content: bytes, url: str) -> Metadata:
 
     said, _ = parse_email(content)
     if "name" not in said or "version" not in said:
-        raise Unreachable(f"{without_login(url)} cannot be looked into: what is served as its metadata is something else.")
+        raise Unreachable(
+            f"{without_login(url)} cannot be looked into: what is served as its metadata is something else."
+        )
     return Metadata(
         name=said["name"],
         version=said["version"],
@@ -81,7 +98,9 @@ class _Remote(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence])
+        self._at = max(
+            0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        )
         return self._at
 
     def tell(self) -> int:

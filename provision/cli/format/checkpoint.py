@@ -47,7 +47,14 @@ def list_lines(found: Listing) -> list[str]:
     if found.unfinished:
         rows = [(printable(row.name), _writer(row), size(row.bytes)) for row in found.unfinished]
         lines += ["", table(rows, ("unfinished", "writer", "size"))]
-    return [*lines, *(["", *problems] if (problems := [row.problem for row in found.checkpoints if row.problem]) else [])]
+    return [
+        *lines,
+        *(
+            ["", *problems]
+            if (problems := [row.problem for row in found.checkpoints if row.problem])
+            else []
+        ),
+    ]
 
 
 def show_lines(found: Shown) -> list[str]:
@@ -60,14 +67,26 @@ def show_lines(found: Shown) -> list[str]:
     ]
     if found.tensors:
         rows = [
-            (printable(one.name), one.dtype.removeprefix("torch."), str(list(one.shape)), size(one.bytes), _where(one.files))
+            (
+                printable(one.name),
+                one.dtype.removeprefix("torch."),
+                str(list(one.shape)),
+                size(one.bytes),
+                _where(one.files),
+            )
             for one in found.tensors
         ]
         lines += ["", table(rows, ("tensor", "type", "shape", "size", "file"))]
     if found.objects:
         lines += [
             "",
-            table([(printable(one.name), size(one.bytes), _where([one.file])) for one in found.objects], ("object", "size", "file")),
+            table(
+                [
+                    (printable(one.name), size(one.bytes), _where([one.file]))
+                    for one in found.objects
+                ],
+                ("object", "size", "file"),
+            ),
         ]
     if referred := sorted({one.home for one in found.files if one.home}):
         lines += ["", f"some of its files lie in {', '.join(referred)}"]
@@ -79,31 +98,58 @@ def verify_lines(found: Verified) -> list[str]:
     for one in found.checkpoints:
         for damage in one.damages:
             concerned = f" (it holds {_some(damage.tensors)})" if damage.tensors else ""
-            lines.append(f"{found.root}/{damage.folder}/{printable(damage.file)}: {damage.problem}{concerned}")
+            lines.append(
+                f"{found.root}/{damage.folder}/{printable(damage.file)}: {damage.problem}{concerned}"
+            )
     lines += [f"{one.folder}: {_verdict(one)}" for one in found.checkpoints]
     whole = sum(one.verdict == "whole" for one in found.checkpoints)
-    return [*lines, f"{whole} of {_count(len(found.checkpoints), 'checkpoint')} whole; {size(found.bytes_read)} read"]
+    return [
+        *lines,
+        f"{whole} of {_count(len(found.checkpoints), 'checkpoint')} whole; {size(found.bytes_read)} read",
+    ]
 
 
 def prune_lines(found: Pruning) -> list[str]:
     verb = "would remove" if found.dry_run else "removed"
     lines = [f"{verb} {name}" for name in found.removed]
     lines += [f"{verb} {name} (unfinished)" for name in found.unfinished]
-    lines += [f"left {name}: its manifest cannot be read, so it is neither counted nor removed" for name in found.unreadable]
+    lines += [
+        f"left {name}: its manifest cannot be read, so it is neither counted nor removed"
+        for name in found.unreadable
+    ]
     lines += [f"left {printable(row.name)} (unfinished): {_writer(row)}" for row in found.left]
     kept = f"{_count(len(found.kept), 'checkpoint')} kept"
     done = f"{len(found.removed) + len(found.unfinished)} {'to remove, which frees' if found.dry_run else 'removed, which frees'}"
     return [
         *lines,
-        f"{found.root}: {kept}, " + (f"{done} {size(found.freed_bytes)}" if found.removed or found.unfinished else "nothing to remove"),
+        f"{found.root}: {kept}, "
+        + (
+            f"{done} {size(found.freed_bytes)}"
+            if found.removed or found.unfinished
+            else "nothing to remove"
+        ),
     ]
 
 
 def _row(row: Checkpoint) -> tuple[str, ...]:
-    notes = [note for note, said in (("latest", row.latest), (row.state, row.state != "committed")) if said]
+    notes = [
+        note
+        for note, said in (("latest", row.latest), (row.state, row.state != "committed"))
+        if said
+    ]
     name = f"{row.step}" + (f" (generation {row.generation})" if row.generation else "")
-    told = tuple("?" if one is None else str(one) for one in (row.sequence, row.world_size, row.torch, row.tensors))
-    return (name, *told, size(row.bytes), size(row.own_bytes), size(row.shared_bytes), ", ".join(notes))
+    told = tuple(
+        "?" if one is None else str(one)
+        for one in (row.sequence, row.world_size, row.torch, row.tensors)
+    )
+    return (
+        name,
+        *told,
+        size(row.bytes),
+        size(row.own_bytes),
+        size(row.shared_bytes),
+        ", ".join(notes),
+    )
 
 
 def _writer(row: Unfinished) -> str:
@@ -116,7 +162,11 @@ def _writer(row: Unfinished) -> str:
 def _verdict(one: VerifiedCheckpoint) -> str:
     if one.verdict == "unknown":
         return f"unknown: {one.problem}"
-    said = one.verdict if not one.damages else f"damaged, {_count(len(one.damages), 'file')} not as committed"
+    said = (
+        one.verdict
+        if not one.damages
+        else f"damaged, {_count(len(one.damages), 'file')} not as committed"
+    )
     return f"{said} ({size(one.bytes)} in {_count(one.files, 'file')})" if one.files else said
 
 
@@ -126,7 +176,9 @@ def _where(files: Sequence[str]) -> str:
 
 def _some(names: Sequence[str]) -> str:
     more = len(names) - NAMES_SHOWN
-    return ", ".join(map(printable, names[:NAMES_SHOWN])) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(printable, names[:NAMES_SHOWN])) + (
+        f" and {more} more" if more > 0 else ""
+    )
 
 
 def _count(count: int, what: str) -> str:

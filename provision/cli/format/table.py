@@ -40,10 +40,19 @@ LEGEND = {
 def text(table: Table) -> list[str]:
     """Aligned columns of at most 100 characters, and below them what the marks mean."""
     remarks = any(_remark(cell) for cell in table.cells)
-    head = (*(name.replace("GPUs", "GPUs (sm)") for name in NARROW), *(("fits",) if remarks else ()))
-    rows = [[*_narrow(cell), *(["?" if cell.not_known else _remark(cell) or "yes"] if remarks else [])] for cell in table.cells]
+    head = (
+        *(name.replace("GPUs", "GPUs (sm)") for name in NARROW),
+        *(("fits",) if remarks else ()),
+    )
+    rows = [
+        [*_narrow(cell), *(["?" if cell.not_known else _remark(cell) or "yes"] if remarks else [])]
+        for cell in table.cells
+    ]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip() for row in [head, *rows]]
+    lines = [
+        "  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip()
+        for row in [head, *rows]
+    ]
     return [*lines, "", *_legend(lines), *notes(table)]
 
 
@@ -57,14 +66,20 @@ def as_csv(table: Table) -> str:
 
 def markdown(table: Table) -> list[str]:
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    lines += ["| " + " | ".join(word.replace("|", "\\|") for word in _wide(cell)) + " |" for cell in table.cells]
+    lines += [
+        "| " + " | ".join(word.replace("|", "\\|") for word in _wide(cell)) + " |"
+        for cell in table.cells
+    ]
     remarks = [f"- {line}" for line in notes(table)]
     return [*lines, *(["", *remarks] if remarks else [])]
 
 
 def page(table: Table) -> dict[str, Any]:
     """What the HTML template says."""
-    rows = [{"words": list(zip(HEAD, _wide(cell))), "remark": _remark(cell), "source": cell.from_source} for cell in table.cells]
+    rows = [
+        {"words": list(zip(HEAD, _wide(cell))), "remark": _remark(cell), "source": cell.from_source}
+        for cell in table.cells
+    ]
     return {"head": HEAD, "rows": rows, "notes": notes(table), "not_known": NOT_KNOWN}
 
 
@@ -77,18 +92,30 @@ def notes(table: Table) -> list[str]:
         found.append(f"Of those that might fit, no source says about {parts}.")
     if table.hidden:
         parts = ", ".join(f"{part} ({count})" for part, count in sorted(table.hidden_by.items()))
-        found.append(f"{table.hidden} more might fit: no source says about {parts}. --unknown shows them.")
+        found.append(
+            f"{table.hidden} more might fit: no source says about {parts}. --unknown shows them."
+        )
     found += table.hints
     if any(cell.through_ptx for cell in table.cells):
         (rule,) = (rule for rule in rules() if rule.through_ptx)
-        found.append(f"ptx: the build has no code for that GPU and compiles its PTX when it starts. {rule.reason}. {rule.advice}")
+        found.append(
+            f"ptx: the build has no code for that GPU and compiles its PTX when it starts. {rule.reason}. {rule.advice}"
+        )
     return found
 
 
 def _narrow(cell: Cell) -> list[str]:
     wide = dict(zip(HEAD, _wide(cell)))
-    narrow = {**wide, "GPUs": _span(cell), "source": cell.source + ("*" if cell.source == "wheels" and not cell.index_default else "")}
-    narrow["Python"] = _pythons(dataclasses.replace(cell, free_threaded=())).replace(", 3.", ",").replace(", ", ",")  # 3.8,10,12
+    narrow = {
+        **wide,
+        "GPUs": _span(cell),
+        "source": cell.source + ("*" if cell.source == "wheels" and not cell.index_default else ""),
+    }
+    narrow["Python"] = (
+        _pythons(dataclasses.replace(cell, free_threaded=()))
+        .replace(", 3.", ",")
+        .replace(", ", ",")
+    )  # 3.8,10,12
     return [narrow[name].replace(NOT_KNOWN, "?") for name in NARROW]
 
 
@@ -102,7 +129,9 @@ def _wide(cell: Cell) -> list[str]:
         _version(cell.nccl, cell.nccl_at_least),
         _version(cell.cudnn, cell.cudnn_at_least),
         cell.driver or NOT_KNOWN,
-        " ".join(cell.architectures) + ("+PTX" if cell.ptx else "") if cell.architectures else NOT_KNOWN,
+        " ".join(cell.architectures) + ("+PTX" if cell.ptx else "")
+        if cell.architectures
+        else NOT_KNOWN,
         cell.glibc or NOT_KNOWN,
         cell.torchvision or NOT_KNOWN,
         cell.torchaudio or "none",
@@ -138,7 +167,9 @@ def _span(cell: Cell) -> str:
     """First and last architecture: the whole list is too long for a terminal."""
     if not cell.architectures:
         return NOT_KNOWN
-    first, last = (name.removeprefix("sm_") for name in (cell.architectures[0], cell.architectures[-1]))
+    first, last = (
+        name.removeprefix("sm_") for name in (cell.architectures[0], cell.architectures[-1])
+    )
     return f"{first}-{last}{'+PTX' if cell.ptx else ''}"
 
 

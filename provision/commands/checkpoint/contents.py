@@ -73,7 +73,9 @@ def shown(backend: Backend, step: int | str) -> Shown:
         except manifest.CheckpointError as error:
             if folder in backend.folders():
                 raise _unreadable(error) from error
-    raise IntegrityError(f"{backend.root}: step {step} was replaced {TRIES} times while it was read.")
+    raise IntegrityError(
+        f"{backend.root}: step {step} was replaced {TRIES} times while it was read."
+    )
 
 
 def looked_up(backend: Backend, step: int | str) -> tuple[str, manifest.DamagedFile | None]:
@@ -92,14 +94,30 @@ def element_bytes(dtype: str) -> int:
 
 def _shown(backend: Backend, folder: str, content: manifest.Manifest) -> Shown:
     return Shown(
-        root=backend.root, folder=folder, step=content.step, sequence=content.sequence, parent=content.parent,
-        world_size=content.world_size, torch=content.torch, bytes=content.bytes,
+        root=backend.root,
+        folder=folder,
+        step=content.step,
+        sequence=content.sequence,
+        parent=content.parent,
+        world_size=content.world_size,
+        torch=content.torch,
+        bytes=content.bytes,
         tensors=tuple(_tensor(name, tensor) for name, tensor in content.tensors.items()),
-        objects=tuple(ShownObject(name=name, bytes=record.size, file=record.file) for name, record in content.objects.items()),
-        files=tuple(
-            ShownFile(name=file.name, bytes=file.size, sha256=file.sha256, xxh128=file.xxh128, home=file.home) for file in content.files
+        objects=tuple(
+            ShownObject(name=name, bytes=record.size, file=record.file)
+            for name, record in content.objects.items()
         ),
-    )  # fmt: skip
+        files=tuple(
+            ShownFile(
+                name=file.name,
+                bytes=file.size,
+                sha256=file.sha256,
+                xxh128=file.xxh128,
+                home=file.home,
+            )
+            for file in content.files
+        ),
+    )
 
 
 def _tensor(name: str, tensor: manifest.Tensor) -> ShownTensor:
@@ -116,4 +134,7 @@ def _tensor(name: str, tensor: manifest.Tensor) -> ShownTensor:
 def _unreadable(error: manifest.CheckpointError) -> IntegrityError:
     if isinstance(error, manifest.OtherSchema):
         return IntegrityError(f"{error}.", advice="Use the provision that the job uses.")
-    return IntegrityError(f"{error}.", advice="`provision checkpoint list` shows the others, `checkpoint verify --all` which are whole.")
+    return IntegrityError(
+        f"{error}.",
+        advice="`provision checkpoint list` shows the others, `checkpoint verify --all` which are whole.",
+    )

@@ -106,25 +106,48 @@ def _listed(backend: Backend) -> Listing:
     latest = next((row.step for row in checkpoints if row.latest), None)
     left = tuple(unfinished_row(backend, name) for name in sorted(open_ones) if name in present)
     everything = [*usages.values(), *(disk_usage.usage(backend, row.name) for row in left)]
-    return Listing(root=backend.root, latest=latest, bytes=disk_usage.total(everything), checkpoints=checkpoints, unfinished=left)
+    return Listing(
+        root=backend.root,
+        latest=latest,
+        bytes=disk_usage.total(everything),
+        checkpoints=checkpoints,
+        unfinished=left,
+    )
 
 
 def _row(
-    backend: Backend, name: layout.Name, names: list[layout.Name], usages: dict[str, Usage], newest: str | None, own: int
+    backend: Backend,
+    name: layout.Name,
+    names: list[layout.Name],
+    usages: dict[str, Usage],
+    newest: str | None,
+    own: int,
 ) -> Checkpoint:
     folder = str(name)
     state, problem, known = _manifest(backend, folder)
-    if state == "committed" and any(other.step == name.step and other.generation > name.generation for other in names):
+    if state == "committed" and any(
+        other.step == name.step and other.generation > name.generation for other in names
+    ):
         state = "replaced"
     held = disk_usage.held(usages[folder])
     return Checkpoint(
-        step=name.step, generation=name.generation, folder=folder, state=state, problem=problem,
+        step=name.step,
+        generation=name.generation,
+        folder=folder,
+        state=state,
+        problem=problem,
         latest=folder == newest,
-        sequence=known.sequence if known else None, parent=known.parent if known else None,
-        world_size=known.world_size if known else None, torch=known.torch if known else None,
-        tensors=len(known.tensors) if known else None, objects=len(known.objects) if known else None,
-        files=len(usages[folder]), bytes=held, own_bytes=own, shared_bytes=held - own,
-    )  # fmt: skip
+        sequence=known.sequence if known else None,
+        parent=known.parent if known else None,
+        world_size=known.world_size if known else None,
+        torch=known.torch if known else None,
+        tensors=len(known.tensors) if known else None,
+        objects=len(known.objects) if known else None,
+        files=len(usages[folder]),
+        bytes=held,
+        own_bytes=own,
+        shared_bytes=held - own,
+    )
 
 
 def _manifest(backend: Backend, folder: str) -> tuple[State, str, manifest.Manifest | None]:

@@ -26,13 +26,19 @@ class Pruning:
     freed_bytes: int
 
 
-def pruned(backend: Backend, keep: int | None, *, every: int | None, named: Sequence[str], dry_run: bool) -> Pruning:
+def pruned(
+    backend: Backend, keep: int | None, *, every: int | None, named: Sequence[str], dry_run: bool
+) -> Pruning:
     """keep: None removes no committed checkpoint. Raises InvalidSpec for a name that is not there, and Taken where its writer lives."""
     _check_named(backend, named)
     plan = retention.plan(backend, keep, every=every, unfinished=named)
     going = (*plan.removed, *plan.leftovers)
     usages = {folder: disk_usage.usage(backend, folder) for folder in {*backend.folders(), *going}}
-    kept = sorted(folder for folder in usages if layout.parse(folder) and folder not in going and folder not in plan.unreadable)
+    kept = sorted(
+        folder
+        for folder in usages
+        if layout.parse(folder) and folder not in going and folder not in plan.unreadable
+    )
     found = Pruning(
         root=backend.root,
         dry_run=dry_run,
@@ -53,7 +59,13 @@ def _check_named(backend: Backend, named: Sequence[str]) -> None:
     for name in named:
         if name not in there:
             known = ", ".join(sorted(there)) or "none"
-            raise InvalidSpec(f"{backend.root} has no unfinished folder {name}.", advice=f"Unfinished are: {known}.")
+            raise InvalidSpec(
+                f"{backend.root} has no unfinished folder {name}.",
+                advice=f"Unfinished are: {known}.",
+            )
         row = unfinished_row(backend, name)
         if row.writer in ("alive", "stopped"):
-            raise Taken(f"{name} is being written by process {row.pid} of this host, which is {row.writer}.", advice="End it first.")
+            raise Taken(
+                f"{name} is being written by process {row.pid} of this host, which is {row.writer}.",
+                advice="End it first.",
+            )

@@ -57,7 +57,9 @@ def verified(backend: Backend, step: int | str, console: Progress) -> Verified:
         folders, of_latest = _folders(backend, step)
         found = _Run(backend, folders).all(console)
         present = set(backend.folders())
-        kept = tuple(one for one in found.checkpoints if one.verdict == "whole" or one.folder in present)
+        kept = tuple(
+            one for one in found.checkpoints if one.verdict == "whole" or one.folder in present
+        )
         if kept:
             break
     return Verified(root=found.root, bytes_read=found.bytes_read, checkpoints=(*of_latest, *kept))
@@ -65,8 +67,14 @@ def verified(backend: Backend, step: int | str, console: Progress) -> Verified:
 
 def _folders(backend: Backend, step: int | str) -> tuple[list[str], list[VerifiedCheckpoint]]:
     """And a row for `latest`, where that is damaged and matters."""
-    folder, damage = looked_up(backend, "latest" if step == ALL else step)  # refuses where there is none
-    rows = [_row(layout.LATEST, "damaged", None, [Damage(".", layout.LATEST, damage.problem)])] if damage else []
+    folder, damage = looked_up(
+        backend, "latest" if step == ALL else step
+    )  # refuses where there is none
+    rows = (
+        [_row(layout.LATEST, "damaged", None, [Damage(".", layout.LATEST, damage.problem)])]
+        if damage
+        else []
+    )
     return [str(name) for name in catalog.committed(backend)] if step == ALL else [folder], rows
 
 
@@ -86,7 +94,9 @@ class _Run:
             found = tuple(self._one(folder, content) for folder, content in self._contents.items())
         return Verified(root=self._backend.root, bytes_read=self._read, checkpoints=found)
 
-    def _one(self, folder: str, content: Manifest | CheckpointError | OSError) -> VerifiedCheckpoint:
+    def _one(
+        self, folder: str, content: Manifest | CheckpointError | OSError
+    ) -> VerifiedCheckpoint:
         if isinstance(content, Manifest):
             try:
                 damages = self._damages(folder, content)
@@ -101,12 +111,18 @@ class _Run:
         keys = {entry.name: self._key(folder, entry) for entry in content.files}
         fresh = [entry for entry in content.files if keys[entry.name] not in self._problems]
         found = verification.check(self._backend, folder, content, fresh, self._advance)
-        if found and folder not in self._backend.folders():  # its names went; the files may be others' still
+        if (
+            found and folder not in self._backend.folders()
+        ):  # its names went; the files may be others' still
             return found
         problems = {damage.file: damage.problem for damage in found}
         self._problems.update({keys[entry.name]: problems.get(entry.name) for entry in fresh})
         known = [(entry, self._problems[keys[entry.name]]) for entry in content.files]
-        of_files = [Damage(entry.home or folder, entry.name, said, content.names_in(entry.name)) for entry, said in known if said]
+        of_files = [
+            Damage(entry.home or folder, entry.name, said, content.names_in(entry.name))
+            for entry, said in known
+            if said
+        ]
         return verification.strangers(self._backend, folder, content) + of_files
 
     def _key(self, folder: str, entry: FileEntry) -> Hashable:
@@ -117,8 +133,18 @@ class _Run:
             return folder, entry.name
 
     def _different_files(self) -> list[FileEntry]:
-        contents = [(folder, content) for folder, content in self._contents.items() if isinstance(content, Manifest)]
-        return list({self._key(folder, entry): entry for folder, content in contents for entry in content.files}.values())
+        contents = [
+            (folder, content)
+            for folder, content in self._contents.items()
+            if isinstance(content, Manifest)
+        ]
+        return list(
+            {
+                self._key(folder, entry): entry
+                for folder, content in contents
+                for entry in content.files
+            }.values()
+        )
 
     def _advance(self, size: int) -> None:
         self._read += size
@@ -133,13 +159,22 @@ def _content(backend: Backend, folder: str) -> Manifest | CheckpointError | OSEr
 
 
 def _row(
-    folder: str, verdict: Verdict, content: Manifest | None, damages: list[Damage] | None = None, problem: str = ""
+    folder: str,
+    verdict: Verdict,
+    content: Manifest | None,
+    damages: list[Damage] | None = None,
+    problem: str = "",
 ) -> VerifiedCheckpoint:
     name = layout.parse(folder)
     return VerifiedCheckpoint(
-        step=name.step if name else -1, folder=folder, verdict=verdict, problem=problem,
-        files=len(content.files) if content else 0, bytes=content.bytes if content else 0, damages=tuple(damages or ()),
-    )  # fmt: skip
+        step=name.step if name else -1,
+        folder=folder,
+        verdict=verdict,
+        problem=problem,
+        files=len(content.files) if content else 0,
+        bytes=content.bytes if content else 0,
+        damages=tuple(damages or ()),
+    )
 
 
 def _words(error: CheckpointError | OSError) -> str:

@@ -14,7 +14,10 @@ from typing import Literal
 
 Format = Literal["cyclonedx", "spdx"]
 # What registries and other tools call the two.
-MEDIA_TYPES: dict[Format, str] = {"cyclonedx": "application/vnd.cyclonedx+json", "spdx": "application/spdx+json"}
+MEDIA_TYPES: dict[Format, str] = {
+    "cyclonedx": "application/vnd.cyclonedx+json",
+    "spdx": "application/spdx+json",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,9 @@ class Bill:
         seconds = self.epoch if self.epoch is not None else default
         if seconds is None:
             return None
-        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime(
+            "%Y-%m-%dT%H:%M:%SZ"
+        )
 
     @property
     def sorted_parts(self) -> list[Part]:

@@ -21,7 +21,10 @@ def text(bill: Bill) -> str:
         "components": [_component(part) for part in parts],
         "dependencies": [
             {"ref": bill.reference, "dependsOn": sorted(references.values())},
-            *({"ref": part.purl, "dependsOn": sorted(references[key] for key in part.needs)} for part in parts),
+            *(
+                {"ref": part.purl, "dependsOn": sorted(references[key] for key in part.needs)}
+                for part in parts
+            ),
         ],
     }
     if bill.unread:
@@ -30,7 +33,12 @@ def text(bill: Bill) -> str:
 
 
 def _metadata(bill: Bill) -> dict[str, Any]:
-    subject: dict[str, Any] = {"type": bill.kind, "bom-ref": bill.reference, "name": bill.name, "version": bill.version}
+    subject: dict[str, Any] = {
+        "type": bill.kind,
+        "bom-ref": bill.reference,
+        "name": bill.name,
+        "version": bill.version,
+    }
     if bill.sha256:
         subject["hashes"] = [{"alg": "SHA-256", "content": bill.sha256}]
     if bill.purl:
@@ -54,7 +62,11 @@ def _component(part: Part) -> dict[str, Any]:
         "version": part.version,
         "purl": part.purl,
     }
-    hashes = [{"alg": name, "content": value} for name, value in (("MD5", part.md5), ("SHA-256", part.sha256)) if value]
+    hashes = [
+        {"alg": name, "content": value}
+        for name, value in (("MD5", part.md5), ("SHA-256", part.sha256))
+        if value
+    ]
     if hashes:
         component["hashes"] = hashes
     if found := expression(part.license):

@@ -27,7 +27,9 @@ def said_in(files: Iterable[tuple[str, bytes]]) -> Mapping[tuple[Manager, str], 
     """The same, of conda's records (conda-meta/*.json) and wheels' METADATA with their paths."""
     found: dict[tuple[Manager, str], str] = {}
     for path, content in files:
-        with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):  # what cannot be read says nothing
+        with contextlib.suppress(
+            ValueError, AttributeError, KeyError, TypeError
+        ):  # what cannot be read says nothing
             found.update(_of_conda(content) if path.endswith(".json") else _of_wheel(content))
     return found
 
@@ -47,7 +49,11 @@ def _of_conda(content: bytes) -> Iterator[Said]:
 
 def _of_wheel(content: bytes) -> Iterator[Said]:
     metadata = HeaderParser().parsestr(content.decode())
-    said = _license(_all(metadata, "License-Expression"), _all(metadata, "License"), _all(metadata, "Classifier"))
+    said = _license(
+        _all(metadata, "License-Expression"),
+        _all(metadata, "License"),
+        _all(metadata, "Classifier"),
+    )
     if said:
         yield ("pip", normal(metadata["Name"])), said
 
@@ -62,5 +68,7 @@ def _license(expression: list[str], said: list[str], classifiers: list[str]) -> 
         line = (found or [""])[0].strip()
         if line and line.upper() != "UNKNOWN" and "\n" not in line and len(line) <= NAME_LIMIT:
             return line
-    kinds = [line.rpartition("::")[2].strip() for line in classifiers if line.startswith("License ::")]
+    kinds = [
+        line.rpartition("::")[2].strip() for line in classifiers if line.startswith("License ::")
+    ]
     return ", ".join(kinds)

@@ -19,11 +19,16 @@ ROOTS = {"platform": "SPDXRef-environment", "container": "SPDXRef-image"}
 
 def text(bill: Bill) -> str:
     parts = bill.sorted_parts
-    ids = {part.key: f"SPDXRef-{number}-{part.manager}-{_idstring(part.name)}" for number, part in enumerate(parts, start=1)}
+    ids = {
+        part.key: f"SPDXRef-{number}-{part.manager}-{_idstring(part.name)}"
+        for number, part in enumerate(parts, start=1)
+    }
     root = ROOTS[bill.kind]
     relationships = [_relationship("SPDXRef-DOCUMENT", "DESCRIBES", root)]
     relationships += [_relationship(root, "CONTAINS", ids[part.key]) for part in parts]
-    relationships += [_relationship(ids[part.key], "DEPENDS_ON", ids[key]) for part in parts for key in part.needs]
+    relationships += [
+        _relationship(ids[part.key], "DEPENDS_ON", ids[key]) for part in parts for key in part.needs
+    ]
     document: dict[str, Any] = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -35,13 +40,19 @@ def text(bill: Bill) -> str:
         "relationships": relationships,
     }
     if own := sorted(_own_licenses(parts)):
-        document["hasExtractedLicensingInfos"] = [{"licenseId": name, "name": name, "extractedText": NO_TEXT} for name in own]
+        document["hasExtractedLicensingInfos"] = [
+            {"licenseId": name, "name": name, "extractedText": NO_TEXT} for name in own
+        ]
     return json.dumps(document, indent=2) + "\n"
 
 
 def _own_licenses(parts: Iterable[Part]) -> set[str]:
     """Licenses that packages name themselves: LicenseRef-NVIDIA-Proprietary."""
-    return {name for part in parts for name in re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression(part.license) or "")}
+    return {
+        name
+        for part in parts
+        for name in re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression(part.license) or "")
+    }
 
 
 def _idstring(name: str) -> str:
@@ -75,12 +86,20 @@ def _root_package(bill: Bill, identifier: str) -> dict[str, Any]:
 
 
 def _address(purl: str) -> dict[str, str]:
-    return {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}
+    return {
+        "referenceCategory": "PACKAGE-MANAGER",
+        "referenceType": "purl",
+        "referenceLocator": purl,
+    }
 
 
 def _package(part: Part, identifier: str) -> dict[str, Any]:
     found = expression(part.license)
-    checksums = [{"algorithm": name, "checksumValue": value} for name, value in (("MD5", part.md5), ("SHA256", part.sha256)) if value]
+    checksums = [
+        {"algorithm": name, "checksumValue": value}
+        for name, value in (("MD5", part.md5), ("SHA256", part.sha256))
+        if value
+    ]
     package: dict[str, Any] = {
         "SPDXID": identifier,
         "name": part.name,

@@ -27,9 +27,24 @@ class Registry:
     def __exit__(self, *exc: object) -> None:
         self._session.close()
 
-    def ask(self, method: str, place: str, *, fine: tuple[int, ...], limit: int = LIMIT, tries: int = TRIES, **more: Any) -> Answer:
+    def ask(
+        self,
+        method: str,
+        place: str,
+        *,
+        fine: tuple[int, ...],
+        limit: int = LIMIT,
+        tries: int = TRIES,
+        **more: Any,
+    ) -> Answer:
         """An answer that is one of `fine`; tried again where that may help. IntegrityError for one that is larger than `limit`."""
-        return insist(self.to, f"{method} {place.partition('?')[0]}", lambda: self.once(method, place, limit=limit, **more), fine, tries)
+        return insist(
+            self.to,
+            f"{method} {place.partition('?')[0]}",
+            lambda: self.once(method, place, limit=limit, **more),
+            fine,
+            tries,
+        )
 
     def once(self, method: str, place: str, *, limit: int = LIMIT, **more: Any) -> Answer:
         """One answer, whatever it is. Raises Broken."""
@@ -37,7 +52,14 @@ class Registry:
             return read(self.to, response, limit)
 
     @contextmanager
-    def stream(self, method: str, place: str, *, headers: Mapping[str, str] | None = None, data: bytes | None = None) -> Iterator[Any]:
+    def stream(
+        self,
+        method: str,
+        place: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+    ) -> Iterator[Any]:
         """A response that is not yet read; where the registry asks who we are, it is told first. Raises Broken, also in the block."""
         import requests
         from urllib3.exceptions import HTTPError
@@ -45,7 +67,9 @@ class Registry:
         url = urljoin(self.to.base, place)
         try:
             response = self._request(method, url, headers, data)
-            if response.status_code == 401 and self._is_ours(response.url):  # to another host, it would be our password that is asked for
+            if response.status_code == 401 and self._is_ours(
+                response.url
+            ):  # to another host, it would be our password that is asked for
                 with response:
                     told = read(self.to, response)
                 self._authorization = authorization(self._session, self.to, told)
@@ -56,10 +80,17 @@ class Registry:
             asked = getattr(getattr(error, "request", None), "url", None) or url
             raise Broken(_without_queries(str(error)), urlsplit(asked).netloc) from error
 
-    def _request(self, method: str, url: str, headers: Mapping[str, str] | None, data: bytes | None) -> Any:
+    def _request(
+        self, method: str, url: str, headers: Mapping[str, str] | None, data: bytes | None
+    ) -> Any:
         own = self._authorization if self._is_ours(url) else None
-        sent = {"Accept-Encoding": "identity", **(headers or {})}  # digests are of the bytes as they lie there
-        return self._session.request(method, url, headers=sent, data=data, auth=as_known(own), timeout=TIMEOUT_S, stream=True)
+        sent = {
+            "Accept-Encoding": "identity",
+            **(headers or {}),
+        }  # digests are of the bytes as they lie there
+        return self._session.request(
+            method, url, headers=sent, data=data, auth=as_known(own), timeout=TIMEOUT_S, stream=True
+        )
 
     def _is_ours(self, url: str) -> bool:
         """Uploads may go to another host (a bucket), which must not learn our credentials."""
@@ -77,7 +108,9 @@ def _session() -> Any:
 
     class Session(requests.Session):
         def merge_environment_settings(self, url: Any, proxies: Any, *more: Any) -> Any:
-            return super().merge_environment_settings(url, {**_proxies(url), **(proxies or {})}, *more)
+            return super().merge_environment_settings(
+                url, {**_proxies(url), **(proxies or {})}, *more
+            )
 
         def rebuild_proxies(self, prepared_request: Any, proxies: Any) -> Any:
             """Each host to which a redirect leads is judged by itself, and not by what held for the one before."""

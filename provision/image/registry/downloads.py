@@ -49,22 +49,43 @@ def look(at: Target, tries: int = TRIES) -> Remote:
         content = _document(registry, config)
     documents.check_config(at, documents.parsed(at, content), len(layers))
     return Remote(
-        at=at, digest=digest, media_type=media_type, manifest=manifest, config_digest=config.digest, config=content, layers=layers
-    )  # fmt: skip
+        at=at,
+        digest=digest,
+        media_type=media_type,
+        manifest=manifest,
+        config_digest=config.digest,
+        config=content,
+        layers=layers,
+    )
 
 
 def _manifest(registry: Registry, tries: int) -> tuple[str, str, bytes]:
     """Digest, media type and bytes of the manifest that is meant, through indexes."""
     at = registry.to
-    answer = registry.ask("GET", f"manifests/{at.reference}", headers=ACCEPT, fine=(200,), tries=tries)
-    digest = at.digest or answer.headers.get("Docker-Content-Digest") or f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+    answer = registry.ask(
+        "GET", f"manifests/{at.reference}", headers=ACCEPT, fine=(200,), tries=tries
+    )
+    digest = (
+        at.digest
+        or answer.headers.get("Docker-Content-Digest")
+        or f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+    )
     documents.check_digest(at, digest, answer.content)
-    content, media_type = answer.content, documents.kind(documents.parsed(at, answer.content), answer.headers.get("Content-Type", ""))
+    content, media_type = (
+        answer.content,
+        documents.kind(
+            documents.parsed(at, answer.content), answer.headers.get("Content-Type", "")
+        ),
+    )
     for _ in range(DEEPEST):
         if media_type not in LISTS:
             break
         found = documents.amd64(at, documents.parsed(at, content))
-        digest, media_type, content = found.digest, found.media_type, _document(registry, found, "manifests")
+        digest, media_type, content = (
+            found.digest,
+            found.media_type,
+            _document(registry, found, "manifests"),
+        )
     documents.part(at, {"digest": digest, "size": len(content), "mediaType": media_type}, MANIFESTS)
     return digest, media_type, content
 
@@ -72,8 +93,13 @@ def _manifest(registry: Registry, tries: int) -> tuple[str, str, bytes]:
 def _document(registry: Registry, part: Part, kind: str = "blobs") -> bytes:
     """A small file, true to its digest."""
     if part.size > LIMIT:
-        raise IntegrityError(f"{registry.to}: a document of {part.size} bytes is none.", advice="See whether that is the image you mean.")
-    answer = registry.ask("GET", f"{kind}/{part.digest}", headers=ACCEPT if kind == "manifests" else {}, fine=(200,))
+        raise IntegrityError(
+            f"{registry.to}: a document of {part.size} bytes is none.",
+            advice="See whether that is the image you mean.",
+        )
+    answer = registry.ask(
+        "GET", f"{kind}/{part.digest}", headers=ACCEPT if kind == "manifests" else {}, fine=(200,)
+    )
     documents.check_digest(registry.to, part.digest, answer.content)
     return answer.content
 
@@ -97,13 +123,24 @@ def pull(remote: Remote, layout: Path, progress: Progress, near: Iterable[Path] 
 def as_pulled(remote: Remote, layout: Path) -> Image:
     """The image as it lies in `layout`, or will."""
     made = tuple(
-        Layer(group=layer.annotations.get(oci_layout.GROUP, "layer"), digest=layer.digest, size=layer.size, media_type=layer.media_type)
+        Layer(
+            group=layer.annotations.get(oci_layout.GROUP, "layer"),
+            digest=layer.digest,
+            size=layer.size,
+            media_type=layer.media_type,
+        )
         for layer in remote.layers
     )
     return Image(
-        reference=f"{remote.at.registry}/{remote.at.repository}:{_tag(remote.at)}", layout=layout, manifest_digest=remote.digest,
-        image_id=remote.config_digest, base="", base_digest="", lock_sha256=remote.labels.get("org.provision.lock", ""), layers=made,
-    )  # fmt: skip
+        reference=f"{remote.at.registry}/{remote.at.repository}:{_tag(remote.at)}",
+        layout=layout,
+        manifest_digest=remote.digest,
+        image_id=remote.config_digest,
+        base="",
+        base_digest="",
+        lock_sha256=remote.labels.get("org.provision.lock", ""),
+        layers=made,
+    )
 
 
 def _tag(at: Target) -> str:
@@ -117,7 +154,10 @@ def _fill(remote: Remote, layout: Path, progress: Progress, near: list[Path]) ->
     parts = list({layer.digest: layer for layer in remote.layers}.values())
     missing = [part for part in parts if not _is_here(oci_layout.blob(layout, part.digest), part)]
     _check_space(layout, sum(part.size - _size(_beside(layout, part)) for part in missing))
-    with Registry(remote.at) as registry, progress.meter(f"pulling from {remote.at.registry}", remote.size) as meter:
+    with (
+        Registry(remote.at) as registry,
+        progress.meter(f"pulling from {remote.at.registry}", remote.size) as meter,
+    ):
         for part in parts:
             if part not in missing or _found_near(part, near, layout):
                 meter.advance(part.size)
@@ -157,7 +197,10 @@ def _fetch(registry: Registry, part: Part, path: Path, advance: Callable[[int], 
         while not _receive(registry, part, path, advance):
             tries -= 1
             if not tries:
-                raise IntegrityError(f"{registry.to}: what was sent as {part.digest} is something else.", advice=ADVICE)
+                raise IntegrityError(
+                    f"{registry.to}: what was sent as {part.digest} is something else.",
+                    advice=ADVICE,
+                )
             path.unlink()
             advance(-part.size)
     except IntegrityError:
@@ -183,19 +226,28 @@ def _receive(registry: Registry, part: Part, path: Path, advance: Callable[[int]
         return file.digest == part.digest
 
 
-def _append(registry: Registry, part: Part, file: _Growing, advance: Callable[[int], None]) -> Answer | Broken:
+def _append(
+    registry: Registry, part: Part, file: _Growing, advance: Callable[[int], None]
+) -> Answer | Broken:
     """One request for all that is missing; what it ended with."""
     begin = file.size
     try:
-        with registry.stream("GET", f"blobs/{part.digest}", headers={"Range": f"bytes={begin}-"} if begin else {}) as response:
+        with registry.stream(
+            "GET", f"blobs/{part.digest}", headers={"Range": f"bytes={begin}-"} if begin else {}
+        ) as response:
             if response.status_code not in (200, 206):
                 return _refusal(registry, part, file, read(registry.to, response), advance)
-            if begin and not response.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
+            if begin and not response.headers.get("Content-Range", "").startswith(
+                f"bytes {begin}-"
+            ):
                 advance(-begin)  # a registry that sends whole files only
                 file.restart()
             while piece := response.raw.read1(PIECE):
                 if file.size + len(piece) > part.size:
-                    raise IntegrityError(f"{registry.to}: more than the {part.size} bytes of {part.digest} were sent.", advice=ADVICE)
+                    raise IntegrityError(
+                        f"{registry.to}: more than the {part.size} bytes of {part.digest} were sent.",
+                        advice=ADVICE,
+                    )
                 file.write(piece)
                 advance(len(piece))
     except Broken as broken:
@@ -203,7 +255,9 @@ def _append(registry: Registry, part: Part, file: _Growing, advance: Callable[[i
     return Broken("the answer ended early")
 
 
-def _refusal(registry: Registry, part: Part, file: _Growing, answer: Answer, advance: Callable[[int], None]) -> Answer:
+def _refusal(
+    registry: Registry, part: Part, file: _Growing, answer: Answer, advance: Callable[[int], None]
+) -> Answer:
     """Raises what is no use to try again."""
     if answer.status == 416:  # what is here is not of that file
         advance(-file.size)
@@ -275,7 +329,11 @@ def _complete(remote: Remote, layout: Path) -> None:
     }
     layer_cache.note(layout, {layer.digest: "" for layer in remote.layers})
     index = layout / "index.json.new"
-    index.write_bytes(oci_layout.canonical({"manifests": [entry], "mediaType": oci_layout.INDEX, "schemaVersion": 2}))
+    index.write_bytes(
+        oci_layout.canonical(
+            {"manifests": [entry], "mediaType": oci_layout.INDEX, "schemaVersion": 2}
+        )
+    )
     index.replace(layout / "index.json")
     shutil.rmtree(layout / PARTS, ignore_errors=True)
 
@@ -286,7 +344,11 @@ def is_whole(layout: Path) -> bool:
     if not index.is_file():
         return False
     are_there = noted and all(layer.path.is_file() for layer in noted)
-    if are_there and _documents_are_true(layout) and not layer_cache.damaged(layout, [layer.digest for layer in noted]):
+    if (
+        are_there
+        and _documents_are_true(layout)
+        and not layer_cache.damaged(layout, [layer.digest for layer in noted])
+    ):
         return True
     index.unlink()
     return False
@@ -295,7 +357,9 @@ def is_whole(layout: Path) -> bool:
 def _documents_are_true(layout: Path) -> bool:
     try:
         digest = json.loads((layout / "index.json").read_bytes())["manifests"][0]["digest"]
-        oci_layout.document(layout, json.loads(oci_layout.document(layout, digest))["config"]["digest"])
+        oci_layout.document(
+            layout, json.loads(oci_layout.document(layout, digest))["config"]["digest"]
+        )
     except (OSError, ValueError, LookupError, TypeError):
         return False
     return True
@@ -304,7 +368,10 @@ def _documents_are_true(layout: Path) -> bool:
 def _check_space(layout: Path, size: int) -> None:
     free = shutil.disk_usage(layout).free
     if free < size:
-        raise NoSpace(f"{size / 1e9:.2f} GB are missing of the image, and {layout} has {free / 1e9:.2f} GB free.", advice=SPACE)
+        raise NoSpace(
+            f"{size / 1e9:.2f} GB are missing of the image, and {layout} has {free / 1e9:.2f} GB free.",
+            advice=SPACE,
+        )
 
 
 def plain(image: Image, diff_ids: Sequence[str], folder: Path, progress: Progress) -> Image:
@@ -319,5 +386,7 @@ def plain(image: Image, diff_ids: Sequence[str], folder: Path, progress: Progres
     oci_layout.blobs(folder).mkdir(parents=True)
     with progress.meter("unpacking layers", base.size) as meter:
         made = layers.write_base(base.archive(), diff_ids, oci_layout.blobs(folder), meter.advance)
-    exporter.link_or_copy(oci_layout.blob(image.layout, image.image_id), oci_layout.blob(folder, image.image_id))
+    exporter.link_or_copy(
+        oci_layout.blob(image.layout, image.image_id), oci_layout.blob(folder, image.image_id)
+    )
     return replace(image, layout=folder, layers=tuple(made))

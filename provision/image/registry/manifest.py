@@ -18,7 +18,14 @@ LISTS = (oci_layout.INDEX, DOCKER_LIST)
 MANIFESTS = (oci_layout.MANIFEST, DOCKER_MANIFEST)
 CONFIGS = (oci_layout.CONFIG, "application/vnd.docker.container.image.v1+json")
 _DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar"
-LAYERS = (oci_layout.LAYER, f"{oci_layout.LAYER}+gzip", f"{oci_layout.LAYER}+zstd", _DOCKER_LAYER, f"{_DOCKER_LAYER}.gzip", f"{_DOCKER_LAYER}.zstd")
+LAYERS = (
+    oci_layout.LAYER,
+    f"{oci_layout.LAYER}+gzip",
+    f"{oci_layout.LAYER}+zstd",
+    _DOCKER_LAYER,
+    f"{_DOCKER_LAYER}.gzip",
+    f"{_DOCKER_LAYER}.zstd",
+)
 
 _ADVICE = "Nothing of it was kept; see whether the registry is the right one, and tell its keeper."
 
@@ -88,7 +95,9 @@ def amd64(at: Target, index: dict[str, Any]) -> Part:
     """The entry for linux/amd64, the plain one before those for newer processors (variants)."""
     rows = index.get("manifests")
     entries = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    platforms = [row["platform"] if isinstance(row.get("platform"), dict) else {} for row in entries]
+    platforms = [
+        row["platform"] if isinstance(row.get("platform"), dict) else {} for row in entries
+    ]
     fitting = [
         (str(platform.get("variant", "")), row)
         for row, platform in zip(entries, platforms, strict=True)
@@ -96,7 +105,12 @@ def amd64(at: Target, index: dict[str, Any]) -> Part:
     ]
     fitting.sort(key=lambda pair: pair[0])
     if not fitting or (len(fitting) > 1 and fitting[0][0] == fitting[1][0]):
-        there = ", ".join(f"{platform.get('os')}/{platform.get('architecture')}" for platform in platforms) or "none"
+        there = (
+            ", ".join(
+                f"{platform.get('os')}/{platform.get('architecture')}" for platform in platforms
+            )
+            or "none"
+        )
         raise InvalidSpec(
             f"{at} holds {len(fitting)} images for linux/amd64, not one (platforms: {there}).",
             advice="Name the one you mean by its digest.",
@@ -108,12 +122,27 @@ def part(at: Target, row: Any, kinds: Sequence[str]) -> Part:
     """A descriptor, checked: what it says becomes a file name and an amount of space."""
     known = row if isinstance(row, dict) else {}
     digest, size, media = known.get("digest"), known.get("size"), known.get("mediaType")
-    if not isinstance(digest, str) or not DIGEST.fullmatch(digest) or type(size) is not int or size < 0:
-        raise IntegrityError(f"{at}: {str(digest)[:80]!r} of size {str(size)[:40]} is no part of an image.", advice=_ADVICE)
+    if (
+        not isinstance(digest, str)
+        or not DIGEST.fullmatch(digest)
+        or type(size) is not int
+        or size < 0
+    ):
+        raise IntegrityError(
+            f"{at}: {str(digest)[:80]!r} of size {str(size)[:40]} is no part of an image.",
+            advice=_ADVICE,
+        )
     if media not in kinds:
-        raise InvalidSpec(f"{at}: {str(media)[:100]!r} is not read here.", advice=f"Known are {', '.join(sorted(kinds))}.")
+        raise InvalidSpec(
+            f"{at}: {str(media)[:100]!r} is not read here.",
+            advice=f"Known are {', '.join(sorted(kinds))}.",
+        )
     annotations = known.get("annotations")
-    own = {str(key): str(value) for key, value in annotations.items()} if isinstance(annotations, dict) else {}
+    own = (
+        {str(key): str(value) for key, value in annotations.items()}
+        if isinstance(annotations, dict)
+        else {}
+    )
     return Part(digest=digest, size=size, media_type=str(media), annotations=own)
 
 
@@ -129,12 +158,21 @@ def check_config(at: Target, config: dict[str, Any], layers: int) -> None:
     """InvalidSpec for another platform, IntegrityError where it does not fit the manifest."""
     platform = f"{config.get('os')}/{config.get('architecture')}"
     if platform != "linux/amd64":
-        raise InvalidSpec(f"{at} is for {platform}, and images here are for linux/amd64.", advice="Name one of that platform.")
+        raise InvalidSpec(
+            f"{at} is for {platform}, and images here are for linux/amd64.",
+            advice="Name one of that platform.",
+        )
     rootfs = config.get("rootfs")
     diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     known = diff_ids if isinstance(diff_ids, list) else []
-    fits = len(known) == layers and all(isinstance(one, str) and DIGEST.fullmatch(one) for one in known)
+    fits = len(known) == layers and all(
+        isinstance(one, str) and DIGEST.fullmatch(one) for one in known
+    )
     run = {} if config.get("config") is None else config["config"]  # OCI lets it be null
-    kinds = ((run, dict), (run.get("Labels") or {}, dict), (run.get("Env") or [], list)) if isinstance(run, dict) else ((run, dict),)
+    kinds = (
+        ((run, dict), (run.get("Labels") or {}, dict), (run.get("Env") or [], list))
+        if isinstance(run, dict)
+        else ((run, dict),)
+    )
     if not fits or not all(isinstance(value, kind) for value, kind in kinds):
         raise IntegrityError(f"{at}: its config does not fit its {layers} layers.", advice=_ADVICE)

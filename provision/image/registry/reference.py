@@ -35,7 +35,9 @@ class Target:
     digest: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.registry}/{self.repository}" + (f"@{self.digest}" if self.digest else f":{self.tag}")
+        return f"{self.registry}/{self.repository}" + (
+            f"@{self.digest}" if self.digest else f":{self.tag}"
+        )
 
     @property
     def base(self) -> str:
@@ -57,18 +59,31 @@ def target(text: str, image: Image | None = None) -> Target:
     match = _REFERENCE.fullmatch(text)
     if match is None or (image is not None and match[4]):
         forms = "HOST/NAME or HOST/NAME:TAG" + ("" if image else ", or HOST/NAME@sha256:...")
-        raise InvalidSpec(f"{text!r} is not a place in a registry.", advice=f"Write {forms}, for example registry.lab:5000/torch:2.3.")
+        raise InvalidSpec(
+            f"{text!r} is not a place in a registry.",
+            advice=f"Write {forms}, for example registry.lab:5000/torch:2.3.",
+        )
     own = image.reference.rpartition(":")[2] if image else "latest"
-    return Target(registry=match[1].lower(), repository=match[2], tag=match[3] or own, digest=match[4])
+    return Target(
+        registry=match[1].lower(), repository=match[2], tag=match[3] or own, digest=match[4]
+    )
 
 
 def base_target(reference: str) -> Target:
     """Where a base lies, by Docker's rules for short names. InvalidSpec for an image id, which no registry knows."""
     if DIGEST.fullmatch(reference):
-        raise InvalidSpec(f"{reference} is an image id, which only an engine knows.", advice="Name the base by its name with --base.")
+        raise InvalidSpec(
+            f"{reference} is an image id, which only an engine knows.",
+            advice="Name the base by its name with --base.",
+        )
     host, slash, _ = reference.partition("/")
     named = slash and ("." in host or ":" in host or host == "localhost")
     found = target(reference if named else f"{DOCKER}/{reference}")
     if found.registry == DOCKER and "/" not in found.repository:
-        return Target(registry=DOCKER, repository=f"library/{found.repository}", tag=found.tag, digest=found.digest)
+        return Target(
+            registry=DOCKER,
+            repository=f"library/{found.repository}",
+            tag=found.tag,
+            digest=found.digest,
+        )
     return found

@@ -45,7 +45,9 @@ def attach(
     annotations: Mapping[str, str] | None = None,
 ) -> Referrer:
     """Push `content` as a referrer of an image that was sent there. The same content again is the same referrer."""
-    subject = _part(oci_layout.blob(image.layout, image.manifest_digest).read_bytes(), oci_layout.MANIFEST)
+    subject = _part(
+        oci_layout.blob(image.layout, image.manifest_digest).read_bytes(), oci_layout.MANIFEST
+    )
     blob, empty = _part(content, media_type), _part(EMPTY, EMPTY_TYPE)
     own = dict(annotations or {})
     manifest = oci_layout.canonical(
@@ -59,7 +61,9 @@ def attach(
             "subject": subject.row,
         }
     )
-    made = Referrer(digest=_digest(manifest), size=len(manifest), artifact_type=artifact_type, annotations=own)
+    made = Referrer(
+        digest=_digest(manifest), size=len(manifest), artifact_type=artifact_type, annotations=own
+    )
     with Registry(to) as registry:
         for part, text in ((empty, EMPTY), (blob, content)):
             put_blob(registry, part.digest, part.size, lambda: io.BytesIO(text), lambda _: None)  # noqa: B023 - runs at once
@@ -72,13 +76,23 @@ def attach(
 def _list(registry: Registry, subject: Part, made: Referrer) -> None:
     """Add to the index under the fallback tag. Two who do so at once: the later one wins, which the specification leaves open too."""
     rows = [row for row in _fallback(registry, subject.digest) if row.get("digest") != made.digest]
-    own = {"annotations": dict(made.annotations), "artifactType": made.artifact_type, "digest": made.digest}
+    own = {
+        "annotations": dict(made.annotations),
+        "artifactType": made.artifact_type,
+        "digest": made.digest,
+    }
     rows.append({**own, "mediaType": oci_layout.MANIFEST, "size": made.size})
-    content = oci_layout.canonical({"manifests": rows, "mediaType": oci_layout.INDEX, "schemaVersion": 2})
-    put_manifest(registry, _fallback_tag(subject.digest), _digest(content), content, oci_layout.INDEX)
+    content = oci_layout.canonical(
+        {"manifests": rows, "mediaType": oci_layout.INDEX, "schemaVersion": 2}
+    )
+    put_manifest(
+        registry, _fallback_tag(subject.digest), _digest(content), content, oci_layout.INDEX
+    )
 
 
-def referrers(at: Target, digest: str, artifact_type: str, warn: Callable[[str], None]) -> list[Referrer]:
+def referrers(
+    at: Target, digest: str, artifact_type: str, warn: Callable[[str], None]
+) -> list[Referrer]:
     """What of that kind is attached to an image, as the registry lists it; what is no descriptor is said through `warn`."""
     with Registry(at) as registry:
         rows = _listed(registry, digest)
@@ -100,11 +114,17 @@ def _listed(registry: Registry, digest: str) -> list[dict[str, Any]] | None:
     rows: list[dict[str, Any]] = []
     place = f"referrers/{digest}"
     for _ in range(PAGES):
-        answer = registry.ask("GET", place, fine=(200, 404, 405), headers={"Accept": oci_layout.INDEX})
+        answer = registry.ask(
+            "GET", place, fine=(200, 404, 405), headers={"Accept": oci_layout.INDEX}
+        )
         if answer.status != 200:
             return rows or None
         rows += _rows(registry, answer)
-        following = [link["url"] for link in parse_header_links(answer.headers.get("Link", "")) if link.get("rel") == "next"]
+        following = [
+            link["url"]
+            for link in parse_header_links(answer.headers.get("Link", ""))
+            if link.get("rel") == "next"
+        ]
         if not following:
             break
         place = urljoin(answer.url, following[0])
@@ -113,11 +133,21 @@ def _listed(registry: Registry, digest: str) -> list[dict[str, Any]] | None:
 
 def _referrer(at: Target, row: dict[str, Any]) -> Referrer:
     part = documents.part(at, row, documents.MANIFESTS)
-    return Referrer(digest=part.digest, size=part.size, artifact_type=str(row["artifactType"]), annotations=part.annotations)
+    return Referrer(
+        digest=part.digest,
+        size=part.size,
+        artifact_type=str(row["artifactType"]),
+        annotations=part.annotations,
+    )
 
 
 def _fallback(registry: Registry, digest: str) -> list[dict[str, Any]]:
-    answer = registry.ask("GET", f"manifests/{_fallback_tag(digest)}", fine=(200, 404), headers={"Accept": oci_layout.INDEX})
+    answer = registry.ask(
+        "GET",
+        f"manifests/{_fallback_tag(digest)}",
+        fine=(200, 404),
+        headers={"Accept": oci_layout.INDEX},
+    )
     return _rows(registry, answer) if answer.status == 200 else []
 
 
@@ -129,12 +159,25 @@ def _rows(registry: Registry, answer: Answer) -> list[dict[str, Any]]:
 def content(at: Target, digest: str, referrer: Referrer, media_type: str) -> bytes:
     """What a referrer says. IntegrityError where it is not true to its digests, or is of another image."""
     with Registry(at) as registry:
-        answer = registry.ask("GET", f"manifests/{referrer.digest}", fine=(200,), headers={"Accept": oci_layout.MANIFEST})
+        answer = registry.ask(
+            "GET",
+            f"manifests/{referrer.digest}",
+            fine=(200,),
+            headers={"Accept": oci_layout.MANIFEST},
+        )
         documents.check_digest(at, referrer.digest, answer.content)
         manifest = documents.parsed(at, answer.content)
         subject, layers = manifest.get("subject"), manifest.get("layers")
-        if not isinstance(subject, dict) or subject.get("digest") != digest or not isinstance(layers, list) or len(layers) != 1:
-            raise IntegrityError(f"{at}: {referrer.digest} says nothing of {digest}.", advice="Tell whoever attached it.")
+        if (
+            not isinstance(subject, dict)
+            or subject.get("digest") != digest
+            or not isinstance(layers, list)
+            or len(layers) != 1
+        ):
+            raise IntegrityError(
+                f"{at}: {referrer.digest} says nothing of {digest}.",
+                advice="Tell whoever attached it.",
+            )
         part = documents.part(at, layers[0], (media_type,))
         said = registry.ask("GET", f"blobs/{part.digest}", fine=(200,), limit=CONTENT_LIMIT).content
     documents.check_digest(at, part.digest, said)

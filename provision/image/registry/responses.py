@@ -59,10 +59,18 @@ def read(to: Target, response: Any, limit: int = LIMIT) -> Answer:
                 f"{to.registry} answers with more than {limit >> 20} MiB where a document should be.",
                 advice="See whether that is a registry.",
             )
-    return Answer(status=response.status_code, reason=response.reason, url=response.url, headers=response.headers, content=content)
+    return Answer(
+        status=response.status_code,
+        reason=response.reason,
+        url=response.url,
+        headers=response.headers,
+        content=content,
+    )
 
 
-def insist(to: Target, purpose: str, once: Callable[[], Answer], fine: tuple[int, ...], tries: int = TRIES) -> Answer:
+def insist(
+    to: Target, purpose: str, once: Callable[[], Answer], fine: tuple[int, ...], tries: int = TRIES
+) -> Answer:
     """An answer that is one of `fine`; asked for again where that may help."""
     for left in reversed(range(tries)):
         answer = None
@@ -94,23 +102,37 @@ def rest(attempt: int, answer: Answer | None) -> None:
 def unreachable(to: Target, broken: Broken) -> Unreachable:
     again = "then run the same command again: what is there is kept."
     if broken.host and broken.host != urlsplit(to.base).netloc:
-        message = f"{broken.host}, where the registry {to.registry} sends for its files, does not answer."
-        return Unreachable(message, advice=f"See whether this machine reaches it; {again}", details=str(broken))
+        message = (
+            f"{broken.host}, where the registry {to.registry} sends for its files, does not answer."
+        )
+        return Unreachable(
+            message, advice=f"See whether this machine reaches it; {again}", details=str(broken)
+        )
     advice = f"See whether its address is right and it runs; {again}"
-    return Unreachable(f"The registry {to.registry} does not answer.", advice=advice, details=str(broken))
+    return Unreachable(
+        f"The registry {to.registry} does not answer.", advice=advice, details=str(broken)
+    )
 
 
 def refused(to: Target, purpose: str, answer: Answer) -> ProvisionError:
     words = _words(answer)
     if answer.status in (401, 403):
         advice = f"`docker login {to.registry}` with a user who may do that there."
-        return ToolFailed([to.registry, purpose], answer.status, words or "not allowed", advice=advice)
+        return ToolFailed(
+            [to.registry, purpose], answer.status, words or "not allowed", advice=advice
+        )
     if answer.status == TOO_MANY:
         return TimedOut(
-            f"{to.registry} asks for fewer requests, {TRIES} times on end.", advice="Run the same command later.", details=words
+            f"{to.registry} asks for fewer requests, {TRIES} times on end.",
+            advice="Run the same command later.",
+            details=words,
         )
     if answer.status == 404 and purpose.startswith("GET manifests/"):
-        return ToolMissing(f"There is no {to} in that registry.", advice="See whether name and tag are right.", details=words)
+        return ToolMissing(
+            f"There is no {to} in that registry.",
+            advice="See whether name and tag are right.",
+            details=words,
+        )
     return ToolFailed([to.registry, purpose], answer.status, words)
 
 

@@ -32,22 +32,38 @@ def authorization(session: Any, to: Target, answer: Answer) -> str:
     asked: dict[str, str] = parse_dict_header(parameters)  # type: ignore[no-untyped-call]
     realm = asked.pop("realm", "")
     if urlsplit(to.base).scheme == "https" and urlsplit(realm).scheme != "https":
-        raise ToolFailed([to.registry, "log in"], answer.status, f"it asks for our password in the clear, at {realm}")
+        raise ToolFailed(
+            [to.registry, "log in"],
+            answer.status,
+            f"it asks for our password in the clear, at {realm}",
+        )
     asked.setdefault("scope", f"repository:{to.repository}:pull,push")
     wanted = {key: asked[key] for key in ("service", "scope") if asked.get(key)}
     return f"Bearer {_token(to, insist(to, 'log in', lambda: _ask(session, to, realm, wanted, known), fine=(200,)))}"
 
 
-def _ask(session: Any, to: Target, realm: str, wanted: dict[str, str], known: Login | None) -> Answer:
+def _ask(
+    session: Any, to: Target, realm: str, wanted: dict[str, str], known: Login | None
+) -> Answer:
     import requests
 
     how = {"timeout": TIMEOUT_S, "stream": True}
     try:
         if known is not None and not known.user:
-            form = {"grant_type": "refresh_token", "refresh_token": known.secret, "client_id": "provision", **wanted}
+            form = {
+                "grant_type": "refresh_token",
+                "refresh_token": known.secret,
+                "client_id": "provision",
+                **wanted,
+            }
             response = session.post(realm, data=form, auth=as_known(None), **how)
         else:
-            response = session.get(realm, params=wanted, auth=(known.user, known.secret) if known else as_known(None), **how)
+            response = session.get(
+                realm,
+                params=wanted,
+                auth=(known.user, known.secret) if known else as_known(None),
+                **how,
+            )
         with response:
             return read(to, response)
     except requests.RequestException as error:
@@ -59,7 +75,11 @@ def _token(to: Target, told: Answer) -> str:
         document = json.loads(told.content)
         return str(document.get("token") or document["access_token"])
     except (ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise ToolFailed([to.registry, "log in"], told.status, f"no token comes from {told.url.partition('?')[0]}") from error
+        raise ToolFailed(
+            [to.registry, "log in"],
+            told.status,
+            f"no token comes from {told.url.partition('?')[0]}",
+        ) from error
 
 
 def as_known(authorization: str | None) -> Callable[[Any], Any]:

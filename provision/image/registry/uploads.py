@@ -42,26 +42,46 @@ def push(image: Image, to: Target, progress: Progress) -> Pushed:
     """
     written = oci_layout.read(image.layout)
     if written is None or written.manifest_digest != image.manifest_digest:
-        raise IntegrityError(f"{image.layout} is not the whole image any more.", advice="`provision image build` makes it again.")
+        raise IntegrityError(
+            f"{image.layout} is not the whole image any more.",
+            advice="`provision image build` makes it again.",
+        )
     blobs = [*(layer.digest for layer in image.layers), image.image_id]
     sizes = {digest: oci_layout.blob(image.layout, digest).stat().st_size for digest in blobs}
     sent = 0
-    with Registry(to) as registry, progress.meter(f"pushing to {to.registry}", sum(sizes.values())) as meter:
+    with (
+        Registry(to) as registry,
+        progress.meter(f"pushing to {to.registry}", sum(sizes.values())) as meter,
+    ):
         for digest, size in sizes.items():
             path = oci_layout.blob(image.layout, digest)
             try:
                 there = put_blob(registry, digest, size, lambda: path.open("rb"), meter.advance)  # noqa: B023 - runs at once
             except ToolFailed as error:
                 # A registry refuses what is not its digest. Whether it was damaged here is looked at only now.
-                if error.status == 400 and layer_cache.damaged(image.layout, [digest], thorough=True):
+                if error.status == 400 and layer_cache.damaged(
+                    image.layout, [digest], thorough=True
+                ):
                     raise layer_cache.broken(path) from None
                 raise
             sent += 0 if there else size
-        put_manifest(registry, to.tag, image.manifest_digest, oci_layout.blob(image.layout, image.manifest_digest).read_bytes())
-    return Pushed(reference=to.at(image.manifest_digest), tag=str(to), sent=sent, present=sum(sizes.values()) - sent)
+        put_manifest(
+            registry,
+            to.tag,
+            image.manifest_digest,
+            oci_layout.blob(image.layout, image.manifest_digest).read_bytes(),
+        )
+    return Pushed(
+        reference=to.at(image.manifest_digest),
+        tag=str(to),
+        sent=sent,
+        present=sum(sizes.values()) - sent,
+    )
 
 
-def put_blob(registry: Registry, digest: str, size: int, open_it: Open, advance: Callable[[int], None]) -> bool:
+def put_blob(
+    registry: Registry, digest: str, size: int, open_it: Open, advance: Callable[[int], None]
+) -> bool:
     """Whether it was there already."""
     there = registry.ask("HEAD", f"blobs/{digest}", fine=(200, 404)).status == 200
     if there:
@@ -71,17 +91,32 @@ def put_blob(registry: Registry, digest: str, size: int, open_it: Open, advance:
     return there
 
 
-def put_manifest(registry: Registry, reference: str, digest: str, content: bytes, media_type: str = oci_layout.MANIFEST) -> Answer:
-    answer = registry.ask("PUT", f"manifests/{reference}", headers={"Content-Type": media_type}, data=content, fine=(201,))
+def put_manifest(
+    registry: Registry,
+    reference: str,
+    digest: str,
+    content: bytes,
+    media_type: str = oci_layout.MANIFEST,
+) -> Answer:
+    answer = registry.ask(
+        "PUT",
+        f"manifests/{reference}",
+        headers={"Content-Type": media_type},
+        data=content,
+        fine=(201,),
+    )
     theirs = answer.headers.get("Docker-Content-Digest", digest)
     if theirs != digest:
         raise IntegrityError(
-            f"{registry.to} has {theirs} now, not {digest}.", advice="Push again; if it stays so, tell the registry's keeper."
+            f"{registry.to} has {theirs} now, not {digest}.",
+            advice="Push again; if it stays so, tell the registry's keeper.",
         )
     return answer
 
 
-def _upload(registry: Registry, digest: str, size: int, open_it: Open, advance: Callable[[int], None]) -> None:
+def _upload(
+    registry: Registry, digest: str, size: int, open_it: Open, advance: Callable[[int], None]
+) -> None:
     """In pieces. After a break the registry says how far it came; one that has forgotten the upload gets it anew."""
     for attempt in range(TRIES):
         try:
@@ -108,13 +143,27 @@ def _where_on(registry: Registry, answer: Answer) -> str:
     return urljoin(answer.url, answer.headers["Location"])
 
 
-def _send_all(registry: Registry, place: str, file: IO[bytes], digest: str, size: int, advance: Callable[[int], None]) -> None:
-    done, furthest, failures = 0, 0, 0  # a registry may forget what it had taken: only what is new counts as going on
+def _send_all(
+    registry: Registry,
+    place: str,
+    file: IO[bytes],
+    digest: str,
+    size: int,
+    advance: Callable[[int], None],
+) -> None:
+    done, furthest, failures = (
+        0,
+        0,
+        0,
+    )  # a registry may forget what it had taken: only what is new counts as going on
     while done < size:
         file.seek(done)
         piece = file.read(CHUNK)
         if not piece:
-            raise IntegrityError(f"{digest} became shorter while it was sent.", advice="`provision image build` makes it again.")
+            raise IntegrityError(
+                f"{digest} became shorter while it was sent.",
+                advice="`provision image build` makes it again.",
+            )
         answer = _send_piece(registry, place, done, piece)
         if answer is not None and answer.status == 202:
             place, come = _where_on(registry, answer), done + len(piece)
@@ -131,13 +180,21 @@ def _send_all(registry: Registry, place: str, file: IO[bytes], digest: str, size
         advance(come - done)
         done = come
     parameters = "&" if "?" in place else "?"
-    answer = registry.ask("PUT", f"{place}{parameters}digest={digest}", headers=EMPTY, fine=(201, 404))
-    if answer.status == 404 and registry.ask("HEAD", f"blobs/{digest}", fine=(200, 404)).status == 404:
+    answer = registry.ask(
+        "PUT", f"{place}{parameters}digest={digest}", headers=EMPTY, fine=(201, 404)
+    )
+    if (
+        answer.status == 404
+        and registry.ask("HEAD", f"blobs/{digest}", fine=(200, 404)).status == 404
+    ):
         raise _Lost(done)  # else it had been taken, and the answer that said so was lost
 
 
 def _send_piece(registry: Registry, place: str, done: int, piece: bytes) -> Answer | None:
-    headers = {"Content-Range": f"{done}-{done + len(piece) - 1}", "Content-Type": "application/octet-stream"}
+    headers = {
+        "Content-Range": f"{done}-{done + len(piece) - 1}",
+        "Content-Type": "application/octet-stream",
+    }
     try:
         return registry.once("PATCH", place, headers=headers, data=piece)
     except Broken:
@@ -150,7 +207,9 @@ def _how_far(registry: Registry, place: str, done: int) -> tuple[str, int]:
     if answer.status == 404:
         raise _Lost(done)
     last = answer.headers.get("Range", "").partition("-")[2]
-    come = int(last) + 1 if last.isdecimal() and last != "0" else 0  # distribution says 0-0 of nothing and of one byte alike
+    come = (
+        int(last) + 1 if last.isdecimal() and last != "0" else 0
+    )  # distribution says 0-0 of nothing and of one byte alike
     return urljoin(answer.url, answer.headers.get("Location", place)), come
 
 

@@ -16,7 +16,15 @@ from provision.adapters.conda import Record, Records
 from provision.catalog import version_key
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.types import PLATFORMS
-from provision.lockfile.diagnose.unsat_core import TORCHS, Budget, OutOfTime, Why, minimal, spared, without
+from provision.lockfile.diagnose.unsat_core import (
+    TORCHS,
+    Budget,
+    OutOfTime,
+    Why,
+    minimal,
+    spared,
+    without,
+)
 
 SHOWN = 6
 DEPTH = 3
@@ -30,7 +38,9 @@ Machine = tuple[tuple[str, str], ...]
 Part = tuple[str, str]  # "spec" or "bound", and the requirement
 
 
-def explain(error: Unsolvable, request: conda.Request, solver: conda.Solver, why: Why) -> Unsolvable:
+def explain(
+    error: Unsolvable, request: conda.Request, solver: conda.Solver, why: Why
+) -> Unsolvable:
     """The same failure, with its cause as far as it could be found within the budget."""
     try:
         found = _Case(request, solver, why, Budget()).explain()
@@ -39,13 +49,19 @@ def explain(error: Unsolvable, request: conda.Request, solver: conda.Solver, why
     if found is None:
         return error
     message, advice = found
-    return Unsolvable(f"There is no environment for {request.platform}: {message}", advice=f"{advice} {WORDS}", details=error.details)
+    return Unsolvable(
+        f"There is no environment for {request.platform}: {message}",
+        advice=f"{advice} {WORDS}",
+        details=error.details,
+    )
 
 
 class _Case:
     """One request that has no answer, and what is known of the channels behind it."""
 
-    def __init__(self, request: conda.Request, solver: conda.Solver, why: Why, budget: Budget) -> None:
+    def __init__(
+        self, request: conda.Request, solver: conda.Solver, why: Why, budget: Budget
+    ) -> None:
         self.request, self.solver, self.why, self.budget = request, solver, why, budget
         self.records = Records(solver, request)
 
@@ -57,7 +73,9 @@ class _Case:
         specs = tuple(text for kind, text in parts if kind == "spec")
         bounds = tuple(text for kind, text in parts if kind == "bound")
         virtual = self.request.virtual_packages if machine is None else machine
-        return self.solver.solvable(dataclasses.replace(self.request, specs=specs, bounds=bounds, virtual_packages=virtual))
+        return self.solver.solvable(
+            dataclasses.replace(self.request, specs=specs, bounds=bounds, virtual_packages=virtual)
+        )
 
     # Requirements that no record satisfies, whatever else is asked for.
 
@@ -66,7 +84,9 @@ class _Case:
         instead: dict[str, list[str]] = {}
         for spec in missing:
             instead.setdefault(self._instead(spec), []).append(spec)
-        said = "; ".join(f"no record is {self.why.listed(specs)}: {there}" for there, specs in instead.items())
+        said = "; ".join(
+            f"no record is {self.why.listed(specs)}: {there}" for there, specs in instead.items()
+        )
         advice = "Name a channel that has it with --channel, or ask for what there is."
         if options := [option for spec in missing if (option := self.why.option(spec))]:
             advice += f" Or take {' and '.join(map(without, dict.fromkeys(options)))}."
@@ -99,28 +119,44 @@ class _Case:
 
     def _elsewhere(self, spec: str, channel: str, where: str) -> str:
         request, name = self.request, conda.name_of(spec)
-        if not any(self.records.holds(own, request.platform) for own in ([channel] if channel else request.channels)):
+        if not any(
+            self.records.holds(own, request.platform)
+            for own in ([channel] if channel else request.channels)
+        ):
             return f"{where} has nothing at all for {request.platform}"
         if channel and (others := {record.channel for record in self.records.find(name)}):
             return f"{channel} has no {name}, but {', '.join(sorted(others))} has"
-        if others := {platform for platform in PLATFORMS if self.records.find(conda.without_version(spec), platform)}:
+        if others := {
+            platform
+            for platform in PLATFORMS
+            if self.records.find(conda.without_version(spec), platform)
+        }:
             return f"{where} has {name} for {', '.join(sorted(others))} only"
         near = self.records.close(name)
-        return f"{where} has no package of that name" + (f"; near it: {', '.join(near)}" if near else "")
+        return f"{where} has no package of that name" + (
+            f"; near it: {', '.join(near)}" if near else ""
+        )
 
     # Requirements that cannot be met together, and the fact or the records that are against it.
 
     def _conflict(self, depth: int) -> tuple[str, str] | None:
-        every = [("spec", text) for text in self.request.specs] + [("bound", text) for text in self.request.bounds]
+        every = [("spec", text) for text in self.request.specs] + [
+            ("bound", text) for text in self.request.bounds
+        ]
         core = minimal(sorted(every, key=lambda part: self.why.weight(part[1])), self._solvable)
         texts = [text for _, text in core]
         named = self.why.listed(texts)
         if fact := self._machine_fact(core):
-            return f"{named} {fact}", "Ask for a machine that offers it (--cuda, --glibc), or for a build that needs less."
+            return (
+                f"{named} {fact}",
+                "Ask for a machine that offers it (--cuda, --glibc), or for a build that needs less.",
+            )
         verb = "cannot be had together" if len(texts) > 1 else "cannot be had"
         if len(texts) > 1 and len({conda.name_of(text) for text in texts}) == 1:
             verb = "exclude each other"
-        because = "; ".join(dict.fromkeys(self._against(texts))) or (self._deeper(texts, depth) if depth else None)
+        because = "; ".join(dict.fromkeys(self._against(texts))) or (
+            self._deeper(texts, depth) if depth else None
+        )
         return f"{named} {verb}{f': {because}' if because else ''}.", self._way_out(every, core)
 
     def _machine_fact(self, core: Sequence[Part]) -> str | None:
@@ -130,8 +166,16 @@ class _Case:
             if not self._solvable(core, tuple({**offered, name: steps[-1]}.items())):
                 continue
             wishes = listed(wish for _, text in core for wish in _wishes(self.usable(text), name))
-            newer = [step for step in steps if name not in offered or version_key(step) > version_key(offered[name].split()[0])]
-            enough = next(step for step in newer if self._solvable(core, tuple({**offered, name: step}.items())))
+            newer = [
+                step
+                for step in steps
+                if name not in offered or version_key(step) > version_key(offered[name].split()[0])
+            ]
+            enough = next(
+                step
+                for step in newer
+                if self._solvable(core, tuple({**offered, name: step}.items()))
+            )
             needed = wishes or (f"{name} {enough} or so" if enough != steps[-1] else name)
             has = f"{offered[name]} is assumed" if name in offered else "none is assumed"
             return f"wants {needed}, and {has} (virtual-packages.yml, {self.request.platform})."
@@ -145,11 +189,16 @@ class _Case:
 
     def _direct(self, one: str, other: str) -> Iterable[str]:
         wishes = _wishes(self.usable(one), conda.name_of(other))
-        if wishes and not any(self.records.meet([wish, other.rpartition("::")[2]]) for wish in wishes[:SHOWN]):
+        if wishes and not any(
+            self.records.meet([wish, other.rpartition("::")[2]]) for wish in wishes[:SHOWN]
+        ):
             yield f"{conda.name_of(one)} wants {listed(wishes)}"
 
     def _third(self, one: str, other: str) -> Iterable[str]:
-        names = [{text.split()[0] for record in self.usable(side) for text in record.depends} for side in (one, other)]
+        names = [
+            {text.split()[0] for record in self.usable(side) for text in record.depends}
+            for side in (one, other)
+        ]
         for name in sorted(names[0] & names[1] - set(dict(self.request.virtual_packages))):
             mine, theirs = _wishes(self.usable(one), name), _wishes(self.usable(other), name)
             pairs = itertools.product(mine[:SHOWN], theirs[:SHOWN])
@@ -162,9 +211,20 @@ class _Case:
         newest, others = self.usable(chosen)[0], [text for text in texts if text is not chosen]
         needs = [text for text in newest.depends if not text.startswith("__")]
         request = dataclasses.replace(self.request, specs=(*needs, *others), bounds=())
-        why = Why(dict.fromkeys(needs, f"needed by {newest.name}") | dict(self.why.reasons), self.why.otherwise)
-        found = None if self.solver.solvable(request) else _Case(request, self.solver, why, self.budget).explain(depth - 1)
-        return f"for {newest.name} {newest.version} {newest.build}, {found[0].rstrip('.')}" if found else None
+        why = Why(
+            dict.fromkeys(needs, f"needed by {newest.name}") | dict(self.why.reasons),
+            self.why.otherwise,
+        )
+        found = (
+            None
+            if self.solver.solvable(request)
+            else _Case(request, self.solver, why, self.budget).explain(depth - 1)
+        )
+        return (
+            f"for {newest.name} {newest.version} {newest.build}, {found[0].rstrip('.')}"
+            if found
+            else None
+        )
 
     def _way_out(self, every: Sequence[Part], core: Sequence[Part]) -> str:
         """Which of a user's own requirements, asked for without a version, gets one that fits."""
@@ -172,10 +232,21 @@ class _Case:
         for part in core:
             loose = conda.without_version(part[1])
             rest = [other for other in every if other is not part]
-            if self.why.is_users(part[1]) and loose != part[1] and self._solvable([*rest, ("spec", loose)]):
-                ways.append(f"`{part[1]}` could be {conda.name_of(loose)} {self._version(part[1], loose)}")
+            if (
+                self.why.is_users(part[1])
+                and loose != part[1]
+                and self._solvable([*rest, ("spec", loose)])
+            ):
+                ways.append(
+                    f"`{part[1]}` could be {conda.name_of(loose)} {self._version(part[1], loose)}"
+                )
         texts, at_fault = [text for _, text in every], [text for _, text in core]
-        ways += spared(texts, at_fault, self.why, lambda rest: self._solvable([part for part in every if part[1] in rest]))
+        ways += spared(
+            texts,
+            at_fault,
+            self.why,
+            lambda rest: self._solvable([part for part in every if part[1] in rest]),
+        )
         if ways:
             return f"With all else as it is, {', or '.join(ways)}."
         spare = ", or leave one of them out" if len(core) > 1 else ""
@@ -189,13 +260,18 @@ class _Case:
 
 def listed(texts: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(texts))
-    return ", ".join(distinct[:SHOWN]) + (f" and {len(distinct) - SHOWN} others" if len(distinct) > SHOWN else "")
+    return ", ".join(distinct[:SHOWN]) + (
+        f" and {len(distinct) - SHOWN} others" if len(distinct) > SHOWN else ""
+    )
 
 
 def _nearest(spec: str, known: Sequence[Record]) -> list[str]:
     """The versions of a package, those next to the one asked for first."""
     asked = _numbers(re.split(r"[=<>!~\s]+", spec, maxsplit=1)[-1])
-    return sorted({record.version for record in known}, key=lambda version: _distance(asked, _numbers(version)))
+    return sorted(
+        {record.version for record in known},
+        key=lambda version: _distance(asked, _numbers(version)),
+    )
 
 
 def _numbers(version: str) -> list[int]:
@@ -208,5 +284,10 @@ def _distance(one: Sequence[int], other: Sequence[int]) -> list[int]:
 
 def _wishes(records: Sequence[Record], name: str) -> list[str]:
     """What records say of a package, each wish once."""
-    texts = (text for record in records for text in (*record.depends, *record.constrains) if text.split()[0] == name)
+    texts = (
+        text
+        for record in records
+        for text in (*record.depends, *record.constrains)
+        if text.split()[0] == name
+    )
     return list(dict.fromkeys(text for text in texts if " " in text))

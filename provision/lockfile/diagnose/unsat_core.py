@@ -25,7 +25,11 @@ SPARED = {
     "xxhash": "--no-fast-checkpoints",
     "python-xxhash": "--no-fast-checkpoints",
 }
-LEFT_OUT = {"--no-companions": "torchvision and torchaudio", "--no-jupyter": "ipykernel", "--no-fast-checkpoints": "xxhash"}
+LEFT_OUT = {
+    "--no-companions": "torchvision and torchaudio",
+    "--no-jupyter": "ipykernel",
+    "--no-fast-checkpoints": "xxhash",
+}
 
 
 class OutOfTime(Exception):
@@ -51,7 +55,9 @@ def minimal(elements: Sequence[T], solvable: Callable[[Sequence[T]], bool]) -> l
     return _minimal([], False, list(elements), solvable)
 
 
-def _minimal(given: list[T], added: bool, elements: list[T], solvable: Callable[[Sequence[T]], bool]) -> list[T]:
+def _minimal(
+    given: list[T], added: bool, elements: list[T], solvable: Callable[[Sequence[T]], bool]
+) -> list[T]:
     if added and not solvable(given):
         return []
     if len(elements) == 1:
@@ -71,13 +77,18 @@ class Why:
 
     @classmethod
     def of(cls, pins: Iterable[Pin], more: Mapping[str, str] | None = None) -> Why:
-        return cls({pin.requirement: f"{pin.reason}; {_short(pin.source)}" for pin in pins} | dict(more or {}))
+        return cls(
+            {pin.requirement: f"{pin.reason}; {_short(pin.source)}" for pin in pins}
+            | dict(more or {})
+        )
 
     def listed(self, requirements: Sequence[str]) -> str:
         """Requirements with their reasons, or many without."""
         if len(requirements) > MANY:
             return ", ".join(f"`{text}`" for text in requirements)
-        return " and ".join(f"`{text}` ({self.reasons.get(text, self.otherwise)})" for text in requirements)
+        return " and ".join(
+            f"`{text}` ({self.reasons.get(text, self.otherwise)})" for text in requirements
+        )
 
     def is_users(self, requirement: str) -> bool:
         """Whether it is somebody's own wish, beside which torch."""
@@ -92,7 +103,13 @@ class Why:
         """The less, the more a requirement says about what was asked for: what is at fault is sought among these first."""
         if self.is_users(requirement):
             return USERS
-        return PYTHONS if name_of(requirement) == "python" else TORCHS if _is_torch(requirement) else RULES
+        return (
+            PYTHONS
+            if name_of(requirement) == "python"
+            else TORCHS
+            if _is_torch(requirement)
+            else RULES
+        )
 
 
 def _is_torch(requirement: str) -> bool:
@@ -104,7 +121,12 @@ def name_of(requirement: str) -> str:
     return re.split(r"[\s=<>!~;\[@]", requirement.rpartition("::")[2], maxsplit=1)[0]
 
 
-def spared(requirements: Sequence[str], core: Sequence[str], why: Why, solvable: Callable[[Sequence[str]], bool]) -> list[str]:
+def spared(
+    requirements: Sequence[str],
+    core: Sequence[str],
+    why: Why,
+    solvable: Callable[[Sequence[str]], bool],
+) -> list[str]:
     """What has an answer, in words: each option that leaves out something at fault and helps by itself; or else those that it takes
     together. solvable: asked about what remains of the requirements."""
 

@@ -26,27 +26,48 @@ def explain(error: Unsolvable, request: uv.Request, why: Why) -> Unsolvable:
 
 
 def _explain(error: Unsolvable, request: uv.Request, why: Why, budget: Budget) -> Unsolvable:
-    def failure(requirements: Sequence[str], provided: Mapping[str, str] = request.provided) -> Unsolvable | None:
+    def failure(
+        requirements: Sequence[str], provided: Mapping[str, str] = request.provided
+    ) -> Unsolvable | None:
         budget.check()
         try:
-            uv.versions(dataclasses.replace(request, requirements=tuple(requirements), provided=provided, prefer={}))
+            uv.versions(
+                dataclasses.replace(
+                    request, requirements=tuple(requirements), provided=provided, prefer={}
+                )
+            )
         except Unsolvable as found:
             return found
         return None
 
-    if failure(request.requirements) is None:  # the versions exist, a file does not: the error says which
+    if (
+        failure(request.requirements) is None
+    ):  # the versions exist, a file does not: the error says which
         return error
     core = minimal(sorted(request.requirements, key=why.weight), lambda some: failure(some) is None)
     bound = {}
     if request.provided and failure(core, {}) is None:
-        names = minimal(sorted(request.provided), lambda some: failure(core, {name: request.provided[name] for name in some}) is None)
+        names = minimal(
+            sorted(request.provided),
+            lambda some: failure(core, {name: request.provided[name] for name in some}) is None,
+        )
         bound = {name: request.provided[name] for name in names}
     last = failure(core, bound) or error
-    fact = _fact(dataclasses.replace(request, requirements=tuple(core), provided=bound, prefer={}), budget)
-    given = " beside conda's " + ", ".join(f"{name} {version}" for name, version in bound.items()) if bound else ""
+    fact = _fact(
+        dataclasses.replace(request, requirements=tuple(core), provided=bound, prefer={}), budget
+    )
+    given = (
+        " beside conda's " + ", ".join(f"{name} {version}" for name, version in bound.items())
+        if bound
+        else ""
+    )
     where = f"{request.platform}, Python {request.python}"
     message = f"There are no wheels for {where}, that satisfy {why.listed(core)}{given}: {fact or _said(last)}"
-    return Unsolvable(message, advice=f"{_way_out(request, core, why, budget)}{_index(request, core)}{WORDS}", details=error.details)
+    return Unsolvable(
+        message,
+        advice=f"{_way_out(request, core, why, budget)}{_index(request, core)}{WORDS}",
+        details=error.details,
+    )
 
 
 def _index(request: uv.Request, core: Sequence[str]) -> str:
@@ -67,9 +88,15 @@ def _index(request: uv.Request, core: Sequence[str]) -> str:
 
 def _fact(request: uv.Request, budget: Budget) -> str | None:
     """The date or the machine, if that is what stands in the way."""
-    changed = {f"they need a newer glibc than {request.glibc} (--glibc).": dataclasses.replace(request, glibc=uv.UV_GLIBC[-1])}
+    changed = {
+        f"they need a newer glibc than {request.glibc} (--glibc).": dataclasses.replace(
+            request, glibc=uv.UV_GLIBC[-1]
+        )
+    }
     if request.as_of:
-        changed[f"they were published after {request.as_of} (--as-of)."] = dataclasses.replace(request, as_of=None)
+        changed[f"they were published after {request.as_of} (--as-of)."] = dataclasses.replace(
+            request, as_of=None
+        )
     for fact, other in changed.items():
         budget.check()
         try:
@@ -83,7 +110,9 @@ def _fact(request: uv.Request, budget: Budget) -> str | None:
 def _said(error: Unsolvable) -> str:
     """uv's sentence, without what it concludes from it."""
     said = error.message.partition(": ")[2]
-    said = re.sub(r",? (we can conclude that|it follows that) your requirements are unsatisfiable", "", said)
+    said = re.sub(
+        r",? (we can conclude that|it follows that) your requirements are unsatisfiable", "", said
+    )
     return said.partition(" hint: ")[0].rstrip(". ") + "."
 
 

@@ -30,7 +30,10 @@ def platform_of(lock: Contents, asked: str | None) -> str:
         return there[0]
     wanted = asked or PLATFORM
     if wanted not in there:
-        raise InvalidSpec(f"{lock.path} is not locked for {wanted}.", advice=f"--platform takes: {', '.join(there) or 'none'}.")
+        raise InvalidSpec(
+            f"{lock.path} is not locked for {wanted}.",
+            advice=f"--platform takes: {', '.join(there) or 'none'}.",
+        )
     return wanted
 
 
@@ -57,7 +60,10 @@ def left_out(lock: Contents, kind: Format, platform: str) -> tuple[list[Entry], 
 NO_PLACE: Mapping[Format, tuple[str, str]] = {
     "requirements": ("conda", "left out, since pip and uv install no conda packages"),
     "pylock": ("conda", "left out, since pip and uv install no conda packages"),
-    "explicit": ("pip", "only `# pip` lines, which conda itself does not read (micromamba and conda-lock do)"),
+    "explicit": (
+        "pip",
+        "only `# pip` lines, which conda itself does not read (micromamba and conda-lock do)",
+    ),
 }
 EMPTY: Mapping[Format, str] = {
     "requirements": "--format explicit is for conda packages",
@@ -72,7 +78,13 @@ def _listed(entries: Sequence[Entry]) -> str:
 
 
 def export(
-    lock: Contents, name: str, kind: Format, platform: str, *, licenses: Mapping[str, str] | None = None, epoch: int | None = None
+    lock: Contents,
+    name: str,
+    kind: Format,
+    platform: str,
+    *,
+    licenses: Mapping[str, str] | None = None,
+    epoch: int | None = None,
 ) -> str:
     """The text of the other format.
 
@@ -80,14 +92,27 @@ def export(
     """
     try:
         return _exported(lock, name, kind, platform, licenses or {}, epoch)
-    except (ValueError, TypeError, LookupError, AssertionError) as error:  # what other tools' models raise for what they refuse
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AssertionError,
+    ) as error:  # what other tools' models raise for what they refuse
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise IntegrityError(
-            f"{lock.path} cannot be written as {kind}: {reason}.", advice="`provision lock verify` lists what is wrong with the lock."
+            f"{lock.path} cannot be written as {kind}: {reason}.",
+            advice="`provision lock verify` lists what is wrong with the lock.",
         ) from error
 
 
-def _exported(lock: Contents, name: str, kind: Format, platform: str, licenses: Mapping[str, str], epoch: int | None) -> str:
+def _exported(
+    lock: Contents,
+    name: str,
+    kind: Format,
+    platform: str,
+    licenses: Mapping[str, str],
+    epoch: int | None,
+) -> str:
     entries = selected(lock, platform)
     if kind == "explicit":
         return formats.explicit(lock, platform)

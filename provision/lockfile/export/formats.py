@@ -11,7 +11,13 @@ from provision.core.errors import IntegrityError
 from provision.lockfile.conda_lock_v1_contents import Contents, Entry
 from provision.lockfile.content_hash import load_conda_lock
 
-MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "linux-ppc64le": "ppc64le", "osx-64": "x86_64", "osx-arm64": "arm64"}
+MACHINES = {
+    "linux-64": "x86_64",
+    "linux-aarch64": "aarch64",
+    "linux-ppc64le": "ppc64le",
+    "osx-64": "x86_64",
+    "osx-arm64": "arm64",
+}
 
 
 def explicit(lock: Contents, platform: str) -> str:
@@ -34,18 +40,29 @@ def explicit(lock: Contents, platform: str) -> str:
 
 def requirements(entries: Sequence[Entry], name: str, platform: str) -> str:
     """The wheels, for `pip install --require-hashes -r` and uv. conda's packages are none of theirs."""
-    lines = [f"# The wheels of {name} for {platform}, from its conda-lock.yml; made by provision lock export.\n"]
+    lines = [
+        f"# The wheels of {name} for {platform}, from its conda-lock.yml; made by provision lock export.\n"
+    ]
     for entry in _wheels(entries):
-        wanted = f"{entry.name} @ {entry.url}" if _by_address(entry) else f"{entry.name}=={entry.version}"
+        wanted = (
+            f"{entry.name} @ {entry.url}"
+            if _by_address(entry)
+            else f"{entry.name}=={entry.version}"
+        )
         lines.append(f"{wanted} \\\n    --hash=sha256:{entry.sha256}\n")
     return "".join(lines)
 
 
 def _wheels(entries: Sequence[Entry]) -> list[Entry]:
-    found = sorted((entry for entry in entries if entry.manager == "pip"), key=lambda entry: entry.name)
+    found = sorted(
+        (entry for entry in entries if entry.manager == "pip"), key=lambda entry: entry.name
+    )
     for entry in found:
         if not entry.sha256:
-            raise IntegrityError(f"{entry.name} has no sha256 in the lock.", advice="`provision lock verify` lists what is wrong with it.")
+            raise IntegrityError(
+                f"{entry.name} has no sha256 in the lock.",
+                advice="`provision lock verify` lists what is wrong with it.",
+            )
     return found
 
 
@@ -64,8 +81,13 @@ def pylock(entries: Sequence[Entry], platform: str) -> str:
     content: dict[str, Any] = {"lock-version": "1.0"}
     if platform in MACHINES:
         system = "linux" if platform.startswith("linux") else "darwin"
-        content["environments"] = [f"sys_platform == '{system}' and platform_machine == '{MACHINES[platform]}'"]
-    python = next((entry.version for entry in entries if entry.manager == "conda" and entry.name == "python"), None)
+        content["environments"] = [
+            f"sys_platform == '{system}' and platform_machine == '{MACHINES[platform]}'"
+        ]
+    python = next(
+        (entry.version for entry in entries if entry.manager == "conda" and entry.name == "python"),
+        None,
+    )
     if python:
         content["requires-python"] = f"=={'.'.join(python.split('.')[:2])}.*"
     content["created-by"] = "provision"

@@ -11,7 +11,14 @@ from provision.core.sbom import Bill, Part
 from provision.lockfile.conda_lock_v1_contents import Entry
 
 
-def bill(name: str, platform: str, lock_sha256: str, entries: Sequence[Entry], licenses: Mapping[str, str], epoch: int | None) -> Bill:
+def bill(
+    name: str,
+    platform: str,
+    lock_sha256: str,
+    entries: Sequence[Entry],
+    licenses: Mapping[str, str],
+    epoch: int | None,
+) -> Bill:
     """Of the environment that a lock describes. licenses: by address, as the packages themselves say."""
     return Bill(
         title=f"{name}-{platform}",
@@ -58,7 +65,13 @@ def purl(entry: Entry) -> str:
     channel, subdir = (place[0].rsplit("/", 1)[-1], place[1]) if len(place) == 3 else ("", "")
     kind = "conda" if entry.filename.endswith(".conda") else "tar.bz2"
     qualifiers = {"build": entry.build_string, "channel": channel, "subdir": subdir, "type": kind}
-    return PackageURL("conda", None, entry.name, entry.version, {key: value for key, value in qualifiers.items() if value}).to_string()
+    return PackageURL(
+        "conda",
+        None,
+        entry.name,
+        entry.version,
+        {key: value for key, value in qualifiers.items() if value},
+    ).to_string()
 
 
 def edges(entries: Sequence[Entry]) -> dict[str, list[str]]:
@@ -68,10 +81,16 @@ def edges(entries: Sequence[Entry]) -> dict[str, list[str]]:
     found = {}
     for entry in entries:
         there = {**conda, **wheels} if entry.manager == "pip" else conda
-        found[entry.url] = sorted({there[normal(name)] for name, _ in entry.depends if normal(name) in there})
+        found[entry.url] = sorted(
+            {there[normal(name)] for name, _ in entry.depends if normal(name) in there}
+        )
     return found
 
 
 def _public(url: str) -> str:
     """Where others can have it: not from this machine's disk. Without logins, tokens of channels and queries, which may be signatures."""
-    return "" if url.startswith("file:") else without_credentials(url.partition("#")[0].partition("?")[0])
+    return (
+        ""
+        if url.startswith("file:")
+        else without_credentials(url.partition("#")[0].partition("?")[0])
+    )

@@ -24,8 +24,12 @@ class Asked:
     """What others answered, by address. None: they were not asked."""
 
     served: Mapping[str, Answer] | None = None
-    constrains: Mapping[str, tuple[str, ...]] | None = None  # of the packages whose channel's records were at hand
-    metadata: Mapping[str, Metadata | str] | None = None  # of wheels: what each says of itself, or why that could not be had
+    constrains: Mapping[str, tuple[str, ...]] | None = (
+        None  # of the packages whose channel's records were at hand
+    )
+    metadata: Mapping[str, Metadata | str] | None = (
+        None  # of wheels: what each says of itself, or why that could not be had
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +51,24 @@ def verify(lock: Contents, asked: Asked, name: str) -> Verified:
     for platform in sorted({entry.platform for entry in lock.entries}):
         there = _once(lock.of(platform))
         found += [finding for entry in there for finding in entries.of_entry(entry, lock)]
-        wheels[platform] = wheel_requirements.of_wheels(there, asked.metadata, inputs.pip(lock)) if asked.metadata is not None else wheel_requirements.Needs()
+        wheels[platform] = (
+            wheel_requirements.of_wheels(there, asked.metadata, inputs.pip(lock))
+            if asked.metadata is not None
+            else wheel_requirements.Needs()
+        )
         found += [*dependencies.of_conda(there, machine, lock, asked.constrains or {})]
         found += [*wheels[platform].findings, *dependencies.of_pip(there, wheels[platform].absent)]
         found += [*entries.by_both(there), *entries.served(there, asked.served or {})]
-    ordered = sorted(set(found), key=lambda one: (one.platform, one.package.lower(), one.kind, one.message))
-    notes = [*_notes(lock, asked, machine_known=machine is not None, inputs_known=hashes is not None), *_unchecked(wheels)]
-    return Verified(lock=name, packages=len(lock.entries), findings=tuple(ordered), notes=tuple(notes))
+    ordered = sorted(
+        set(found), key=lambda one: (one.platform, one.package.lower(), one.kind, one.message)
+    )
+    notes = [
+        *_notes(lock, asked, machine_known=machine is not None, inputs_known=hashes is not None),
+        *_unchecked(wheels),
+    ]
+    return Verified(
+        lock=name, packages=len(lock.entries), findings=tuple(ordered), notes=tuple(notes)
+    )
 
 
 def _once(found: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -66,15 +81,25 @@ def _notes(lock: Contents, asked: Asked, *, machine_known: bool, inputs_known: b
     if asked.served is None:
         said.append("whether the files are still served was not asked (--offline)")
     if asked.metadata is None and any(entry.manager == "pip" for entry in lock.entries):
-        said.append("which versions wheels need was not looked at, only whether what they need is there (--offline)")
+        said.append(
+            "which versions wheels need was not looked at, only whether what they need is there (--offline)"
+        )
     if not inputs_known:
         made_from = " and ".join([*(lock.sources or ["what it was made from"]), VIRTUAL_PACKAGES])
-        said.append(f"the content hash was not compared: {made_from} cannot all be read beside the lock")
+        said.append(
+            f"the content hash was not compared: {made_from} cannot all be read beside the lock"
+        )
     if not machine_known:
-        said.append(f"needs of the machine (__glibc, __cuda) were not looked at: there is no {VIRTUAL_PACKAGES} beside the lock")
-    unknown = {entry.url for entry in lock.entries if entry.manager == "conda"} - (asked.constrains or {}).keys()
+        said.append(
+            f"needs of the machine (__glibc, __cuda) were not looked at: there is no {VIRTUAL_PACKAGES} beside the lock"
+        )
+    unknown = {entry.url for entry in lock.entries if entry.manager == "conda"} - (
+        asked.constrains or {}
+    ).keys()
     if unknown:
-        said.append(f"`constrains` of {len(unknown)} conda packages is not known: a lock does not hold it, and their channels did not say")
+        said.append(
+            f"`constrains` of {len(unknown)} conda packages is not known: a lock does not hold it, and their channels did not say"
+        )
     return said
 
 
@@ -84,4 +109,7 @@ def _unchecked(found: Mapping[str, wheel_requirements.Needs]) -> list[str]:
     for platform, looked in found.items():
         for name, why in looked.unchecked.items():
             reasons.setdefault(why, []).append(name if len(found) == 1 else f"{name} ({platform})")
-    return [f"not checked, which versions these wheels need: {', '.join(names)}: {why}" for why, names in reasons.items()]
+    return [
+        f"not checked, which versions these wheels need: {', '.join(names)}: {why}"
+        for why, names in reasons.items()
+    ]

@@ -15,10 +15,15 @@ from provision.lockfile.verify.model import Finding
 
 
 def of_conda(
-    entries: Sequence[Entry], machine: Machine | None, lock: Contents, constrains: Mapping[str, tuple[str, ...]]
+    entries: Sequence[Entry],
+    machine: Machine | None,
+    lock: Contents,
+    constrains: Mapping[str, tuple[str, ...]],
 ) -> Iterator[Finding]:
     there = {
-        entry.name: conda.Candidate(name=entry.name, version=entry.version, build=entry.build_string)
+        entry.name: conda.Candidate(
+            name=entry.name, version=entry.version, build=entry.build_string
+        )
         for entry in entries
         if entry.manager == "conda"
     }
@@ -31,14 +36,26 @@ def of_conda(
         # This machine's Python is for this machine's glibc; the lock's metadata says so.
         ours = lock.custom.get(PYTHON_FROM) == "host" and entry.url.startswith("file:")
         for name, bound in entry.depends:
-            if name.startswith("__") and (not (machine and machine.knows(platform, name)) or (ours and name == "__glibc")):
+            if name.startswith("__") and (
+                not (machine and machine.knows(platform, name)) or (ours and name == "__glibc")
+            ):
                 continue
-            for spec, problem in conda.unsatisfied([f"{name} {bound}".strip()], {**there, **offered}):
-                message = f"needs {spec}, and {name} {problem}" + (f" in {VIRTUAL_PACKAGES}" if name.startswith("__") else "")
-                yield Finding(platform=entry.platform, package=entry.name, kind="dependency", message=message)
-        for spec, problem in conda.unsatisfied(constrains.get(entry.url, ()), {**there, **offered}, if_there=True):
+            for spec, problem in conda.unsatisfied(
+                [f"{name} {bound}".strip()], {**there, **offered}
+            ):
+                message = f"needs {spec}, and {name} {problem}" + (
+                    f" in {VIRTUAL_PACKAGES}" if name.startswith("__") else ""
+                )
+                yield Finding(
+                    platform=entry.platform, package=entry.name, kind="dependency", message=message
+                )
+        for spec, problem in conda.unsatisfied(
+            constrains.get(entry.url, ()), {**there, **offered}, if_there=True
+        ):
             message = f"constrains {spec}, and that {problem}"
-            yield Finding(platform=entry.platform, package=entry.name, kind="constraint", message=message)
+            yield Finding(
+                platform=entry.platform, package=entry.name, kind="constraint", message=message
+            )
 
 
 def _virtual(name: str, said: str) -> conda.Candidate:
@@ -56,6 +73,12 @@ def of_pip(entries: Sequence[Entry], told: Collection[tuple[str, str]] = ()) -> 
         if entry.manager != "pip":
             continue
         for name, _ in entry.depends:
-            if normal(name) not in wheels and not conda_names(name) & packages and (entry.name, normal(name)) not in told:
+            if (
+                normal(name) not in wheels
+                and not conda_names(name) & packages
+                and (entry.name, normal(name)) not in told
+            ):
                 message = f"needs {name}, which is not in the lock"
-                yield Finding(platform=entry.platform, package=entry.name, kind="dependency", message=message)
+                yield Finding(
+                    platform=entry.platform, package=entry.name, kind="dependency", message=message
+                )

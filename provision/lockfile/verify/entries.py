@@ -24,7 +24,10 @@ def of_entry(entry: Entry, lock: Contents) -> Iterator[Finding]:
         return Finding(platform=entry.platform, package=entry.name, kind=kind, message=message)
 
     if not re.fullmatch(r"[0-9a-f]{64}", entry.sha256):
-        yield finding("hash", f"has {'no sha256' if not entry.sha256 else f'`{entry.sha256[:70]}`, which is no sha256'}")
+        yield finding(
+            "hash",
+            f"has {'no sha256' if not entry.sha256 else f'`{entry.sha256[:70]}`, which is no sha256'}",
+        )
     if entry.md5 and not re.fullmatch(r"[0-9a-f]{32}", entry.md5):
         yield finding("hash", f"has `{entry.md5[:40]}`, which is no md5")
     if problem := _file_problem(entry):
@@ -43,7 +46,11 @@ def _file_problem(entry: Entry) -> str | None:
         subdir = entry.url.rsplit("/", 2)[-2] if entry.url.count("/") > 1 else ""
         if subdir not in (entry.platform, "noarch"):
             return f"is a file of {subdir or 'nowhere'}: {filename}"
-        return None if filename.startswith(f"{entry.name}-{entry.version}-") else f"{entry.version} names another file: {filename}"
+        return (
+            None
+            if filename.startswith(f"{entry.name}-{entry.version}-")
+            else f"{entry.version} names another file: {filename}"
+        )
     if not filename.endswith(".whl"):
         return None
     try:
@@ -70,16 +77,23 @@ def _channel_problem(entry: Entry, lock: Contents) -> str | None:
 def twice(lock: Contents) -> Iterator[Finding]:
     seen: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in lock.entries:
-        name = entry.name if entry.manager == "conda" else normal(entry.name)  # conda has typing-extensions and typing_extensions
+        name = (
+            entry.name if entry.manager == "conda" else normal(entry.name)
+        )  # conda has typing-extensions and typing_extensions
         seen.setdefault((entry.platform, entry.manager, name), []).append(entry)
     for (platform, _, _), entries in seen.items():
         files = sorted({entry.url for entry in entries})
         if len(files) > 1:
             yield Finding(
-                platform=platform, package=entries[0].name, kind="twice", message=f"is locked {len(files)} times: {_files(files)}"
+                platform=platform,
+                package=entries[0].name,
+                kind="twice",
+                message=f"is locked {len(files)} times: {_files(files)}",
             )
         elif len({entry.category for entry in entries}) < len(entries):
-            yield Finding(platform=platform, package=entries[0].name, kind="twice", message="is listed twice")
+            yield Finding(
+                platform=platform, package=entries[0].name, kind="twice", message="is listed twice"
+            )
 
 
 def _files(urls: Iterable[str]) -> str:
@@ -91,9 +105,15 @@ def by_both(entries: Sequence[Entry]) -> Iterator[Finding]:
     wheels = {normal(entry.name): entry for entry in entries if entry.manager == "pip"}
     for entry in entries:
         if entry.manager == "conda" and is_python_package(entry):
-            for name in (name for name in wheels if normal(entry.name) in (name, "pytorch" if name == "torch" else name)):
+            for name in (
+                name
+                for name in wheels
+                if normal(entry.name) in (name, "pytorch" if name == "torch" else name)
+            ):
                 message = f"is provided twice: conda's {entry.version} and the wheel {name} {wheels[name].version} write the same files"
-                yield Finding(platform=entry.platform, package=entry.name, kind="both", message=message)
+                yield Finding(
+                    platform=entry.platform, package=entry.name, kind="both", message=message
+                )
 
 
 def served(entries: Sequence[Entry], answers: Mapping[str, Answer]) -> Iterator[Finding]:

@@ -38,12 +38,23 @@ def machine(lock: Contents) -> Machine | None:
     if not beside.is_file() and INPUTS in lock.custom:
         return None
     path = beside if beside.is_file() else _conda_locks_default()
-    with contextlib.suppress(yaml.YAMLError, OSError, AttributeError, TypeError, KeyError, RecursionError):
+    with contextlib.suppress(
+        yaml.YAMLError, OSError, AttributeError, TypeError, KeyError, RecursionError
+    ):
         subdirs = yaml.safe_load(path.read_text(encoding="utf-8"))["subdirs"]
-        said = {name: {str(key): str(value) for key, value in row["packages"].items()} for name, row in subdirs.items()}
+        said = {
+            name: {str(key): str(value) for key, value in row["packages"].items()}
+            for name, row in subdirs.items()
+        }
         if path == beside:
             return Machine(offers=said, complete=True)
-        return Machine(offers={name: {key: row[key] for key in row if key != "__cuda"} for name, row in said.items()}, complete=False)
+        return Machine(
+            offers={
+                name: {key: row[key] for key in row if key != "__cuda"}
+                for name, row in said.items()
+            },
+            complete=False,
+        )
     return None
 
 
@@ -79,13 +90,18 @@ def content_hashes(lock: Contents) -> Mapping[str, set[str]] | None:
     """conda-lock's content hashes of the inputs beside the lock, by platform: with the virtual packages beside it and with
     conda-lock's defaults, since a lock does not say which were used. None: the inputs are not there to be read."""
     sources = [lock.path.parent / source for source in lock.sources]
-    if not sources or not all(source.is_file() and source.suffix in (".yml", ".yaml") for source in sources):
+    if not sources or not all(
+        source.is_file() and source.suffix in (".yml", ".yaml") for source in sources
+    ):
         return None
     if INPUTS in lock.custom and not (lock.path.parent / VIRTUAL_PACKAGES).is_file():
         return None  # ours are always of such a file, and the hash is of it too
     if (quick := _quick(lock, sources)) is not None:
         return quick
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(Exception):  # conda-lock's parsers raise many things
+    with (
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.suppress(Exception),
+    ):  # conda-lock's parsers raise many things
         return _conda_locks_hashes(lock, sources)
     return None
 
@@ -96,7 +112,16 @@ def _quick(lock: Contents, sources: Sequence[Path]) -> Mapping[str, set[str]] | 
     if [source.name for source in sources] != [ENVIRONMENT] or not beside.is_file():
         return None
     with contextlib.suppress(InvalidSpec, OSError, UnicodeDecodeError):
-        hashes = ours(inputs(sources[0].read_text(encoding="utf-8"), beside.read_text(encoding="utf-8"), lock.path.parent)) or {}
+        hashes = (
+            ours(
+                inputs(
+                    sources[0].read_text(encoding="utf-8"),
+                    beside.read_text(encoding="utf-8"),
+                    lock.path.parent,
+                )
+            )
+            or {}
+        )
         if dict(lock.content_hash) == hashes:
             return {platform: {value} for platform, value in lock.content_hash.items()}
     return None
@@ -106,18 +131,35 @@ def _conda_locks_hashes(lock: Contents, sources: Sequence[Path]) -> Mapping[str,
     load_conda_lock()
     from conda_lock.content_hash import backwards_compatible_content_hashes
     from conda_lock.src_parser import make_lock_spec
-    from conda_lock.virtual_package import default_virtual_package_repodata, virtual_package_repo_from_specification
+    from conda_lock.virtual_package import (
+        default_virtual_package_repodata,
+        virtual_package_repo_from_specification,
+    )
 
     names = (DATA / "pypi-conda-names.yml").absolute().as_uri()
-    spec = make_lock_spec(src_files=list(sources), platform_overrides=list(lock.platforms), mapping_url=names)
+    spec = make_lock_spec(
+        src_files=list(sources), platform_overrides=list(lock.platforms), mapping_url=names
+    )
     beside = lock.path.parent / VIRTUAL_PACKAGES
-    machines: list[Any] = [virtual_package_repo_from_specification(beside)] if beside.is_file() else []
-    machines += [default_virtual_package_repodata(), default_virtual_package_repodata(cuda_version="")]
+    machines: list[Any] = (
+        [virtual_package_repo_from_specification(beside)] if beside.is_file() else []
+    )
+    machines += [
+        default_virtual_package_repodata(),
+        default_virtual_package_repodata(cuda_version=""),
+    ]
     try:
         return {
-            platform: set().union(*(backwards_compatible_content_hashes(spec, machine, platform) for machine in machines))
+            platform: set().union(
+                *(
+                    backwards_compatible_content_hashes(spec, machine, platform)
+                    for machine in machines
+                )
+            )
             for platform in lock.platforms
         }
     finally:
         for machine in machines:
-            shutil.rmtree(machine.base_path)  # conda-lock leaves it to an exit handler, which need not run
+            shutil.rmtree(
+                machine.base_path
+            )  # conda-lock leaves it to an exit handler, which need not run

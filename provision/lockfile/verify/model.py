@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["dependency", "constraint", "hash", "file", "channel", "twice", "both", "inputs", "gone", "changed", "silent"]
+Kind = Literal[
+    "dependency",
+    "constraint",
+    "hash",
+    "file",
+    "channel",
+    "twice",
+    "both",
+    "inputs",
+    "gone",
+    "changed",
+    "silent",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

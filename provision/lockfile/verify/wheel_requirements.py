@@ -35,7 +35,9 @@ class Needs:
     """What came of looking: what is not satisfied, and by package why what it needs could not be looked at."""
 
     findings: tuple[Finding, ...] = ()
-    absent: frozenset[tuple[str, str]] = frozenset()  # package, and the name of what it needs and is not there
+    absent: frozenset[tuple[str, str]] = (
+        frozenset()
+    )  # package, and the name of what it needs and is not there
     unchecked: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -47,7 +49,9 @@ class _Wheel:
     python: SpecifierSet
     requires: tuple[Requirement, ...]
 
-    def active(self, extras: Iterable[str], environment: Environment) -> Iterator[tuple[Requirement, str]]:
+    def active(
+        self, extras: Iterable[str], environment: Environment
+    ) -> Iterator[tuple[Requirement, str]]:
         """The requirements that hold in the environment, each with the extra that brings it ("": none)."""
         for wanted in self.requires:
             for extra in ("", *extras):
@@ -56,14 +60,20 @@ class _Wheel:
                     break
 
 
-def of_wheels(entries: Sequence[Entry], said: Mapping[str, Metadata | str], asked: Sequence[str] = ()) -> Needs:
+def of_wheels(
+    entries: Sequence[Entry], said: Mapping[str, Metadata | str], asked: Sequence[str] = ()
+) -> Needs:
     """Of one platform's wheels. said: each wheel's metadata by address, or why it could not be had. asked: the requirements of the
     inputs, whose extras are wanted, too."""
     environment = _environment(entries)
     wheels: dict[str, _Wheel] = {}
     unchecked: dict[str, str] = {}
     for entry in (entry for entry in entries if entry.manager == "pip"):
-        known = environment if isinstance(environment, str) else _known(entry, said.get(entry.url), environment)
+        known = (
+            environment
+            if isinstance(environment, str)
+            else _known(entry, said.get(entry.url), environment)
+        )
         if isinstance(known, str):
             unchecked[entry.name] = known
         else:
@@ -74,7 +84,14 @@ def of_wheels(entries: Sequence[Entry], said: Mapping[str, Metadata | str], aske
     there, findings, absent = _There(entries), [], set()
     for name, wheel in wheels.items():
         for missing, text in _problems(wheel, sorted(extras.get(name, ())), environment, there):
-            findings.append(Finding(platform=wheel.entry.platform, package=wheel.entry.name, kind="dependency", message=text))
+            findings.append(
+                Finding(
+                    platform=wheel.entry.platform,
+                    package=wheel.entry.name,
+                    kind="dependency",
+                    message=text,
+                )
+            )
             absent |= {(wheel.entry.name, missing)} if missing else set()
     return Needs(findings=tuple(findings), absent=frozenset(absent), unchecked=unchecked)
 
@@ -88,7 +105,9 @@ def _known(entry: Entry, said: Metadata | str | None, environment: Environment) 
     if not isinstance(said, Metadata):
         return said or "its metadata was not asked for"
     try:
-        if normal(said.name) != normal(entry.name) or Version(said.version) != Version(entry.version):
+        if normal(said.name) != normal(entry.name) or Version(said.version) != Version(
+            entry.version
+        ):
             return f"its metadata is of {said.name} {said.version}"[:200]
         requires = tuple(Requirement(text) for text in said.requires)
         wheel = _Wheel(entry=entry, python=SpecifierSet(said.requires_python), requires=requires)
@@ -101,9 +120,15 @@ def _known(entry: Entry, said: Metadata | str | None, environment: Environment) 
 
 def _environment(entries: Sequence[Entry]) -> Environment | str:
     """What markers are evaluated for, or why that is not known."""
-    python = next((entry for entry in entries if entry.manager == "conda" and entry.name == "python"), None)
+    python = next(
+        (entry for entry in entries if entry.manager == "conda" and entry.name == "python"), None
+    )
     if python is None or python.platform not in MACHINES:
-        return "the lock names no Python" if python is None else f"what Python says of {python.platform} is not known"
+        return (
+            "the lock names no Python"
+            if python is None
+            else f"what Python says of {python.platform} is not known"
+        )
     os_name, sys_platform, system, machine = MACHINES[python.platform]
     pypy = "pypy" in python.build_string
     return {
@@ -121,17 +146,23 @@ def _environment(entries: Sequence[Entry]) -> Environment | str:
     }
 
 
-def _extras(wheels: Mapping[str, _Wheel], asked: Sequence[str], environment: Environment) -> dict[str, set[str]]:
+def _extras(
+    wheels: Mapping[str, _Wheel], asked: Sequence[str], environment: Environment
+) -> dict[str, set[str]]:
     """Wheel -> the extras that are wanted of it, by the inputs or by another wheel."""
     found: dict[str, set[str]] = {}
-    ahead = [wanted for wheel in wheels.values() for wanted, _ in wheel.active((), environment)] + list(_readable(asked))
+    ahead = [
+        wanted for wheel in wheels.values() for wanted, _ in wheel.active((), environment)
+    ] + list(_readable(asked))
     while ahead:
         wanted = ahead.pop()
         name = normal(wanted.name)
         more = {normal(extra) for extra in wanted.extras} - found.get(name, set())
         found.setdefault(name, set()).update(more)
         if more and name in wheels:
-            ahead += [wanted for wanted, extra in wheels[name].active(sorted(more), environment) if extra]
+            ahead += [
+                wanted for wanted, extra in wheels[name].active(sorted(more), environment) if extra
+            ]
     return found
 
 
@@ -147,28 +178,40 @@ class _There:
     """What a lock holds for Python, by a wheel's name."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self._wheels = {normal(entry.name): entry.version for entry in entries if entry.manager == "pip"}
-        self._conda = {normal(AS_WHEELS.get(entry.name, entry.name)): entry for entry in entries if entry.manager == "conda"}
+        self._wheels = {
+            normal(entry.name): entry.version for entry in entries if entry.manager == "pip"
+        }
+        self._conda = {
+            normal(AS_WHEELS.get(entry.name, entry.name)): entry
+            for entry in entries
+            if entry.manager == "conda"
+        }
 
     def version(self, name: str) -> str | None:
         """None: it is not there. "": it is, in a version that cannot be compared."""
         from packaging.version import InvalidVersion, Version
 
         package = self._conda.get(normal(name))
-        found = self._wheels.get(normal(name)) or (package.version if package and is_python_package(package) else "")
+        found = self._wheels.get(normal(name)) or (
+            package.version if package and is_python_package(package) else ""
+        )
         try:
             return str(Version(found))
         except InvalidVersion:  # or conda has it under another name, and may count in another way
             return "" if found or conda_names(name) & self._conda.keys() else None
 
 
-def _problems(wheel: _Wheel, extras: Sequence[str], environment: Environment, there: _There) -> Iterator[tuple[str, str]]:
+def _problems(
+    wheel: _Wheel, extras: Sequence[str], environment: Environment, there: _There
+) -> Iterator[tuple[str, str]]:
     """What is not satisfied, in words, after its name where it is absent."""
     python = environment["python_full_version"]
     if not wheel.python.contains(python, prereleases=True):
         yield "", f"needs Python {wheel.python}, and python is {python}"
     for wanted, extra in wheel.active(extras, environment):
-        needs = f"needs {wanted.name}{wanted.specifier}" + (f" (for its extra `{extra}`)" if extra else "")
+        needs = f"needs {wanted.name}{wanted.specifier}" + (
+            f" (for its extra `{extra}`)" if extra else ""
+        )
         found = there.version(wanted.name)
         if found is None:
             yield normal(wanted.name), f"{needs}, which is not in the lock"

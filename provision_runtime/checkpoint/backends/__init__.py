@@ -109,4 +109,6 @@ def open_root(root: str | os.PathLike[str] | Backend, **options: Any) -> Backend
         return ObjectBackend(open_store(text, options))
     if options:
         raise TypeError(f"{text} is a folder: it takes no {', '.join(sorted(options))}")
-    return FileBackend(Path(rest if separator else text).absolute())  # the program may change its folder while a save is under way
+    return FileBackend(
+        Path(rest if separator else text).absolute()
+    )  # the program may change its folder while a save is under way

@@ -23,7 +23,12 @@ MEMORY = "memory"
 # Requests under way at a time, where there are many small ones.
 REQUESTS = 16
 # What fsspec's packages say by class alone.
-CODES = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES, TimeoutError: errno.ETIMEDOUT, FileExistsError: errno.EEXIST}
+CODES = {
+    FileNotFoundError: errno.ENOENT,
+    PermissionError: errno.EACCES,
+    TimeoutError: errno.ETIMEDOUT,
+    FileExistsError: errno.EEXIST,
+}
 # memory:// hands every reader of an object the same file with one position in it, and all of a process share the objects.
 _memory = threading.RLock()
 
@@ -38,7 +43,9 @@ class Store:
         self.path = "/" + path.strip("/")
         self._files = files
         self._root = path.rstrip("/")
-        self._alone: Callable[[], ContextManager[object]] = nullcontext if self.is_shared else lambda: _memory
+        self._alone: Callable[[], ContextManager[object]] = (
+            nullcontext if self.is_shared else lambda: _memory
+        )
 
     def get(self, name: str) -> bytes:
         content: bytes = self._ask(name, self._files.cat_file)
@@ -46,7 +53,9 @@ class Store:
 
     def get_range(self, name: str, begin: int, end: int) -> bytes:
         """Fewer bytes where the object ends before."""
-        content: bytes = self._ask(name, lambda path: self._files.cat_file(path, start=begin, end=end))
+        content: bytes = self._ask(
+            name, lambda path: self._files.cat_file(path, start=begin, end=end)
+        )
         return content
 
     def put(self, name: str, content: bytes) -> None:
@@ -80,7 +89,10 @@ class Store:
             found = self._ask(folder, self._listing)
         except FileNotFoundError:
             return [], []
-        names = {kind: [last(one["name"]) for one in found if (one["type"] == "directory") == kind] for kind in (False, True)}
+        names = {
+            kind: [last(one["name"]) for one in found if (one["type"] == "directory") == kind]
+            for kind in (False, True)
+        }
         return [name for name in names[False] if name != last(folder or self._root)], names[True]
 
     def _listing(self, path: str) -> Any:
@@ -88,7 +100,10 @@ class Store:
         return self._files.ls(path, detail=True)
 
     def _ask(self, name: str, action: Callable[[str], Any]) -> Any:
-        with self._alone(), failures(f"{self.url}/{name}" if name else self.url, f"{self._root}/{name}"):
+        with (
+            self._alone(),
+            failures(f"{self.url}/{name}" if name else self.url, f"{self._root}/{name}"),
+        ):
             return action(f"{self._root}/{name}" if name else self._root)
 
 
@@ -96,17 +111,23 @@ def open_store(url: str, options: Mapping[str, Any]) -> Store:
     """Raises CheckpointError where a package is missing, or where fsspec does not know the kind of store."""
     kind = url.partition("://")[0]
     if "::" in url:
-        raise CheckpointError(f"{url}: chained stores ({kind}) are not supported, give the store's own URL")
+        raise CheckpointError(
+            f"{url}: chained stores ({kind}) are not supported, give the store's own URL"
+        )
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        raise CheckpointError(f"{url}: {kind}:// needs the package fsspec: pip install fsspec") from error
+        raise CheckpointError(
+            f"{url}: {kind}:// needs the package fsspec: pip install fsspec"
+        ) from error
     try:
         files, path = url_to_fs(url, **{"use_listings_cache": False, **options})
     except ImportError as error:  # its text names the package
         raise CheckpointError(f"{url}: {error}") from error
     except ValueError as error:
-        raise CheckpointError(f"{url}: stores of kind {kind}:// are not known to fsspec ({error})") from error
+        raise CheckpointError(
+            f"{url}: stores of kind {kind}:// are not known to fsspec ({error})"
+        ) from error
     return Store(url.rstrip("/"), files, path, kind)
 
 
@@ -114,7 +135,9 @@ def each(action: Callable[[str], T], names: Sequence[str]) -> list[T]:
     """Several requests at a time; what they return, in order."""
     if not names:
         return []
-    with ThreadPoolExecutor(min(REQUESTS, len(names)), thread_name_prefix="provision-store") as pool:
+    with ThreadPoolExecutor(
+        min(REQUESTS, len(names)), thread_name_prefix="provision-store"
+    ) as pool:
         return list(pool.map(action, names))
 
 
@@ -127,9 +150,13 @@ def failures(address: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        code = error.errno or next((code for kind, code in CODES.items() if isinstance(error, kind)), errno.EIO)
+        code = error.errno or next(
+            (code for kind, code in CODES.items() if isinstance(error, kind)), errno.EIO
+        )
         words = error.strerror or str(error)
-        raise OSError(code, os.strerror(code) if words.strip("/") in ("", path.strip("/")) else words, address) from error
+        raise OSError(
+            code, os.strerror(code) if words.strip("/") in ("", path.strip("/")) else words, address
+        ) from error
     except Exception as error:
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}", address) from error
 

@@ -106,7 +106,9 @@ class FileBackend:
         fs.wait_until_visible(self._root / folder, deadline_s)
 
     def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
-        descriptor = os.open(self._path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(
+            self._path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+        )
         try:
             _write_all(descriptor, parts)
         except BaseException:
@@ -234,7 +236,11 @@ class FileBackend:
             return str(name)
 
     def _next_generation(self, step: int) -> layout.Name:
-        taken = [name.generation for name in map(layout.parse, self.folders()) if name and name.step == step]
+        taken = [
+            name.generation
+            for name in map(layout.parse, self.folders())
+            if name and name.step == step
+        ]
         return layout.Name(step, max(taken, default=-1) + 1)
 
 
@@ -301,7 +307,9 @@ def _at_most(limit: int, parts: list[memoryview]) -> list[memoryview]:
     return taken
 
 
-def _unless_gone(_: object, path: str, failure: tuple[type[BaseException], BaseException, object]) -> None:
+def _unless_gone(
+    _: object, path: str, failure: tuple[type[BaseException], BaseException, object]
+) -> None:
     """Two that clear away one folder may meet in it."""
     if not isinstance(failure[1], FileNotFoundError):
         raise failure[1]

@@ -34,16 +34,24 @@ class ObjectBackend:
         self._store = store
         self._lock = threading.Lock()
         self._written: dict[str, set[str]] = {}
-        self.traits = Traits(rename=False, links="reference", sync=False, shared=store.is_shared, block=BLOCK)
+        self.traits = Traits(
+            rename=False, links="reference", sync=False, shared=store.is_shared, block=BLOCK
+        )
 
     @property
     def root(self) -> str:
         return self._store.url
 
     def folders(self) -> list[str]:
-        committed = [folder for folder, is_committed in sweeping.commits(self._store).items() if is_committed]
+        committed = [
+            folder for folder, is_committed in sweeping.commits(self._store).items() if is_committed
+        ]
         # The marker of a committed one is only not deleted yet.
-        return committed + [marker for marker, folder in sweeping.markers(self._store).items() if folder not in committed]
+        return committed + [
+            marker
+            for marker, folder in sweeping.markers(self._store).items()
+            if folder not in committed
+        ]
 
     def files(self, folder: str) -> list[str]:
         return self._store.list(_place(folder))[0]
@@ -86,7 +94,9 @@ class ObjectBackend:
         while not self._store.exists(sign):
             if time.monotonic() > end:
                 hint = "" if self.traits.shared else ": it is the memory of another process"
-                raise TimeoutError(f"{self.root}/{folder} could not be seen within {deadline_s:g} s{hint}")
+                raise TimeoutError(
+                    f"{self.root}/{folder} could not be seen within {deadline_s:g} s{hint}"
+                )
             time.sleep(PAUSE_S)
 
     def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
@@ -139,9 +149,14 @@ class ObjectBackend:
     def remove(self, *folders: str) -> None:
         markers = [folder for folder in folders if layout.target(folder)]
         layout.abandoned.update(folders)
-        spent = [marker for marker, folder in sweeping.markers(self._store).items() if folder in folders]
+        spent = [
+            marker for marker, folder in sweeping.markers(self._store).items() if folder in folders
+        ]
         each(self._store.delete, [*markers, *spent])
-        each(self._store.delete, [f"{folder}/{manifest.NAME}" for folder in folders if layout.parse(folder)])
+        each(
+            self._store.delete,
+            [f"{folder}/{manifest.NAME}" for folder in folders if layout.parse(folder)],
+        )
         sweeping.sweep(self._store)
         layout.abandoned.difference_update(folders)
 
@@ -162,11 +177,15 @@ class ObjectBackend:
 
     def _require(self, content: manifest.Manifest) -> None:
         homes = sorted({entry.home for entry in content.files if entry.home})
-        present = {(home, name) for home, names in zip(homes, each(self.files, homes)) for name in names}
+        present = {
+            (home, name) for home, names in zip(homes, each(self.files, homes)) for name in names
+        }
         for entry in content.files:
             if entry.home and (entry.home, entry.name) not in present:
                 problem = "an older checkpoint's file was deleted while this one was saved"
-                raise FileNotFoundError(errno.ENOENT, problem, f"{self.root}/{entry.home}/{entry.name}")
+                raise FileNotFoundError(
+                    errno.ENOENT, problem, f"{self.root}/{entry.home}/{entry.name}"
+                )
 
 
 def _place(folder: str) -> str:

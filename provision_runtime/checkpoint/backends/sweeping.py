@@ -29,7 +29,9 @@ def sweep(store: Store) -> None:
     try:
         going = unneeded(store)
     except manifest.CheckpointError as error:
-        warnings.warn(f"files of removed checkpoints in {store.url} were left there: {error}", stacklevel=2)
+        warnings.warn(
+            f"files of removed checkpoints in {store.url} were left there: {error}", stacklevel=2
+        )
         return
     each(store.delete, going)
 
@@ -41,14 +43,18 @@ def unneeded(store: Store) -> list[str]:
     """
     seen = commits(store)
     spent = [marker for marker, folder in markers(store).items() if seen.get(folder)]
-    empty = {folder for folder, is_committed in seen.items() if not is_committed and is_ours(folder)}
+    empty = {
+        folder for folder, is_committed in seen.items() if not is_committed and is_ours(folder)
+    }
     return spent + (_unneeded_files(store, empty) if empty else [])
 
 
 def commits(store: Store) -> dict[str, bool]:
     """The folders of checkpoints, and whether each is committed."""
     folders = [name for name in store.list()[1] if layout.parse(name)]
-    return dict(zip(folders, each(lambda folder: store.exists(f"{folder}/{manifest.NAME}"), folders)))
+    return dict(
+        zip(folders, each(lambda folder: store.exists(f"{folder}/{manifest.NAME}"), folders))
+    )
 
 
 def is_ours(folder: str) -> bool:
@@ -74,7 +80,11 @@ def _unneeded_files(store: Store, empty: set[str]) -> list[str]:
     after, committed = _needed_by_checkpoints(store, empty)
     needed = before | by_saves | after
     going = sorted(empty - writing - committed)
-    places = [(folder, name) for folder, names in zip(going, each(lambda folder: store.list(folder)[0], going)) for name in names]
+    places = [
+        (folder, name)
+        for folder, names in zip(going, each(lambda folder: store.list(folder)[0], going))
+        for name in names
+    ]
     return [f"{folder}/{name}" for folder, name in places if (folder, name) not in needed]
 
 
@@ -83,7 +93,9 @@ def _needed_by_checkpoints(store: Store, empty: set[str]) -> tuple[Needed, set[s
     needed: Needed = set()
     committed = set()
     folders = [name for name in store.list()[1] if layout.parse(name)]
-    for folder, content in zip(folders, each(lambda folder: _read(store, f"{folder}/{manifest.NAME}"), folders)):
+    for folder, content in zip(
+        folders, each(lambda folder: _read(store, f"{folder}/{manifest.NAME}"), folders)
+    ):
         if content is not None:
             committed.add(folder)
             needed.update(_places(folder, content, f"{store.url}/{folder}/{manifest.NAME}", empty))

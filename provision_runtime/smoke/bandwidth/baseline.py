@@ -57,7 +57,12 @@ class Regression:
 
 def document(identity: Identity, rows: Sequence[Mapping[str, Any]]) -> str:
     kept = [{name: row[name] for name in KEPT} for row in rows]
-    return json.dumps({"schema": SCHEMA, "kind": KIND, "identity": asdict(identity), "rows": kept}, indent=2) + "\n"
+    return (
+        json.dumps(
+            {"schema": SCHEMA, "kind": KIND, "identity": asdict(identity), "rows": kept}, indent=2
+        )
+        + "\n"
+    )
 
 
 def save(path: Path, identity: Identity, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -69,34 +74,48 @@ def load(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise BaselineUnreadable(f"there is no baseline at {path}: make one with save on a machine that is well") from error
+        raise BaselineUnreadable(
+            f"there is no baseline at {path}: make one with save on a machine that is well"
+        ) from error
     except (OSError, ValueError) as error:
         raise BaselineUnreadable(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict) or (found.get("schema"), found.get("kind")) != (SCHEMA, KIND):
         raise BaselineUnreadable(f"{path} is no baseline of schema {SCHEMA}")
     if not isinstance(found.get("identity"), dict) or not _are_rows(found.get("rows")):
-        raise BaselineUnreadable(f"{path} is damaged: a baseline has an identity, and rows of {', '.join(KEPT)}")
+        raise BaselineUnreadable(
+            f"{path} is damaged: a baseline has an identity, and rows of {', '.join(KEPT)}"
+        )
     return found
 
 
 def _are_rows(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(row, dict) and all(name in row for name in KEPT) for row in found)
+    return isinstance(found, list) and all(
+        isinstance(row, dict) and all(name in row for name in KEPT) for row in found
+    )
 
 
 def unlike(found: Mapping[str, Any], identity: Identity) -> list[str]:
     """In what the baseline is another machine or environment, in words."""
     was, now = found["identity"], asdict(identity)
-    return [f"{name} was {was.get(name)}, is {now[name]}" for name in IDENTITY if was.get(name) != now[name]]
+    return [
+        f"{name} was {was.get(name)}, is {now[name]}"
+        for name in IDENTITY
+        if was.get(name) != now[name]
+    ]
 
 
-def pairs(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def pairs(
+    found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Then and now, of what was measured both times."""
     then = {(row["collective"], row["dtype"], row["bytes"]): row for row in found["rows"]}
     keys = [(row["collective"], row["dtype"], row["bytes"]) for row in rows]
     return [(then[key], row) for key, row in zip(keys, rows) if key in then]
 
 
-def regressions(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], on_gpu: bool) -> list[Regression]:
+def regressions(
+    found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], on_gpu: bool
+) -> list[Regression]:
     """On a GPU by the median; on CPUs by the best iteration, which other work on the machine disturbs least."""
     which, worst = ("time_us_max", WORST_ON_GPU) if on_gpu else ("time_us_min", WORST_ON_CPU)
     compared = [

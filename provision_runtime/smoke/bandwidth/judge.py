@@ -35,7 +35,9 @@ class Verdict:
     id: str = ""
 
 
-def verdict(line: Mapping[str, Any], hardware: reference.Hardware, known: reference.Known) -> Verdict:
+def verdict(
+    line: Mapping[str, Any], hardware: reference.Hardware, known: reference.Known
+) -> Verdict:
     busbw = line["busbw_gb_s"]
     curve = known.curve(hardware, line["collective"])
     if busbw is None:
@@ -48,7 +50,11 @@ def verdict(line: Mapping[str, Any], hardware: reference.Hardware, known: refere
     share = busbw / wanted
     if share >= FINE:
         return Verdict(_fine(busbw, known.wire_gb_s(hardware.device)), wanted)
-    return Verdict(f"{share:.0%} of what is expected", wanted, "bandwidth-reduced" if share >= BAD else "bandwidth-low")
+    return Verdict(
+        f"{share:.0%} of what is expected",
+        wanted,
+        "bandwidth-reduced" if share >= BAD else "bandwidth-low",
+    )
 
 
 def _unknown(hardware: reference.Hardware) -> str:
@@ -70,38 +76,65 @@ def expectations(
     """The lines with their answers, and a finding per collective and type, of its worst line."""
     verdicts = [verdict(line, hardware, known) for line in lines]
     answered = [
-        {**line, "expected_gb_s": None if v.expected_gb_s is None else round(v.expected_gb_s, 3), "judged": v.answer}
+        {
+            **line,
+            "expected_gb_s": None if v.expected_gb_s is None else round(v.expected_gb_s, 3),
+            "judged": v.answer,
+        }
         for line, v in zip(lines, verdicts)
     ]
     bad = [(line, v) for line, v in zip(lines, verdicts) if v.id]
     worst: dict[tuple[str, str], tuple[dict[str, Any], Verdict]] = {}
-    for line, v in sorted(bad, key=lambda pair: pair[0]["busbw_gb_s"] / (pair[1].expected_gb_s or 1.0)):
+    for line, v in sorted(
+        bad, key=lambda pair: pair[0]["busbw_gb_s"] / (pair[1].expected_gb_s or 1.0)
+    ):
         worst.setdefault((line["collective"], line["dtype"]), (line, v))
     return answered, tuple(_slow(line, v, hardware, known) for line, v in worst.values())
 
 
-def _slow(line: Mapping[str, Any], found: Verdict, hardware: reference.Hardware, known: reference.Known) -> Finding:
+def _slow(
+    line: Mapping[str, Any], found: Verdict, hardware: reference.Hardware, known: reference.Known
+) -> Finding:
     curve = known.curve(hardware, line["collective"])
     assert curve is not None
     told = f"{line['collective']} of {timing.in_words(line['bytes'])} in {line['dtype']}: busbw {line['busbw_gb_s']:.4g} GB/s"
     source = f" ({curve.source})" if curve.source else ""
     message = f"{told}, {found.answer}: {found.expected_gb_s:.4g} GB/s for {curve.name}{source}"
-    return Finding(found.id, message, tuple(range(hardware.ranks)), NVLS_ADVICE if curve.algorithm == reference.NVLS else "")
+    return Finding(
+        found.id,
+        message,
+        tuple(range(hardware.ranks)),
+        NVLS_ADVICE if curve.algorithm == reference.NVLS else "",
+    )
 
 
-def curves(hardware: reference.Hardware, known: reference.Known, collectives: Sequence[str]) -> dict[str, Any]:
+def curves(
+    hardware: reference.Hardware, known: reference.Known, collectives: Sequence[str]
+) -> dict[str, Any]:
     """What was expected and by whom, for the report: by collective its curve, or the answer that there is none."""
     found = {collective: known.curve(hardware, collective) for collective in collectives}
-    return {collective: UNKNOWN if curve is None else _curve(curve) for collective, curve in found.items()}
+    return {
+        collective: UNKNOWN if curve is None else _curve(curve)
+        for collective, curve in found.items()
+    }
 
 
 def _curve(curve: reference.Curve) -> dict[str, Any]:
     points = [list(point) for point in curve.points]
-    return {"name": curve.name, "source": curve.source, "condition": curve.condition, "from_bytes": curve.from_bytes, "points": points}
+    return {
+        "name": curve.name,
+        "source": curve.source,
+        "condition": curve.condition,
+        "from_bytes": curve.from_bytes,
+        "points": points,
+    }
 
 
 def against_baseline(
-    found: Mapping[str, Any], now: baseline.Identity, lines: Sequence[Mapping[str, Any]], on_gpu: bool
+    found: Mapping[str, Any],
+    now: baseline.Identity,
+    lines: Sequence[Mapping[str, Any]],
+    on_gpu: bool,
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     everyone = tuple(range(now.ranks))
     differences = baseline.unlike(found, now)
@@ -112,7 +145,11 @@ def against_baseline(
         return {"compared": 0, "answer": message}, (Finding("baseline-unlike", message, everyone),)
     slower = baseline.regressions(found, lines, on_gpu)
     findings = tuple(Finding("baseline-regressed", _slower(entry), everyone) for entry in slower)
-    return {"compared": len(baseline.pairs(found, lines)), "slower": len(slower), "answer": "compared"}, findings
+    return {
+        "compared": len(baseline.pairs(found, lines)),
+        "slower": len(slower),
+        "answer": "compared",
+    }, findings
 
 
 def _slower(entry: baseline.Regression) -> str:

@@ -67,7 +67,8 @@ class Curve:
 
     def fits(self, hardware: Hardware, collective: str) -> bool:
         return (
-            (self.ranks, self.hosts, self.collective) == (hardware.ranks, hardware.hosts, collective)
+            (self.ranks, self.hosts, self.collective)
+            == (hardware.ranks, hardware.hosts, collective)
             and hardware.backend == (self.backend or (GLOO if hardware.device == CPU else NCCL))
             and fnmatchcase(hardware.device, self.device)
             and fnmatchcase(hardware.fabric, self.fabric)
@@ -120,11 +121,17 @@ def load(path: Path = SHIPPED) -> Known:
 
 
 def parse(document: Any) -> Known:
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA or not isinstance(document.get("curves"), list):
+    if (
+        not isinstance(document, dict)
+        or document.get("schema") != SCHEMA
+        or not isinstance(document.get("curves"), list)
+    ):
         raise ValueError(f'an object with "schema": {SCHEMA} and a list "curves" is needed')
     wires = document.get("wires", {})
     return Known(
-        tuple(_curve(entry, f"curve {number}") for number, entry in enumerate(document["curves"], 1)),
+        tuple(
+            _curve(entry, f"curve {number}") for number, entry in enumerate(document["curves"], 1)
+        ),
         tuple((device, _positive(rate, f"wires of {device}")) for device, rate in wires.items()),
     )
 
@@ -161,8 +168,15 @@ def _curve(entry: Any, where: str) -> Curve:
 
 def _points(given: Any, where: str) -> tuple[tuple[int, float], ...]:
     if not isinstance(given, dict) or not given:
-        raise ValueError(f'{where}, points: an object of sizes and GB/s is needed, as {{"512MiB": 450.3}}')
-    return tuple(sorted((size_bytes(size), _positive(rate, f"{where} at {size}")) for size, rate in given.items()))
+        raise ValueError(
+            f'{where}, points: an object of sizes and GB/s is needed, as {{"512MiB": 450.3}}'
+        )
+    return tuple(
+        sorted(
+            (size_bytes(size), _positive(rate, f"{where} at {size}"))
+            for size, rate in given.items()
+        )
+    )
 
 
 def _text(given: Any, where: str) -> str:

@@ -40,9 +40,13 @@ def check(options: Options) -> None:
     """Refuse what cannot be rehearsed in this environment. Raises UsageError."""
     kinds = {fault.kind for fault in options.faults}
     if "shadow-nccl" in kinds and own_nccl() is None:
-        raise UsageError("--inject shadow-nccl: torch has no libnccl of its own here (a CPU build, or NCCL is inside libtorch_cuda)")
+        raise UsageError(
+            "--inject shadow-nccl: torch has no libnccl of its own here (a CPU build, or NCCL is inside libtorch_cuda)"
+        )
     if "user-site" in kinds and _leaked_source() is None:
-        raise UsageError(f"--inject user-site: this environment has no {LEAKED} that could be loaded from a home instead")
+        raise UsageError(
+            f"--inject user-site: this environment has no {LEAKED} that could be loaded from a home instead"
+        )
 
 
 @contextlib.contextmanager
@@ -71,7 +75,9 @@ def falsified(row: dict[str, Any], options: Options, rank: int) -> dict[str, Any
 
 def own_nccl() -> Path | None:
     folder = origins.torch_folder()
-    found = [path for path in libraries.own(folder) if libraries.stem(path) == "nccl"] if folder else []
+    found = (
+        [path for path in libraries.own(folder) if libraries.stem(path) == "nccl"] if folder else []
+    )
     return Path(found[0]) if found else None
 
 

@@ -41,7 +41,10 @@ def shared_gpus(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
         if row["gpu"] is not None and row["backend"] == "nccl":
             owners.setdefault(row["gpu"], []).append(row["rank"])
     shared = {uuid: ranks for uuid, ranks in owners.items() if len(ranks) > 1}
-    return [Finding("gpu-shared", f"{len(ranks)} ranks are on one GPU ({uuid})", tuple(ranks)) for uuid, ranks in shared.items()]
+    return [
+        Finding("gpu-shared", f"{len(ranks)} ranks are on one GPU ({uuid})", tuple(ranks))
+        for uuid, ranks in shared.items()
+    ]
 
 
 def shared_memory(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
@@ -81,12 +84,17 @@ def _differing(id: str, name: str, rows: Sequence[Mapping[str, Any]]) -> list[Fi
         return []
     usual = max(holders, key=lambda value: len(holders[value]))
     if len(holders[usual]) * 2 <= len(rows):
-        said = ", ".join(f"{_in_words(value)} on {name_ranks(ranks)}" for value, ranks in holders.items())
+        said = ", ".join(
+            f"{_in_words(value)} on {name_ranks(ranks)}" for value, ranks in holders.items()
+        )
         return [Finding(id, f"{name} is {said}", tuple(row["rank"] for row in rows))]
     known = f"{_in_words(usual)} on {name_ranks(holders[usual])}"
     others = {value: ranks for value, ranks in holders.items() if value != usual}
     return [
-        Finding(id, f"{name} is {_in_words(value)} on {name_ranks(ranks)}, but {known}", tuple(ranks)) for value, ranks in others.items()
+        Finding(
+            id, f"{name} is {_in_words(value)} on {name_ranks(ranks)}, but {known}", tuple(ranks)
+        )
+        for value, ranks in others.items()
     ]
 
 

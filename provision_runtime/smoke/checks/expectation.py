@@ -18,17 +18,35 @@ if TYPE_CHECKING:
 CPU_ONLY = "none"
 # What a failed import of torch says, and what to do about it. Each was reported for torch; the first that fits is taken.
 HINTS = (
-    (r"No module named 'torch'", "torch is not installed for this interpreter: use the environment's own Python"),
-    (r"no attribute '__version__'", "torch is installed in part, or a folder named torch comes before it: install the environment again"),
-    (r"undefined symbol: nccl", "an NCCL older than torch needs came first: see LD_LIBRARY_PATH, and for a second nvidia-nccl wheel"),
+    (
+        r"No module named 'torch'",
+        "torch is not installed for this interpreter: use the environment's own Python",
+    ),
+    (
+        r"no attribute '__version__'",
+        "torch is installed in part, or a folder named torch comes before it: install the environment again",
+    ),
+    (
+        r"undefined symbol: nccl",
+        "an NCCL older than torch needs came first: see LD_LIBRARY_PATH, and for a second nvidia-nccl wheel",
+    ),
     (r"undefined symbol: iJIT_", "this torch needs mkl below 2024.1 (mkl<2024.1)"),
-    (r"GLIBCXX_|CXXABI_", "an old libstdc++ came first: unset LD_LIBRARY_PATH and LD_PRELOAD, or install a newer libstdcxx-ng"),
+    (
+        r"GLIBCXX_|CXXABI_",
+        "an old libstdc++ came first: unset LD_LIBRARY_PATH and LD_PRELOAD, or install a newer libstdcxx-ng",
+    ),
     (r"version `GLIBC_", "this system is older than torch needs: use a newer system or the image"),
     (r"numpy|_ARRAY_API", "this torch needs another NumPy: before torch 2.3 it is numpy<2"),
     (r"cannot open shared object", "a library is missing: install the locked environment again"),
-    (r"failed to map segment", "the environment lies on a file system that is mounted noexec, or memory is limited (ulimit -v)"),
-    (r"ended the process|did not end", "see rank*.log; run `python -X faulthandler -c 'import torch'` in the environment"),
-)  # fmt: skip
+    (
+        r"failed to map segment",
+        "the environment lies on a file system that is mounted noexec, or memory is limited (ulimit -v)",
+    ),
+    (
+        r"ended the process|did not end",
+        "see rank*.log; run `python -X faulthandler -c 'import torch'` in the environment",
+    ),
+)
 
 
 def broken(error: str) -> Finding:
@@ -37,7 +55,9 @@ def broken(error: str) -> Finding:
     return Finding("torch-broken", error, advice=advice)
 
 
-def differences(facts: Mapping[str, Any], options: Options, device: int | None = None) -> list[Finding]:
+def differences(
+    facts: Mapping[str, Any], options: Options, device: int | None = None
+) -> list[Finding]:
     """Each way in which this environment is not the promised one, or cannot use the GPU with this index."""
     torch = facts["torch"]
     found = [
@@ -100,24 +120,34 @@ def _release(what: str, expected: str | None, found: str | None) -> Finding | No
     # 2.3.1 promises the release, 2.3.1+cu121 also the build.
     if found is not None and "+" not in expected and found.split("+")[0] == expected:
         return None
-    return Finding("environment-unlike", f"{what} is {found or 'absent'}, but {expected} was promised")
+    return Finding(
+        "environment-unlike", f"{what} is {found or 'absent'}, but {expected} was promised"
+    )
 
 
 def _cuda(options: Options, torch: Mapping[str, Any]) -> Finding | None:
     expected, found = options.expect_cuda, torch["cuda"]
     if found is None and expected not in (None, CPU_ONLY):
-        return Finding("cpu-build", f"torch {torch['version']} is a CPU build, but CUDA {expected} was promised")
+        return Finding(
+            "cpu-build",
+            f"torch {torch['version']} is a CPU build, but CUDA {expected} was promised",
+        )
     if expected is None or (found or CPU_ONLY) == expected:
         return None
     promised = "a CPU build" if expected == CPU_ONLY else f"CUDA {expected}"
-    return Finding("environment-unlike", f"torch is built for CUDA {found}, but {promised} was promised")
+    return Finding(
+        "environment-unlike", f"torch is built for CUDA {found}, but {promised} was promised"
+    )
 
 
 def _older_nccl(nccl: Mapping[str, str | None]) -> Finding | None:
     loaded, compiled = nccl["loaded"], nccl["compiled"]
     if not loaded or not compiled or _numbers(loaded) >= _numbers(compiled):
         return None
-    return Finding("nccl-older", f"NCCL {loaded} is loaded from {nccl['file']}, but torch was compiled with {compiled}")
+    return Finding(
+        "nccl-older",
+        f"NCCL {loaded} is loaded from {nccl['file']}, but torch was compiled with {compiled}",
+    )
 
 
 def _numbers(version: str) -> list[int]:
@@ -140,8 +170,16 @@ def _no_gpu(options: Options, facts: Mapping[str, Any]) -> Finding | None:
     if not options.require_gpu or torch["cuda_available"] or _lost_gpu(facts):
         return None
     if torch["cuda"] is None:
-        return None if _cuda(options, torch) else Finding("cpu-build", f"a GPU is required, but torch {torch['version']} is a CPU build")
-    return Finding("gpu-missing", f"a GPU is required, but torch for CUDA {torch['cuda']} sees none")
+        return (
+            None
+            if _cuda(options, torch)
+            else Finding(
+                "cpu-build", f"a GPU is required, but torch {torch['version']} is a CPU build"
+            )
+        )
+    return Finding(
+        "gpu-missing", f"a GPU is required, but torch for CUDA {torch['cuda']} sees none"
+    )
 
 
 def _unsupported(torch: Mapping[str, Any], index: int | None) -> Finding | None:

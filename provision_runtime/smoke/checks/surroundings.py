@@ -27,10 +27,16 @@ TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 def contaminations(facts: Mapping[str, Any]) -> list[Finding]:
     """What is loaded, or can be, that is not of this environment. Holds where torch could not be imported too."""
-    return [*foreign_libraries(facts), *_loadable(facts), *_modules(facts["user_site"], facts["pythonpath"])]
+    return [
+        *foreign_libraries(facts),
+        *_loadable(facts),
+        *_modules(facts["user_site"], facts["pythonpath"]),
+    ]
 
 
-def pitfalls(facts: Mapping[str, Any], place: Place, environment: Mapping[str, str]) -> list[Finding]:
+def pitfalls(
+    facts: Mapping[str, Any], place: Place, environment: Mapping[str, str]
+) -> list[Finding]:
     """Settings and limits under which a job is slow, fails, or is another job than was meant."""
     found = [
         _quota(facts["limits"]["cpus"]),
@@ -47,7 +53,11 @@ def foreign_libraries(facts: Mapping[str, Any]) -> list[Finding]:
     loaded, torch = facts["libraries"], facts["torch"]
     # Torch's NCCL where it can be told; another one beside it, which somebody else uses, is foreign like the rest.
     used = torch["nccl"]["file"] if torch else None
-    nccl = [path for path in loaded["foreign"] if libraries.stem(path) == "nccl" and used in (None, path)]
+    nccl = [
+        path
+        for path in loaded["foreign"]
+        if libraries.stem(path) == "nccl" and used in (None, path)
+    ]
     found = [_shadowed(path, torch, loaded["own"], facts["environment"]) for path in nccl]
     folders: dict[str, list[str]] = {}
     for path in loaded["foreign"]:
@@ -55,13 +65,22 @@ def foreign_libraries(facts: Mapping[str, Any]) -> list[Finding]:
             folders.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
     for folder, names in sorted(folders.items()):
         blamed = _way_in(folder, facts["environment"])
-        found.append(Finding("foreign-library", f"{_some(names)} loaded from {folder}, which is not this environment{blamed}"))
+        found.append(
+            Finding(
+                "foreign-library",
+                f"{_some(names)} loaded from {folder}, which is not this environment{blamed}",
+            )
+        )
     return found
 
 
 def _loadable(facts: Mapping[str, Any]) -> list[Finding]:
     """What LD_LIBRARY_PATH offers wins over the environment's own where that is not bound by path (RPATH): cuDNN's parts are not."""
-    if facts["torch"] is None or facts["torch"]["cuda"] is None or not facts["libraries"]["loadable"]:
+    if (
+        facts["torch"] is None
+        or facts["torch"]["cuda"] is None
+        or not facts["libraries"]["loadable"]
+    ):
         return []
     folders = list(dict.fromkeys(os.path.dirname(path) for path in facts["libraries"]["loadable"]))
     names = [os.path.basename(path) for path in facts["libraries"]["loadable"]]
@@ -70,23 +89,32 @@ def _loadable(facts: Mapping[str, Any]) -> list[Finding]:
 
 def task_count(environment: Mapping[str, str]) -> tuple[str, int] | None:
     """The variable and number of a launcher that started more than one task in this step."""
-    numbers = ((name, environment[name]) for name in TASK_COUNTS if environment.get(name, "").isdigit())
+    numbers = (
+        (name, environment[name]) for name in TASK_COUNTS if environment.get(name, "").isdigit()
+    )
     return next(((name, int(number)) for name, number in numbers if int(number) > 1), None)
 
 
-def _shadowed(path: str, torch: Mapping[str, Any] | None, own: Sequence[str], environment: Mapping[str, str]) -> Finding:
+def _shadowed(
+    path: str, torch: Mapping[str, Any] | None, own: Sequence[str], environment: Mapping[str, str]
+) -> Finding:
     nccl = torch["nccl"] if torch else {}
     version = f" (NCCL {nccl['loaded']})" if nccl.get("loaded") else ""
     mine = next((one for one in own if libraries.stem(one) == "nccl"), None)
     instead = f"not from {mine}" if mine else "which is not this environment"
-    return Finding("nccl-shadowed", f"libnccl is loaded from {path}{version}, {instead}{_way_in(os.path.dirname(path), environment)}")
+    return Finding(
+        "nccl-shadowed",
+        f"libnccl is loaded from {path}{version}, {instead}{_way_in(os.path.dirname(path), environment)}",
+    )
 
 
 def _way_in(folder: str, environment: Mapping[str, str]) -> str:
     """Which variable let it in, where one did."""
     for name, separators in (("LD_PRELOAD", ": "), ("LD_LIBRARY_PATH", ":;")):
         entries = environment.get(name, "").replace(separators[1], ":").split(":")
-        named = [os.path.dirname(entry) if name == "LD_PRELOAD" else entry for entry in entries if entry]
+        named = [
+            os.path.dirname(entry) if name == "LD_PRELOAD" else entry for entry in entries if entry
+        ]
         if any(os.path.realpath(entry) == os.path.realpath(folder) for entry in named):
             return f"; {name} names it"
     return ""
@@ -95,14 +123,33 @@ def _way_in(folder: str, environment: Mapping[str, str]) -> str:
 def _modules(user_site: Mapping[str, Any], pythonpath: Mapping[str, Any]) -> list[Finding]:
     found = []
     if user_site["modules"]:
-        found.append(Finding("user-site", f"{_some(user_site['modules'])} loaded from the user site {user_site['folder']}"))
+        found.append(
+            Finding(
+                "user-site",
+                f"{_some(user_site['modules'])} loaded from the user site {user_site['folder']}",
+            )
+        )
     elif user_site["on_path"] and user_site["packages"]:
-        found.append(Finding("user-site-on-path", f"the user site {user_site['folder']} is on sys.path and holds packages"))
+        found.append(
+            Finding(
+                "user-site-on-path",
+                f"the user site {user_site['folder']} is on sys.path and holds packages",
+            )
+        )
     entries = os.pathsep.join(pythonpath["entries"])
     if pythonpath["modules"]:
-        found.append(Finding("pythonpath", f"{_some(pythonpath['modules'])} loaded from PYTHONPATH={entries}"))
+        found.append(
+            Finding(
+                "pythonpath", f"{_some(pythonpath['modules'])} loaded from PYTHONPATH={entries}"
+            )
+        )
     elif entries:
-        found.append(Finding("pythonpath-on-path", f"PYTHONPATH={entries} is on sys.path before the environment's own packages"))
+        found.append(
+            Finding(
+                "pythonpath-on-path",
+                f"PYTHONPATH={entries} is on sys.path before the environment's own packages",
+            )
+        )
     return found
 
 
@@ -111,14 +158,20 @@ def _settings(facts: Mapping[str, Any]) -> list[Finding]:
     if facts["torch"] is None or facts["torch"]["cuda"] is None:
         return []
     costly = [setting for setting in facts["nccl_settings"] if setting["is_costly"]]
-    return [Finding("nccl-setting", f"{one['name']}={one['value']} ({one['source']}): {one['effect']}") for one in costly]
+    return [
+        Finding("nccl-setting", f"{one['name']}={one['value']} ({one['source']}): {one['effect']}")
+        for one in costly
+    ]
 
 
 def _quota(cpus: Mapping[str, Any]) -> Finding | None:
     if cpus["quota"] is None or cpus["quota"] >= cpus["affinity"]:
         return None
     seen = f"os.cpu_count() says {cpus['count']} and the affinity {cpus['affinity']}"
-    return Finding("cpu-quota", f"the cgroup's quota is {cpus['quota']:g} CPUs, but {seen}: what sizes itself by them is throttled")
+    return Finding(
+        "cpu-quota",
+        f"the cgroup's quota is {cpus['quota']:g} CPUs, but {seen}: what sizes itself by them is throttled",
+    )
 
 
 def _threads(facts: Mapping[str, Any], ranks: int) -> Finding | None:
@@ -129,7 +182,10 @@ def _threads(facts: Mapping[str, Any], ranks: int) -> Finding | None:
         return Finding("omp-threads", f"OMP_NUM_THREADS={given} is not a number of threads")
     if threads > 1 and threads * ranks > allowed:
         here = f"{ranks} rank{'s' if ranks > 1 else ''} here"
-        return Finding("omp-threads", f"OMP_NUM_THREADS={given} with {here} is {threads * ranks} threads on {allowed:g} CPUs")
+        return Finding(
+            "omp-threads",
+            f"OMP_NUM_THREADS={given} with {here} is {threads * ranks} threads on {allowed:g} CPUs",
+        )
     return None
 
 
@@ -160,7 +216,10 @@ def _iommu(gpus: Sequence[Mapping[str, Any]]) -> Finding | None:
     translated = [gpu["address"] for gpu in gpus if (gpu["iommu"] or "").startswith("DMA")]
     if len(gpus) < 2 or not translated:
         return None
-    return Finding("iommu-on", f"the IOMMU translates addresses of {len(translated)} of {len(gpus)} GPUs ({_some(translated)})")
+    return Finding(
+        "iommu-on",
+        f"the IOMMU translates addresses of {len(translated)} of {len(gpus)} GPUs ({_some(translated)})",
+    )
 
 
 def _world(place: Place, environment: Mapping[str, str]) -> Finding | None:
@@ -169,7 +228,10 @@ def _world(place: Place, environment: Mapping[str, str]) -> Finding | None:
     if started is None or (not place.launched and started[1] <= place.world_size):
         return None
     name, count = started
-    return Finding("world-size", f"{count} tasks were started ({name}), but this one is in a world of {place.world_size} of its own")
+    return Finding(
+        "world-size",
+        f"{count} tasks were started ({name}), but this one is in a world of {place.world_size} of its own",
+    )
 
 
 def _some(names: Sequence[str]) -> str:

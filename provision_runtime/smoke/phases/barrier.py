@@ -35,12 +35,20 @@ def run(session: Session) -> Outcome:
     timed = max(TIMED[session.options.profile] // session.crowding, LEAST)
     turns = timed - 1 if session.options.fault("skip-barrier", session.place.rank) else timed
     times = [_timed(session) for _ in range(turns)]
-    return Outcome(data={"times_us": times, "named_us": [_named(session, turn) for turn in range(_named_turns(session))]})
+    return Outcome(
+        data={
+            "times_us": times,
+            "named_us": [_named(session, turn) for turn in range(_named_turns(session))],
+        }
+    )
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
     times = [outcome.data["times_us"] for outcome in outcomes]
-    data = {**summarize(times), "store": summarize([outcome.data["named_us"] for outcome in outcomes])}
+    data = {
+        **summarize(times),
+        "store": summarize([outcome.data["named_us"] for outcome in outcomes]),
+    }
     tail = f"p99 {timing.time_in_words(data['p99_us'])}, max {timing.time_in_words(data['max_us'])}"
     message = f"{data['count']} barriers, p50 {timing.time_in_words(data['p50_us'])}, {tail}"
     findings = (*fold(outcomes).findings, *slow_ranks(times))
@@ -66,13 +74,22 @@ def slow_ranks(times_us: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
     turns = [[times[turn] for times in times_us] for turn in range(len(times_us[0]))]
     if len(times_us) < 2:
         return ()
-    waited = {rank: [min(turn[:rank] + turn[rank + 1 :]) - turn[rank] for turn in turns] for rank in range(len(times_us))}
+    waited = {
+        rank: [min(turn[:rank] + turn[rank + 1 :]) - turn[rank] for turn in turns]
+        for rank in range(len(times_us))
+    }
     late = {rank: sum(wait > WAITED_US for wait in waits) for rank, waits in waited.items()}
     rank = max(late, key=lambda candidate: late[candidate])
     if late[rank] < LAST_SHARE * len(turns):
         return ()
     typical = timing.time_in_words(timing.median(waited[rank]))
-    return (Finding("slow-rank", f"the others waited for it at {late[rank]} of {len(turns)} barriers, typically {typical}", (rank,)),)
+    return (
+        Finding(
+            "slow-rank",
+            f"the others waited for it at {late[rank]} of {len(turns)} barriers, typically {typical}",
+            (rank,),
+        ),
+    )
 
 
 def meet(session: Session) -> None:
@@ -85,7 +102,11 @@ def backend_barrier(session: Session) -> Callable[[], Any]:
     """The bare call, for those who note it themselves."""
     from torch import distributed
 
-    return partial(distributed.barrier, device_ids=[session.gpu]) if session.backend == "nccl" else partial(distributed.barrier)
+    return (
+        partial(distributed.barrier, device_ids=[session.gpu])
+        if session.backend == "nccl"
+        else partial(distributed.barrier)
+    )
 
 
 def _timed(session: Session) -> float:

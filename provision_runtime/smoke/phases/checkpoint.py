@@ -49,7 +49,9 @@ def _round_trip(session: Session, root: Path) -> Outcome:
     own = {_name(session.place.rank): _state(session, session.place.rank)}
     try:
         watch = partial(_rehearse, session)
-        saved = checkpoint.save(own, root, step=STEP, ranks=ranks, incremental=False, for_dcp=False, progress=watch)
+        saved = checkpoint.save(
+            own, root, step=STEP, ranks=ranks, incremental=False, for_dcp=False, progress=watch
+        )
     except checkpoint.NotCommitted as error:
         _raise_if_missing(error)
         name = folder.finding_id(error.errno) if error.errno else "checkpoint-failed"
@@ -57,7 +59,9 @@ def _round_trip(session: Session, root: Path) -> Outcome:
         return Outcome(findings=(Finding(name, message, error.ranks),), broken=True)
     _inject(session, root)
     said = session.exchange("checkpoint/read", _read(session, root, ranks))
-    findings = united([Finding(problem[0], problem[1], (rank,)) for rank, problem in enumerate(said) if problem])
+    findings = united(
+        [Finding(problem[0], problem[1], (rank,)) for rank, problem in enumerate(said) if problem]
+    )
     data = {"bytes": saved.bytes, "save_s": round(saved.write_s + saved.commit_s, 3)}
     return Outcome("" if findings else _in_words(session, data), findings, data, bool(findings))
 
@@ -68,7 +72,11 @@ def _raise_if_missing(error: checkpoint.CheckpointError) -> None:
 
 
 def _ranks(session: Session) -> Ranks:
-    return Ranks(session.place.rank, session.place.world_size, lambda name, said: session.exchange(f"checkpoint/{name}", said))
+    return Ranks(
+        session.place.rank,
+        session.place.world_size,
+        lambda name, said: session.exchange(f"checkpoint/{name}", said),
+    )
 
 
 def _rehearse(session: Session, _: checkpoint.Doing) -> None:
@@ -95,18 +103,31 @@ def _read(session: Session, root: Path, ranks: Ranks) -> list[str] | None:
     try:
         checkpoint.load(found, root, step=STEP, ranks=ranks)
         if not torch.equal(found[_name(other)], _state(session, other)):
-            return ["checkpoint-damaged", f"the tensor of rank {other} was read back, but it is not what was saved"]
+            return [
+                "checkpoint-damaged",
+                f"the tensor of rank {other} was read back, but it is not what was saved",
+            ]
         if session.place.rank == 0 and not _refuses_damage(root):
             return ["checkpoint-failed", "a copy with one flipped bit was read without an error"]
     except checkpoint.DamagedFile as error:
-        return ["checkpoint-damaged", f"{Path(error.path).name} is damaged: {error.problem} (a checkpoint in {where})"]
+        return [
+            "checkpoint-damaged",
+            f"{Path(error.path).name} is damaged: {error.problem} (a checkpoint in {where})",
+        ]
     except checkpoint.CheckpointError as error:
         _raise_if_missing(error)
         return ["checkpoint-failed", str(error)]
     except fs.RankFailed as error:  # another rank's, which reports it
-        return None if session.place.rank not in error.ranks else [folder.finding_id(error.errno), str(error)]
+        return (
+            None
+            if session.place.rank not in error.ranks
+            else [folder.finding_id(error.errno), str(error)]
+        )
     except OSError as error:
-        return [folder.finding_id(error.errno), folder.in_words("reading a checkpoint", where, error)]
+        return [
+            folder.finding_id(error.errno),
+            folder.in_words("reading a checkpoint", where, error),
+        ]
     return None
 
 

@@ -76,15 +76,24 @@ def better(first: dict[str, float], second: dict[str, float]) -> dict[str, float
 def _conclude(rates: Sequence[dict[str, float]], kind: str, reason: str) -> Outcome:
     slow = {} if reason else stragglers(rates, SLOW[kind])
     medians = {what: middle([rate[what] for rate in rates]) for what in rates[0]}
-    findings = tuple(_straggler(what, rank, rates[rank][what], medians[what]) for what, ranks in slow.items() for rank in ranks)
+    findings = tuple(
+        _straggler(what, rank, rates[rank][what], medians[what])
+        for what, ranks in slow.items()
+        for rank in ranks
+    )
     data = {
         "units": {what: _unit(what) for what in medians},
-        "ranks": [{"rank": rank, **{what: round(value, 4) for what, value in rate.items()}} for rank, rate in enumerate(rates)],
+        "ranks": [
+            {"rank": rank, **{what: round(value, 4) for what, value in rate.items()}}
+            for rank, rate in enumerate(rates)
+        ],
         "median": {what: round(value, 4) for what, value in medians.items()},
         "slow_below": round(SLOW[kind], 4),
         "judged": reason or "against the median of the ranks",
     }
-    said = ", ".join(f"{what.replace('_', ' ')} {value:.4g} {_unit(what)}" for what, value in medians.items())
+    said = ", ".join(
+        f"{what.replace('_', ' ')} {value:.4g} {_unit(what)}" for what, value in medians.items()
+    )
     return Outcome(f"per rank (median): {said}{f'; {reason}' if reason else ''}", findings, data)
 
 

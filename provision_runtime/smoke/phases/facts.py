@@ -22,7 +22,12 @@ def run(session: Session) -> Outcome:
         session.facts = environment.collect()
     if session.facts["error"]:
         contaminated = surroundings.contaminations(session.facts)
-        return Outcome("", (expectation.broken(session.facts["error"]), *contaminated), _data(session, started), broken=True)
+        return Outcome(
+            "",
+            (expectation.broken(session.facts["error"]), *contaminated),
+            _data(session, started),
+            broken=True,
+        )
     _choose(session)
     unusable = _unusable(session)
     session.unusable = "; ".join(unusable)
@@ -41,7 +46,11 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     folded = fold(outcomes)
     rows = [row for outcome in outcomes for row in outcome.data["ranks"]]
     found = drift.findings(rows)
-    data = {**folded.data, "collect_s": max(outcome.data["collect_s"] for outcome in outcomes), "ranks": rows}
+    data = {
+        **folded.data,
+        "collect_s": max(outcome.data["collect_s"] for outcome in outcomes),
+        "ranks": rows,
+    }
     is_shared = any(finding.id == "gpu-shared" for finding in found)
     return Outcome(folded.message, (*folded.findings, *found), data, folded.broken or is_shared)
 
@@ -59,7 +68,13 @@ def _choose(session: Session) -> None:
 def _gpu_index(session: Session) -> int:
     """A launcher may show every rank its own GPU alone, which is then the first. Over Gloo ranks may share the GPUs."""
     count, local_rank = session.facts["torch"]["device_count"], session.place.local_rank
-    return 0 if count == 1 else local_rank % count if session.backend == "gloo" and count else local_rank
+    return (
+        0
+        if count == 1
+        else local_rank % count
+        if session.backend == "gloo" and count
+        else local_rank
+    )
 
 
 def _unusable(session: Session) -> list[str]:
@@ -71,7 +86,9 @@ def _unusable(session: Session) -> list[str]:
     # With one GPU for two ranks nothing is said here: whether each rank has its own shows when they compare.
     if session.gpu is not None and session.gpu >= torch["device_count"]:
         what = "NCCL" if session.backend == "nccl" else "--device cuda"
-        found.append(f"{what} needs a GPU for local rank {session.place.local_rank}; torch sees {torch['device_count']}")
+        found.append(
+            f"{what} needs a GPU for local rank {session.place.local_rank}; torch sees {torch['device_count']}"
+        )
     return found
 
 
@@ -81,7 +98,8 @@ def _data(session: Session, started: float) -> dict[str, Any]:
     kept = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu")
     return {
         **{name: row[name] for name in kept},
-        "rehearsal": bool(session.facts["torch"]) and expectation.is_rehearsal(session.facts, session.options),
+        "rehearsal": bool(session.facts["torch"])
+        and expectation.is_rehearsal(session.facts, session.options),
         "settings": session.facts["nccl_settings"],
         "collect_s": round(time.monotonic() - started, 3),
         "ranks": [row],
@@ -128,5 +146,7 @@ def _gpu(session: Session) -> dict[str, Any]:
 
 def _in_words(data: dict[str, Any]) -> str:
     cuda = f"CUDA {data['cuda']}, NCCL {data['nccl']}" if data["cuda"] else "CPU build"
-    where = " (rehearsal on Gloo/CPU: no GPU here)" if data["rehearsal"] else f" on {data['backend']}"
+    where = (
+        " (rehearsal on Gloo/CPU: no GPU here)" if data["rehearsal"] else f" on {data['backend']}"
+    )
     return f"torch {data['torch']}, {cuda}, Python {data['python']}{where}"

@@ -59,7 +59,12 @@ def run(session: Session) -> Outcome:
     data = {"hosts": session.hosts, "store_s": round(met_s, 3), "clock": _compare_clocks(session)}
     unable = [rank for rank, (_, unusable, _) in enumerate(hellos) if unusable]
     if unable:
-        return found("backend-unusable", f"no process group was started: {session.backend} is not usable", unable, broken=True)
+        return found(
+            "backend-unusable",
+            f"no process group was started: {session.backend} is not usable",
+            unable,
+            broken=True,
+        )
     if len(session.hosts) > 1:
         reached = peers.probe(session)
         if reached.broken:
@@ -67,7 +72,11 @@ def run(session: Session) -> Outcome:
     used = _start_group(session)
     data["group_s"] = round(time.monotonic() - started - met_s, 3)
     if used != session.backend:
-        return found("backend-other", f"the process group runs on {used}, but {session.backend} was asked for", data=data)
+        return found(
+            "backend-other",
+            f"the process group runs on {used}, but {session.backend} was asked for",
+            data=data,
+        )
     hosts = f"{len(session.hosts)} host{'s' if len(session.hosts) > 1 else ''}"
     ranks = session.place.world_size
     return Outcome(f"{ranks} rank{'s' if ranks > 1 else ''} on {hosts}, {used}", data=data)
@@ -77,7 +86,10 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     folded = fold(outcomes)
     clocks = [outcome.data.get("clock") for outcome in outcomes]
     bound = max((told["bound_s"] for told in clocks if told), default=None)
-    data = {**folded.data, "clock": {"skew_s_by_rank": [told and told["skew_s"] for told in clocks], "bound_s": bound}}
+    data = {
+        **folded.data,
+        "clock": {"skew_s_by_rank": [told and told["skew_s"] for told in clocks], "bound_s": bound},
+    }
     return replace(folded, findings=(*folded.findings, *clock_skew.judge(clocks)), data=data)
 
 
@@ -111,7 +123,13 @@ def _connect(session: Session, is_host: bool, ends_at: float) -> Any:
     timeout = timedelta(seconds=max(ends_at - time.monotonic(), 1))
     try:
         # The number of workers is not given: nobody waits here for ranks that never come.
-        store = TCPStore(place.master_addr, place.master_port, is_master=is_host, timeout=timeout, wait_for_workers=False)
+        store = TCPStore(
+            place.master_addr,
+            place.master_port,
+            is_master=is_host,
+            timeout=timeout,
+            wait_for_workers=False,
+        )
     except RuntimeError as error:
         if is_host and ("EADDRINUSE" in str(error) or "in use" in str(error)):
             raise PortBusy(_busy(place.master_port)) from error
@@ -130,7 +148,10 @@ def _unreachable(address: str, port: int, error: RuntimeError) -> Unreachable:
     found_out = sockets.why_unreachable(address, port)
     if found_out is not None:
         return Unreachable(*found_out)
-    return Unreachable("store-silent", f"{address}:{port} takes connections but does not speak as a store: {str(error).splitlines()[0]}")
+    return Unreachable(
+        "store-silent",
+        f"{address}:{port} takes connections but does not speak as a store: {str(error).splitlines()[0]}",
+    )
 
 
 def _compare_clocks(session: Session) -> dict[str, float] | None:

@@ -17,7 +17,9 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         print("2.3.3")
         return 0
-    if sys.argv[1] != "create" or not {"--dry-run", "--json", "--override-channels"} <= set(sys.argv):
+    if sys.argv[1] != "create" or not {"--dry-run", "--json", "--override-channels"} <= set(
+        sys.argv
+    ):
         raise SystemExit(f"not a question that conda-lock asks: {sys.argv[1:]}")
     words = iter(sys.argv[2:])
     channels, specs = [], []
@@ -28,7 +30,11 @@ def main() -> int:
             next(words)
         elif not word.startswith("--"):
             specs.append(word)
-    offers = {"__" + key[len(OVERRIDE) :].lower(): value for key, value in os.environ.items() if key.startswith(OVERRIDE) and value}
+    offers = {
+        "__" + key[len(OVERRIDE) :].lower(): value
+        for key, value in os.environ.items()
+        if key.startswith(OVERRIDE) and value
+    }
     try:
         found = asyncio.run(solve(channels, specs, offers))
     except SolverError as error:
@@ -39,9 +45,13 @@ def main() -> int:
     return 0
 
 
-async def solve(channels: list[str], specs: list[str], offers: dict[str, str]) -> list[rattler.RepoDataRecord]:
+async def solve(
+    channels: list[str], specs: list[str], offers: dict[str, str]
+) -> list[rattler.RepoDataRecord]:
     virtual = [
-        rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), BuildString("0"))
+        rattler.GenericVirtualPackage(
+            rattler.PackageName(name), rattler.Version(version), BuildString("0")
+        )
         for name, version in offers.items()
     ]
     return await rattler.solve(
@@ -53,9 +63,18 @@ async def solve(channels: list[str], specs: list[str], offers: dict[str, str]) -
 
 
 def row(record: rattler.RepoDataRecord) -> dict[str, object]:
-    said = {"name": record.name.normalized, "version": str(record.version), "url": record.url, "fn": record.file_name}
+    said = {
+        "name": record.name.normalized,
+        "version": str(record.version),
+        "url": record.url,
+        "fn": record.file_name,
+    }
     hashes = {"md5": record.md5, "sha256": record.sha256}
-    return {**said, "depends": list(record.depends), **{name: value.hex() for name, value in hashes.items() if value}}
+    return {
+        **said,
+        "depends": list(record.depends),
+        **{name: value.hex() for name, value in hashes.items() if value},
+    }
 
 
 if __name__ == "__main__":

@@ -53,32 +53,57 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _seat(session: Session) -> dict[str, Any]:
-    seat = {**cpu_share.own_seat(session.place.host), "pid": os.getpid(), "free": None, "device": 0, "bus": "0000:00:00"}
+    seat = {
+        **cpu_share.own_seat(session.place.host),
+        "pid": os.getpid(),
+        "free": None,
+        "device": 0,
+        "bus": "0000:00:00",
+    }
     if not session.on_gpu:
         return {**seat, "info": hardware.cpu_name()}
     import torch
 
     about = torch.cuda.get_device_properties(torch.cuda.current_device())
     # The bus is told by later releases only.
-    bus = "{:04x}:{:02x}:{:02x}".format(*(getattr(about, f"pci_{part}_id", 0) for part in ("domain", "bus", "device")))
-    return {**seat, "free": torch.cuda.mem_get_info()[0], "device": torch.cuda.current_device(), "bus": bus, "info": about.name}
+    bus = "{:04x}:{:02x}:{:02x}".format(
+        *(getattr(about, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
+    )
+    return {
+        **seat,
+        "free": torch.cuda.mem_get_info()[0],
+        "device": torch.cuda.current_device(),
+        "bus": bus,
+        "info": about.name,
+    }
 
 
 def _scope(session: Session, seats: Sequence[dict[str, Any]]) -> plan.Scope:
     """Gloo moves what is on a GPU through the host, and several ranks may be on one GPU with it."""
     is_nccl = session.backend == "nccl"
-    free = [seat["free"] / (1 if is_nccl else len(seats)) for seat in seats if seat["free"] is not None]
+    free = [
+        seat["free"] / (1 if is_nccl else len(seats)) for seat in seats if seat["free"] is not None
+    ]
     most = min(free, default=float("inf")) * plan.MEMORY_SHARE
     crowding = 1.0 if is_nccl else max(cpu_share.per_core(seats), 1.0)
-    return plan.Scope(session.options.profile, "cuda" if is_nccl else "cpu", len(seats), most, crowding)
+    return plan.Scope(
+        session.options.profile, "cuda" if is_nccl else "cpu", len(seats), most, crowding
+    )
 
 
-def _offered(session: Session, sweep: Sweep, scope: plan.Scope) -> tuple[list[tuple[str, str]], dict[str, str]]:
+def _offered(
+    session: Session, sweep: Sweep, scope: plan.Scope
+) -> tuple[list[tuple[str, str]], dict[str, str]]:
     """What can be measured, and why the rest cannot, the same on all ranks: what one rank refuses none calls."""
     import torch
 
     candidates = plan.candidates(scope)
-    refused = {f"{c} {d}": reason for c, d in candidates for reason in [plan.unsuited(c, d, scope.ranks)] if reason}
+    refused = {
+        f"{c} {d}": reason
+        for c, d in candidates
+        for reason in [plan.unsuited(c, d, scope.ranks)]
+        if reason
+    }
     tried = [(c, d) for c, d in candidates if f"{c} {d}" not in refused]
     if len(tried) > 1:
         mine = [f"{c} {d}" for c, d in tried[1:] if sweep.refuses(plan.smallest(scope, c, d))]
@@ -106,14 +131,23 @@ def _conclude(
         "refused": refused,
         "note": None if session.place.world_size > 1 else "busbw is not applicable to one rank",
         "seats": cpu_share.in_words(seats),
-        "hardware": {"device": ours.device, "hosts": hosts, "fabric": ours.fabric, "nvls": ours.nvls},
-        "expected": judge.curves(ours, known, list(dict.fromkeys(line["collective"] for line in lines))),
+        "hardware": {
+            "device": ours.device,
+            "hosts": hosts,
+            "fabric": ours.fabric,
+            "nvls": ours.nvls,
+        },
+        "expected": judge.curves(
+            ours, known, list(dict.fromkeys(line["collective"] for line in lines))
+        ),
         "baseline": compared,
     }
     return Outcome(summary.in_words(answered), (*wrong, *slow, *regressed), data)
 
 
-def _with_baseline(session: Session, lines: list[dict[str, Any]], hosts: int) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
+def _with_baseline(
+    session: Session, lines: list[dict[str, Any]], hosts: int
+) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
     if session.options.baseline is None:
         return None, ()
     verb, path = session.options.baseline
@@ -123,25 +157,44 @@ def _with_baseline(session: Session, lines: list[dict[str, Any]], hosts: int) ->
     return judge.against_baseline(baseline.load(path), identity, lines, session.backend == "nccl")
 
 
-def _save(path: Path, identity: baseline.Identity, lines: list[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+def _save(
+    path: Path, identity: baseline.Identity, lines: list[dict[str, Any]]
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     try:
         baseline.save(path, identity, lines)
     except OSError as error:
-        return {"answer": "not saved"}, (Finding("baseline-unsaved", f"the baseline {path} could not be written: {error.strerror}", (0,)),)
+        return {"answer": "not saved"}, (
+            Finding(
+                "baseline-unsaved",
+                f"the baseline {path} could not be written: {error.strerror}",
+                (0,),
+            ),
+        )
     return {"answer": f"saved to {path}"}, ()
 
 
 def _write_nccl_tests(
-    session: Session, started: time.struct_time, seats: Sequence[dict[str, Any]], rows: list[plan.Row], answers: list[list[dict[str, Any]]]
+    session: Session,
+    started: time.struct_time,
+    seats: Sequence[dict[str, Any]],
+    rows: list[plan.Row],
+    answers: list[list[dict[str, Any]]],
 ) -> None:
     devices = [
-        nccl_tests.Device(rank, seat["pid"], seat["host"], seat["device"], seat["bus"], seat["info"]) for rank, seat in enumerate(seats)
+        nccl_tests.Device(
+            rank, seat["pid"], seat["host"], seat["device"], seat["bus"], seat["info"]
+        )
+        for rank, seat in enumerate(seats)
     ]
     run = nccl_tests.Run(
         time.strftime(nccl_tests.TIME_FORMAT, started),
         time.strftime(nccl_tests.TIME_FORMAT),
         sys.argv,
-        [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(OF_OTHERS)],
+        [
+            f"{name}={value}"
+            for name, value in sorted(os.environ.items())
+            if name.startswith(OF_OTHERS)
+        ],
         expectation.nccl_version(session.facts["torch"]) if session.backend == "nccl" else None,
         devices,
         session.on_gpu,
@@ -150,5 +203,12 @@ def _write_nccl_tests(
         fs.remove_if_there(old)
     for name in dict.fromkeys((row.collective, row.dtype) for row in rows):
         at = [place for place, row in enumerate(rows) if (row.collective, row.dtype) == name]
-        text = nccl_tests.document(run, [rows[place] for place in at], [[answer[place] for place in at] for answer in answers])
-        fs.atomic_write(session.options.out / nccl_tests.file_name(*name), (json.dumps(text, indent=1) + "\n").encode())
+        text = nccl_tests.document(
+            run,
+            [rows[place] for place in at],
+            [[answer[place] for place in at] for answer in answers],
+        )
+        fs.atomic_write(
+            session.options.out / nccl_tests.file_name(*name),
+            (json.dumps(text, indent=1) + "\n").encode(),
+        )

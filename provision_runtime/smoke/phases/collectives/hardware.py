@@ -17,7 +17,9 @@ CARDS = Path("/sys/class/infiniband")
 
 def of(session: Session, hosts: int) -> reference.Hardware:
     nvls = session.backend == "nccl" and reference.with_nvls(os.environ, _nccl(session))
-    return reference.Hardware(device_name(session), session.place.world_size, hosts, fabric(), nvls, session.backend)
+    return reference.Hardware(
+        device_name(session), session.place.world_size, hosts, fabric(), nvls, session.backend
+    )
 
 
 def identity(session: Session, hosts: int) -> baseline.Identity:
@@ -25,7 +27,9 @@ def identity(session: Session, hosts: int) -> baseline.Identity:
 
     nccl = _nccl(session) if session.backend == "nccl" else None
     device = device_name(session) if session.on_gpu else cpu_name()
-    return baseline.Identity(session.backend, device, session.place.world_size, hosts, torch.__version__, nccl)
+    return baseline.Identity(
+        session.backend, device, session.place.world_size, hosts, torch.__version__, nccl
+    )
 
 
 def device_name(session: Session) -> str:
@@ -50,7 +54,14 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return "cpu"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part"))), "cpu")
+    return next(
+        (
+            line.partition(":")[2].strip()
+            for line in lines
+            if line.startswith(("model name", "CPU part"))
+        ),
+        "cpu",
+    )
 
 
 def _nccl(session: Session) -> str | None:

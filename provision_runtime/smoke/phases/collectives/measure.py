@@ -24,7 +24,9 @@ def times_us(found: Operation, meet: Callable[[], Any], repeats: int, on_gpu: bo
     return timed(found.call, renew, meet, repeats)
 
 
-def on_cpu_us(call: Callable[[], Any], renew: Callable[[], Any], meet: Callable[[], Any], repeats: int) -> list[float]:
+def on_cpu_us(
+    call: Callable[[], Any], renew: Callable[[], Any], meet: Callable[[], Any], repeats: int
+) -> list[float]:
     """All ranks meet before each call, so that none of them waits in it for another that came late."""
     clock = time.perf_counter
     taken = []
@@ -37,11 +39,16 @@ def on_cpu_us(call: Callable[[], Any], renew: Callable[[], Any], meet: Callable[
     return taken
 
 
-def on_gpu_us(call: Callable[[], Any], renew: Callable[[], Any], meet: Callable[[], Any], repeats: int) -> list[float]:
+def on_gpu_us(
+    call: Callable[[], Any], renew: Callable[[], Any], meet: Callable[[], Any], repeats: int
+) -> list[float]:
     """All calls are queued, then waited for once: the device's own clock is read between them, not the host's."""
     import torch
 
-    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    pairs = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        for _ in range(repeats)
+    ]
     meet()
     for begin, end in pairs:
         renew()

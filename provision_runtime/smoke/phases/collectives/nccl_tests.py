@@ -53,9 +53,13 @@ def file_name(collective: str, dtype: str) -> str:
     return f"nccl-tests{extra}{'' if dtype == 'float32' else f'-{dtype}'}.json"
 
 
-def document(run: Run, rows: Sequence[Row], answers: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+def document(
+    run: Run, rows: Sequence[Row], answers: Sequence[Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
     """Of rows of one collective and type; `answers` by rank, then by row."""
-    results = [_result(row, [answer[place] for answer in answers]) for place, row in enumerate(rows)]
+    results = [
+        _result(row, [answer[place] for answer in answers]) for place, row in enumerate(rows)
+    ]
     wrong = sum(sum(filter(None, entry["wrong"])) for answer in answers for entry in answer)
     return {
         "version": FILE_VERSION,
@@ -96,7 +100,10 @@ def _config(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
         "blocking_collectives": _truth(not run.on_gpu),
         "per_iter_timing": _truth(True),
         "parallel_init": _truth(False),
-        "devices": [{"rank": d.rank, "group": 0, **{k: v for k, v in vars(d).items() if k != "rank"}} for d in run.devices],
+        "devices": [
+            {"rank": d.rank, "group": 0, **{k: v for k, v in vars(d).items() if k != "rank"}}
+            for d in run.devices
+        ],
     }
 
 
@@ -114,15 +121,31 @@ def _result(row: Row, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "type": TYPES[row.dtype],
         "redop": "sum" if row.collective in SUMMED else "none",
         "root": f"{root:6d}",
-        **_placement(row, "out_of_place", [entry.get("out_of_place") for entry in entries], [entry["wrong"][0] for entry in entries]),
-        **_placement(row, "in_place", [entry.get("in_place") for entry in entries], [entry["wrong"][1] for entry in entries]),
+        **_placement(
+            row,
+            "out_of_place",
+            [entry.get("out_of_place") for entry in entries],
+            [entry["wrong"][0] for entry in entries],
+        ),
+        **_placement(
+            row,
+            "in_place",
+            [entry.get("in_place") for entry in entries],
+            [entry["wrong"][1] for entry in entries],
+        ),
         "actual_iterations": row.iterations,
         "experiment_name": f"{PROGRAMS.get(row.collective, row.collective)}_perf",
     }
 
 
-def _placement(row: Row, name: str, times: Sequence[Sequence[float] | None], wrong: Sequence[int | None]) -> dict[str, Any]:
-    given = [[float(value) for value in by_iteration] for by_iteration in times if by_iteration is not None]
+def _placement(
+    row: Row, name: str, times: Sequence[Sequence[float] | None], wrong: Sequence[int | None]
+) -> dict[str, Any]:
+    given = [
+        [float(value) for value in by_iteration]
+        for by_iteration in times
+        if by_iteration is not None
+    ]
     if not given:
         return {name: None}
     whole = timing.slowest_each(given)
@@ -148,13 +171,22 @@ def _per_iteration(whole: Sequence[float], by_rank: Sequence[Sequence[float]]) -
         "stdev_us": deviation,
         "cv_pct": deviation / average * 100 if average else 0.0,
         "times_us": list(whole),
-        **({"per_process_max_times_us": [list(times) for times in by_rank]} if len(by_rank) > 1 else {}),
+        **(
+            {"per_process_max_times_us": [list(times) for times in by_rank]}
+            if len(by_rank) > 1
+            else {}
+        ),
     }
 
 
 def _average(results: Sequence[Mapping[str, Any]]) -> float:
     """Over all sizes and both placements, as nccl-tests counts: so of different sweeps it cannot be compared."""
-    rates = [result[name]["bus_bw"] for result in results for name in ("out_of_place", "in_place") if result[name]]
+    rates = [
+        result[name]["bus_bw"]
+        for result in results
+        for name in ("out_of_place", "in_place")
+        if result[name]
+    ]
     return timing.mean(rates)
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 ROOT = 0
 # What torch says of a collective or a type that a backend does not have (Gloo, 1.13 to 2.13).
-REFUSAL = re.compile(r"not support|no support|unsupported|not implemented|invalid scalar type|no attribute|not defined", re.IGNORECASE)
+REFUSAL = re.compile(
+    r"not support|no support|unsupported|not implemented|invalid scalar type|no attribute|not defined",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,19 @@ class Buffers:
 
 def refused(error: BaseException) -> bool:
     """Whether an error says that there is no such collective, and not that it went wrong."""
-    return isinstance(error, (RuntimeError, AttributeError, NotImplementedError, ValueError)) and REFUSAL.search(str(error)) is not None
+    return (
+        isinstance(error, (RuntimeError, AttributeError, NotImplementedError, ValueError))
+        and REFUSAL.search(str(error)) is not None
+    )
 
 
 def placements(collective: str) -> tuple[str, ...]:
     """nccl-tests' two: into another array, or into the one that was sent. torch offers only one of them for some."""
-    return ("out_of_place",) if collective in ("all_to_all", "send_recv") else ("out_of_place", "in_place")
+    return (
+        ("out_of_place",)
+        if collective in ("all_to_all", "send_recv")
+        else ("out_of_place", "in_place")
+    )
 
 
 def operation(row: plan.Row, placement: str, buffers: Buffers, peers: Peers) -> Operation:
@@ -85,7 +95,14 @@ def _all_reduce(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -
 
     given, work = buffers.given[: row.count], buffers.scratch[: row.count]
     result = [Expectation(work, range(peers.size))]
-    return Operation(given, partial(work.copy_, given), partial(distributed.all_reduce, work), result, in_place, work.zero_)
+    return Operation(
+        given,
+        partial(work.copy_, given),
+        partial(distributed.all_reduce, work),
+        result,
+        in_place,
+        work.zero_,
+    )
 
 
 def _broadcast(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -> Operation:
@@ -93,7 +110,14 @@ def _broadcast(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) ->
 
     given, work = buffers.given[: row.count], buffers.scratch[: row.count]
     result = [Expectation(work, [ROOT])]
-    return Operation(given, partial(work.copy_, given), partial(distributed.broadcast, work, ROOT), result, in_place, work.zero_)
+    return Operation(
+        given,
+        partial(work.copy_, given),
+        partial(distributed.broadcast, work, ROOT),
+        result,
+        in_place,
+        work.zero_,
+    )
 
 
 def _all_gather(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -> Operation:
@@ -101,15 +125,26 @@ def _all_gather(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -
     own = _share(whole, row, peers.rank)
     sent = own if in_place else given
     result = [Expectation(_share(whole, row, rank), [rank]) for rank in range(peers.size)]
-    return Operation(given, partial(_poison, whole, own, given), _gathering(whole, sent, row, peers), result, in_place, whole.zero_)
+    return Operation(
+        given,
+        partial(_poison, whole, own, given),
+        _gathering(whole, sent, row, peers),
+        result,
+        in_place,
+        whole.zero_,
+    )
 
 
-def _gathering(whole: torch.Tensor, sent: torch.Tensor, row: plan.Row, peers: Peers) -> Callable[[], Any]:
+def _gathering(
+    whole: torch.Tensor, sent: torch.Tensor, row: plan.Row, peers: Peers
+) -> Callable[[], Any]:
     """Gloo has all_gather into one array only in later releases, the one into a list in all."""
     from torch import distributed
 
     if peers.backend != "nccl":
-        return partial(distributed.all_gather, [_share(whole, row, rank) for rank in range(peers.size)], sent)
+        return partial(
+            distributed.all_gather, [_share(whole, row, rank) for rank in range(peers.size)], sent
+        )
     return partial(distributed.all_gather_into_tensor, whole, sent)
 
 
@@ -129,8 +164,13 @@ def _all_to_all(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -
 
     elements = row.count * peers.size
     given, work = buffers.given[:elements], buffers.scratch[:elements]
-    result = [Expectation(_share(work, row, rank), [rank], peers.rank * row.count) for rank in range(peers.size)]
-    return Operation(given, partial(work.fill_, -1), partial(distributed.all_to_all_single, work, given), result)
+    result = [
+        Expectation(_share(work, row, rank), [rank], peers.rank * row.count)
+        for rank in range(peers.size)
+    ]
+    return Operation(
+        given, partial(work.fill_, -1), partial(distributed.all_to_all_single, work, given), result
+    )
 
 
 def _send_recv(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -> Operation:
@@ -144,7 +184,10 @@ def _send_recv(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) ->
 def _pass_on(given: torch.Tensor, work: torch.Tensor, after: int, before: int) -> None:
     from torch import distributed
 
-    both = [distributed.P2POp(distributed.isend, given, after), distributed.P2POp(distributed.irecv, work, before)]
+    both = [
+        distributed.P2POp(distributed.isend, given, after),
+        distributed.P2POp(distributed.irecv, work, before),
+    ]
     for request in distributed.batch_isend_irecv(both):
         request.wait()
 
@@ -173,7 +216,9 @@ def wrong(found: Operation, keys: Sequence[int], largest: int) -> tuple[int, Any
     """Wrong elements of the result, and the first of them."""
     count, first = 0, None
     for expected in found.result:
-        bad, at = test_values.wrong(expected.part, [keys[rank] for rank in expected.ranks], largest, expected.start)
+        bad, at = test_values.wrong(
+            expected.part, [keys[rank] for rank in expected.ranks], largest, expected.start
+        )
         count += bad
         first = first or at
     return count, first

@@ -23,10 +23,35 @@ LATENCY_BYTES = 256 * KIB
 SIZES = {
     ("cpu", "quick"): (8, 32 * KIB, 1 * MIB),
     ("cpu", "default"): (8, 1 * KIB, 32 * KIB, 256 * KIB, 2 * MIB, 16 * MIB),
-    ("cpu", "full"): (8, 256, 1 * KIB, 32 * KIB, 256 * KIB, 1 * MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB),
+    ("cpu", "full"): (
+        8,
+        256,
+        1 * KIB,
+        32 * KIB,
+        256 * KIB,
+        1 * MIB,
+        2 * MIB,
+        4 * MIB,
+        16 * MIB,
+        64 * MIB,
+    ),
     ("cuda", "quick"): (8, 256 * KIB, 16 * MIB, 512 * MIB),
-    ("cuda", "default"): (8, 1 * KIB, 32 * KIB, 256 * KIB, *(MIB << shift for shift in range(0, 13, 2))),
-    ("cuda", "full"): (8, 256, 1 * KIB, 4 * KIB, 32 * KIB, 256 * KIB, *(MIB << shift for shift in range(13))),
+    ("cuda", "default"): (
+        8,
+        1 * KIB,
+        32 * KIB,
+        256 * KIB,
+        *(MIB << shift for shift in range(0, 13, 2)),
+    ),
+    ("cuda", "full"): (
+        8,
+        256,
+        1 * KIB,
+        4 * KIB,
+        32 * KIB,
+        256 * KIB,
+        *(MIB << shift for shift in range(13)),
+    ),
 }
 # One size at which the short types are tried where the whole sweep is not theirs.
 TRIED_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
@@ -84,7 +109,12 @@ def candidates(scope: Scope) -> list[tuple[str, str]]:
     types = ("float32",) if scope.profile == "quick" else ("float32", "bfloat16", "float16")
     found = [(ALWAYS, dtype) for dtype in types]
     if scope.profile == "full":
-        found += [(collective, dtype) for collective in OTHERS for dtype in types if collective in SUMMED or dtype == "float32"]
+        found += [
+            (collective, dtype)
+            for collective in OTHERS
+            for dtype in types
+            if collective in SUMMED or dtype == "float32"
+        ]
     return found
 
 
@@ -100,7 +130,11 @@ def unsuited(collective: str, dtype: str, ranks: int) -> str:
 def rows(scope: Scope, wanted: list[tuple[str, str]]) -> list[Row]:
     # Small sizes that are divided among many ranks may come to the same.
     return list(
-        dict.fromkeys(_row(scope, collective, dtype, size) for collective, dtype in wanted for size in _sizes(scope, collective, dtype))
+        dict.fromkeys(
+            _row(scope, collective, dtype, size)
+            for collective, dtype in wanted
+            for size in _sizes(scope, collective, dtype)
+        )
     )
 
 
@@ -120,7 +154,11 @@ def _largest_that_fits(scope: Scope) -> int:
 
 
 def _is_rehearsed(scope: Scope, collective: str, dtype: str) -> bool:
-    return scope.device == "cpu" and scope.profile == "full" and (collective, dtype) != (ALWAYS, "float32")
+    return (
+        scope.device == "cpu"
+        and scope.profile == "full"
+        and (collective, dtype) != (ALWAYS, "float32")
+    )
 
 
 def _most(scope: Scope) -> float:

@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 PLACEMENTS = ("out_of_place", "in_place")
 
 
-def table(rows: Sequence[Row], answers: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def table(
+    rows: Sequence[Row], answers: Sequence[Sequence[Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
     """`answers`: by rank, then by row."""
     return [_line(row, [answer[place] for answer in answers]) for place, row in enumerate(rows)]
 
 
 def _line(row: Row, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One row over all ranks. Its figures are those of the usual placement, into another array."""
-    beside, inside = (_figures(row, [entry.get(placement) for entry in entries]) for placement in PLACEMENTS)
+    beside, inside = (
+        _figures(row, [entry.get(placement) for entry in entries]) for placement in PLACEMENTS
+    )
     wrong = [sum(entry["wrong"][place] or 0 for entry in entries) for place in (0, 1)]
     assert beside is not None
     return {
@@ -57,13 +61,31 @@ def _figures(row: Row, times: Sequence[Sequence[float] | None]) -> dict[str, Any
     }
 
 
-def wrong_values(rows: Sequence[Row], answers: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Finding, ...]:
+def wrong_values(
+    rows: Sequence[Row], answers: Sequence[Sequence[Mapping[str, Any]]]
+) -> tuple[Finding, ...]:
     """Ranks whose own input changed, where there are any: then the wrong sums follow from that. Else who saw wrong results."""
-    changed = {rank: [p for p, entry in enumerate(answer) if entry["own_wrong"]] for rank, answer in enumerate(answers)}
+    changed = {
+        rank: [p for p, entry in enumerate(answer) if entry["own_wrong"]]
+        for rank, answer in enumerate(answers)
+    }
     if any(changed.values()):
-        return _named(rows, answers, changed, "wrong-value", "own_wrong", "own_first", "before it was sent")
-    seen = {rank: [p for p, entry in enumerate(answer) if any(entry["wrong"])] for rank, answer in enumerate(answers)}
-    return _named(rows, answers, seen, "wrong-result", "wrong", "first", "in the result, while every rank sent what it should")
+        return _named(
+            rows, answers, changed, "wrong-value", "own_wrong", "own_first", "before it was sent"
+        )
+    seen = {
+        rank: [p for p, entry in enumerate(answer) if any(entry["wrong"])]
+        for rank, answer in enumerate(answers)
+    }
+    return _named(
+        rows,
+        answers,
+        seen,
+        "wrong-result",
+        "wrong",
+        "first",
+        "in the result, while every rank sent what it should",
+    )
 
 
 def _named(
@@ -76,13 +98,19 @@ def _named(
     where: str,
 ) -> tuple[Finding, ...]:
     return tuple(
-        Finding(id, _in_words(rows[at[0]], answers[rank][at[0]], len(at) - 1, count, first, where), (rank,))
+        Finding(
+            id,
+            _in_words(rows[at[0]], answers[rank][at[0]], len(at) - 1, count, first, where),
+            (rank,),
+        )
         for rank, at in places.items()
         if at
     )
 
 
-def _in_words(row: Row, entry: Mapping[str, Any], others: int, count: str, first: str, where: str) -> str:
+def _in_words(
+    row: Row, entry: Mapping[str, Any], others: int, count: str, first: str, where: str
+) -> str:
     index, found, right = entry[first]
     bad = entry[count] if isinstance(entry[count], int) else max(filter(None, entry[count]))
     more = f", and so in {others} other row{'s' if others > 1 else ''}" if others else ""
@@ -92,10 +120,18 @@ def _in_words(row: Row, entry: Mapping[str, Any], others: int, count: str, first
 
 def in_words(lines: Sequence[Mapping[str, Any]]) -> str:
     """The largest all_reduce, and how much else was right."""
-    main = [line for line in lines if (line["collective"], line["dtype"]) == ("all_reduce", "float32")]
+    main = [
+        line for line in lines if (line["collective"], line["dtype"]) == ("all_reduce", "float32")
+    ]
     largest = main[-1]
-    speed = "busbw not applicable" if largest["busbw_gb_s"] is None else f"busbw {largest['busbw_gb_s']:.2f} GB/s"
-    others = sorted({f"{line['collective']} {line['dtype']}" for line in lines} - {"all_reduce float32"})
+    speed = (
+        "busbw not applicable"
+        if largest["busbw_gb_s"] is None
+        else f"busbw {largest['busbw_gb_s']:.2f} GB/s"
+    )
+    others = sorted(
+        {f"{line['collective']} {line['dtype']}" for line in lines} - {"all_reduce float32"}
+    )
     beside = f", as are {len(others)} other collectives and types" if others else ""
     size = timing.in_words(largest["bytes"])
     return f"{len(main)} sizes exact on all ranks{beside}; {size} in {timing.time_in_words(largest['time_us_max'])}, {speed}"

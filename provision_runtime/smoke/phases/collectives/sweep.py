@@ -60,20 +60,42 @@ class Sweep:
 
     def _check(self, row: Row, buffers: Buffers) -> dict[str, Any]:
         """Wrong elements of the results and of what this rank sent, and the first of either."""
-        placements = (BESIDE,) if row.collective in SAME_CALL else operations.placements(row.collective)
+        placements = (
+            (BESIDE,) if row.collective in SAME_CALL else operations.placements(row.collective)
+        )
         own: tuple[int, Any] = (0, None)
         counts, firsts = {}, []
         for placement in placements:
-            keys = [test_values.key(self.session.options.seed, f"{row.name}/{row.bytes}/{placement}", rank) for rank in range(self.peers.size)]
+            keys = [
+                test_values.key(
+                    self.session.options.seed, f"{row.name}/{row.bytes}/{placement}", rank
+                )
+                for rank in range(self.peers.size)
+            ]
             found = operations.operation(row, placement, buffers, self.peers)
             self._give(found, keys, row)
             found.renew()
             self._call_checked(row, found)
             counts[placement], first = operations.wrong(found, keys, row.largest)
             firsts.append(first)
-            own = max(own, test_values.wrong(found.given, [keys[self.peers.rank]], row.largest), key=lambda bad: bad[0])
-        wrong = [counts[BESIDE], counts.get(IN_PLACE, counts[BESIDE] if IN_PLACE in operations.placements(row.collective) else None)]
-        return {"wrong": wrong, "first": next(filter(None, firsts), None), "own_wrong": own[0], "own_first": own[1]}
+            own = max(
+                own,
+                test_values.wrong(found.given, [keys[self.peers.rank]], row.largest),
+                key=lambda bad: bad[0],
+            )
+        wrong = [
+            counts[BESIDE],
+            counts.get(
+                IN_PLACE,
+                counts[BESIDE] if IN_PLACE in operations.placements(row.collective) else None,
+            ),
+        ]
+        return {
+            "wrong": wrong,
+            "first": next(filter(None, firsts), None),
+            "own_wrong": own[0],
+            "own_first": own[1],
+        }
 
     def _give(self, found: Operation, keys: Sequence[int], row: Row) -> None:
         test_values.fill(found.given, keys[self.peers.rank], row.largest)
@@ -107,7 +129,9 @@ class Sweep:
     def timed(self, row: Row, found: Operation, repeats: int) -> list[float]:
         """One note for all calls of the series, before it begins."""
         self._enter(row, f", {repeats} times after a barrier")()
-        return measure.times_us(found, barrier.backend_barrier(self.session), repeats, self.session.on_gpu)
+        return measure.times_us(
+            found, barrier.backend_barrier(self.session), repeats, self.session.on_gpu
+        )
 
     def _enter(self, row: Row, how: str = "") -> Callable[[], Any]:
         return partial(self.session.enter, row.collective, f"{row.count} x {row.dtype}{how}")

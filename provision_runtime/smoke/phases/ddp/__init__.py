@@ -22,7 +22,9 @@ def run(session: Session) -> Outcome:
     """A model that differs is no reason to end the run: nothing was built of it, and no rank waits anywhere."""
     model = training.model(session)
     try:
-        digest = require_same_parameters(model, lambda name, said: session.exchange(f"ddp/{name}", said))
+        digest = require_same_parameters(
+            model, lambda name, said: session.exchange(f"ddp/{name}", said)
+        )
     except ParametersDiffer as error:
         return found("parameter-mismatch", error.difference.message, error.difference.ranks)
     parts = {
@@ -34,7 +36,9 @@ def run(session: Session) -> Outcome:
     }
     data = {"parameter_digest": digest, **{name: part.data for name, part in parts.items()}}
     message = ", ".join(part.message for part in parts.values() if part.message)
-    return Outcome(message, tuple(finding for part in parts.values() for finding in part.findings), data)
+    return Outcome(
+        message, tuple(finding for part in parts.values() for finding in part.findings), data
+    )
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:

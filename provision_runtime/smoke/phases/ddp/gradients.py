@@ -31,18 +31,27 @@ def check(session: Session, model: torch.nn.Module) -> Outcome:
     digests = session.exchange("ddp/gradients", data_digest(given.values()))
     apart = max(float((expected[name] - given[name]).abs().max()) for name in expected)
     data = {"max_abs_diff": apart, "rtol": RELATIVE, "atol": ABSOLUTE, "parameters": len(expected)}
-    findings = [finding for finding in (unlike_alone(expected, given), unlike_others(digests)) if finding]
-    return Outcome(f"gradients equal the single-process ones (max diff {apart:.1e})", tuple(findings[:1]), data)
+    findings = [
+        finding for finding in (unlike_alone(expected, given), unlike_others(digests)) if finding
+    ]
+    return Outcome(
+        f"gradients equal the single-process ones (max diff {apart:.1e})", tuple(findings[:1]), data
+    )
 
 
-def unlike_alone(expected: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> Finding | None:
+def unlike_alone(
+    expected: dict[str, torch.Tensor], given: dict[str, torch.Tensor]
+) -> Finding | None:
     """Each rank for itself: `expected` it worked out alone. NaN is unlike everything."""
     import torch
 
     for name, value in expected.items():
         if not torch.allclose(given[name], value, rtol=RELATIVE, atol=ABSOLUTE):
             off = float((given[name] - value).abs().max())
-            return Finding("gradient-mismatch", f"the gradient of {name} is {off:.3g} off the single-process one")
+            return Finding(
+                "gradient-mismatch",
+                f"the gradient of {name} is {off:.3g} off the single-process one",
+            )
     return None
 
 
@@ -53,7 +62,11 @@ def unlike_others(digests: Sequence[str]) -> Finding | None:
     if not other:
         return None
     if digests.count(usual) * 2 <= len(digests):  # either may be the wrong one
-        return Finding("gradient-mismatch", "gradients differ in their last bits after the same step", tuple(range(len(digests))))
+        return Finding(
+            "gradient-mismatch",
+            "gradients differ in their last bits after the same step",
+            tuple(range(len(digests))),
+        )
     message = f"gradients differ in their last bits from those of rank {digests.index(usual)} after the same step"
     return Finding("gradient-mismatch", message, other)
 

@@ -58,7 +58,11 @@ def check(session: Session) -> Outcome:
         wrong = _first_wrong(session, workers)
     except Exception as error:  # what a worker raises comes as its own type
         wrong = in_words(error)
-    data = {"workers": workers, "pinned": session.on_gpu, "seconds": round(time.monotonic() - started, 3)}
+    data = {
+        "workers": workers,
+        "pinned": session.on_gpu,
+        "seconds": round(time.monotonic() - started, 3),
+    }
     finding = failure(session.exchange("ddp/loader", wrong), workers)
     return Outcome(f"{_count(workers)} per rank", (finding,) if finding else (), data)
 
@@ -66,7 +70,13 @@ def check(session: Session) -> Outcome:
 def failure(said: Sequence[str | None], workers: int) -> Finding | None:
     """One finding, in the words of the first: what is too small breaks at another place on each rank."""
     failed = tuple(rank for rank, wrong in enumerate(said) if wrong)
-    return Finding("dataloader-failed", f"a DataLoader with {_count(workers)}: {said[failed[0]]}", failed) if failed else None
+    return (
+        Finding(
+            "dataloader-failed", f"a DataLoader with {_count(workers)}: {said[failed[0]]}", failed
+        )
+        if failed
+        else None
+    )
 
 
 def in_words(error: Exception) -> str:
@@ -93,7 +103,11 @@ def _first_wrong(session: Session, workers: int) -> str | None:
             if not bool((row == row[0]).all()):
                 return f"sample {int(row[0])} was damaged on its way from a worker"
             came.append(int(row[0]))
-    return None if came == expected else f"{len(came)} samples came, not those {len(expected)} that the sampler chose, in its order"
+    return (
+        None
+        if came == expected
+        else f"{len(came)} samples came, not those {len(expected)} that the sampler chose, in its order"
+    )
 
 
 def _loader(session: Session, samples: int, workers: int) -> Any:
@@ -102,7 +116,9 @@ def _loader(session: Session, samples: int, workers: int) -> Any:
 
     place = session.place
     dataset: Any = Samples(samples)
-    sampler: Any = DistributedSampler(dataset, place.world_size, place.rank, shuffle=True, seed=session.options.seed)
+    sampler: Any = DistributedSampler(
+        dataset, place.world_size, place.rank, shuffle=True, seed=session.options.seed
+    )
     return DataLoader(
         dataset,
         batch_size=BATCH,

@@ -23,8 +23,17 @@ STEPS_QUICK = 2
 def check(session: Session) -> Outcome:
     first, second = train(session), train(session)
     finding = None if session.on_gpu else unlike(first, second)
-    data = {"steps": len(first) - 1, "equal": first == second, "judged": not session.on_gpu, "last_loss": float.fromhex(first[-2])}
-    return Outcome("" if session.on_gpu else "the same seed gives the same losses", (finding,) if finding else (), data)
+    data = {
+        "steps": len(first) - 1,
+        "equal": first == second,
+        "judged": not session.on_gpu,
+        "last_loss": float.fromhex(first[-2]),
+    }
+    return Outcome(
+        "" if session.on_gpu else "the same seed gives the same losses",
+        (finding,) if finding else (),
+        data,
+    )
 
 
 def train(session: Session) -> list[str]:
@@ -48,7 +57,11 @@ def unlike(first: Sequence[str], second: Sequence[str]) -> Finding | None:
     for step, (one, other) in enumerate(zip(first, second)):
         if one != other:
             is_loss = step < len(first) - 1
-            values = f"{float.fromhex(one)!r} and {float.fromhex(other)!r}" if is_loss else "not the same bits"
+            values = (
+                f"{float.fromhex(one)!r} and {float.fromhex(other)!r}"
+                if is_loss
+                else "not the same bits"
+            )
             what = f"the loss of step {step}" if is_loss else "the model after the last step"
             return Finding("not-deterministic", f"the same seed gave twice {what}: {values}")
     return None

@@ -20,7 +20,9 @@ ODD_SAMPLES = 1
 
 def check(session: Session) -> Outcome:
     samples = SAMPLES_PER_RANK * session.place.world_size + ODD_SAMPLES
-    by_rank = session.exchange("ddp/sampler", [indices(session, samples, epoch) for epoch in range(EPOCHS)])
+    by_rank = session.exchange(
+        "ddp/sampler", [indices(session, samples, epoch) for epoch in range(EPOCHS)]
+    )
     found = (unlike_once([said[epoch] for said in by_rank], samples) for epoch in range(EPOCHS))
     first = next((finding for finding in found if finding), None)
     data = {"samples": samples, "epochs": EPOCHS}
@@ -32,7 +34,9 @@ def indices(session: Session, samples: int, epoch: int) -> list[int]:
     from torch.utils.data.distributed import DistributedSampler
 
     place = session.place
-    sampler = DistributedSampler(range(samples), place.world_size, place.rank, shuffle=True, seed=session.options.seed)
+    sampler = DistributedSampler(
+        range(samples), place.world_size, place.rank, shuffle=True, seed=session.options.seed
+    )
     sampler.set_epoch(epoch)
     return list(sampler)
 
@@ -42,15 +46,27 @@ def unlike_once(by_rank: Sequence[Sequence[int]], samples: int) -> Finding | Non
     each = -(-samples // len(by_rank))
     unequal = tuple(rank for rank, mine in enumerate(by_rank) if len(mine) != each)
     if unequal:
-        return Finding("sampler-wrong", f"{len(by_rank[unequal[0]])} samples instead of {each} of {samples}", unequal)
+        return Finding(
+            "sampler-wrong",
+            f"{len(by_rank[unequal[0]])} samples instead of {each} of {samples}",
+            unequal,
+        )
     times = Counter(sample for mine in by_rank for sample in mine)
     missing = [sample for sample in range(samples) if sample not in times]
     if missing:
         everybody = tuple(range(len(by_rank)))
-        return Finding("sampler-wrong", f"sample {missing[0]} of {samples} came to no rank ({len(missing)} did not)", everybody)
+        return Finding(
+            "sampler-wrong",
+            f"sample {missing[0]} of {samples} came to no rank ({len(missing)} did not)",
+            everybody,
+        )
     strange = [sample for sample in times if not 0 <= sample < samples]
     if strange:
-        return Finding("sampler-wrong", f"sample {strange[0]} is none of {samples}", _holders(by_rank, strange[0]))
+        return Finding(
+            "sampler-wrong",
+            f"sample {strange[0]} is none of {samples}",
+            _holders(by_rank, strange[0]),
+        )
     return None
 
 

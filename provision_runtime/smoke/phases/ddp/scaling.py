@@ -28,13 +28,23 @@ STEPS = 10
 def check(session: Session) -> Outcome:
     """Rank 0 measures alone first, while the others wait in an exchange. Not in the quick profile."""
     if session.options.quick or session.place.world_size == 1:
-        return Outcome(data={"efficiency": None, "note": "not measured" if session.options.quick else "one rank: not applicable"})
+        return Outcome(
+            data={
+                "efficiency": None,
+                "note": "not measured" if session.options.quick else "one rank: not applicable",
+            }
+        )
     inner = _model(session)
-    alone = session.exchange("ddp/alone", _median_s(session, inner) if session.place.rank == 0 else None)[0]
+    alone = session.exchange(
+        "ddp/alone", _median_s(session, inner) if session.place.rank == 0 else None
+    )[0]
     wrapped = training.wrap(session, inner)
     session.enter("DistributedDataParallel backward", f"{WARM_UP + STEPS} steps")
     together = max(session.exchange("ddp/together", _median_s(session, wrapped)))
-    return Outcome(f"scaling efficiency {alone / together:.2f}", data=summarize(alone, together, session.place.world_size))
+    return Outcome(
+        f"scaling efficiency {alone / together:.2f}",
+        data=summarize(alone, together, session.place.world_size),
+    )
 
 
 def summarize(alone_s: float, together_s: float, ranks: int) -> dict[str, Any]:

@@ -28,13 +28,17 @@ def model(session: Session) -> torch.nn.Module:
     torch.manual_seed(session.options.seed)
     hidden = HIDDEN + 1 if session.options.fault("wrong-shape", rank) else HIDDEN
     has_bias = not session.options.fault("missing-parameter", rank)
-    return nn.Sequential(nn.Linear(INPUTS, hidden), nn.ReLU(), nn.Linear(hidden, OUTPUTS, bias=has_bias)).to(session.device)
+    return nn.Sequential(
+        nn.Linear(INPUTS, hidden), nn.ReLU(), nn.Linear(hidden, OUTPUTS, bias=has_bias)
+    ).to(session.device)
 
 
 def batch(session: Session) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets of all ranks together, the same on every rank."""
     samples = SAMPLES_PER_RANK * session.place.world_size
-    return _numbers(session, "inputs", samples, INPUTS), _numbers(session, "targets", samples, OUTPUTS)
+    return _numbers(session, "inputs", samples, INPUTS), _numbers(
+        session, "targets", samples, OUTPUTS
+    )
 
 
 def share(session: Session, whole: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,11 @@ def step(work: Work, crew: Sequence[int]) -> None:
         return
     holder, peer = crew[0], _peer(crew, work.meet("hosts", work.session.place.host))
     said: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
-    files = work.attempt("opening a lock file", lambda: _open(work)) if work.rank in (holder, peer) and work.able else None
+    files = (
+        work.attempt("opening a lock file", lambda: _open(work))
+        if work.rank in (holder, peer) and work.able
+        else None
+    )
     for turn, rank in (("held", holder), ("second", peer)):
         _take(work, rank, files, said, turn)
     if work.rank == holder and files:
@@ -72,7 +76,9 @@ def _open(work: Work) -> dict[str, Any]:
     return {kind: open(str(work.root / f"lock.{kind}"), "ab+") for kind in KINDS}
 
 
-def _take(work: Work, rank: int, files: dict[str, Any] | None, said: dict[str, dict[str, str]], turn: str) -> None:
+def _take(
+    work: Work, rank: int, files: dict[str, Any] | None, said: dict[str, dict[str, str]], turn: str
+) -> None:
     if work.rank == rank and files:
         for kind in KINDS:
             said[kind][turn] = within(LIMIT_S, functools.partial(_try, kind, files[kind]))

@@ -30,7 +30,9 @@ def step(work: Work) -> None:
     work.attempt("making a folder", lambda: folder.rehearse(work.session, "unwritable"))
     for turn in range(TURNS_QUICK if work.session.options.quick else TURNS):
         work.meet(f"make {turn}")
-        races = work.attempt("making a folder", functools.partial(make, work.root / f"{turn}" / "deep" / "deeper"))
+        races = work.attempt(
+            "making a folder", functools.partial(make, work.root / f"{turn}" / "deep" / "deeper")
+        )
         work.data["races"] += races or 0
 
 

@@ -27,7 +27,10 @@ def step(work: Work, crew: Sequence[int]) -> None:
     if len(crew) < 2:
         return
     path = work.root / "replaced"
-    is_writer, last = work.rank == crew[0], GENERATIONS_QUICK if work.session.options.quick else GENERATIONS
+    is_writer, last = (
+        work.rank == crew[0],
+        GENERATIONS_QUICK if work.session.options.quick else GENERATIONS,
+    )
     if is_writer:
         work.attempt("writing a file", lambda: fs.write_synced(path, content(0)))
     work.meet("first generation")
@@ -38,7 +41,9 @@ def step(work: Work, crew: Sequence[int]) -> None:
     if is_writer:
         work.attempt("replacing a file", lambda: _replace(path, last))
     else:
-        work.data["reads"] = work.attempt("reading a file while it is replaced", lambda: read(path, last))
+        work.data["reads"] = work.attempt(
+            "reading a file while it is replaced", lambda: read(path, last)
+        )
     work.meet("replaced")
 
 
@@ -50,7 +55,11 @@ def torn(found: bytes) -> str | None:
     """What is wrong with what a reader saw, or nothing."""
     if len(found) != SIZE:
         return f"{len(found)} of {SIZE} bytes"
-    return None if found == found[:WORD] * (SIZE // WORD) else "the old content and the new one in one file"
+    return (
+        None
+        if found == found[:WORD] * (SIZE // WORD)
+        else "the old content and the new one in one file"
+    )
 
 
 def read(path: Path, last: int, limit_s: float = READ_LIMIT_S) -> dict[str, Any]:

@@ -29,7 +29,10 @@ def step(work: Work) -> list[int]:
     """The ranks that can go on together: they see each other's files."""
     for turn in range(TRIES):
         seen_by = _turn(work, turn)
-        if max((seconds for seen in seen_by for seconds in seen.values()), default=0.0) <= folder.SLOW_S:
+        if (
+            max((seconds for seen in seen_by for seconds in seen.values()), default=0.0)
+            <= folder.SLOW_S
+        ):
             break
     together = crew([[int(rank) for rank in seen] for seen in seen_by])
     work.able = work.able and work.rank in together
@@ -39,14 +42,22 @@ def step(work: Work) -> list[int]:
 def _turn(work: Work, turn: int) -> list[dict[str, float]]:
     """What each rank saw, and after how many seconds; the shorter times of all turns are kept."""
     # A client that was told "no such file" may keep believing it: so every rank asks before the files are there.
-    work.attempt("looking", lambda: [_holds(_path(work, rank, turn), b"") for rank in range(work.session.place.world_size)])
+    work.attempt(
+        "looking",
+        lambda: [
+            _holds(_path(work, rank, turn), b"") for rank in range(work.session.place.world_size)
+        ],
+    )
     work.meet("before writing")
     work.attempt("writing a file", lambda: _write(work, turn))
     writers = [rank for rank, wrote in enumerate(work.meet("written", work.able)) if wrote]
     seen = work.attempt("reading files", lambda: _await(work, writers, turn)) or {}
     work.look_again()
     before = work.data.get("seen_s", {})
-    work.data["seen_s"] = {str(rank): round(min(seconds, before.get(str(rank), seconds)), 4) for rank, seconds in seen.items()}
+    work.data["seen_s"] = {
+        str(rank): round(min(seconds, before.get(str(rank), seconds)), 4)
+        for rank, seconds in seen.items()
+    }
     return work.meet("seen", work.data["seen_s"])
 
 
@@ -75,7 +86,11 @@ def _await(work: Work, writers: Sequence[int], turn: int) -> dict[int, float]:
             if rank not in seen and _holds(_path(work, rank, turn), _content(rank)):
                 seen[rank] = time.monotonic() - started
         waited = time.monotonic() - started
-        if len(seen) == len(writers) or waited > limit_s or (waited > LOOK_AGAIN_S and work.moved()):
+        if (
+            len(seen) == len(writers)
+            or waited > limit_s
+            or (waited > LOOK_AGAIN_S and work.moved())
+        ):
             return dict(sorted(seen.items()))
         time.sleep(POLL_S)
 

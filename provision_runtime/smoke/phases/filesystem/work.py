@@ -48,14 +48,24 @@ class Work:
         """Whether the folder is still the one that it was, although nothing failed."""
         if self.able and self.moved():
             self.able = False
-            self.problems.append(["folder-unmounted", f"{self.target} is another folder now than when the phase began"])
+            self.problems.append(
+                [
+                    "folder-unmounted",
+                    f"{self.target} is another folder now than when the phase began",
+                ]
+            )
 
     def meet(self, name: str, payload: Any = None) -> list[Any]:
         return self.session.exchange(f"filesystem/{name}", payload)
 
     def answer(self) -> dict[str, Any]:
         place = self.start.as_json() if self.start else None
-        return {"host": self.session.place.host, "location": place, "problems": self.problems, **self.data}
+        return {
+            "host": self.session.place.host,
+            "location": place,
+            "problems": self.problems,
+            **self.data,
+        }
 
     def _kind(self, error: OSError) -> str:
         """A folder that vanished may say so with any error; what tells is that its name leads elsewhere now."""
