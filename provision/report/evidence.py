@@ -1,11 +1,10 @@
 """A file -> the evidence in it: a passport with its smoke reports, or a smoke report alone. What is not whole is refused in words.
 
-The schemas in provision/catalog/data decide what is whole: the page relies on all that they promise, and on nothing else.
+The schemas in provision/schemas decide what is whole: the page relies on all that they promise, and on nothing else.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Mapping
@@ -13,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.catalog import DATA
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.schema import schema_error
 
 PASSPORT, REPORT = "passport", "smoke-report"
 SCHEMA = {PASSPORT: 1, REPORT: 2}
-SHOWN = 160
 OTHER = "Name a passport.json or a smoke test's report.json; `provision build` writes a damaged passport anew."
 
 
@@ -98,8 +96,6 @@ def _measured(path: Path, place: str, found: Mapping[str, Any]) -> Measured:
 
 def _check(document: Mapping[str, Any], kind: str, shown: str) -> None:
     """Raises IntegrityError with the first place at which the document is not as its schema says."""
-    from jsonschema.exceptions import best_match
-
     schema = document.get("schema")
     if schema != SCHEMA[kind]:
         made_by = (
@@ -109,20 +105,9 @@ def _check(document: Mapping[str, Any], kind: str, shown: str) -> None:
         raise IntegrityError(
             told, advice="Read it with the provision that made it, or make it anew."
         )
-    error = best_match(_validator(kind).iter_errors(document))
+    error = schema_error(document, kind)
     if error is not None:
-        where = error.json_path.removeprefix("$").removeprefix(".") or "the top"
-        told = error.message if len(error.message) <= SHOWN else f"{error.message[:SHOWN]}..."
-        raise IntegrityError(f"{shown} is damaged: at {where}: {told}.", advice=_again(kind))
-
-
-@functools.cache
-def _validator(kind: str) -> Any:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(
-        json.loads((DATA / f"{kind}.schema.json").read_text(encoding="utf-8"))
-    )
+        raise IntegrityError(f"{shown} is damaged: at {error}.", advice=_again(kind))
 
 
 def _again(kind: str) -> str:

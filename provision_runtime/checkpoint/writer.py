@@ -334,8 +334,6 @@ def _results(jobs: Sequence[Future[Any]]) -> list[Any]:
     if failed:
         for job in waiting:
             job.cancel()
-        raise next(
-            (job.exception() for job in failed if not isinstance(job.exception(), Stopped)),
-            failed[0].exception(),
-        )  # type: ignore[misc]
+        errors = [error for job in failed if (error := job.exception()) is not None]
+        raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])
     return [job.result() for job in jobs]

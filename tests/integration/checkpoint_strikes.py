@@ -135,9 +135,10 @@ class Stage:
         try:
             self._act(self.root)
         except (checkpoint.CheckpointError, OSError) as error:
+            number = getattr(error, "errno", None)
             self._said.write_text(
-                json.dumps({"type": type(error).__name__, "errno": error.errno, "text": str(error)})
-            )  # type: ignore[union-attr]
+                json.dumps({"type": type(error).__name__, "errno": number, "text": str(error)})
+            )
 
     def is_between(self, found: Seen) -> bool:
         """Each step is as before or as after; so is `latest`."""

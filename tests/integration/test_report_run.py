@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from provision import report
-from provision.catalog import DATA
+from provision.core.schema import SCHEMAS
 from provision_runtime.smoke.options import PHASES
 from tests.integration.smoking import smoke
 
@@ -27,7 +27,7 @@ def test_what_ranks_measure_arrives_on_the_page_and_fits_the_schema(tmp_path: Pa
         str(tmp_path / "junit.xml"),
     )
     assert ran.status == 0, ran.stderr
-    schema = json.loads((DATA / "smoke-report.schema.json").read_text())
+    schema = json.loads((SCHEMAS / "smoke-report.schema.json").read_text())
     Draft202012Validator(schema).validate(json.loads((tmp_path / "report.json").read_text()))
 
     cases = list(ElementTree.parse(tmp_path / "junit.xml").iter("testcase"))

@@ -17,10 +17,10 @@ from provision.core.types import LockedPackage
 from tests.records import alias, make_channel, record
 
 
-def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: str) -> conda.Request:
+def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: Any) -> conda.Request:
     return conda.Request(
         specs=specs, channels=channels, virtual_packages=(("__glibc", "2.28"),), **more
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:

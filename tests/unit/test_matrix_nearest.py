@@ -18,7 +18,7 @@ from provision import catalog, resolver
 from provision.catalog import minor, version_key
 from provision.cli.options import SPEC_OPTIONS
 from provision.core.errors import NoSuchBuild
-from provision.core.types import PLATFORMS, Machine, Platform, Spec
+from provision.core.types import PLATFORMS, BuildSource, Machine, Platform, Spec
 from provision.resolver import spec
 from provision.resolver import suggest as nearby
 from provision.resolver.resolution import leads_to
@@ -106,7 +106,7 @@ def subsets(
 
 
 def pythons(
-    release: catalog.Release, source: str, build: catalog.Build | None, platforms: Any
+    release: catalog.Release, source: BuildSource, build: catalog.Build | None, platforms: Any
 ) -> list[str]:
     def on(platform: Platform) -> tuple[str, ...]:
         if build:
@@ -117,7 +117,7 @@ def pythons(
             one.on(platform).python or ()
             for one in release.builds(source)
             if platform in one.platforms
-        ]  # type: ignore[arg-type]
+        ]
         return tuple(itertools.chain(*known)) or release.python
 
     common = set.intersection(*(set(on(platform)) for platform in platforms))

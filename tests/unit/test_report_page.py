@@ -139,7 +139,7 @@ def test_everything_has_its_place(tmp_path: Path) -> None:
     assert all("aria-label" in svg for svg in drawings)
 
 
-HOSTILE = "<script>alert('x')</script>\"'&--><!-- {{ 7 * 7 }}\x00\ud800"
+HOSTILE = "<script>alert('x')</script>\"'&--><!-- {{ 7 * 7 }}\x00"
 
 
 def test_no_text_of_a_passport_becomes_markup(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from provision.catalog import DATA
+from provision.core.schema import SCHEMAS
 from provision_runtime.report import model
 from tests import evidence
 
@@ -19,7 +19,7 @@ SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 
 
 def validator(kind: str) -> Draft202012Validator:
-    schema = json.loads((DATA / f"{kind}.schema.json").read_text())
+    schema = json.loads((SCHEMAS / f"{kind}.schema.json").read_text())
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
 
@@ -36,7 +36,7 @@ def test_a_passport_of_ours_fits() -> None:
 
 
 def test_the_number_of_the_schema_is_the_code_s() -> None:
-    schema = json.loads((DATA / "smoke-report.schema.json").read_text())
+    schema = json.loads((SCHEMAS / "smoke-report.schema.json").read_text())
     assert schema["properties"]["schema"]["const"] == model.SCHEMA
     assert schema["properties"]["kind"]["const"] == model.KIND
     assert set(schema["$defs"]["verdict"]["enum"]) == set(model.WORST_FIRST)
