@@ -1,4 +1,4 @@
-"""Verbs that make products: build, render, lock, smoke."""
+"""DefaultCommandGroup that make products: build, render, lock, smoke."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from provision.cli.options import (
     testing,
     testing_in_full,
     verb,
-    wish_of,
-    wishes_of_all,
+    build_request,
+    requests_of_all,
 )
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.commands.plan import Context, ImageWish
+    from provision.commands.plan import Context, ImageMode
 
 
 @click.command()
@@ -75,8 +75,8 @@ def build(
         alias=options["alias"],
         wait=not options["no_wait"],
     )
-    images: dict[bool | None, ImageWish] = {None: "auto", True: "demand", False: "skip"}
-    wish = wish_of(
+    images: dict[bool | None, ImageMode] = {None: "auto", True: "demand", False: "skip"}
+    wish = build_request(
         name,
         options,
         prefix=prefix,
@@ -143,15 +143,15 @@ def render(
         from provision.commands import batch
 
         if not options["every"]:
-            return show_outcomes(console, [batch.check(context, wish_of(name, options))])
-        wishes = wishes_of_all(context, name, options, force=force)
+            return show_outcomes(console, [batch.check(context, build_request(name, options))])
+        wishes = requests_of_all(context, name, options, force=force)
         return show_outcomes(
             console,
             batch.check_all(context, wishes)
             if options["check"]
             else batch.render_all(context, wishes, dry_run=dry_run),
         )
-    wish = wish_of(name, options, force=force)
+    wish = build_request(name, options, force=force)
     if dry_run:
         from provision.commands.plan import plan
 
@@ -210,13 +210,13 @@ def lock(
             console,
             batch.lock_all(
                 context,
-                wishes_of_all(
+                requests_of_all(
                     context, name, options, relock=options["relock"], solver=options["solver"]
                 ),
                 dry_run=dry_run,
             ),
         )
-    wish = wish_of(name, options, relock=options["relock"], solver=options["solver"])
+    wish = build_request(name, options, relock=options["relock"], solver=options["solver"])
     if dry_run:
         packages = lock_preview(context, wish)
         several = len({package.platform for package in packages}) > 1
@@ -258,7 +258,9 @@ def _update(
         shown = " and ".join(f"--{option.replace('every', 'all')}" for option in beside)
         told = f"--update moves some packages of one lock, with the built-in solver, and {shown} was given too."
         raise InvalidSpec(told, advice="Leave one of them out.")
-    _, compared = update_lock(context, wish_of(name, options), options["update"], dry_run=dry_run)
+    _, compared = update_lock(
+        context, build_request(name, options), options["update"], dry_run=dry_run
+    )
     console.result(compared, compared_lines(compared))
 
 
@@ -303,7 +305,7 @@ def smoke(
 
     context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"])
     places: Any = {"prefix": ("prefix",), "image": ("image",), "both": ("prefix", "image")}[place]
-    results = workflow.smoke(context, wish_of(name, options, prefix=prefix), places, junit)
+    results = workflow.smoke(context, build_request(name, options, prefix=prefix), places, junit)
     lines = [line for found in results for line in smoke_lines(found)]
     console.result(results, lines)
     return 1 if failures(results) else 0

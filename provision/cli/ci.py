@@ -74,10 +74,10 @@ def ci(
 
     if check and output is None:
         raise click.UsageError("--check compares with a file: name it with --output.")
-    wish = workflow.CiWish(
+    request = workflow.WorkflowRequest(
         out=output, builds={name: options.pop(name) for name in BUILD_OPTIONS}, **options
     )
-    made = workflow.workflow(context_of(console, envs), wish)
+    made = workflow.workflow(context_of(console, envs), request)
     if check and output is not None:
         difference = workflow.diff(output, made)
         console.result(
@@ -88,7 +88,7 @@ def ci(
     if output is None or dry_run:
         console.result(_told(made, None), made.text.rstrip("\n"))
         return 0
-    written = workflow.write(wish, made)
+    written = workflow.write(request, made)
     lines = [f"{job.target.name} ({job.target.platform}): {_place(job)}" for job in made.jobs]
     console.result(
         _told(made, output), [*lines, f"{'wrote' if written else 'as it was:'} {output}"]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-class Verbs(click.Group):
+class DefaultCommandGroup(click.Group):
     """A group whose `usual` command runs unless the first word is one of its verbs. What looks like a verb and is meant as an argument
     of `usual` stands behind `--`. Help shows both."""
 

@@ -86,12 +86,12 @@ class Console:
     def say(self, text: str) -> None:
         if not self.as_json or self.verbose:
             sys.stderr.write(
-                f"  {harmless(text)}\n"
+                f"  {escape_terminal(text)}\n"
             )  # one write: lines of several threads stay lines
             sys.stderr.flush()
 
     def warn(self, text: str) -> None:
-        self._rich().print(f"[yellow]warning:[/yellow] {_escape(harmless(text))}")
+        self._rich().print(f"[yellow]warning:[/yellow] {_escape(escape_terminal(text))}")
 
     def meter(self, title: str, total: int) -> MeterContext:
         watched = sys.stderr.isatty() and not self.as_json
@@ -109,9 +109,11 @@ class Console:
                     }
                 )
             )
-        self._rich().print(f"[red]error:[/red] {_escape(harmless(' '.join(str(error).split())))}")
+        self._rich().print(
+            f"[red]error:[/red] {_escape(escape_terminal(' '.join(str(error).split())))}"
+        )
         if self.verbose and error.details:
-            print(harmless(error.details), file=sys.stderr)
+            print(escape_terminal(error.details), file=sys.stderr)
 
     def result(self, value: Any, text: str | Iterable[str]) -> None:
         """Show a result: its values as JSON, or the text made of them."""
@@ -120,21 +122,21 @@ class Console:
         else:
             shown = text if isinstance(text, str) else "\n".join(text)
             if shown:
-                print(harmless(shown))
+                print(escape_terminal(shown))
 
 
 # What moves a cursor, changes colors or a title, or turns the order of what is read around. Line ends and tabs are text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-def harmless(text: str) -> str:
+def escape_terminal(text: str) -> str:
     """Text as a terminal may show it, whoever wrote it (a registry, a package, a tool): control characters as their escapes."""
     return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
     """The same for a value within a line, which must not make lines of its own."""
-    return harmless(text.replace("\n", "\\n").replace("\t", " "))
+    return escape_terminal(text.replace("\n", "\\n").replace("\t", " "))
 
 
 def _escape(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Verbs about what is there: env, kernel, passport, channel, completion."""
+"""DefaultCommandGroup about what is there: env, kernel, passport, channel, completion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provision.cli.options import (
     relock_option,
     request,
     verb,
-    wish_of,
+    build_request,
 )
 
 if TYPE_CHECKING:
@@ -57,17 +57,17 @@ def env_create(
         alias=options["alias"],
         wait=not options["no_wait"],
     )
-    wish = wish_of(name, options, prefix=prefix, relock=options["relock"])
+    request = build_request(name, options, prefix=prefix, relock=options["relock"])
     if dry_run:
         from provision.commands.preview import build_preview
 
         steps = [
             step
-            for step in build_preview(context, wish)
+            for step in build_preview(context, request)
             if step["stage"] in ("render", "lock", "prefix")
         ]
         return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
-    made, anew = workflow.create(context, wish)
+    made, anew = workflow.create(context, request)
     return console.result(made, f"{'created' if anew else 'already there'}: {made.path}")
 
 
@@ -153,11 +153,11 @@ def kernel_add(
 
     context = context_of(console, envs, mirrors=options["mirrors"], alias=options["alias"])
     if dry_run:
-        text = workflow.preview_kernel(context, wish_of(name, options, prefix=prefix))
+        text = workflow.preview_kernel(context, build_request(name, options, prefix=prefix))
         import json
 
         return console.result(text, json.dumps(text, indent=1))
-    made, anew = workflow.add_kernel(context, wish_of(name, options, prefix=prefix))
+    made, anew = workflow.add_kernel(context, build_request(name, options, prefix=prefix))
     return console.result(
         made, f"{'registered' if anew else 'already registered'}: {made.display_name} ({made.path})"
     )

@@ -1,4 +1,4 @@
-"""Verbs of images: build, push, pull, show, sbom, contract, run."""
+"""DefaultCommandGroup of images: build, push, pull, show, sbom, contract, run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provision.cli.options import (
     running,
     serving,
     verb,
-    wish_of,
+    build_request,
 )
 
 if TYPE_CHECKING:
@@ -84,13 +84,17 @@ def image_build(
     outputs = tuple(images.output(text) for text in options["outputs"])
     _check_compression(options["compression"], outputs)
     tags = tuple(images.name_of(text) for text in options["tags"])
-    wish = wish_of(name, options, image="demand")
+    request = build_request(name, options, image="demand")
     if dry_run:
         from provision.commands.preview import build_preview
 
-        steps = [step for step in build_preview(context, wish, outputs) if step["stage"] == "image"]
+        steps = [
+            step for step in build_preview(context, request, outputs) if step["stage"] == "image"
+        ]
         return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
-    wanted, made, anew = workflow.build_image(context, wish, outputs, options["compression"], tags)
+    wanted, made, anew = workflow.build_image(
+        context, request, outputs, options["compression"], tags
+    )
     import shlex
 
     from provision.image import run_command
@@ -160,7 +164,11 @@ def image_push(
     from provision.commands import image_registry as workflow
 
     pushed = workflow.push_image(
-        context_of(console, envs, wait=not no_wait), wish_of(name, {}), place, compression, attach
+        context_of(console, envs, wait=not no_wait),
+        build_request(name, {}),
+        place,
+        compression,
+        attach,
     )
     sizes = f"{pushed.sent / 1e6:.1f} MB sent, {pushed.present / 1e6:.1f} MB there already"
     console.result(
@@ -209,7 +217,7 @@ def image_show(console: Console, place: str, envs: Path | None, **options: Any) 
     from provision.cli.console import one_line
     from provision.commands import image_registry as workflow
 
-    seen = workflow.see_image(context_of(console, envs), place)
+    seen = workflow.show_image(context_of(console, envs), place)
     lines = [seen.reference, f"image id  {seen.image_id}"]
     lines += [
         f"layer     {layer['size'] / 1e6:.1f} MB, {layer['mediaType']}" for layer in seen.layers
@@ -293,7 +301,7 @@ def image_contract(
     context = context_of(console, envs)
     remake = ["provision", *sys.argv[1:]]
     text = workflow.image_contract(
-        context, wish_of(name, {}), format, _asked(options), command, remake
+        context, build_request(name, {}), format, _asked(options), command, remake
     )
     console.result({"format": format, "text": text}, text.rstrip("\n"))
 
@@ -324,15 +332,15 @@ def image_run(
             f"--jupyter runs Jupyter, and not `{shlex.join(command)}` too.",
             advice="Leave one of them out.",
         )
-    context, wish = context_of(console, envs), wish_of(name, {})
+    context, request = context_of(console, envs), build_request(name, {})
     notebooks = (
-        workflow.notebook(context, wish, options["port"], options["listen"])
+        workflow.notebook(context, request, options["port"], options["listen"])
         if options["jupyter"]
         else None
     )
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     argv = workflow.run_argv(
-        context, wish, _asked(options), command, terminal=terminal, serving=notebooks
+        context, request, _asked(options), command, terminal=terminal, serving=notebooks
     )
     if options["dry_run"]:
         console.result(argv, shlex.join(argv))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli import build
-from provision.cli.command_group import Verbs
+from provision.cli.command_group import DefaultCommandGroup
 from provision.cli.options import common, context_of, mirrored, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
 
-lock = Verbs(build.lock)
+lock = DefaultCommandGroup(build.lock)
 
 
 @lock.command()

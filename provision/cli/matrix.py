@@ -117,8 +117,8 @@ def lock(
             "Say which builds, e.g. --torch '>=2.4' --driver 535: all of the table would be locked."
         )
     context = context_of(console, envs, mirrors=mirrors, alias=alias)
-    wishes = batch.wishes_for(chosen, newest=newest, relock=relock)
-    return show_outcomes(console, batch.lock_all(context, wishes, dry_run=dry_run))
+    requests = batch.matrix_requests(chosen, newest=newest, relock=relock)
+    return show_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
 
 
 matrix.add_command(ci)

@@ -13,7 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.commands.plan import Context, Wish
+    from provision.commands.plan import Context, BuildRequest
     from provision.core.types import Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -440,20 +440,22 @@ def asked(options: dict[str, Any]) -> dict[str, Any]:
     return {key: options[key] for key in SPEC_OPTIONS if key in options}
 
 
-def wish_of(name: str | None, options: dict[str, Any], **more: Any) -> Wish:
-    from provision.commands.plan import Wish
-    from provision.commands.smoke_runner import Request
+def build_request(name: str | None, options: dict[str, Any], **more: Any) -> BuildRequest:
+    from provision.commands.plan import BuildRequest
+    from provision.commands.smoke_runner import SmokeRequest
 
     test = {key: options[key] for key in TEST_OPTIONS if key in options}
     test.update({key: tuple(options[key]) for key in TEST_LISTS if key in options})
     if "timeout" in test:
         test["timeout_s"] = test.pop("timeout")
-    return Wish(name=name, options=asked(options), request=Request(**test), **more)
+    return BuildRequest(
+        name=name, options=asked(options), smoke_request=SmokeRequest(**test), **more
+    )
 
 
-def wishes_of_all(
+def requests_of_all(
     context: Context, name: str | None, options: dict[str, Any], **more: Any
-) -> list[Wish]:
+) -> list[BuildRequest]:
     """--all: a wish for each environment of the envs folder. Raises InvalidSpec if one was also named or described."""
     from provision.commands.batch import named
     from provision.core.errors import InvalidSpec
@@ -463,7 +465,7 @@ def wishes_of_all(
         raise InvalidSpec(
             f"--all takes each environment as its spec.yml says, but {', '.join([*([name] if name else []), *told])} was given."
         )
-    return [wish_of(found, options, **more) for found in named(context)]
+    return [build_request(found, options, **more) for found in named(context)]
 
 
 def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> int:

@@ -15,7 +15,7 @@ from provision import lockfile as locks
 from provision import render
 from provision.catalog import minor, version_key
 from provision.commands.ensure import dockerfile_texts, lock_only, render_only
-from provision.commands.plan import Context, Plan, Wish, name_of, plan
+from provision.commands.plan import Context, Plan, BuildRequest, name_of, plan
 from provision.commands.preview import lock_preview, render_preview
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.process import end_running
@@ -74,7 +74,7 @@ def named(context: Context) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class MatrixBuild:
     """A build of the table that is to become an environment, for all platforms asked for that have it."""
 
     torch: str
@@ -83,7 +83,7 @@ class Wanted:
     platforms: tuple[Platform, ...]
 
 
-def wanted_builds(asked: Mapping[str, Any]) -> list[Wanted]:
+def matrix_builds(asked: Mapping[str, Any]) -> list[MatrixBuild]:
     """The builds of the table that fit, oldest torch and CUDA first."""
     found: dict[tuple[str, str, BuildSource], list[Platform]] = {}
     newest_first = table(question(asked)).cells
@@ -92,7 +92,7 @@ def wanted_builds(asked: Mapping[str, Any]) -> list[Wanted]:
     ):
         found.setdefault((cell.torch, cell.cuda, cell.source), []).append(cell.platform)
     return [
-        Wanted(
+        MatrixBuild(
             torch=torch,
             cuda=cuda,
             source=source,
@@ -102,12 +102,12 @@ def wanted_builds(asked: Mapping[str, Any]) -> list[Wanted]:
     ]
 
 
-def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[Wish]:
-    """A wish for every build that fits; on linux-64 unless platforms are asked for, or a spec.yml of that name says others.
+def matrix_requests(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[BuildRequest]:
+    """A request for every build that fits; on linux-64 unless platforms are asked for, or a spec.yml of that name says others.
 
     newest: of each minor release only its newest patch.
     """
-    builds = wanted_builds({**asked, "platform": asked.get("platform") or (PLATFORM,)})
+    builds = matrix_builds({**asked, "platform": asked.get("platform") or (PLATFORM,)})
     if newest:
         latest = {(minor(build.torch), build.cuda, build.source): build.torch for build in builds}
         builds = [
@@ -129,7 +129,7 @@ def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[
         )
     }
     return [
-        Wish(
+        BuildRequest(
             options={
                 "torch": build.torch,
                 "cuda": build.cuda,
@@ -143,30 +143,34 @@ def wishes_for(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[
     ]
 
 
-def lock_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = False) -> list[Outcome]:
-    """`provision lock --all` and `provision matrix lock`: the lock of each, several at a time, in the order of the wishes."""
-    return _each(context, wishes, _solved if dry_run else _locked)
+def lock_all(
+    context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
+) -> list[Outcome]:
+    """`provision lock --all` and `provision matrix lock`: the lock of each, several at a time, in the order of the requests."""
+    return _each(context, requests, _solved if dry_run else _locked)
 
 
-def _solved(context: Context, wish: Wish, name: str) -> Outcome:
+def _solved(context: Context, request: BuildRequest, name: str) -> Outcome:
     return Outcome(
-        name=name, status="solved", detail=f"{len(lock_preview(context, wish))} packages"
+        name=name, status="solved", detail=f"{len(lock_preview(context, request))} packages"
     )
 
 
-def _locked(context: Context, wish: Wish, name: str) -> Outcome:
-    _, made, anew = lock_only(context, wish)
+def _locked(context: Context, request: BuildRequest, name: str) -> Outcome:
+    _, made, anew = lock_only(context, request)
     told = f"{len(made.packages)} packages" + ("" if made.portable else ", not portable")
     return Outcome(name=name, status="made" if anew else "kept", detail=told)
 
 
-def render_all(context: Context, wishes: Sequence[Wish], *, dry_run: bool = False) -> list[Outcome]:
+def render_all(
+    context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
+) -> list[Outcome]:
     """`provision render --all`: the generated files of each."""
-    return _each(context, wishes, _to_write if dry_run else _written)
+    return _each(context, requests, _to_write if dry_run else _written)
 
 
-def _to_write(context: Context, wish: Wish, name: str) -> Outcome:
-    wanted, files = render_preview(context, wish)
+def _to_write(context: Context, request: BuildRequest, name: str) -> Outcome:
+    wanted, files = render_preview(context, request)
     told = (
         f"would write {', '.join(files)} in {wanted.folder}"
         if files
@@ -175,20 +179,20 @@ def _to_write(context: Context, wish: Wish, name: str) -> Outcome:
     return Outcome(name=name, status="pending" if files else "kept", detail=told)
 
 
-def _written(context: Context, wish: Wish, name: str) -> Outcome:
-    written = render_only(context, wish)
+def _written(context: Context, request: BuildRequest, name: str) -> Outcome:
+    written = render_only(context, request)
     told = f"wrote {', '.join(written)}" if written else "all files are as rendered"
     return Outcome(name=name, status="made" if written else "kept", detail=told)
 
 
-def check_all(context: Context, wishes: Sequence[Wish]) -> list[Outcome]:
+def check_all(context: Context, requests: Sequence[BuildRequest]) -> list[Outcome]:
     """`provision render --all --check`: for each what `check` says."""
-    return _each(context, wishes, lambda alone, wish, name: check(alone, wish))
+    return _each(context, requests, lambda alone, request, name: check(alone, request))
 
 
-def check(context: Context, wish: Wish) -> Outcome:
+def check(context: Context, request: BuildRequest) -> Outcome:
     """`provision render --check`: whether an environment's files are what its spec.yml renders, and its lock is made from them."""
-    wanted = plan(context, dataclasses.replace(wish, force=True))
+    wanted = plan(context, dataclasses.replace(request, force=True))
     texts = rendered(wanted)
     pending = render.pending(wanted.folder, texts)
     diff = "".join(
@@ -225,10 +229,12 @@ def difference(path: Path, text: str) -> Iterator[str]:
 
 
 def _each(
-    context: Context, wishes: Sequence[Wish], work: Callable[[Context, Wish, str], Outcome]
+    context: Context,
+    requests: Sequence[BuildRequest],
+    work: Callable[[Context, BuildRequest, str], Outcome],
 ) -> list[Outcome]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(_one, context, wish, work) for wish in wishes]
+        running = [pool.submit(_one, context, request, work) for request in requests]
         try:
             return [future.result() for future in running]
         except (
@@ -240,15 +246,17 @@ def _each(
             raise
 
 
-def _one(context: Context, wish: Wish, work: Callable[[Context, Wish, str], Outcome]) -> Outcome:
+def _one(
+    context: Context, request: BuildRequest, work: Callable[[Context, BuildRequest, str], Outcome]
+) -> Outcome:
     started = time.monotonic()
-    name = wish.name or " ".join(
-        str(wish.options[key]) for key in ("torch", "cuda", "source") if wish.options.get(key)
+    name = request.name or " ".join(
+        str(request.options[key]) for key in ("torch", "cuda", "source") if request.options.get(key)
     )
     try:
-        name = name_of(context, wish)
+        name = name_of(context, request)
         done = work(
-            dataclasses.replace(context, progress=Named(name, context.progress)), wish, name
+            dataclasses.replace(context, progress=Named(name, context.progress)), request, name
         )
     except ProvisionError as error:
         done = Outcome(

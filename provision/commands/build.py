@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from provision import image as images
 from provision.adapters import conda
 from provision.commands import smoke_runner
-from provision.commands.ensure import check_place, edited_files, keep_lock, keep_prefix, planned
+from provision.commands.ensure import check_place, edited_files, ensure_lock, ensure_prefix, planned
 from provision.commands.image_registry import registry_base
-from provision.commands.plan import Context, Plan, Wish
+from provision.commands.plan import Context, Plan, BuildRequest
 from provision.core import paths
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.types import (
@@ -68,31 +68,33 @@ def made_or_kept(made: bool) -> StageStatus:
     return "made" if made else "kept"
 
 
-def build(context: Context, wish: Wish) -> BuildResult:
+def build(context: Context, request: BuildRequest) -> BuildResult:
     """`provision build`: every stage in order. What is already true to the request is kept. A smoke test that fails still leaves
     the passport that says so; see `failed` in the result."""
-    client = engine_for(wish)
-    with planned(context, wish) as wanted:
+    client = engine_for(request)
+    with planned(context, request) as wanted:
         check_place(wanted)
-        if wish.kernel:
+        if request.kernel:
             register.check_name(wanted.name)
-        return _build(context, wish, wanted, client)
+        return _build(context, request, wanted, client)
 
 
-def _build(context: Context, wish: Wish, wanted: Plan, client: Any | None) -> BuildResult:
+def _build(
+    context: Context, request: BuildRequest, wanted: Plan, client: Any | None
+) -> BuildResult:
     stages = Stages(context.progress)
     if wanted.edited:
         context.progress.warn(f"{edited_files(wanted)} is edited by hand and used as it is")
-    lock, _, _ = stages.run("lock", lambda: keep_lock(context, wanted, wish), _told_of_lock)
+    lock, _, _ = stages.run("lock", lambda: ensure_lock(context, wanted, request), _told_of_lock)
     prefix, _ = stages.run(
         "prefix",
-        lambda: keep_prefix(context, wanted, lock),
+        lambda: ensure_prefix(context, wanted, lock),
         lambda done: (made_or_kept(done[1]), str(done[0].path)),
     )
-    image = _image_stage(context, wish, wanted, lock, prefix, client, stages)
-    smoke = _smoke_stage(context, wish, wanted, prefix, image, client, stages)
+    image = _image_stage(context, request, wanted, lock, prefix, client, stages)
+    smoke = _smoke_stage(context, request, wanted, prefix, image, client, stages)
     failed = smoke_runner.failures(smoke)
-    kernel = _kernel_stage(wish, wanted, lock, prefix, stages, failed)
+    kernel = _kernel_stage(request, wanted, lock, prefix, stages, failed)
     result = BuildResult(
         name=wanted.name,
         folder=wanted.folder,
@@ -116,26 +118,28 @@ def _told_of_lock(done: tuple[Lock, bool, list[str]]) -> tuple[StageStatus, str]
     return made_or_kept(made), f"{len(lock.packages)} packages{files}"
 
 
-def engine_for(wish: Wish) -> Any | None:
+def engine_for(request: BuildRequest) -> Any | None:
     """The Docker engine, if an image is wanted and one answers."""
-    if wish.image == "skip":
+    if request.image == "skip":
         return None
-    return images.demand_engine() if wish.image == "demand" else images.engine()[0]
+    return images.demand_engine() if request.image == "demand" else images.engine()[0]
 
 
 def _image_stage(
     context: Context,
-    wish: Wish,
+    request: BuildRequest,
     wanted: Plan,
     lock: Lock,
     prefix: Prefix,
     client: Any | None,
     stages: Stages,
 ) -> Image | None:
-    if wish.image == "skip" or (
+    if request.image == "skip" or (
         client is None and not images.is_stored(wanted.resolution.spec.base)
     ):
-        stages.skip("image", "--no-image" if wish.image == "skip" else "no Docker engine answers")
+        stages.skip(
+            "image", "--no-image" if request.image == "skip" else "no Docker engine answers"
+        )
         return None
     try:
         return stages.run(
@@ -144,7 +148,7 @@ def _image_stage(
             lambda done: (made_or_kept(done[1]), done[0].reference),
         )[0]
     except ToolMissing as error:
-        if wish.image == "demand":
+        if request.image == "demand":
             raise
         context.progress.warn(f"no image was made: {error}")
         stages.skip("image", error.message)
@@ -185,7 +189,7 @@ def make_image(
         lock,
         base,
         layout=layout,
-        inside=smoke_runner.INSIDE,
+        inside=smoke_runner.RUNTIME,
         epoch=epoch,
         progress=context.progress,
     )
@@ -195,7 +199,7 @@ def make_image(
         prefix,
         base,
         layout=layout,
-        inside=smoke_runner.INSIDE,
+        inside=smoke_runner.RUNTIME,
         link=link,
         progress=context.progress,
         epoch=epoch,
@@ -217,14 +221,14 @@ def _base(context: Context, wanted: Plan, client: Any | None) -> images.BaseImag
 
 def _smoke_stage(
     context: Context,
-    wish: Wish,
+    request: BuildRequest,
     wanted: Plan,
     prefix: Prefix,
     image: Image | None,
     client: Any | None,
     stages: Stages,
 ) -> tuple[SmokeResult, ...]:
-    if not wish.smoke:
+    if not request.smoke:
         stages.skip("smoke", "--no-smoke")
         return ()
     results = []
@@ -239,7 +243,7 @@ def _smoke_stage(
                     wanted.name,
                     place,  # noqa: B023 - it runs at once
                     wanted.resolution,
-                    wish.request,
+                    request.smoke_request,
                     prefix,
                     image,
                     client,
@@ -255,7 +259,7 @@ def smoke_in(
     name: str,
     place: Place,
     resolution: Resolution,
-    request: smoke_runner.Request,
+    request: smoke_runner.SmokeRequest,
     prefix: Prefix,
     image: Image | None,
     client: Any | None,
@@ -299,10 +303,15 @@ def smoke_in(
 
 
 def _kernel_stage(
-    wish: Wish, wanted: Plan, lock: Lock, prefix: Prefix, stages: Stages, failed: list[str]
+    request: BuildRequest,
+    wanted: Plan,
+    lock: Lock,
+    prefix: Prefix,
+    stages: Stages,
+    failed: list[str],
 ) -> Kernel | None:
     shown = register.display_name(wanted.resolution)
-    if not wish.kernel or failed:
+    if not request.kernel or failed:
         stages.skip("kernel", "the smoke test failed" if failed else "--no-kernel")
         return None
     if lock.find(register.LAUNCHER) is None:
@@ -316,12 +325,12 @@ def _kernel_stage(
         return None
     return stages.run(
         "kernel",
-        lambda: keep_kernel(prefix, shown),
+        lambda: ensure_kernel(prefix, shown),
         lambda done: (made_or_kept(done[1]), done[0].display_name),
     )[0]
 
 
-def keep_kernel(prefix: Prefix, shown: str) -> tuple[Kernel, bool]:
+def ensure_kernel(prefix: Prefix, shown: str) -> tuple[Kernel, bool]:
     if register.is_current(prefix, shown):
         return Kernel(
             name=prefix.name,

@@ -10,8 +10,8 @@ from typing import Any
 
 from provision import __version__, ci, render, resolver
 from provision import lockfile as locks
-from provision.commands.batch import difference, named, wishes_for
-from provision.commands.plan import Context, Wish
+from provision.commands.batch import difference, named, matrix_requests
+from provision.commands.plan import Context, BuildRequest
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
 from provision.core.paths import write_whole
 from provision.core.types import Resolution
@@ -22,7 +22,7 @@ SPELLED = {"channels": "--channel", "platforms": "--platform"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CiWish:
+class WorkflowRequest:
     """What the command line asked for."""
 
     format: ci.Format
@@ -46,32 +46,32 @@ class Workflow:
     jobs: tuple[ci.Job, ...]
 
 
-def workflow(context: Context, wish: CiWish) -> Workflow:
+def workflow(context: Context, request: WorkflowRequest) -> Workflow:
     """The workflow. Raises one error that names every mistake of runners.yml, or every environment that cannot be resolved."""
-    runners = ci.read(wish.runners)
-    targets = list(_targets(context, wish))
-    jobs = tuple(ci.assign(target, runners, gpus=wish.gpus) for target in targets)
+    runners = ci.read(request.runners)
+    targets = list(_targets(context, request))
+    jobs = tuple(ci.assign(target, runners, gpus=request.gpus) for target in targets)
     text = render.render_workflow(
-        wish.format,
-        ci.values(wish.format, jobs, _settings(context, wish)),
-        made_from=f"{'the matrix' if _asked(wish) else _shown(context.where.envs) + '/*/spec.yml'} and {wish.runners}",
-        remake=_remake(context, wish),
+        request.format,
+        ci.values(request.format, jobs, _settings(context, request)),
+        made_from=f"{'the matrix' if _asked(request) else _shown(context.where.envs) + '/*/spec.yml'} and {request.runners}",
+        remake=_remake(context, request),
         templates=context.templates,
     )
     return Workflow(text=text, jobs=jobs)
 
 
-def write(wish: CiWish, made: Workflow) -> bool:
+def write(request: WorkflowRequest, made: Workflow) -> bool:
     """Put the workflow in its place; whether that changed anything. Raises StaleLock for a file that is not ours."""
-    assert wish.out is not None
-    if not pending(wish.out, made.text):
+    assert request.out is not None
+    if not pending(request.out, made.text):
         return False
-    if render.state(wish.out) == "edited" and not wish.force:
+    if render.state(request.out) == "edited" and not request.force:
         raise StaleLock(
-            f"{wish.out} was edited by hand or is somebody's own, and differs from what would be written.",
+            f"{request.out} was edited by hand or is somebody's own, and differs from what would be written.",
             advice="Name another file with --output, or replace it with --force.",
         )
-    write_whole(wish.out, made.text)
+    write_whole(request.out, made.text)
     return True
 
 
@@ -85,10 +85,10 @@ def diff(path: Path, made: Workflow) -> str:
     return "".join(difference(path, made.text))
 
 
-def _targets(context: Context, wish: CiWish) -> Iterator[ci.Target]:
-    if _asked(wish):
+def _targets(context: Context, request: WorkflowRequest) -> Iterator[ci.Target]:
+    if _asked(request):
         yield from _each(
-            wishes_for(wish.builds, newest=wish.newest, relock=False),
+            matrix_requests(request.builds, newest=request.newest, relock=False),
             lambda build: _from_table(context, build),
         )
     else:
@@ -121,20 +121,20 @@ def _from_folder(context: Context, name: str) -> list[ci.Target]:
     return _on_each_platform(context, resolution)
 
 
-def _asked(wish: CiWish) -> list[str]:
+def _asked(request: WorkflowRequest) -> list[str]:
     """The options that say which builds are meant, as a command line; none for the environments of the envs folder."""
     return list(
         options(
             {
                 key: list(value) if isinstance(value, tuple) else value
-                for key, value in wish.builds.items()
+                for key, value in request.builds.items()
                 if value
             }
         )
     )
 
 
-def _from_table(context: Context, build: Wish) -> list[ci.Target]:
+def _from_table(context: Context, build: BuildRequest) -> list[ci.Target]:
     """The same request as `provision matrix lock` makes of it."""
     resolution = resolver.resolve(spec.combine({}, build.options, name=""))
     words = tuple(options(spec.content(resolution.spec)))
@@ -165,12 +165,12 @@ def options(asked: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _settings(context: Context, wish: CiWish) -> ci.Settings:
-    given = {"schedule": wish.schedule} if wish.schedule else {}
+def _settings(context: Context, request: WorkflowRequest) -> ci.Settings:
+    given = {"schedule": request.schedule} if request.schedule else {}
     return ci.Settings(
-        install=wish.install or f"provision=={__version__}",
+        install=request.install or f"provision=={__version__}",
         envs=_shown(context.where.envs),
-        workflow=_shown(wish.out) if wish.out else None,
+        workflow=_shown(request.out) if request.out else None,
         **given,
     )
 
@@ -180,20 +180,20 @@ def _shown(path: Path) -> str:
     return Path(os.path.relpath(path)).as_posix()
 
 
-def _remake(context: Context, wish: CiWish) -> list[str]:
+def _remake(context: Context, request: WorkflowRequest) -> list[str]:
     words = [
         "provision",
         "matrix",
         "ci",
         "--format",
-        wish.format,
+        request.format,
         "--runners",
-        str(wish.runners),
-        *_asked(wish),
+        str(request.runners),
+        *_asked(request),
     ]
-    words += ["--newest"] if wish.newest else []
+    words += ["--newest"] if request.newest else []
     words += ["--envs", _shown(context.where.envs)] if _shown(context.where.envs) != "envs" else []
-    words += ["--gpus", str(wish.gpus)] if wish.gpus != 1 else []
-    words += ["--install", wish.install] if wish.install else []
-    words += ["--schedule", wish.schedule] if wish.schedule else []
-    return words + (["--output", str(wish.out)] if wish.out else [])
+    words += ["--gpus", str(request.gpus)] if request.gpus != 1 else []
+    words += ["--install", request.install] if request.install else []
+    words += ["--schedule", request.schedule] if request.schedule else []
+    return words + (["--output", str(request.out)] if request.out else [])

@@ -11,7 +11,7 @@ from provision import channel, render
 from provision import image as images
 from provision import lockfile as locks
 from provision.adapters import conda
-from provision.commands.plan import Context, Plan, Wish, name_of, only_the_day_moved, plan
+from provision.commands.plan import Context, Plan, BuildRequest, name_of, only_the_day_moved, plan
 from provision.core import paths
 from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.core.paths import held
@@ -25,24 +25,24 @@ BOOTSTRAP = "+channel"
 
 
 @contextlib.contextmanager
-def planned(context: Context, wish: Wish) -> Iterator[Plan]:
+def planned(context: Context, request: BuildRequest) -> Iterator[Plan]:
     """Hold the environment, then work the request out: what another run did while we waited is seen."""
-    with held(context.where, name_of(context, wish), context.progress, wait=context.wait):
-        yield plan(context, wish)
+    with held(context.where, name_of(context, request), context.progress, wait=context.wait):
+        yield plan(context, request)
 
 
 def edited_files(wanted: Plan) -> str:
     return ", ".join(str(wanted.folder / name) for name in wanted.edited)
 
 
-def render_only(context: Context, wish: Wish) -> list[str]:
+def render_only(context: Context, request: BuildRequest) -> list[str]:
     """`provision render`: write the generated files; the names of those that changed. The Dockerfile belongs to a lock: without
     one that is current it is left as it is."""
-    with planned(context, wish) as wanted:
+    with planned(context, request) as wanted:
         check_unedited(wanted)
-        written = write_inputs(wanted, force=wish.force)
+        written = write_inputs(wanted, force=request.force)
         if wanted.lock is not None and wanted.lock_is_current:
-            written += write_dockerfile(context, wanted, wanted.lock, force=wish.force)
+            written += write_dockerfile(context, wanted, wanted.lock, force=request.force)
         return written
 
 
@@ -91,17 +91,17 @@ def write_dockerfile(
     return render.write(wanted.folder, texts, force=force)
 
 
-def lock_only(context: Context, wish: Wish) -> tuple[Plan, Lock, bool]:
+def lock_only(context: Context, request: BuildRequest) -> tuple[Plan, Lock, bool]:
     """`provision lock`: the lock, and whether it was made anew."""
-    with planned(context, wish) as wanted:
-        lock, made, _ = keep_lock(context, wanted, wish)
+    with planned(context, request) as wanted:
+        lock, made, _ = ensure_lock(context, wanted, request)
         return wanted, lock, made
 
 
-def lockable(wanted: Plan, wish: Wish) -> Plan:
+def require_current_lock(wanted: Plan, request: BuildRequest) -> Plan:
     """Refuse, before anything is written, what would leave a lock that does not fit its inputs."""
-    if wanted.lock is not None and not wanted.lock_is_current and not wish.relock:
-        changed = _changed(wanted, wish)
+    if wanted.lock is not None and not wanted.lock_is_current and not request.relock:
+        changed = _changed(wanted, request)
         advice = f"`provision lock {wanted.name} --relock` (or build with --relock) locks it anew"
         if changed:
             advice = "The same command with --relock locks it anew as is asked for now, without these options it stays as it is"
@@ -126,11 +126,11 @@ def _why_stale(wanted: Plan, lock: Lock, changed: Sequence[str]) -> str:
     return f"the request changed since it was locked{f' ({listed})' if (listed := ', '.join(changed)) else ''}"
 
 
-def _changed(wanted: Plan, wish: Wish) -> list[str]:
+def _changed(wanted: Plan, request: BuildRequest) -> list[str]:
     """The options that ask for something else than spec.yml says."""
     path = wanted.folder / render.SPEC
     before = spec.read(path) if path.exists() else {}
-    given = [key for key, value in wish.options.items() if value not in (None, (), [])]
+    given = [key for key, value in request.options.items() if value not in (None, (), [])]
     return [key for key in given if before.get(key) != wanted.asked.get(key)]
 
 
@@ -138,22 +138,24 @@ def _day(as_of: str | None) -> str:
     return as_of or "no day"
 
 
-def keep_lock(context: Context, wanted: Plan, wish: Wish) -> tuple[Lock, bool, list[str]]:
+def ensure_lock(
+    context: Context, wanted: Plan, request: BuildRequest
+) -> tuple[Lock, bool, list[str]]:
     """The lock of a plan, whether it was made anew, and the files that were written. Everything is solved before anything is."""
-    lockable(wanted, wish)
-    if wanted.lock is not None and wanted.lock_is_current and not wish.relock:
-        written = write_inputs(wanted, force=wish.force)
+    require_current_lock(wanted, request)
+    if wanted.lock is not None and wanted.lock_is_current and not request.relock:
+        written = write_inputs(wanted, force=request.force)
         return wanted.lock, False, written + write_dockerfile(context, wanted, wanted.lock)
     _tell_open_day(context, wanted.inputs.as_of)
     context.progress.say(
         f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements"
     )
-    packages = solve(context, wanted, wish, context.where.channels)
+    packages = solve(context, wanted, request, context.where.channels)
     path = wanted.folder / locks.FILE
     text, lock = locks.composed(
-        path, wanted.inputs, packages, python_from=wanted.python_from, solver=wish.solver
+        path, wanted.inputs, packages, python_from=wanted.python_from, solver=request.solver
     )
-    written = write_inputs(wanted, force=wish.force)
+    written = write_inputs(wanted, force=request.force)
     paths.write_whole(path, text)
     return lock, True, written + write_dockerfile(context, wanted, lock)
 
@@ -165,9 +167,11 @@ def _tell_open_day(context: Context, as_of: str | None) -> None:
         )
 
 
-def solve(context: Context, wanted: Plan, wish: Wish, channels: Path) -> tuple[LockedPackage, ...]:
+def solve(
+    context: Context, wanted: Plan, request: BuildRequest, channels: Path
+) -> tuple[LockedPackage, ...]:
     """The packages of a plan. channels: where this machine's Python is packaged, if that is where Python comes from."""
-    outside = locks.find_solver(wish.solver, context.solver.mirrors) if wish.solver else None
+    outside = locks.find_solver(request.solver, context.solver.mirrors) if request.solver else None
     stand_in = _stand_in(context, wanted, channels)
     return locks.solve(
         wanted.inputs, wanted.resolution, stand_in=stand_in, solver=context.solver, outside=outside
@@ -182,18 +186,18 @@ def _stand_in(context: Context, wanted: Plan, channels: Path) -> locks.StandIn |
 
 
 def update_lock(
-    context: Context, wish: Wish, names: Sequence[str], *, dry_run: bool
+    context: Context, request: BuildRequest, names: Sequence[str], *, dry_run: bool
 ) -> tuple[Plan, locks.Compared]:
     """`provision lock --update`: some packages as a new lock would have them, the others as they are; and what moved. A lock of another
     day becomes one of the day that is asked for: nothing in it is newer, but what stays is older than it need be."""
-    with planned(context, wish) as wanted:
+    with planned(context, request) as wanted:
         if wanted.lock is None:
             raise InvalidSpec(
                 f"{wanted.name} has no lock to update.",
                 advice=f"`provision lock {wanted.name}` makes it.",
             )
         if not only_the_day_moved(wanted):
-            lockable(wanted, wish)
+            require_current_lock(wanted, request)
         _tell_open_day(context, wanted.inputs.as_of)
         path = wanted.lock.path
         context.progress.say(f"updating {', '.join(names)} in {path}")
@@ -205,7 +209,7 @@ def update_lock(
         text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
         compared = _compared(path, text)
         if not dry_run and not (compared.same and wanted.lock_is_current):
-            write_inputs(wanted, force=wish.force)
+            write_inputs(wanted, force=request.force)
             paths.write_whole(path, text)
             write_dockerfile(context, wanted, locks.read(path))
         return wanted, compared
@@ -232,12 +236,12 @@ def bootstrap(context: Context, channels: Path, *, again: bool = False) -> chann
         return channel.bootstrap(channels, context.progress, again=again, mirrors=context.mirrors)
 
 
-def create(context: Context, wish: Wish) -> tuple[Prefix, bool]:
+def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
     """`provision env create`: lock if there is no lock, then the prefix; whether it was made anew."""
-    with planned(context, wish) as wanted:
+    with planned(context, request) as wanted:
         check_place(wanted)
-        lock, _, _ = keep_lock(context, wanted, wish)
-        return keep_prefix(context, wanted, lock)
+        lock, _, _ = ensure_lock(context, wanted, request)
+        return ensure_prefix(context, wanted, lock)
 
 
 def check_place(wanted: Plan) -> None:
@@ -246,7 +250,7 @@ def check_place(wanted: Plan) -> None:
     prefixes.check_place(wanted.name, wanted.folder, wanted.prefix_path)
 
 
-def keep_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
+def ensure_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
     """The prefix of a lock, and whether it was made anew."""
     locks.require_here(wanted.name, lock.platforms)
     paths.sweep(

@@ -13,9 +13,9 @@ from provision import image as images
 from provision import lockfile as locks
 from provision import render
 from provision.commands import smoke_runner
-from provision.commands.build import keep_kernel, make_image, smoke_in, write_passport
-from provision.commands.ensure import check_place, keep_prefix, lockable, planned
-from provision.commands.plan import Context, Plan, Wish, plan
+from provision.commands.build import ensure_kernel, make_image, smoke_in, write_passport
+from provision.commands.ensure import check_place, ensure_prefix, require_current_lock, planned
+from provision.commands.plan import Context, Plan, BuildRequest, plan
 from provision.core import paths
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.paths import held
@@ -176,7 +176,7 @@ def _remove_image(name: str, layout: Path) -> list[str]:
 
 def build_image(
     context: Context,
-    wish: Wish,
+    request: BuildRequest,
     outputs: Sequence[images.Output] = (),
     compression: images.Method = "none",
     tags: Sequence[str] = (),
@@ -194,15 +194,15 @@ def build_image(
         if to_engine
         else images.engine()[0]
     )
-    with planned(context, wish) as wanted:
-        lock = lockable(wanted, wish).lock
+    with planned(context, request) as wanted:
+        lock = require_current_lock(wanted, request).lock
         if lock is None:
             raise InvalidSpec(
                 f"{wanted.name} has no lock.",
                 advice=f"Run `provision lock {wanted.name}` or `provision build {wanted.name}` first.",
             )
         check_place(wanted)
-        prefix, _ = keep_prefix(context, wanted, lock)
+        prefix, _ = ensure_prefix(context, wanted, lock)
         image, made = make_image(context, wanted, lock, prefix, client, to_engine)
         if client is not None and to_engine:
             for name in tags:
@@ -232,22 +232,29 @@ def build_image(
 
 
 def smoke(
-    context: Context, wish: Wish, places: tuple[Place, ...], junit: Path | None = None
+    context: Context, request: BuildRequest, places: tuple[Place, ...], junit: Path | None = None
 ) -> list[SmokeResult]:
     """`provision smoke`: test a prefix, an image or both, now and here; the passport, where there is one, gets the verdicts.
 
     junit: a file for the same as JUnit XML. What an earlier run left there goes first, or it would speak for this one.
     """
-    smoke_runner.check(wish.request)
+    smoke_runner.check(request.smoke_request)
     if junit is not None:
         junit.unlink(missing_ok=True)
-    wanted = plan(context, wish)
-    prefix = require_prefix(context, wanted.name, wish.prefix)
+    wanted = plan(context, request)
+    prefix = require_prefix(context, wanted.name, request.prefix)
     known = passport.read(wanted.folder)
     client, image = _image_of(known) if "image" in places else (None, None)
     results = [
         smoke_in(
-            context, wanted.name, place, wanted.resolution, wish.request, prefix, image, client
+            context,
+            wanted.name,
+            place,
+            wanted.resolution,
+            request.smoke_request,
+            prefix,
+            image,
+            client,
         )
         for place in places
     ]
@@ -255,7 +262,7 @@ def smoke(
         paths.write_whole(junit, smoke_runner.junit(results))
     if (
         known is not None
-        and wish.request.is_whole
+        and request.smoke_request.is_whole
         and known["lock"]["sha256"] == prefix.lock_sha256
     ):
         updated = passport.with_smoke(known, results)
@@ -271,17 +278,17 @@ def _image_of(known: Mapping[str, Any] | None) -> tuple[Any, Image]:
     return images.demand_engine("test the prefix with --in prefix"), passport.image_of(known)
 
 
-def add_kernel(context: Context, wish: Wish) -> tuple[Kernel, bool]:
+def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:
     """`provision kernel add`: register a prefix with this user's Jupyter."""
-    wanted = plan(context, wish)
-    return keep_kernel(
-        _startable(context, wanted.name, wish), register.display_name(wanted.resolution)
+    wanted = plan(context, request)
+    return ensure_kernel(
+        _startable(context, wanted.name, request), register.display_name(wanted.resolution)
     )
 
 
-def _startable(context: Context, name: str, wish: Wish) -> Prefix:
+def _startable(context: Context, name: str, request: BuildRequest) -> Prefix:
     """The prefix of that name, or InvalidSpec if Jupyter could not start it."""
-    prefix = require_prefix(context, name, wish.prefix)
+    prefix = require_prefix(context, name, request.prefix)
     if not register.is_startable(prefix):
         raise InvalidSpec(
             f"{prefix.path} has no {register.LAUNCHER}, without which Jupyter cannot start it.",
@@ -305,9 +312,9 @@ def read_passport(context: Context, name: str) -> dict[str, Any]:
     return found
 
 
-def preview_kernel(context: Context, wish: Wish) -> dict[str, Any]:
+def preview_kernel(context: Context, request: BuildRequest) -> dict[str, Any]:
     """The kernel.json that `kernel add` would install."""
-    wanted = plan(context, wish)
+    wanted = plan(context, request)
     return register.kernel_json(
-        _startable(context, wanted.name, wish), register.display_name(wanted.resolution)
+        _startable(context, wanted.name, request), register.display_name(wanted.resolution)
     )

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from provision import image as images
 from provision.commands.image_sbom import image_documents
-from provision.commands.plan import Context, Wish
+from provision.commands.plan import Context, BuildRequest
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
@@ -55,13 +55,13 @@ class Seen:
 
 def push_image(
     context: Context,
-    wish: Wish,
+    request: BuildRequest,
     place: str,
     compression: images.Method = "none",
     attach: bool = True,
 ) -> images.Pushed:
     """`provision image push`: an environment's image to a registry, and beside it what is known of it. No engine is needed."""
-    name = spec.check_name(wish.name or "")
+    name = spec.check_name(request.name or "")
     with held(context.where, name, context.progress, wait=context.wait):
         known = passport.read(context.where.envs / name)
         if not known or not known.get("image"):
@@ -169,7 +169,7 @@ def _deliver(
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def see_image(context: Context, place: str) -> Seen:
+def show_image(context: Context, place: str) -> Seen:
     """`provision image show`: what a registry says of an image, and the verdicts attached to it."""
     remote = images.find_remote(images.target(place))
     found = images.referrers(remote.at, remote.digest, passport.SMOKE, context.progress.warn)

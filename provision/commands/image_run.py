@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from provision import image as images
 from provision import render
-from provision.commands.plan import Context, Plan, Wish, plan
+from provision.commands.plan import Context, Plan, BuildRequest, plan
 from provision.core.errors import InvalidSpec
 
 
 def image_contract(
     context: Context,
-    wish: Wish,
+    request: BuildRequest,
     format: images.Format,
     asked: images.Asked,
     command: Sequence[str],
@@ -21,16 +21,16 @@ def image_contract(
 ) -> str:
     """`provision image contract`: how an environment's image is run, for one kind of engine. The lock decides its name."""
     images.check_contract(format, asked, command)
-    wanted = plan(context, wish)
+    wanted = plan(context, request)
     values = images.contract_context(
         wanted.resolution, _image_reference(wanted, asked), command, asked
     )
     return render.render_contract(format, values, remake=remake, templates=wanted.templates)
 
 
-def notebook(context: Context, wish: Wish, port: int, address: str) -> images.Notebook:
+def notebook(context: Context, request: BuildRequest, port: int, address: str) -> images.Notebook:
     """The server of notebooks that an environment's lock holds, as it is to be reached. InvalidSpec where it holds none."""
-    wanted = plan(context, wish)
+    wanted = plan(context, request)
     if wanted.lock is None:
         raise InvalidSpec(
             f"{wanted.name} has no lock, which names its packages.",
@@ -41,7 +41,7 @@ def notebook(context: Context, wish: Wish, port: int, address: str) -> images.No
 
 def run_argv(
     context: Context,
-    wish: Wish,
+    request: BuildRequest,
     asked: images.Asked,
     command: Sequence[str],
     *,
@@ -52,7 +52,7 @@ def run_argv(
 
     serving: instead of a command, notebooks; the token is taken from the environment of whoever runs the argv.
     """
-    wanted = plan(context, wish)
+    wanted = plan(context, request)
     client = images.demand_engine(
         f"see `provision image contract {wanted.name}` for how others run it"
     )

@@ -27,7 +27,7 @@ from provision.core.paths import Folders
 from provision.core.types import Lock, Manager, Pin, Platform, Progress, Resolution, Spec
 from provision.resolver import spec
 
-ImageWish = Literal["auto", "demand", "skip"]
+ImageMode = Literal["auto", "demand", "skip"]
 PythonSource = Literal["channel", "host"]
 
 
@@ -63,19 +63,19 @@ def mirrors_of(wanted: Sequence[Asked]) -> Mirrors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class BuildRequest:
     """What the command line asked for beyond the spec."""
 
     name: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     prefix: Path | None = None
-    image: ImageWish = "auto"
+    image: ImageMode = "auto"
     smoke: bool = True
     kernel: bool = True
     relock: bool = False
     solver: locks.SolverName | None = None  # an executable that solves in place of ours
     force: bool = False
-    request: smoke_runner.Request = field(default_factory=smoke_runner.Request)
+    smoke_request: smoke_runner.SmokeRequest = field(default_factory=smoke_runner.SmokeRequest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,12 +121,12 @@ def _by_hand(manager: Manager, requirement: str, where: str) -> Pin:
     )
 
 
-def name_of(context: Context, wish: Wish) -> str:
+def name_of(context: Context, wish: BuildRequest) -> str:
     """The environment that a request is about: what must be held before anything else is looked at."""
     return _spec(context, wish).name
 
 
-def plan(context: Context, wish: Wish) -> Plan:
+def plan(context: Context, wish: BuildRequest) -> Plan:
     """Work a request out without changing anything. May ask whether a channel answers, if nothing says where Python is from.
 
     The caller holds the environment's name if it means to act on the answer.
@@ -164,7 +164,7 @@ def plan(context: Context, wish: Wish) -> Plan:
     )
 
 
-def _known_lock(context: Context, path: Path, wish: Wish) -> Lock | None:
+def _known_lock(context: Context, path: Path, wish: BuildRequest) -> Lock | None:
     """The lock that is there. One that cannot be read stands in the way of everything but being replaced."""
     if not path.exists():
         return None
@@ -196,7 +196,7 @@ def _fits(lock: Lock, inputs: locks.Inputs) -> bool:
 
 
 def _refuse_lost_options(
-    folder: Path, wish: Wish, resolution: Resolution, edited: list[str]
+    folder: Path, wish: BuildRequest, resolution: Resolution, edited: list[str]
 ) -> None:
     """An edited file is used as it is, so options that would change it cannot be honored; say so instead of dropping them."""
     path = folder / render.SPEC
@@ -215,11 +215,11 @@ def _refuse_lost_options(
         )
 
 
-def _spec(context: Context, wish: Wish) -> Spec:
+def _spec(context: Context, wish: BuildRequest) -> Spec:
     return request.checked(_combined(context, wish))
 
 
-def _combined(context: Context, wish: Wish) -> Spec:
+def _combined(context: Context, wish: BuildRequest) -> Spec:
     """Options over the environment's own spec.yml. Without a name the options must say enough to find one."""
     name = spec.check_name(wish.name) if wish.name else _named(context, wish)
     path = context.where.envs / name / render.SPEC
@@ -232,7 +232,7 @@ def _combined(context: Context, wish: Wish) -> Spec:
     return request.combined(path, wish.options, name=name)
 
 
-def _named(context: Context, wish: Wish) -> str:
+def _named(context: Context, wish: BuildRequest) -> str:
     """The name that options alone lead to. It holds the Python version, which may be this machine's where no channel answers."""
     draft = spec.combine({}, wish.options, name="")
     usual = request.resolved(draft).spec.name

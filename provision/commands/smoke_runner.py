@@ -18,7 +18,7 @@ from provision_runtime.report.junit import dumps
 from provision_runtime.smoke import options
 from provision_runtime.smoke.bandwidth import baseline
 
-INSIDE = Path(str(files("provision_runtime")))
+RUNTIME = Path(str(files("provision_runtime")))
 REPORT = "report.json"
 # The host's own deadline on top of the test's: starting Python and importing torch twice on a cold disk.
 STARTING_S = 120.0
@@ -29,7 +29,7 @@ DOUBT = "report"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SmokeRequest:
     """How to test: number of ranks (None: one per GPU, two without), backend, device, profile, phases, faults to rehearse, and the deadline
     for the whole test in seconds.
 
@@ -62,7 +62,7 @@ class Request:
         return "quick" if self.quick else "full" if self.full else "default"
 
 
-def check(request: Request) -> None:
+def check(request: SmokeRequest) -> None:
     """Raises InvalidSpec for options that contradict one another, before anything runs."""
     if request.quick and request.full:
         raise InvalidSpec("--quick and --full: only one of them.")
@@ -96,7 +96,7 @@ def check_baseline(path: Path) -> None:
         ) from error
 
 
-def arguments(resolution: Resolution, request: Request) -> list[str]:
+def arguments(resolution: Resolution, request: SmokeRequest) -> list[str]:
     """The test's own options: what to do, and what the lock promised of this environment. Without files: see `in_prefix`."""
     argv = [
         "--backend",
@@ -119,7 +119,7 @@ def arguments(resolution: Resolution, request: Request) -> list[str]:
 def in_prefix(
     prefix: Prefix,
     resolution: Resolution,
-    request: Request,
+    request: SmokeRequest,
     env: Mapping[str, str],
     out: Path,
     kept: Path,
@@ -128,7 +128,7 @@ def in_prefix(
     file of the baseline."""
     command = [
         str(prefix.python),
-        str(INSIDE),
+        str(RUNTIME),
         "smoke",
         "--out",
         str(out),

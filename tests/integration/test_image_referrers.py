@@ -207,7 +207,7 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
     context = Context(
         where=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress
     )
-    seen = image_registry.see_image(context, str(at))
+    seen = image_registry.show_image(context, str(at))
     assert [line.partition(" is left out")[0] for line in progress.said] == [
         f"what is attached as {other.digest}"
     ]
@@ -227,7 +227,7 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
         ),
     )
     with listing.open() as here:
-        image_registry.see_image(context, f"{here}/lab/verdicts:1")
+        image_registry.show_image(context, f"{here}/lab/verdicts:1")
     assert len(progress.said) == 4
     assert [(one["place"], one["verdict"], one["report"]) for one in seen.verdicts] == [
         ("image", "pass", report),

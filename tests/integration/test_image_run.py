@@ -146,7 +146,7 @@ def toy(
     )
     base = image.find_base(client, docker_base, Watching())
     built = build(
-        made, lock, prefix, base, smoke_runner.INSIDE, tmp_path_factory.mktemp("layouts") / "toy"
+        made, lock, prefix, base, smoke_runner.RUNTIME, tmp_path_factory.mktemp("layouts") / "toy"
     )
     name = f"provision-test/run-{os.getpid()}"  # another run of these tests may use the engine too
     built = dataclasses.replace(built, reference=f"{name}:toy")

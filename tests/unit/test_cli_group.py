@@ -5,7 +5,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from provision.cli.command_group import Verbs
+from provision.cli.command_group import DefaultCommandGroup
 from provision.cli.main import cli
 
 
@@ -20,7 +20,7 @@ def command() -> click.Command:
         """Lock it."""
         click.echo(f"lock {name} {again}")
 
-    group = Verbs(lock)
+    group = DefaultCommandGroup(lock)
 
     @group.command()
     @click.argument("name")

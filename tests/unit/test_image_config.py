@@ -142,7 +142,7 @@ def test_image_config_is_complete() -> None:
         "Test": ["CMD", "/opt/env/bin/python", "-I", "/opt/provision/inside/facts/health.py"],
         "Interval": 60_000_000_000, "Timeout": 30_000_000_000, "Retries": 3,
     }  # fmt: skip
-    assert (smoke_runner.INSIDE / "health.py").is_file()
+    assert (smoke_runner.RUNTIME / "health.py").is_file()
 
 
 @pytest.mark.parametrize(

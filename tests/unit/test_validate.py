@@ -125,7 +125,7 @@ def test_arguments_hold_what_the_lock_promised() -> None:
     cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
     argv = " ".join(
         smoke_runner.arguments(
-            cuda, smoke_runner.Request(ranks=4, quick=True, inject=("die:1:barrier",))
+            cuda, smoke_runner.SmokeRequest(ranks=4, quick=True, inject=("die:1:barrier",))
         )
     )
     for words in (
@@ -138,7 +138,9 @@ def test_arguments_hold_what_the_lock_promised() -> None:
     ):
         assert words in argv
     cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
-    assert "--expect-cuda none" in " ".join(smoke_runner.arguments(cpu, smoke_runner.Request()))
+    assert "--expect-cuda none" in " ".join(
+        smoke_runner.arguments(cpu, smoke_runner.SmokeRequest())
+    )
 
 
 def cases(results: list[SmokeResult]) -> list[tuple[str | None, str | None, list[str]]]:
@@ -169,7 +171,7 @@ def test_what_is_not_believed_is_an_error_in_junit_too(
 
 
 def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
-    request = smoke_runner.Request(
+    request = smoke_runner.SmokeRequest(
         full=True, only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",)
     )
     argv = " ".join(
@@ -184,41 +186,47 @@ def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("request_", "complaint"),
     [
-        (smoke_runner.Request(quick=True, full=True), "only one of them"),
-        (smoke_runner.Request(only=("lunch",)), "no phase lunch; there are facts, rendezvous"),
-        (smoke_runner.Request(skip=("facts",)), "nothing can be tested without it"),
+        (smoke_runner.SmokeRequest(quick=True, full=True), "only one of them"),
+        (smoke_runner.SmokeRequest(only=("lunch",)), "no phase lunch; there are facts, rendezvous"),
+        (smoke_runner.SmokeRequest(skip=("facts",)), "nothing can be tested without it"),
         (
-            smoke_runner.Request(inject=("explode",)),
+            smoke_runner.SmokeRequest(inject=("explode",)),
             "no such fault: 'explode'; there are absent:RANK",
         ),
         (
-            smoke_runner.Request(skip=("ddp",), inject=("die:1:ddp",)),
+            smoke_runner.SmokeRequest(skip=("ddp",), inject=("die:1:ddp",)),
             "die: the phase ddp is skipped",
         ),
         (
-            smoke_runner.Request(skip=("checkpoint",), inject=("flip-bit",)),
+            smoke_runner.SmokeRequest(skip=("checkpoint",), inject=("flip-bit",)),
             "flip-bit: it would show in checkpoint, which is skipped",
         ),
-        (smoke_runner.Request(ranks=2, inject=("die:2:ddp",)), "die: there is no rank 2 among 2"),
         (
-            smoke_runner.Request(only=("barrier",), baseline="save"),
+            smoke_runner.SmokeRequest(ranks=2, inject=("die:2:ddp",)),
+            "die: there is no rank 2 among 2",
+        ),
+        (
+            smoke_runner.SmokeRequest(only=("barrier",), baseline="save"),
             "in the phase collectives, which is skipped",
         ),
-        (smoke_runner.Request(expect=Path("/no/such/file")), "there is no such file"),
-        (smoke_runner.Request(expect=Path(__file__)), r"--expect .*test_validate.py: Extra data"),
+        (smoke_runner.SmokeRequest(expect=Path("/no/such/file")), "there is no such file"),
+        (
+            smoke_runner.SmokeRequest(expect=Path(__file__)),
+            r"--expect .*test_validate.py: Extra data",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(
-    request_: smoke_runner.Request, complaint: str
+    request_: smoke_runner.SmokeRequest, complaint: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=complaint):
         smoke_runner.check(request_)
 
 
 def test_one_rank_more_can_be_the_culprit() -> None:
-    smoke_runner.check(smoke_runner.Request(ranks=3, inject=("die:2:ddp",)))
+    smoke_runner.check(smoke_runner.SmokeRequest(ranks=3, inject=("die:2:ddp",)))
     smoke_runner.check(
-        smoke_runner.Request(inject=("die:2:ddp",))
+        smoke_runner.SmokeRequest(inject=("die:2:ddp",))
     )  # how many ranks there will be, the machine decides
 
 
@@ -227,14 +235,14 @@ def test_the_test_takes_as_long_as_it_may_by_itself() -> None:
     def command() -> None: ...
 
     (timeout,) = (option for option in command.__click_params__ if option.name == "timeout")  # type: ignore[attr-defined]
-    assert timeout.default == smoke_runner.Request().timeout_s == options.TIMEOUT_S
+    assert timeout.default == smoke_runner.SmokeRequest().timeout_s == options.TIMEOUT_S
 
 
 def test_what_the_test_itself_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     """Here it decides how many ranks there are."""
     command = [
         sys.executable,
-        str(smoke_runner.INSIDE),
+        str(smoke_runner.RUNTIME),
         "smoke",
         "--out",
         str(tmp_path),
