@@ -1,4 +1,4 @@
-"""DefaultCommandGroup that make products: build, render, lock, smoke."""
+"""Verbs that make products: build, render, lock, smoke."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    build_request,
     common,
     context_of,
     dry,
@@ -17,12 +18,11 @@ from provision.cli.options import (
     prefix_option,
     relock_option,
     request,
+    requests_of_all,
     show_outcomes,
     testing,
     testing_in_full,
     verb,
-    build_request,
-    requests_of_all,
 )
 
 if TYPE_CHECKING:

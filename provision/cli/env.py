@@ -1,4 +1,4 @@
-"""DefaultCommandGroup about what is there: env, kernel, passport, channel, completion."""
+"""Verbs about what is there: env, kernel, passport, channel, completion."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    build_request,
     common,
     context_of,
     dry,
@@ -18,7 +19,6 @@ from provision.cli.options import (
     relock_option,
     request,
     verb,
-    build_request,
 )
 
 if TYPE_CHECKING:

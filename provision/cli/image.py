@@ -1,4 +1,4 @@
-"""DefaultCommandGroup of images: build, push, pull, show, sbom, contract, run."""
+"""Verbs of images: build, push, pull, show, sbom, contract, run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    build_request,
     common,
     context_of,
     dry,
@@ -17,7 +18,6 @@ from provision.cli.options import (
     running,
     serving,
     verb,
-    build_request,
 )
 
 if TYPE_CHECKING:

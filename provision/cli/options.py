@@ -13,7 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.commands.plan import Context, BuildRequest
+    from provision.commands.plan import BuildRequest, Context
     from provision.core.types import Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])

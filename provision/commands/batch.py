@@ -15,7 +15,7 @@ from provision import lockfile as locks
 from provision import render
 from provision.catalog import minor, version_key
 from provision.commands.ensure import dockerfile_texts, lock_only, render_only
-from provision.commands.plan import Context, Plan, BuildRequest, name_of, plan
+from provision.commands.plan import BuildRequest, Context, Plan, name_of, plan
 from provision.commands.preview import lock_preview, render_preview
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.process import end_running

@@ -14,7 +14,7 @@ from provision.adapters import conda
 from provision.commands import smoke_runner
 from provision.commands.ensure import check_place, edited_files, ensure_lock, ensure_prefix, planned
 from provision.commands.image_registry import registry_base
-from provision.commands.plan import Context, Plan, BuildRequest
+from provision.commands.plan import BuildRequest, Context, Plan
 from provision.core import paths
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.types import (

@@ -10,8 +10,8 @@ from typing import Any
 
 from provision import __version__, ci, render, resolver
 from provision import lockfile as locks
-from provision.commands.batch import difference, named, matrix_requests
-from provision.commands.plan import Context, BuildRequest
+from provision.commands.batch import difference, matrix_requests, named
+from provision.commands.plan import BuildRequest, Context
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
 from provision.core.paths import write_whole
 from provision.core.types import Resolution

@@ -11,7 +11,7 @@ from provision import channel, render
 from provision import image as images
 from provision import lockfile as locks
 from provision.adapters import conda
-from provision.commands.plan import Context, Plan, BuildRequest, name_of, only_the_day_moved, plan
+from provision.commands.plan import BuildRequest, Context, Plan, name_of, only_the_day_moved, plan
 from provision.core import paths
 from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.core.paths import held

@@ -14,8 +14,8 @@ from provision import lockfile as locks
 from provision import render
 from provision.commands import smoke_runner
 from provision.commands.build import ensure_kernel, make_image, smoke_in, write_passport
-from provision.commands.ensure import check_place, ensure_prefix, require_current_lock, planned
-from provision.commands.plan import Context, Plan, BuildRequest, plan
+from provision.commands.ensure import check_place, ensure_prefix, planned, require_current_lock
+from provision.commands.plan import BuildRequest, Context, Plan, plan
 from provision.core import paths
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.paths import held

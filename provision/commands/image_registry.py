@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from provision import image as images
 from provision.commands.image_sbom import image_documents
-from provision.commands.plan import Context, BuildRequest
+from provision.commands.plan import BuildRequest, Context
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,

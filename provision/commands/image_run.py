@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from provision import image as images
 from provision import render
-from provision.commands.plan import Context, Plan, BuildRequest, plan
+from provision.commands.plan import BuildRequest, Context, Plan, plan
 from provision.core.errors import InvalidSpec
 
 

@@ -17,7 +17,7 @@ from provision.commands.ensure import (
     require_current_lock,
     solve,
 )
-from provision.commands.plan import Context, Plan, BuildRequest, plan
+from provision.commands.plan import BuildRequest, Context, Plan, plan
 from provision.core.tempdirs import scratch
 from provision.core.types import LockedPackage
 from provision.environment import kernel
