@@ -54,9 +54,9 @@ def absence(part: str, reason: str) -> None:
 
 @functools.cache
 def no_docker() -> str | None:
-    from provision.image import engine
+    from provision.image import connect_engine
 
-    client, reason = engine()
+    client, reason = connect_engine()
     if client is None:
         return f"no Docker engine answers: {reason}"
     client.close()

@@ -22,7 +22,7 @@ from provision.cli.options import (
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.image import Asked, Format, Method, Notebook, Output
+    from provision.image import Compression, NotebookServer, Output, RunFormat, RunOptions
 
 
 compression = click.option(
@@ -81,9 +81,9 @@ def image_build(
         alias=options["alias"],
         wait=not options["no_wait"],
     )
-    outputs = tuple(images.output(text) for text in options["outputs"])
+    outputs = tuple(images.parse_output(text) for text in options["outputs"])
     _check_compression(options["compression"], outputs)
-    tags = tuple(images.name_of(text) for text in options["tags"])
+    tags = tuple(images.parse_tag(text) for text in options["tags"])
     request = build_request(name, options, image="demand")
     if dry_run:
         from provision.commands.preview import build_preview
@@ -109,11 +109,11 @@ def image_build(
     return console.result(made, lines)
 
 
-def _check_compression(method: Method, outputs: tuple[Output, ...]) -> None:
+def _check_compression(method: Compression, outputs: tuple[Output, ...]) -> None:
     from provision.core.errors import InvalidSpec
-    from provision.image import COMPRESSED
+    from provision.image import COMPRESSIBLE
 
-    if method != "none" and not any(to.kind in COMPRESSED for to in outputs):
+    if method != "none" and not any(to.kind in COMPRESSIBLE for to in outputs):
         advice = "Name one with --output; `image push` has --compression too."
         raise InvalidSpec(
             "--compression is for OCI layouts and archives; an engine gets plain layers.",
@@ -121,16 +121,18 @@ def _check_compression(method: Method, outputs: tuple[Output, ...]) -> None:
         )
 
 
-def _asked(options: dict[str, Any]) -> Asked:
+def _asked(options: dict[str, Any]) -> RunOptions:
     from provision import image as images
 
     given = options["user"]
-    return images.Asked(
+    return images.RunOptions(
         shm_gib=options["shm_gib"],
         host_network=options["host_network"],
-        mounts=tuple(images.mount(text) for text in options["mounts"]),
-        user=images.user(given) if given else None,
-        reference=images.engine_reference(options["reference"]) if options["reference"] else None,
+        mounts=tuple(images.parse_mount(text) for text in options["mounts"]),
+        user=images.parse_user(given) if given else None,
+        reference=images.parse_engine_reference(options["reference"])
+        if options["reference"]
+        else None,
     )
 
 
@@ -152,7 +154,7 @@ def image_push(
     name: str,
     place: str,
     envs: Path | None,
-    compression: Method,
+    compression: Compression,
     attach: bool,
     no_wait: bool,
     **options: Any,
@@ -200,10 +202,10 @@ def image_pull(
     A pull that broke off is gone on with. No engine is needed for paths.
     """
     from provision.commands import image_registry as workflow
-    from provision.image import output
+    from provision.image import parse_output
 
     pulled = workflow.pull_image(
-        context_of(console, envs, wait=not no_wait), place, tuple(map(output, outputs))
+        context_of(console, envs, wait=not no_wait), place, tuple(map(parse_output, outputs))
     )
     console.result(pulled, [*(f"pulled to {to}" for to in pulled.places), pulled.reference])
 
@@ -286,7 +288,7 @@ def image_contract(
     console: Console,
     name: str,
     envs: Path | None,
-    format: Format,
+    format: RunFormat,
     command: tuple[str, ...],
     **options: Any,
 ) -> None:
@@ -348,11 +350,11 @@ def image_run(
         replace(argv, _admitted(console, notebooks) if notebooks else {})
 
 
-def _admitted(console: Console, notebooks: Notebook) -> dict[str, str]:
+def _admitted(console: Console, notebooks: NotebookServer) -> dict[str, str]:
     """A token for those who are to use Jupyter, shown with the address, as the variable that Jupyter reads."""
     import secrets
 
-    from provision.image import TOKEN
+    from provision.image import TOKEN_VARIABLE
 
     token = secrets.token_hex(24)
     if notebooks.is_open:
@@ -360,4 +362,4 @@ def _admitted(console: Console, notebooks: Notebook) -> dict[str, str]:
             f"other machines reach Jupyter at {notebooks.address}, over plain HTTP: who sees the traffic sees the token"
         )
     console.say(f"Jupyter will be at {notebooks.url(token)}")
-    return {TOKEN: token}
+    return {TOKEN_VARIABLE: token}

@@ -122,7 +122,7 @@ def engine_for(request: BuildRequest) -> Any | None:
     """The Docker engine, if an image is wanted and one answers."""
     if request.image == "skip":
         return None
-    return images.demand_engine() if request.image == "demand" else images.engine()[0]
+    return images.require_engine() if request.image == "demand" else images.connect_engine()[0]
 
 
 def _image_stage(
@@ -135,7 +135,7 @@ def _image_stage(
     stages: Stages,
 ) -> Image | None:
     if request.image == "skip" or (
-        client is None and not images.is_stored(wanted.resolution.spec.base)
+        client is None and not images.is_on_disk(wanted.resolution.spec.base)
     ):
         stages.skip(
             "image", "--no-image" if request.image == "skip" else "no Docker engine answers"
@@ -184,7 +184,7 @@ def make_image(
         )
 
     epoch = images.source_date_epoch(os.environ)
-    found = images.find(
+    found = images.find_image(
         wanted.resolution,
         lock,
         base,
@@ -193,7 +193,7 @@ def make_image(
         epoch=epoch,
         progress=context.progress,
     )
-    image = found or images.build(
+    image = found or images.build_image(
         wanted.resolution,
         lock,
         prefix,
@@ -204,18 +204,18 @@ def make_image(
         progress=context.progress,
         epoch=epoch,
     )
-    loaded = client is not None and to_engine and images.load(image, client, context.progress)
+    loaded = client is not None and to_engine and images.load_image(image, client, context.progress)
     return image, loaded or found is None
 
 
 def _base(context: Context, wanted: Plan, client: Any | None) -> images.BaseImage:
     reference = wanted.resolution.spec.base
-    if reference is not None and images.is_stored(reference):
-        return images.find_stored_base(reference)
+    if reference is not None and images.is_on_disk(reference):
+        return images.read_disk_base(reference)
     return (
         registry_base(context, reference)
         if client is None
-        else images.find_base(client, reference, context.progress)
+        else images.find_engine_base(client, reference, context.progress)
     )
 
 
@@ -286,7 +286,7 @@ def smoke_in(
     smoke_runner.fresh(out)
     deadline_s = request.timeout_s + smoke_runner.STARTING_S
     wanted = baseline if request.baseline else None
-    files = images.Files(
+    files = images.SmokeFiles(
         folder=request.folder, expect=request.expect, baseline=wanted, verb=request.baseline
     )
     argv = smoke_runner.arguments(resolution, request)

@@ -165,11 +165,11 @@ def _removable(context: Context, name: str) -> tuple[list[str], list[Prefix], Ke
 
 
 def _remove_image(name: str, layout: Path) -> list[str]:
-    images.clear(layout)  # what a killed build left beside it
+    images.remove_leftovers(layout)  # what a killed build left beside it
     if not layout.exists():
         return []
-    client = images.engine()[0]
-    removed = images.remove(name, client) if client is not None else ()
+    client = images.connect_engine()[0]
+    removed = images.remove_images(name, client) if client is not None else ()
     shutil.rmtree(layout)
     return [f"image {reference}" for reference in removed]
 
@@ -178,7 +178,7 @@ def build_image(
     context: Context,
     request: BuildRequest,
     outputs: Sequence[images.Output] = (),
-    compression: images.Method = "none",
+    compression: images.Compression = "none",
     tags: Sequence[str] = (),
 ) -> tuple[Plan, Image, bool]:
     """`provision image build`: the image of an environment whose lock is current; its prefix is made if it is not there.
@@ -190,9 +190,9 @@ def build_image(
         images.check_output(to)
     to_engine = not outputs or any(to.path is None for to in outputs)
     client = (
-        images.demand_engine("name a place on disk with --output")
+        images.require_engine("name a place on disk with --output")
         if to_engine
-        else images.engine()[0]
+        else images.connect_engine()[0]
     )
     with planned(context, request) as wanted:
         lock = require_current_lock(wanted, request).lock
@@ -206,7 +206,7 @@ def build_image(
         image, made = make_image(context, wanted, lock, prefix, client, to_engine)
         if client is not None and to_engine:
             for name in tags:
-                images.tag(client, replace(image, reference=name))
+                images.tag_image(client, replace(image, reference=name))
         result = BuildResult(
             name=wanted.name,
             folder=wanted.folder,
@@ -221,9 +221,13 @@ def build_image(
         write_passport(context, result, wanted.asked)
         for to in outputs:
             if to.path is not None:
-                method: images.Method = compression if to.kind in images.COMPRESSED else "none"
-                packed = images.pack(image, method, context.where.packed, context.progress)
-                images.export(packed, to, context.progress, tags)
+                method: images.Compression = (
+                    compression if to.kind in images.COMPRESSIBLE else "none"
+                )
+                packed = images.compress_image(
+                    image, method, context.where.packed, context.progress
+                )
+                images.export_image(packed, to, context.progress, tags)
                 if packed.manifest_digest != image.manifest_digest:
                     context.progress.say(
                         f"{to}: {packed.manifest_digest}, compressed with {method}"
@@ -275,7 +279,7 @@ def _image_of(known: Mapping[str, Any] | None) -> tuple[Any, Image]:
         raise ToolMissing(
             "The environment has no image.", advice="`provision image build NAME` makes it."
         )
-    return images.demand_engine("test the prefix with --in prefix"), passport.image_of(known)
+    return images.require_engine("test the prefix with --in prefix"), passport.image_of(known)
 
 
 def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:

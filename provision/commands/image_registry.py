@@ -57,9 +57,9 @@ def push_image(
     context: Context,
     request: BuildRequest,
     place: str,
-    compression: images.Method = "none",
+    compression: images.Compression = "none",
     attach: bool = True,
-) -> images.Pushed:
+) -> images.PushResult:
     """`provision image push`: an environment's image to a registry, and beside it what is known of it. No engine is needed."""
     name = spec.check_name(request.name or "")
     with held(context.where, name, context.progress, wait=context.wait):
@@ -69,9 +69,9 @@ def push_image(
                 "The environment has no image.", advice="`provision image build NAME` makes it."
             )
         made = passport.image_of(known)
-        to = images.target(place, made)
-        sent = images.pack(made, compression, context.where.packed, context.progress)
-        pushed = images.push(sent, to, context.progress)
+        to = images.parse_registry_reference(place, made)
+        sent = images.compress_image(made, compression, context.where.packed, context.progress)
+        pushed = images.push_image(sent, to, context.progress)
         return (
             dataclasses.replace(pushed, attached=_attach(context, name, known, made, sent, to))
             if attach
@@ -85,18 +85,18 @@ def _attach(
     known: Mapping[str, Any],
     made: Image,
     sent: Image,
-    to: images.Target,
+    to: images.RegistryReference,
 ) -> tuple[str, ...]:
     """Verdicts and bills beside an image. A registry that takes none has the image all the same."""
     done: list[str] = []
     try:
         for evidence in passport.evidence_of(known, made):
-            images.attach(
+            images.attach_referrer(
                 to, sent, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations
             )
             done.append(evidence.shown)
         for media_type, content in image_documents(context, name, sent):
-            images.attach(to, sent, media_type, media_type, content)
+            images.attach_referrer(to, sent, media_type, media_type, content)
             done.append(media_type)
     except ProvisionError as error:
         context.progress.warn(
@@ -107,15 +107,15 @@ def _attach(
 
 def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = ()) -> Pulled:
     """`provision image pull`: an image of any maker into the engine, or to paths. What a pull that broke off left is gone on with."""
-    wanted = outputs or (images.output("docker"),)
+    wanted = outputs or (images.parse_output("docker"),)
     for to in outputs:
         images.check_output(to)
     client = _engine(outputs) if any(to.path is None for to in wanted) else None
-    remote = images.find_remote(images.target(place))
+    remote = images.find_remote(images.parse_registry_reference(place))
     layout = context.where.pulled / remote.digest.removeprefix("sha256:")
     with held(context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait):
-        if client is None or len(wanted) > 1 or not images.has(client, remote.config_digest):
-            images.pull(remote, layout, context.progress, near=_near(context.where, wanted))
+        if client is None or len(wanted) > 1 or not images.has_image(client, remote.config_digest):
+            images.pull_image(remote, layout, context.progress, near=_near(context.where, wanted))
         for to in wanted:
             _deliver(context, remote, layout, to, client)
         if layout.name not in _named(context.where):  # as a base
@@ -129,7 +129,7 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
 
 
 def _engine(outputs: Sequence[images.Output]) -> Any:
-    client, reason = images.engine()
+    client, reason = images.connect_engine()
     if client is None:
         advice = (
             "Start it (or set DOCKER_HOST)."
@@ -147,38 +147,44 @@ def _near(where: Folders, wanted: Sequence[images.Output]) -> list[Path]:
 
 
 def _deliver(
-    context: Context, remote: images.Remote, layout: Path, to: images.Output, client: Any | None
+    context: Context,
+    remote: images.RemoteImage,
+    layout: Path,
+    to: images.Output,
+    client: Any | None,
 ) -> None:
-    image = images.as_pulled(remote, layout)
-    if to.kind in images.COMPRESSED:
-        return images.export(image, to, context.progress)
+    image = images.pulled_image(remote, layout)
+    if to.kind in images.COMPRESSIBLE:
+        return images.export_image(image, to, context.progress)
     beside = layout.with_name(f"{layout.name}.plain")
     try:
         if to.path is not None:
-            return images.export(
-                images.plain(image, remote.diff_ids, beside, context.progress), to, context.progress
+            return images.export_image(
+                images.decompress_image(image, remote.diff_ids, beside, context.progress),
+                to,
+                context.progress,
             )
-        if not images.has(client, image.image_id):
-            images.bring(
-                images.plain(image, remote.diff_ids, beside, context.progress),
+        if not images.has_image(client, image.image_id):
+            images.send_image(
+                images.decompress_image(image, remote.diff_ids, beside, context.progress),
                 client,
                 context.progress,
             )
-        return images.tag(client, image)
+        return images.tag_image(client, image)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
 def show_image(context: Context, place: str) -> Seen:
     """`provision image show`: what a registry says of an image, and the verdicts attached to it."""
-    remote = images.find_remote(images.target(place))
-    found = images.referrers(remote.at, remote.digest, passport.SMOKE, context.progress.warn)
+    remote = images.find_remote(images.parse_registry_reference(place))
+    found = images.list_referrers(remote.at, remote.digest, passport.SMOKE, context.progress.warn)
     said = []
     for one in found:
         try:
             said.append(
                 passport.read_evidence(
-                    images.content(remote.at, remote.digest, one, passport.SMOKE)
+                    images.referrer_content(remote.at, remote.digest, one, passport.SMOKE)
                 )
             )
         except (
@@ -203,14 +209,14 @@ def registry_base(context: Context, wanted: str | None) -> images.BaseImage:
     """A base where no engine answers: pulled by us and kept in the cache. By digest it is looked for there first; by tag the registry
     is asked what is meant, and what is kept of that name is used, with a warning, where it does not answer."""
     reference = images.chosen_base(wanted)
-    at = images.base_target(reference)
+    at = images.base_registry_reference(reference)
     layout = _kept(context.where, at)
     if layout is None or at.digest is None:
         layout = _pull_base(context, at, layout)
-    return dataclasses.replace(images.find_stored_base(f"oci:{layout}"), reference=reference)
+    return dataclasses.replace(images.read_disk_base(f"oci:{layout}"), reference=reference)
 
 
-def _pull_base(context: Context, at: images.Target, kept: Path | None) -> Path:
+def _pull_base(context: Context, at: images.RegistryReference, kept: Path | None) -> Path:
     try:
         remote = images.find_remote(at, tries=1) if kept else images.find_remote(at)
     except (
@@ -228,7 +234,7 @@ def _pull_base(context: Context, at: images.Target, kept: Path | None) -> Path:
     with held(context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait):
         if not images.is_whole(layout):
             context.progress.say(f"pulling the base image {at}")
-            images.pull(remote, layout, context.progress, near=_near(context.where, ()))
+            images.pull_image(remote, layout, context.progress, near=_near(context.where, ()))
     write_whole(_note(context.where, at), layout.name)
     _sweep(context)
     return layout
@@ -250,7 +256,7 @@ def _sweep(context: Context) -> None:
                     shutil.rmtree(layout)
 
 
-def _no_base(at: images.Target, error: ProvisionError) -> Unreachable:
+def _no_base(at: images.RegistryReference, error: ProvisionError) -> Unreachable:
     return Unreachable(
         f"No Docker engine answers, and the base image {at} could not be pulled: {error.message}",
         advice="Name one that is there with --base: oci:DIR, oci-archive:FILE, docker-archive:FILE, or one in a registry that answers.",
@@ -258,7 +264,7 @@ def _no_base(at: images.Target, error: ProvisionError) -> Unreachable:
     )
 
 
-def _kept(where: Folders, at: images.Target) -> Path | None:
+def _kept(where: Folders, at: images.RegistryReference) -> Path | None:
     try:
         layout = where.pulled / _note(where, at).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -271,6 +277,6 @@ def _named(where: Folders) -> set[str]:
     return {note.read_text(encoding="utf-8").strip() for note in where.pulled.glob("names/*")}
 
 
-def _note(where: Folders, at: images.Target) -> Path:
+def _note(where: Folders, at: images.RegistryReference) -> Path:
     """A file that says which layout was pulled for a name."""
     return where.pulled / "names" / quote(str(at), safe="")

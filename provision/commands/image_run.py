@@ -14,13 +14,13 @@ from provision.core.errors import InvalidSpec
 def image_contract(
     context: Context,
     request: BuildRequest,
-    format: images.Format,
-    asked: images.Asked,
+    format: images.RunFormat,
+    asked: images.RunOptions,
     command: Sequence[str],
     remake: Sequence[str],
 ) -> str:
     """`provision image contract`: how an environment's image is run, for one kind of engine. The lock decides its name."""
-    images.check_contract(format, asked, command)
+    images.check_run_options(format, asked, command)
     wanted = plan(context, request)
     values = images.contract_context(
         wanted.resolution, _image_reference(wanted, asked), command, asked
@@ -28,7 +28,9 @@ def image_contract(
     return render.render_contract(format, values, remake=remake, templates=wanted.templates)
 
 
-def notebook(context: Context, request: BuildRequest, port: int, address: str) -> images.Notebook:
+def notebook(
+    context: Context, request: BuildRequest, port: int, address: str
+) -> images.NotebookServer:
     """The server of notebooks that an environment's lock holds, as it is to be reached. InvalidSpec where it holds none."""
     wanted = plan(context, request)
     if wanted.lock is None:
@@ -36,35 +38,37 @@ def notebook(context: Context, request: BuildRequest, port: int, address: str) -
             f"{wanted.name} has no lock, which names its packages.",
             advice=f"Run `provision build {wanted.name}` first.",
         )
-    return images.notebook(wanted.lock, port=port, address=address)
+    return images.find_notebook_server(wanted.lock, port=port, address=address)
 
 
 def run_argv(
     context: Context,
     request: BuildRequest,
-    asked: images.Asked,
+    asked: images.RunOptions,
     command: Sequence[str],
     *,
     terminal: bool,
-    serving: images.Notebook | None = None,
+    serving: images.NotebookServer | None = None,
 ) -> list[str]:
     """`provision image run`: the argv by which this engine runs the image. GPUs are left out, and that is said, where it has none.
 
     serving: instead of a command, notebooks; the token is taken from the environment of whoever runs the argv.
     """
     wanted = plan(context, request)
-    client = images.demand_engine(
+    client = images.require_engine(
         f"see `provision image contract {wanted.name}` for how others run it"
     )
     reference = _image_reference(wanted, asked)
-    without = images.unmet(client, reference)
+    without = images.unmet_requirements(client, reference)
     if "gpus" in without and wanted.resolution.cuda is not None:
         context.progress.warn(
             "this engine has no NVIDIA runtime: the container gets no GPUs, and pins no memory"
         )
     flags = images.docker_arguments(wanted.resolution, asked, without=without)
     if serving is not None:
-        on_host = any(need.what == "network" for need in images.needs(wanted.resolution, asked))
+        on_host = any(
+            need.what == "network" for need in images.run_requirements(wanted.resolution, asked)
+        )
         flags, command = (
             [*flags, *serving.flags(host_network=on_host)],
             serving.command(host_network=on_host),
@@ -73,7 +77,7 @@ def run_argv(
         flags = ["--tty", *flags]
     return [
         "docker",
-        *images.cli_flags(os.environ),
+        *images.docker_cli_flags(os.environ),
         "run",
         "--rm",
         "--interactive",
@@ -83,7 +87,7 @@ def run_argv(
     ]
 
 
-def _image_reference(wanted: Plan, asked: images.Asked) -> str:
+def _image_reference(wanted: Plan, asked: images.RunOptions) -> str:
     if asked.reference is not None:
         return asked.reference
     if wanted.lock is None:
@@ -91,4 +95,4 @@ def _image_reference(wanted: Plan, asked: images.Asked) -> str:
             f"{wanted.name} has no lock, which names its image.",
             advice=f"Run `provision build {wanted.name}` first.",
         )
-    return images.reference(wanted.name, wanted.lock)
+    return images.image_reference(wanted.name, wanted.lock)

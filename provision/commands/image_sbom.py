@@ -27,7 +27,7 @@ def image_bill(context: Context, name: str) -> Bill:
 def image_documents(context: Context, name: str, sent: Image) -> list[tuple[str, bytes]]:
     """The bills as they lie beside the image in a registry, with their media types. sent: the same image as it lies there."""
     image, lock = _made(context, name)
-    return images.documents(_bill(image, lock, sent))
+    return images.sbom_documents(_bill(image, lock, sent))
 
 
 def _made(context: Context, name: str) -> tuple[Image, locks.Contents]:
@@ -49,9 +49,11 @@ def _made(context: Context, name: str) -> tuple[Image, locks.Contents]:
 
 def _bill(image: Image, lock: locks.Contents, sent: Image | None = None) -> Bill:
     """sent: its compressed form, if that is what the bill is of."""
-    looked = images.look(image)
+    looked = images.read_packages(image)
     entries = locks.selected(lock, locks.platform_of(lock, None))
-    return images.bill(sent or image, looked, locks.parts(entries, _licenses(entries, looked.own)))
+    return images.image_sbom(
+        sent or image, looked, locks.parts(entries, _licenses(entries, looked.own))
+    )
 
 
 def _licenses(entries: tuple[locks.Entry, ...], own: Mapping[str, bytes]) -> dict[str, str]:

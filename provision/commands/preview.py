@@ -88,7 +88,7 @@ def _image(wanted: Plan, request: BuildRequest, outputs: Sequence[images.Output]
         for to in outputs:
             images.check_output(to)
         return f"make an image of it on {base}; {', '.join('load it' if to.path is None else f'write {to}' for to in outputs)}"
-    if images.is_stored(base):
+    if images.is_on_disk(base):
         return f"make an image of it on {base}, and load it if a Docker engine answers"
     if request.image == "demand":
         return f"make and load an image of it on {base}"

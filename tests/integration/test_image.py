@@ -83,7 +83,7 @@ class Watching:
 
 @pytest.fixture(scope="session")
 def docker_client() -> Any:
-    return image.demand_engine()
+    return image.require_engine()
 
 
 @functools.cache
@@ -295,7 +295,7 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(docker_client: Any, docker_base: str) -> image.BaseImage:
-    return image.find_base(docker_client, docker_base, Watching())
+    return image.find_engine_base(docker_client, docker_base, Watching())
 
 
 @pytest.fixture(scope="module")
@@ -335,14 +335,16 @@ def build(
         "progress": Watching(),
         **more,
     }
-    return image.build(resolution(), lock, prefix, base, layout=layout, inside=inside, **options)
+    return image.build_image(
+        resolution(), lock, prefix, base, layout=layout, inside=inside, **options
+    )
 
 
 @pytest.fixture(scope="module")
 def loaded(built: Image, docker_client: Any) -> Iterator[Image]:
-    assert image.load(built, docker_client, Watching())
+    assert image.load_image(built, docker_client, Watching())
     yield built
-    image.remove("toy", docker_client)
+    image.remove_images("toy", docker_client)
 
 
 def members(layout: Image, group: str) -> dict[str, tarfile.TarInfo]:
@@ -433,13 +435,13 @@ def test_a_true_layout_is_kept(
     assert build(made, lock, prefix, base, inside, built.layout, link=link) == built
     assert built.layout.stat().st_mtime_ns == before
     assert (
-        image.find(
+        image.find_image(
             resolution(), lock, base, layout=built.layout, inside=inside, progress=Watching()
         )
         == built
     )
     assert (
-        image.find(
+        image.find_image(
             resolution(),
             lock,
             base,
@@ -552,7 +554,7 @@ def test_container_works_with_any_user(loaded: Image, docker_client: Any, user: 
 
 def test_loading_again_sends_nothing(loaded: Image, docker_client: Any) -> None:
     watching = Watching()
-    assert not image.load(loaded, docker_client, watching)
+    assert not image.load_image(loaded, docker_client, watching)
     assert watching.advanced == 0
     tags = docker_client.images.get(loaded.image_id).tags
     assert sorted(tags) == sorted(
@@ -581,11 +583,11 @@ def test_an_engine_says_which_image_it_is_and_of_what_config(
 
 
 def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
-    image.tag(docker_client, replace(loaded, reference="provision-test-lab/toy:2"))
+    image.tag_image(docker_client, replace(loaded, reference="provision-test-lab/toy:2"))
     try:
-        image.remove("toy", docker_client)
+        image.remove_images("toy", docker_client)
         assert docker_client.images.get(loaded.image_id).tags == ["provision-test-lab/toy:2"]
-        assert not image.load(loaded, docker_client, Watching())  # it is there
+        assert not image.load_image(loaded, docker_client, Watching())  # it is there
     finally:
         docker_client.images.remove("provision-test-lab/toy:2")
 
@@ -612,7 +614,7 @@ def test_a_small_change_sends_small_layers(
     )
     assert other.layers[:3] == loaded.layers[:3]
     watching = Watching()
-    assert image.load(other, docker_client, watching)
+    assert image.load_image(other, docker_client, watching)
     assert watching.advanced < 0.01 * sum(layer.size for layer in other.layers)
     assert run(docker_client, other, "greet") == "again\n"
 
@@ -621,10 +623,10 @@ def test_an_engine_that_wants_all_layers_gets_them(
     loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
-    image.remove("toy", docker_client)
+    image.remove_images("toy", docker_client)
     monkeypatch.setattr(docker_load, "_known_layers", lambda image, client: len(image.layers))
     watching = Watching()
-    assert image.load(loaded, docker_client, watching)
+    assert image.load_image(loaded, docker_client, watching)
     assert watching.advanced > sum(layer.size for layer in loaded.layers)
     assert run(docker_client, loaded, "greet") == "hello\n"
 
@@ -641,13 +643,13 @@ def test_a_build_that_takes_the_tags_leaves_no_image_behind(
 ) -> None:
     newer = build(made, lock, prefix, base, inside, tmp_path / "toy", epoch=1)
     assert newer.reference == loaded.reference
-    image.load(newer, docker_client, Watching())
+    image.load_image(newer, docker_client, Watching())
     ours = docker_client.api.images(
         filters={"label": "org.opencontainers.image.title=toy"}, quiet=True, all=True
     )
     assert ours.count(newer.image_id) == 1
     assert loaded.image_id not in ours
-    assert image.load(loaded, docker_client, Watching())
+    assert image.load_image(loaded, docker_client, Watching())
 
 
 def test_an_image_that_a_user_built_on_ours_stays(loaded: Image, docker_client: Any) -> None:
@@ -656,7 +658,7 @@ def test_an_image_that_a_user_built_on_ours_stays(loaded: Image, docker_client: 
     theirs = container.commit(conf={"Labels": {"lab": "theirs"}})
     container.remove()
     try:
-        image.load(loaded, docker_client, Watching())
+        image.load_image(loaded, docker_client, Watching())
         assert docker_client.images.get(theirs.id).labels["org.opencontainers.image.title"] == "toy"
     finally:
         docker_client.images.remove(theirs.id)
@@ -710,14 +712,14 @@ def test_an_engine_that_goes_away_during_load(
     other = build(made, lock, prefix, base, inside, tmp_path / "toy", epoch=2)
     leaky = Leaky(path, limit=2_000_000)
     monkeypatch.setenv("DOCKER_HOST", leaky.address)
-    client = image.demand_engine()
+    client = image.require_engine()
     with pytest.raises(Unreachable, match=r"went away: could not load provision/toy:.*docker info"):
-        image.load(other, client, Watching())
+        image.load_image(other, client, Watching())
     client.close()
     leaky.close()
-    image.load(other, docker_client, Watching())
+    image.load_image(other, docker_client, Watching())
     assert run(docker_client, other, "greet") == "hello\n"
-    assert image.load(loaded, docker_client, Watching())
+    assert image.load_image(loaded, docker_client, Watching())
 
 
 def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
@@ -783,18 +785,18 @@ def test_an_image_in_use_is_not_removed(loaded: Image, docker_client: Any) -> No
     container = docker_client.containers.create(loaded.reference, ["true"])
     try:
         with pytest.raises(Taken, match="container is in the way"):
-            image.remove("toy", docker_client)
+            image.remove_images("toy", docker_client)
     finally:
         container.remove()
-    image.load(loaded, docker_client, Watching())  # some tags may be gone
-    assert len(image.remove("toy", docker_client)) >= 2
-    assert image.load(loaded, docker_client, Watching())
+    image.load_image(loaded, docker_client, Watching())  # some tags may be gone
+    assert len(image.remove_images("toy", docker_client)) >= 2
+    assert image.load_image(loaded, docker_client, Watching())
 
 
 def test_a_base_that_cannot_be_had(docker_client: Any) -> None:
     watching = Watching()
     with pytest.raises(ToolMissing, match=r"localhost:1/no/such:tag .*--base"):
-        image.find_base(docker_client, "localhost:1/no/such:tag", watching)
+        image.find_engine_base(docker_client, "localhost:1/no/such:tag", watching)
     assert watching.said == ["pulling the base image localhost:1/no/such:tag"]
 
 
@@ -818,6 +820,6 @@ def test_a_base_of_another_architecture(docker_client: Any) -> None:
     docker_client.images.load(archive.getvalue())
     try:
         with pytest.raises(InvalidSpec, match="linux/arm64"):
-            image.find_base(docker_client, name, Watching())
+            image.find_engine_base(docker_client, name, Watching())
     finally:
         docker_client.images.remove(name)

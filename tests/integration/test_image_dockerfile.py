@@ -58,7 +58,7 @@ def lock(made: Made) -> Lock:
 def built(
     made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Image:
-    base = image.find_base(image.demand_engine(), docker_base, Watching())
+    base = image.find_engine_base(image.require_engine(), docker_base, Watching())
     folder = tmp_path_factory.mktemp("built")
     prefix: Prefix = made.prefix(folder / "prefix", lock)
     return build(made, lock, prefix, base, INSIDE, folder / "layout")
@@ -166,7 +166,7 @@ def test_docker_builds_the_same_environment(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    with contextlib.closing(image.demand_engine()) as client:
+    with contextlib.closing(image.require_engine()) as client:
         container = client.containers.create(name)
         try:
             stream = io.BytesIO(b"".join(container.export()))
@@ -200,7 +200,7 @@ def test_what_a_base_sets_leads_nobody_out_of_the_environment(
     first = f"FROM {base} AS environment\nUSER 0\nRUN mkdir -p {conda_files.PREFIX}/bin\n"
     (tmp_path / "Dockerfile").write_text(f"{first}\nFROM {base}\n{second}")
     shutil.copytree(INSIDE, tmp_path / "inside", ignore=shutil.ignore_patterns("__pycache__"))
-    with contextlib.closing(image.demand_engine()) as client:
+    with contextlib.closing(image.require_engine()) as client:
         container = client.containers.create(docker_base, ["true"])
         container.commit(*base.split(":"), changes=FOREIGN)
         container.remove()
@@ -257,7 +257,7 @@ def test_buildah_builds_the_same_environment(
 ) -> None:
     with storage() as (place, flags):
         with (
-            contextlib.closing(image.demand_engine()) as client,
+            contextlib.closing(image.require_engine()) as client,
             (tmp_path / "base.tar").open("wb") as file,
         ):
             file.writelines(client.images.get(docker_base).save())

@@ -62,7 +62,7 @@ class Engine:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         end = time.monotonic() + 60
-        while (client := image.engine()[0]) is None:
+        while (client := image.connect_engine()[0]) is None:
             assert self._process.poll() is None and time.monotonic() < end, (
                 self.folder / "log"
             ).read_text()[-2000:]
@@ -140,10 +140,10 @@ def test_an_image_that_is_larger_than_the_engines_disk(own: Engine, tmp_path: Pa
         NoSpace,
         match=r"The Docker engine's disk is full: could not load provision/toy:1.*docker system df",
     ):
-        image.load(image_of(tmp_path / "large", DISK), client, Watching())
+        image.load_image(image_of(tmp_path / "large", DISK), client, Watching())
     assert client.images.list(all=True) == []
     small = image_of(tmp_path / "small", 1 << 20)
-    assert image.load(small, client, Watching())  # what was sent before is gone from its disk
+    assert image.load_image(small, client, Watching())  # what was sent before is gone from its disk
     assert client.images.get(small.reference).id == small.image_id
     client.close()
 
@@ -154,11 +154,11 @@ def test_an_engine_that_is_killed_while_it_takes_an_image(own: Engine, tmp_path:
     with pytest.raises(
         Unreachable, match=r"went away: could not load provision/toy:1.*docker info"
     ):
-        image.load(made, client, Striking(own.kill, after=10 << 20))
+        image.load_image(made, client, Striking(own.kill, after=10 << 20))
     client.close()
     client = own.start()
     assert client.images.list(all=True) == []
-    assert image.load(made, client, Watching())
+    assert image.load_image(made, client, Watching())
     assert sorted(client.images.get(made.image_id).tags) == [
         "provision/toy:1",
         "provision/toy:latest",

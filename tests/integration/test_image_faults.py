@@ -130,16 +130,16 @@ def test_what_a_killed_build_had_finished_is_not_made_again(tmp_path: Path) -> N
 
 @pytest.mark.docker
 def test_an_engine_refuses_a_damaged_layer_and_the_layer_is_named(tmp_path: Path) -> None:
-    client, lab = image.demand_engine(), Lab(tmp_path)
+    client, lab = image.require_engine(), Lab(tmp_path)
     made = lab.build("damaged", FIRST)
     torch = next(layer for layer in made.layers if layer.group == "torch")
     flip(oci_layout.blob(made.layout, torch.digest), unseen=True)
     try:
         with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} was damaged on this disk"):
-            image.load(made, client, Listening())
+            image.load_image(made, client, Listening())
         assert not client.api.images("provision/damaged")
         again = lab.build("damaged", FIRST)
-        assert image.load(again, client, Listening())
+        assert image.load_image(again, client, Listening())
         assert client.images.get(made.image_id).tags
     finally:
-        image.remove("damaged", client)
+        image.remove_images("damaged", client)

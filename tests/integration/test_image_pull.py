@@ -74,12 +74,12 @@ def context(tmp_path: Path) -> Context:
 def toy(host: str, tmp_path_factory: pytest.TempPathFactory) -> Image:
     """lab/toy:1 in the registry."""
     toy = made(tmp_path_factory.mktemp("toy") / "toy")
-    image.push(toy, image.target(f"{host}/lab/toy:1"), Watching())
+    image.push_image(toy, image.parse_registry_reference(f"{host}/lab/toy:1"), Watching())
     return toy
 
 
 def pull(context: Context, place: str, *outputs: str) -> image_registry.Pulled:
-    return image_registry.pull_image(context, place, tuple(map(image.output, outputs)))
+    return image_registry.pull_image(context, place, tuple(map(image.parse_output, outputs)))
 
 
 def digest_in(folder: Path) -> str:
@@ -91,10 +91,12 @@ def digest_in(folder: Path) -> str:
 
 @pytest.mark.parametrize("method", ["none", "gzip", "zstd"])
 def test_what_is_pulled_is_what_was_pushed(
-    host: str, context: Context, tmp_path: Path, method: image.Method
+    host: str, context: Context, tmp_path: Path, method: image.Compression
 ) -> None:
-    toy = image.pack(made(tmp_path / "toy"), method, tmp_path / "packed", Watching())
-    pushed = image.push(toy, image.target(f"{host}/lab/{method}:1"), Watching())
+    toy = image.compress_image(made(tmp_path / "toy"), method, tmp_path / "packed", Watching())
+    pushed = image.push_image(
+        toy, image.parse_registry_reference(f"{host}/lab/{method}:1"), Watching()
+    )
     pulled = pull(
         context,
         f"{host}/lab/{method}:1",
@@ -151,10 +153,13 @@ def test_a_layer_without_its_bytes_is_fetched(
     oci_layout.blob(near[0], toy.layers[0].digest).mkdir(parents=True)
     oci_layout.blobs(near[1]).mkdir(parents=True)
     oci_layout.blob(near[1], toy.layers[0].digest).write_bytes(bytes(toy.layers[0].size))
-    layout, remote = tmp_path / "layout", image.find_remote(image.target(f"{host}/lab/toy:1"))
+    layout, remote = (
+        tmp_path / "layout",
+        image.find_remote(image.parse_registry_reference(f"{host}/lab/toy:1")),
+    )
     oci_layout.blobs(layout).mkdir(parents=True)
     oci_layout.blob(layout, toy.layers[1].digest).write_bytes(b"short")
-    image.pull(remote, layout, context.progress, near)
+    image.pull_image(remote, layout, context.progress, near)
     assert digest_in(layout) == toy.manifest_digest
     assert oci_layout.blob(near[1], toy.layers[0].digest).stat().st_nlink == 1
 
@@ -442,7 +447,7 @@ def test_the_user_of_docker_login_may_pull(context: Context, tmp_path: Path) -> 
         tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}"
     ) as host:
         log_in(host, "lab", "secret")
-        image.push(toy, image.target(f"{host}/lab/toy:1"), Watching())
+        image.push_image(toy, image.parse_registry_reference(f"{host}/lab/toy:1"), Watching())
         pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
         log_in(host, "lab", "wrong")
         with pytest.raises(ToolFailed, match="docker login"):
@@ -542,7 +547,7 @@ def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: 
 
 def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> None:
     base = base_archive.find_base(f"oci:{layout(tmp_path / 'base')}")
-    lab = image.target(f"{host}/lab/base:12")
+    lab = image.parse_registry_reference(f"{host}/lab/base:12")
     subprocess.run([*SKOPEO, f"oci:{tmp_path / 'base'}", f"docker://{lab}"], check=True)
     line = Line(host, lambda line, request, body: False)
     with line.open() as here:
@@ -591,20 +596,20 @@ def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> N
 
 @pytest.fixture
 def engine() -> Any:
-    client, reason = image.engine()
+    client, reason = image.connect_engine()
     return client or pytest.skip(f"no Docker engine answers: {reason}")
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("method", ["none", "gzip", "zstd"])
 def test_the_engine_gets_it_under_its_name(
-    engine: Any, host: str, context: Context, tmp_path: Path, method: image.Method
+    engine: Any, host: str, context: Context, tmp_path: Path, method: image.Compression
 ) -> None:
     name = f"{host}/lab/engine-{uuid.uuid4().hex[:8]}"
-    toy = image.pack(
+    toy = image.compress_image(
         made(tmp_path / "toy", small=uuid.uuid4().bytes), method, tmp_path / "packed", Watching()
     )
-    image.push(toy, image.target(f"{name}:1"), Watching())
+    image.push_image(toy, image.parse_registry_reference(f"{name}:1"), Watching())
     try:
         for _ in range(2):
             pull(context, f"{name}:1")

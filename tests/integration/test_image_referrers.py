@@ -78,7 +78,7 @@ class Api:
 
 @pytest.mark.parametrize("method", ["none", "zstd"])
 def test_push_attaches_verdicts_and_bills(
-    host: str, folder: Path, method: image.Method, monkeypatch: pytest.MonkeyPatch
+    host: str, folder: Path, method: image.Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """folder: an environment with an image and a passport, in the working folder."""
     for name in ("DATA", "CACHE"):
@@ -109,10 +109,10 @@ def test_push_attaches_verdicts_and_bills(
             "application/vnd.cyclonedx+json",
             "application/spdx+json",
         ]
-    at = image.target(place)
+    at = image.parse_registry_reference(place)
     digest = pushed["reference"].partition("@")[2]
-    (bill,) = image.referrers(at, digest, BILLS[0], pytest.fail)
-    said = json.loads(image.content(at, digest, bill, BILLS[0]))
+    (bill,) = image.list_referrers(at, digest, BILLS[0], pytest.fail)
+    said = json.loads(image.referrer_content(at, digest, bill, BILLS[0]))
     assert said["metadata"]["component"]["version"] == digest
     shown = json.loads(CliRunner().invoke(cli, ["image", "show", place, "--json"]).stdout)
     assert (shown["reference"], [one["verdict"] for one in shown["verdicts"]]) == (
@@ -152,17 +152,17 @@ def test_what_was_attached_is_read_back(host: str, toy: Image, api: str) -> None
         else Line(host, Api(1 if api == "pages" else 100))
     )
     with line.open() as here:
-        at = image.target(f"{here}/lab/{api}:1")
-        image.push(toy, at, Watching())
+        at = image.parse_registry_reference(f"{here}/lab/{api}:1")
+        image.push_image(toy, at, Watching())
         for text in (b'"one"', b'"two"', b'"one"'):
-            image.attach(at, toy, KIND, "application/json", text, {"said": text.decode()})
-        image.attach(at, toy, "application/vnd.other", "text/plain", b"other")
+            image.attach_referrer(at, toy, KIND, "application/json", text, {"said": text.decode()})
+        image.attach_referrer(at, toy, "application/vnd.other", "text/plain", b"other")
         found = {
             one.annotations["said"]: one
-            for one in image.referrers(at, toy.manifest_digest, KIND, pytest.fail)
+            for one in image.list_referrers(at, toy.manifest_digest, KIND, pytest.fail)
         }
         assert {
-            said: image.content(at, toy.manifest_digest, one, "application/json")
+            said: image.referrer_content(at, toy.manifest_digest, one, "application/json")
             for said, one in found.items()
         } == {
             '"one"': b'"one"',
@@ -173,15 +173,15 @@ def test_what_was_attached_is_read_back(host: str, toy: Image, api: str) -> None
             for path in line.paths
         )
         assert tagged == (api == "none")  # the fallback is for those who need it
-        assert image.referrers(at, f"sha256:{'0' * 64}", KIND, pytest.fail) == []
+        assert image.list_referrers(at, f"sha256:{'0' * 64}", KIND, pytest.fail) == []
 
 
 def test_what_is_said_of_another_image_is_refused(host: str, toy: Image) -> None:
-    at = image.target(f"{host}/lab/mixed:1")
-    image.push(toy, at, Watching())
-    one = image.attach(at, toy, KIND, "application/json", b"{}")
+    at = image.parse_registry_reference(f"{host}/lab/mixed:1")
+    image.push_image(toy, at, Watching())
+    one = image.attach_referrer(at, toy, KIND, "application/json", b"{}")
     with pytest.raises(IntegrityError, match="says nothing of"):
-        image.content(at, f"sha256:{'0' * 64}", one, "application/json")
+        image.referrer_content(at, f"sha256:{'0' * 64}", one, "application/json")
 
 
 def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_path: Path) -> None:
@@ -194,13 +194,13 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
             "image": {"verdict": "pass", "image_id": toy.image_id, **measured},
         },
     }
-    at = image.target(f"{host}/lab/verdicts:1")
-    image.push(toy, at, Watching())
+    at = image.parse_registry_reference(f"{host}/lab/verdicts:1")
+    image.push_image(toy, at, Watching())
     for evidence in passport.evidence_of(known, toy):
-        image.attach(
+        image.attach_referrer(
             at, toy, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations
         )
-    other = image.attach(
+    other = image.attach_referrer(
         at, toy, passport.SMOKE, passport.SMOKE, b"[]"
     )  # anybody who may push there may attach what is no verdict
     progress = Watching()
@@ -217,7 +217,7 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
         "mediaType": oci_layout.MANIFEST,
         "artifactType": passport.SMOKE,
     }
-    text = image.attach(at, toy, passport.SMOKE, "text/plain", b"no verdict")
+    text = image.attach_referrer(at, toy, passport.SMOKE, "text/plain", b"no verdict")
     rows = [gone, {**gone, "digest": text.digest}, {**gone, "size": None}]
     listing = Line(
         host,

@@ -73,22 +73,34 @@ def test_what_is_there_already_is_not_sent(host: str, tmp_path: Path) -> None:
         sum(layer.size for layer in first.layers)
         + oci_layout.blob(first.layout, first.image_id).stat().st_size
     )
-    pushed = image.push(first, image.target(f"{host}/lab/toy", first), Watching())
+    pushed = image.push_image(
+        first, image.parse_registry_reference(f"{host}/lab/toy", first), Watching()
+    )
     assert (pushed.sent, pushed.present, pushed.tag) == (size, 0, f"{host}/lab/toy:1")
     assert pushed.reference == f"{host}/lab/toy@{first.manifest_digest}"
     assert (
         f"sha256:{hashlib.sha256(manifest(host, 'lab/toy', '1')).hexdigest()}"
         == first.manifest_digest
     )
-    assert image.push(first, image.target(f"{host}/lab/toy:again"), Watching()).sent == 0
+    assert (
+        image.push_image(
+            first, image.parse_registry_reference(f"{host}/lab/toy:again"), Watching()
+        ).sent
+        == 0
+    )
     second = made(tmp_path / "second", small=b"changed")
-    assert image.push(second, image.target(f"{host}/lab/toy:2"), Watching()).sent < size / 50
+    assert (
+        image.push_image(
+            second, image.parse_registry_reference(f"{host}/lab/toy:2"), Watching()
+        ).sent
+        < size / 50
+    )
 
 
 @pytest.mark.needs("skopeo")
 def test_skopeo_copies_what_was_pushed(host: str, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
-    image.push(toy, image.target(f"{host}/lab/copied:x"), Watching())
+    image.push_image(toy, image.parse_registry_reference(f"{host}/lab/copied:x"), Watching())
     source = f"docker://{host}/lab/copied:x"
     subprocess.run([*SKOPEO, source, f"oci:{tmp_path / 'out'}"], check=True)
     assert (
@@ -145,7 +157,7 @@ def test_what_broke_off_goes_on(host: str, tmp_path: Path, trouble: Callable[...
     progress = Watching()
     name = f"lab/{trouble.__name__.replace('_', '-')}"
     with line.open() as here:
-        pushed = image.push(toy, image.target(f"{here}/{name}:1"), progress)
+        pushed = image.push_image(toy, image.parse_registry_reference(f"{here}/{name}:1"), progress)
     assert f"sha256:{hashlib.sha256(manifest(host, name, '1')).hexdigest()}" == toy.manifest_digest
     assert pushed.sent == progress.advanced == sum(progress.meters.values())
     if trouble is unanswered:
@@ -159,12 +171,14 @@ def test_what_broke_off_goes_on(host: str, tmp_path: Path, trouble: Callable[...
 def test_a_registry_that_stays_away_is_named(host: str, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     with pytest.raises(Unreachable, match="does not answer"):
-        image.push(toy, image.target(f"127.0.0.1:{free_port()}/lab/toy"), Watching())
+        image.push_image(
+            toy, image.parse_registry_reference(f"127.0.0.1:{free_port()}/lab/toy"), Watching()
+        )
     with (
         Line(host, lambda line, request, body: refuse(request, 500)).open() as here,
         pytest.raises(ToolFailed, match="status 500"),
     ):
-        image.push(toy, image.target(f"{here}/lab/toy"), Watching())
+        image.push_image(toy, image.parse_registry_reference(f"{here}/lab/toy"), Watching())
 
 
 def test_the_user_of_docker_login_is_asked_for_and_another_is_refused(tmp_path: Path) -> None:
@@ -173,14 +187,14 @@ def test_the_user_of_docker_login_is_asked_for_and_another_is_refused(tmp_path: 
     with serving(
         tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}"
     ) as host:
-        place = image.target(f"{host}/lab/toy")
+        place = image.parse_registry_reference(f"{host}/lab/toy")
         with pytest.raises(ToolFailed, match="docker login"):
-            image.push(toy, place, Watching())
+            image.push_image(toy, place, Watching())
         log_in(host, "lab", "wrong")
         with pytest.raises(ToolFailed, match="docker login"):
-            image.push(toy, place, Watching())
+            image.push_image(toy, place, Watching())
         log_in(host, "lab", "secret")
-        assert image.push(toy, place, Watching()).sent > BIG
+        assert image.push_image(toy, place, Watching()).sent > BIG
 
 
 def test_a_token_is_fetched_where_the_registry_says(host: str, tmp_path: Path) -> None:
@@ -206,7 +220,12 @@ def test_a_token_is_fetched_where_the_registry_says(host: str, tmp_path: Path) -
 
     with Line(host, guarded).open() as here:
         log_in(here, "lab", "secret")
-        assert image.push(toy, image.target(f"{here}/lab/token"), Watching()).sent > BIG
+        assert (
+            image.push_image(
+                toy, image.parse_registry_reference(f"{here}/lab/token"), Watching()
+            ).sent
+            > BIG
+        )
     secret = base64.b64encode(b"lab:secret").decode()
     assert (
         asked
@@ -239,7 +258,12 @@ def test_an_identity_token_is_changed_for_one_that_the_registry_takes(
         (folder / "config.json").write_text(
             json.dumps({"auths": {here: {"auth": "", "identitytoken": "kept"}}})
         )
-        assert image.push(toy, image.target(f"{here}/lab/identity"), Watching()).sent > BIG
+        assert (
+            image.push_image(
+                toy, image.parse_registry_reference(f"{here}/lab/identity"), Watching()
+            ).sent
+            > BIG
+        )
     scope = "repository:lab/identity:pull,push"
     told = {
         "grant_type": "refresh_token",
@@ -259,7 +283,7 @@ def test_a_registry_that_does_not_say_where_an_upload_goes_on_is_named(
         host, lambda line, request, body: request.command == "POST" and refuse(request, 202)
     )
     with lost.open() as here, pytest.raises(ToolFailed, match="say where an upload goes on"):
-        image.push(toy, image.target(f"{here}/lab/nowhere"), Watching())
+        image.push_image(toy, image.parse_registry_reference(f"{here}/lab/nowhere"), Watching())
 
 
 def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path) -> None:
@@ -269,15 +293,15 @@ def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path
     content[5000] ^= 1
     blob.write_bytes(content)
     with pytest.raises(IntegrityError, match=f"{blob.name} was damaged on this disk"):
-        image.push(toy, image.target(f"{host}/lab/flipped"), Watching())
+        image.push_image(toy, image.parse_registry_reference(f"{host}/lab/flipped"), Watching())
     assert not blob.exists()
     blob.write_bytes(content[:-1])
     with pytest.raises(IntegrityError, match="not the whole image"):
-        image.push(toy, image.target(f"{host}/lab/flipped"), Watching())
+        image.push_image(toy, image.parse_registry_reference(f"{host}/lab/flipped"), Watching())
     with pytest.raises(IntegrityError, match="not the whole image"):
-        image.push(
+        image.push_image(
             replace(toy, manifest_digest="sha256:other"),
-            image.target(f"{host}/lab/flipped"),
+            image.parse_registry_reference(f"{host}/lab/flipped"),
             Watching(),
         )
 
@@ -310,7 +334,9 @@ def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(
         line.open() as here,
         pytest.raises(Unreachable, match=f"lost the upload of .* {responses.TRIES} times"),
     ):
-        image.push(made(tmp_path / "toy"), image.target(f"{here}/lab/toy"), Watching())
+        image.push_image(
+            made(tmp_path / "toy"), image.parse_registry_reference(f"{here}/lab/toy"), Watching()
+        )
     assert line.seen.count("PATCH") == enough
     assert line.seen.count("POST") == responses.TRIES
 
@@ -328,4 +354,4 @@ def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(
 )
 def test_places_that_are_none(text: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a place in a registry"):
-        image.target(text)
+        image.parse_registry_reference(text)

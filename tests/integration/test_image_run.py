@@ -115,7 +115,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def client() -> Any:
-    return image.demand_engine()
+    return image.require_engine()
 
 
 @pytest.fixture(scope="module")
@@ -144,13 +144,13 @@ def toy(
     lock = dataclasses.replace(
         lock, packages=(*lock.packages, *(package for package in more if package.name not in there))
     )
-    base = image.find_base(client, docker_base, Watching())
+    base = image.find_engine_base(client, docker_base, Watching())
     built = build(
         made, lock, prefix, base, smoke_runner.RUNTIME, tmp_path_factory.mktemp("layouts") / "toy"
     )
     name = f"provision-test/run-{os.getpid()}"  # another run of these tests may use the engine too
     built = dataclasses.replace(built, reference=f"{name}:toy")
-    image.load(built, client, Watching())
+    image.load_image(built, client, Watching())
     yield built
     for tag in ("toy", "latest"):
         client.images.remove(f"{name}:{tag}")
@@ -306,7 +306,7 @@ def test_it_needs_neither_its_own_home_nor_a_root_that_can_be_written(
 def test_an_ordinary_user_unpacks_and_starts_it_without_an_engine(toy: Image) -> None:
     """As enroot and Apptainer do, with a user namespace alone."""
     with tempfile.TemporaryDirectory() as name:
-        image.export(toy, image.output(f"oci:{name}/layout"), Watching())
+        image.export_image(toy, image.parse_output(f"oci:{name}/layout"), Watching())
         Path(name).chmod(0o777)
         nobody = [
             "setpriv",

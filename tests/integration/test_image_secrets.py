@@ -91,7 +91,7 @@ def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_p
     assert any(secret in left for secret in secrets)  # installers write down where things came from
     (place / "pip.conf").write_text(f"[global]\nindex-url = {address}/simple\n")
     (place / ".netrc").write_text(f"machine 127.0.0.1 login lab password {PASSWORD}\n")
-    base = image.find_stored_base(f"oci:{layout(tmp_path / 'base')}")
+    base = image.read_disk_base(f"oci:{layout(tmp_path / 'base')}")
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "__main__.py").write_text("")

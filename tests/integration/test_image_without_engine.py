@@ -38,7 +38,7 @@ from provision.image import conda_files
 from tests.integration.test_image import Watching
 packages, resolution, lock, prefix, base, inside, cache, to = pickle.load(open(sys.argv[1], "rb"))
 link = lambda staging: conda.link(packages, staging, final=Path(conda_files.PREFIX), cache=cache, progress=Watching())
-made = image.build(resolution, lock, prefix, image.find_stored_base(base), layout=to, inside=inside, link=link, progress=Watching())
+made = image.build_image(resolution, lock, prefix, image.read_disk_base(base), layout=to, inside=inside, link=link, progress=Watching())
 print(made.manifest_digest)
 """
 
@@ -87,7 +87,7 @@ def built(
         made,
         lock,
         prefix,
-        image.find_stored_base(f"oci:{base}"),
+        image.read_disk_base(f"oci:{base}"),
         inside,
         tmp_path_factory.mktemp("layouts") / "toy",
     )
@@ -173,9 +173,9 @@ def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
 @pytest.mark.needs("skopeo")
 def test_skopeo_undoes_the_compression(
-    built: Image, packed_folder: Path, tmp_path: Path, method: image.Method
+    built: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:
-    packed = image.pack(built, method, packed_folder, Watching())
+    packed = image.compress_image(built, method, packed_folder, Watching())
     exporter.export(packed, exporter.output(f"oci-archive:{tmp_path / 'out'}"), Watching())
     copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-decompress"]
     subprocess.run(
@@ -189,9 +189,9 @@ def test_skopeo_undoes_the_compression(
 @pytest.mark.needs("umoci")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_umoci_unpacks_it(
-    built: Image, packed_folder: Path, tmp_path: Path, method: image.Method
+    built: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:
-    packed = image.pack(built, method, packed_folder, Watching())
+    packed = image.compress_image(built, method, packed_folder, Watching())
     exporter.export(packed, exporter.output(f"oci:{tmp_path / 'out'}"), Watching())
     subprocess.run(
         [

@@ -128,7 +128,7 @@ def build(
     inside.mkdir(exist_ok=True)
     (inside / "__main__.py").write_text("print('smoke')\n")
     prefix = Prefix(name="toy", path=folder / "prefix", lock_sha256=LOCK.sha256)
-    return image.build(
+    return image.build_image(
         RESOLUTION,
         lock,
         prefix,

@@ -201,10 +201,10 @@ def test_references_that_are_not(reference: str) -> None:
 def test_no_engine_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     started = time.monotonic()
-    client, reason = image.engine()
+    client, reason = image.connect_engine()
     assert (client, reason) == (None, "No such file or directory")
     with pytest.raises(ToolMissing, match=r"No Docker engine answers.*--no-image"):
-        image.demand_engine()
+        image.require_engine()
     assert time.monotonic() - started < 3
 
 
@@ -215,7 +215,7 @@ def test_an_engine_that_accepts_but_never_answers(monkeypatch: pytest.MonkeyPatc
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
         started = time.monotonic()
-        assert image.engine()[0] is None
+        assert image.connect_engine()[0] is None
         assert time.monotonic() - started < 3
 
 

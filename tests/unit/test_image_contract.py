@@ -20,14 +20,17 @@ from provision.core.types import Resolution
 from tests.unit.test_image_config import resolution
 
 REFERENCE = "provision/torch2.3-cuda12.1-py311:abababababab"
-MOUNTS = (image.mount("/scratch/a b:/data:ro".replace(" ", "_")), image.mount("cache:/cache"))
-NOTHING = image.Asked()
-ASKED = image.Asked(shm_gib=16, mounts=MOUNTS, user="1234:100")
+MOUNTS = (
+    image.parse_mount("/scratch/a b:/data:ro".replace(" ", "_")),
+    image.parse_mount("cache:/cache"),
+)
+NOTHING = image.RunOptions()
+ASKED = image.RunOptions(shm_gib=16, mounts=MOUNTS, user="1234:100")
 
 
 def text(
     format: str,
-    asked: image.Asked = NOTHING,
+    asked: image.RunOptions = NOTHING,
     wanted: Resolution | None = None,
     command: tuple[str, ...] = (),
 ) -> str:
@@ -49,7 +52,7 @@ def test_a_cpu_image_asks_for_no_gpu() -> None:
         "--ulimit",
         "stack=67108864",
     ]
-    for format in image.FORMATS:
+    for format in image.RUN_FORMATS:
         shown = text(format, wanted=resolution(cuda=None))
         assert not re.search("gpu|nvidia|memlock: -1|ulimit -l", shown, re.IGNORECASE), format
 
@@ -58,8 +61,8 @@ def test_run_contract_of_a_cuda_image() -> None:
     assert shlex.join(image.run_command(resolution(), "provision/toy:1", ["python"])) == (
         "docker run --rm -it --gpus all --init --shm-size=8g --ulimit stack=67108864 --ulimit memlock=-1 provision/toy:1 python"
     )
-    assert all(need.reason for need in image.needs(infiniband()))
-    assert [need.what for need in image.needs(infiniband())] == [
+    assert all(need.reason for need in image.run_requirements(infiniband()))
+    assert [need.what for need in image.run_requirements(infiniband())] == [
         "gpus",
         "init",
         "shm",
@@ -76,17 +79,17 @@ def test_what_an_engine_cannot_give_is_left_out() -> None:
     ) == image.docker_arguments(resolution(cuda=None))
 
 
-@pytest.mark.parametrize("format", image.FORMATS)
+@pytest.mark.parametrize("format", image.RUN_FORMATS)
 def test_every_format_gives_the_reasons_and_how_to_remake_it(format: str) -> None:
     shown = text(format, ASKED)
     assert "remake with: provision image contract toy" in shown
     left_out = {"kubernetes": ("memlock",), "slurm-pyxis": ("network",)}.get(format, ())
-    for need in image.needs(infiniband(), ASKED):
+    for need in image.run_requirements(infiniband(), ASKED):
         assert need.what in left_out or need.reason in shown, need
     assert text(format, ASKED) == shown
 
 
-@pytest.mark.parametrize("format", image.FORMATS)
+@pytest.mark.parametrize("format", image.RUN_FORMATS)
 def test_the_line_that_remakes_a_contract_says_the_same_words_whatever_they_are(
     format: str,
 ) -> None:
@@ -176,7 +179,7 @@ def test_kubernetes() -> None:
 
 def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
     script = tmp_path / "job"
-    asked = dataclasses.replace(ASKED, mounts=(MOUNTS[0], image.mount("/cache:/cache")))
+    asked = dataclasses.replace(ASKED, mounts=(MOUNTS[0], image.parse_mount("/cache:/cache")))
     script.write_text(text("slurm-pyxis", asked, command=("torchrun", "my train.py")))
     subprocess.run(["bash", "-n", script], check=True)
     shown = script.read_text()
@@ -198,7 +201,7 @@ def test_devcontainer() -> None:
 def test_dollars_are_the_programs_own() -> None:
     """Compose and Kubernetes would put variables there; two dollars are one to both."""
     command = ("sh", "-c", "echo $HOME ${HOME} $(HOME) $$")
-    asked = image.Asked(mounts=(image.mount("/a$b:/c$d"),))
+    asked = image.RunOptions(mounts=(image.parse_mount("/a$b:/c$d"),))
     (service,) = yaml.safe_load(text("compose", asked, command=command))["services"].values()
     twice = "echo $$HOME $${HOME} $$(HOME) $$$$"
     assert (service["command"][2], service["volumes"]) == (twice, ["/a$$b:/c$$d"])
@@ -219,43 +222,48 @@ def test_dollars_are_the_programs_own() -> None:
         ("devcontainer", "/${localWorkspaceFolder}:/x", "a variable"),
     ],
 )
-def test_mounts_that_a_format_cannot_say(format: image.Format, mount: str, reason: str) -> None:
-    asked = image.Asked(mounts=(image.mount(mount),))
+def test_mounts_that_a_format_cannot_say(format: image.RunFormat, mount: str, reason: str) -> None:
+    asked = image.RunOptions(mounts=(image.parse_mount(mount),))
     with pytest.raises(InvalidSpec, match=reason):
-        image.check_contract(format, asked)
-    image.check_contract("docker", asked)
+        image.check_run_options(format, asked)
+    image.check_run_options("docker", asked)
 
 
 @pytest.mark.parametrize(
     ("format", "asked", "command", "reason"),
     [
-        ("slurm-pyxis", image.Asked(user="1234:100"), (), "No user can be written for slurm-pyxis"),
-        ("slurm-pyxis", image.Asked(shm_gib=8), (), "No size can be written for slurm-pyxis"),
+        (
+            "slurm-pyxis",
+            image.RunOptions(user="1234:100"),
+            (),
+            "No user can be written for slurm-pyxis",
+        ),
+        ("slurm-pyxis", image.RunOptions(shm_gib=8), (), "No size can be written for slurm-pyxis"),
         ("devcontainer", NOTHING, ("python",), "No command can be written for devcontainer"),
     ],
 )
 def test_what_a_format_cannot_say_is_refused_there_only(
-    format: image.Format, asked: image.Asked, command: tuple[str, ...], reason: str
+    format: image.RunFormat, asked: image.RunOptions, command: tuple[str, ...], reason: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=reason):
-        image.check_contract(format, asked, command)
-    for other in set(image.FORMATS) - {format}:
-        image.check_contract(other, asked, command)
-    image.check_contract(format, NOTHING)
+        image.check_run_options(format, asked, command)
+    for other in set(image.RUN_FORMATS) - {format}:
+        image.check_run_options(other, asked, command)
+    image.check_run_options(format, NOTHING)
 
 
 @pytest.mark.parametrize("written", ["oci:/x y", "oci:/x", "A B", "", "-v"])
 def test_names_of_images_that_are_none(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not an image reference"):
-        image.engine_reference(written)
+        image.parse_engine_reference(written)
 
 
 def test_the_docker_command_speaks_to_our_engine() -> None:
     """It goes by DOCKER_HOST first, as we do, and then by its contexts, of which we know nothing."""
-    assert image.cli_flags({"DOCKER_HOST": "tcp://lab:2375"}) == []
+    assert image.docker_cli_flags({"DOCKER_HOST": "tcp://lab:2375"}) == []
     assert (
-        image.cli_flags({})
-        == image.cli_flags({"DOCKER_HOST": ""})
+        image.docker_cli_flags({})
+        == image.docker_cli_flags({"DOCKER_HOST": ""})
         == ["--host", "unix:///var/run/docker.sock"]
     )
 
@@ -265,13 +273,13 @@ def test_the_docker_command_speaks_to_our_engine() -> None:
 )
 def test_mounts_that_are_none(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a mount"):
-        image.mount(written)
+        image.parse_mount(written)
 
 
 @pytest.mark.parametrize("written", ["root", "1000", "1000:", "-1:0", "1:2:3"])
 def test_users_that_are_none(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a user"):
-        image.user(written)
+        image.parse_user(written)
 
 
 def test_a_command_that_is_not_there_is_said_with_the_line_to_copy() -> None:

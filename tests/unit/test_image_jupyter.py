@@ -14,11 +14,11 @@ from provision.core.types import LockedPackage
 from tests.unit.test_image_config import LOCK
 
 
-def served(*names: str, **more: object) -> image.Notebook:
+def served(*names: str, **more: object) -> image.NotebookServer:
     packages = tuple(
         LockedPackage(manager="pip", name=name, version="1", url="", sha256="") for name in names
     )
-    return image.notebook(replace(LOCK, packages=packages), **more)  # type: ignore[arg-type]
+    return image.find_notebook_server(replace(LOCK, packages=packages), **more)  # type: ignore[arg-type]
 
 
 def test_only_the_loopback_reaches_it() -> None:

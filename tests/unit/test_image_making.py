@@ -81,7 +81,7 @@ class Lab:
         prefix = replace(prefix or self.prefix(name, versions), lock_sha256=lock.sha256)
         resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
         self.said = Listening()
-        return image.build(
+        return image.build_image(
             resolution,
             lock,
             prefix,
@@ -259,7 +259,7 @@ def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) ->
     with pytest.raises(
         InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"
     ):
-        image.build(
+        image.build_image(
             RESOLUTION,
             lock,
             prefix,
@@ -445,7 +445,7 @@ def test_conda_packages_of_cuda_have_a_layer_of_their_own(tmp_path: Path) -> Non
     def build(version: str) -> Image:
         lock = replace(LOCK, packages=(replace(PYTHON, version=version), cudnn), sha256=version)
         prefix = Prefix(name="toy", path=tmp_path / "prefix", lock_sha256=version)
-        return image.build(
+        return image.build_image(
             RESOLUTION,
             lock,
             prefix,

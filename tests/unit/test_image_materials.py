@@ -227,7 +227,7 @@ def test_spdx_of_an_image(folder: Path) -> None:
 
 
 def test_both_bills_go_beside_an_image(folder: Path) -> None:
-    found = image.documents(image_bill(context_of(Console(), None), "lab"))
+    found = image.sbom_documents(image_bill(context_of(Console(), None), "lab"))
     assert [media_type for media_type, _ in found] == [
         "application/vnd.cyclonedx+json",
         "application/spdx+json",

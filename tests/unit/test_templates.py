@@ -161,7 +161,7 @@ def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
         f"Dockerfile is rendered from {lab / 'templates' / 'Dockerfile.j2'}"
     ]
     template(lab, "contract-docker.sh", "# {{ made_by }}\nexec podman run {{ reference }}\n")
-    asked = image.contract_context(resolution(), "lab/toy:1", (), image.Asked())
+    asked = image.contract_context(resolution(), "lab/toy:1", (), image.RunOptions())
     assert render.render_contract(
         "docker", asked, remake=["provision"], templates=templates
     ).endswith("\nexec podman run lab/toy:1\n")
@@ -198,7 +198,7 @@ def given() -> dict[str, dict[str, Any]]:
     """What each template is given, by real calls."""
     resolved = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
     contract = {
-        **image.contract_context(resolution(), "lab/toy:1", (), image.Asked()),
+        **image.contract_context(resolution(), "lab/toy:1", (), image.RunOptions()),
         "made_by": "",
     }
     job = ci.assign(ci.Target(resolution=resolved, platform="linux-64"), (), gpus=1)
@@ -232,7 +232,7 @@ def test_docs_list_what_each_template_is_given() -> None:
 def test_json_is_a_filter_of_a_labs_template_too(lab: Path) -> None:
     template(lab, "contract-devcontainer.json", '{"image": {{ reference | json }}}\n')
     templates = render.Templates(lab / "templates")
-    values = image.contract_context(resolution(), 'a"b', (), image.Asked())
+    values = image.contract_context(resolution(), 'a"b', (), image.RunOptions())
     assert json.loads(
         render.render_contract("devcontainer", values, remake=[], templates=templates)
     ) == {"image": 'a"b'}
