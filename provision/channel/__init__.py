@@ -1,11 +1,11 @@
 """Local conda channels: this machine's Python (bootstrapping), and everything that locks name, for closed networks (mirroring)."""
 
 from provision.channel.host_python import (
-    Bootstrapped,
     HostPython,
+    HostPythonChannel,
     bootstrap,
     host_minor,
     read_host_python,
 )
 
-__all__ = ["Bootstrapped", "HostPython", "bootstrap", "host_minor", "read_host_python"]
+__all__ = ["HostPython", "HostPythonChannel", "bootstrap", "host_minor", "read_host_python"]

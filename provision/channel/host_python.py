@@ -59,7 +59,7 @@ class HostPython:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bootstrapped:
+class HostPythonChannel:
     """A channel that holds this machine's Python and pip."""
 
     path: Path
@@ -95,17 +95,17 @@ def read_host_python() -> HostPython:
 
 
 def bootstrap(
-    folder: Path, progress: Progress, *, again: bool = False, mirrors: Mirrors = DIRECT
-) -> Bootstrapped:
+    folder: Path, progress: Progress, *, rebuild: bool = False, mirrors: Mirrors = DIRECT
+) -> HostPythonChannel:
     """Make (or find) a channel with this machine's Python and pip in `folder`. The caller holds the folder.
 
-    A channel that already holds this very version is used as it is. With `again` the interpreter is packaged anew; packages that
+    A channel that already holds this very version is used as it is. With `rebuild` the interpreter is packaged anew; packages that
     locks may name stay (build strings are content hashes). Built beside and swapped in.
     """
     python = read_host_python()
     made = folder / f"py{python.version}"
     sweep(made)
-    if again or not (made / "glibc").exists():
+    if rebuild or not (made / "glibc").exists():
         progress.say(f"packaging this machine's Python {python.version} into a local channel")
         try:
             _build(python, beside(made), made, mirrors)
@@ -114,7 +114,7 @@ def bootstrap(
             beside(made).rename(made)
         finally:
             sweep(made)
-    return Bootstrapped(
+    return HostPythonChannel(
         path=made, python=python.version, glibc=(made / "glibc").read_text().strip()
     )
 

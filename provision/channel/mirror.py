@@ -32,7 +32,7 @@ CHANNELS, WHEELS, REPODATA = "channels", "wheels", "repodata.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class MirrorFile:
     """One file of a lock, and where in the folder it lies."""
 
     manager: Manager
@@ -47,7 +47,7 @@ class File:
         return self.url.rsplit("/", 2)[0] + "/"
 
 
-def file_of(manager: Manager, name: str, url: str, sha256: str) -> File:
+def mirror_file(manager: Manager, name: str, url: str, sha256: str) -> MirrorFile:
     """A file with its place. Raises IntegrityError for an entry that cannot be placed: no hash, no file's name."""
     plain = url.partition("#")[0]
     filename = unquote(plain.rsplit("/", 1)[-1])
@@ -63,14 +63,14 @@ def file_of(manager: Manager, name: str, url: str, sha256: str) -> File:
         )
     if manager == "conda":
         channel, subdir, _ = plain.rsplit("/", 2)
-        return File(
+        return MirrorFile(
             manager=manager,
             name=name,
             url=url,
             sha256=sha256,
             path=f"{CHANNELS}/{_slug(channel)}/{subdir}/{filename}",
         )
-    return File(
+    return MirrorFile(
         manager=manager, name=name, url=url, sha256=sha256, path=f"{WHEELS}/{sha256}/{filename}"
     )
 
@@ -88,9 +88,9 @@ def _plain(word: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", unquote(word))
 
 
-def check_agree(files: Iterable[File]) -> list[File]:
+def unique_files(files: Iterable[MirrorFile]) -> list[MirrorFile]:
     """Each file once, sorted by place. Raises IntegrityError where two locks name two contents by one address."""
-    found: dict[str, File] = {}
+    found: dict[str, MirrorFile] = {}
     for file in files:
         known = found.setdefault(file.path, file)
         if known.sha256 != file.sha256:
@@ -125,7 +125,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def write(
-    folder: Path, files: Sequence[File], records: Mapping[str, Row], *, prune: bool
+    folder: Path, files: Sequence[MirrorFile], records: Mapping[str, Row], *, prune: bool
 ) -> list[Path]:
     """Write repodata, index and manifest for the files, which are all there, and for those of earlier runs unless `prune`. Returns what
     is no longer named by them. records: of the conda packages, by address."""
@@ -147,19 +147,19 @@ def write(
     _write_index(folder, wheels)
     manifest = {"schema": 1, "channels": channels, "wheels": wheels}
     write_whole(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
-    return unnamed(folder, {file.path for file in files}) if prune else []
+    return unreferenced(folder, {file.path for file in files}) if prune else []
 
 
-def _channel_path(file: File) -> str:
+def _channel_path(file: MirrorFile) -> str:
     return file.path.rsplit("/", 2)[0] + "/"
 
 
-def _row(file: File) -> dict[str, str]:
+def _row(file: MirrorFile) -> dict[str, str]:
     return {"name": normal(file.name), "path": file.path, "url": file.url}
 
 
-def _by_subfolder(files: Iterable[File]) -> dict[str, list[File]]:
-    found: dict[str, list[File]] = {}
+def _by_subfolder(files: Iterable[MirrorFile]) -> dict[str, list[MirrorFile]]:
+    found: dict[str, list[MirrorFile]] = {}
     for file in files:
         if file.manager == "conda":
             found.setdefault(file.path.rsplit("/", 1)[0], []).append(file)
@@ -217,7 +217,7 @@ def _page(lines: Sequence[str]) -> str:
     return "\n".join(["<!DOCTYPE html>", "<html><body>", *lines, "</body></html>", ""])
 
 
-def unnamed(folder: Path, named: set[str]) -> list[Path]:
+def unreferenced(folder: Path, named: set[str]) -> list[Path]:
     """Packages, wheels and unfinished downloads beside those that are named."""
     files = (
         path

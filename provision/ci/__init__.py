@@ -5,19 +5,19 @@ Pure but for reading runners.yml: nothing is asked of a runner or of a CI servic
 
 from __future__ import annotations
 
-from provision.ci.assignment import Job, Target, assign, misfits
-from provision.ci.runners import Runner, read
-from provision.ci.workflow import FORMATS, Format, Settings, values
+from provision.ci.assignment import CiTarget, Job, assign, misfits
+from provision.ci.runners import Runner, read_runners
+from provision.ci.workflow import FORMATS, WorkflowFormat, WorkflowSettings, template_values
 
 __all__ = [
     "FORMATS",
-    "Format",
+    "CiTarget",
     "Job",
     "Runner",
-    "Settings",
-    "Target",
+    "WorkflowFormat",
+    "WorkflowSettings",
     "assign",
     "misfits",
-    "read",
-    "values",
+    "read_runners",
+    "template_values",
 ]

@@ -14,7 +14,7 @@ REHEARSAL_RANKS = 2  # on the CPU: one rank alone reduces nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class CiTarget:
     """One environment on one platform."""
 
     resolution: Resolution
@@ -30,7 +30,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Misfit:
+class RunnerMismatch:
     """A condition that a runner does not meet, or of which nobody says whether it does."""
 
     why: str
@@ -41,7 +41,7 @@ class Misfit:
 class Job:
     """A target and where it runs."""
 
-    target: Target
+    target: CiTarget
     runner: Runner | None  # None: what the CI service itself offers
     on_gpu: bool
     ranks: int
@@ -50,7 +50,7 @@ class Job:
     ]  # a line each: why no GPU runner takes it, or what is not known of the one that does
 
 
-def assign(target: Target, runners: Sequence[Runner], *, gpus: int) -> Job:
+def assign(target: CiTarget, runners: Sequence[Runner], *, gpus: int) -> Job:
     """The job of a target. A runner that is known to fit goes before one of which that is not known; among equals, the order of
     runners.yml decides. gpus: how many the smoke test shall use."""
     considered = [(runner, misfits(target, runner, gpus=gpus)) for runner in runners if runner.gpu]
@@ -79,7 +79,7 @@ def assign(target: Target, runners: Sequence[Runner], *, gpus: int) -> Job:
 
 
 def _why_not(
-    target: Target, considered: Sequence[tuple[Runner, Sequence[Misfit]]]
+    target: CiTarget, considered: Sequence[tuple[Runner, Sequence[RunnerMismatch]]]
 ) -> Iterable[str]:
     if target.resolution.cuda is None:
         yield "a build without CUDA: a CPU runner is all that it needs"
@@ -93,14 +93,14 @@ def _why_not(
         yield f"{runner.name}: {'; '.join(misfit.why for misfit in found if misfit.certain)}"
 
 
-def misfits(target: Target, runner: Runner, *, gpus: int) -> tuple[Misfit, ...]:
+def misfits(target: CiTarget, runner: Runner, *, gpus: int) -> tuple[RunnerMismatch, ...]:
     """What keeps a target off a runner; nothing if it fits. On a CPU runner `gpus` is the number of ranks."""
     if runner.platform != target.platform:
         return (_no(f"{runner.platform}, and this is for {target.platform}"),)
     return (*_gpu_misfits(target, runner, gpus), *_machine_misfits(target, runner, gpus))
 
 
-def _gpu_misfits(target: Target, runner: Runner, gpus: int) -> Iterable[Misfit]:
+def _gpu_misfits(target: CiTarget, runner: Runner, gpus: int) -> Iterable[RunnerMismatch]:
     cuda = target.resolution.cuda
     if cuda is None or runner.gpu is None or runner.driver is None:
         return
@@ -110,7 +110,7 @@ def _gpu_misfits(target: Target, runner: Runner, gpus: int) -> Iterable[Misfit]:
         yield _no(f"{runner.gpus} GPU{'s' if runner.gpus > 1 else ''}; {gpus} are asked for")
 
 
-def _driver_misfits(cuda: str, driver: str, platform: Platform) -> Iterable[Misfit]:
+def _driver_misfits(cuda: str, driver: str, platform: Platform) -> Iterable[RunnerMismatch]:
     answer = catalog.runs_on_driver(cuda, driver, platform)
     toolkit = catalog.toolkits().get(cuda)
     if answer == "no" and toolkit:
@@ -125,7 +125,7 @@ def _driver_misfits(cuda: str, driver: str, platform: Platform) -> Iterable[Misf
         )
 
 
-def _code_misfits(build: Build, gpu: Gpu, driver: str) -> Iterable[Misfit]:
+def _code_misfits(build: Build, gpu: Gpu, driver: str) -> Iterable[RunnerMismatch]:
     """Whether the build holds code that the GPU runs."""
     answer = catalog.runs_on_gpu(build, gpu, driver)
     shown = gpu.architecture if gpu.name == gpu.architecture else f"{gpu.name} ({gpu.architecture})"
@@ -149,7 +149,7 @@ def _code_misfits(build: Build, gpu: Gpu, driver: str) -> Iterable[Misfit]:
         )
 
 
-def _machine_misfits(target: Target, runner: Runner, ranks: int) -> Iterable[Misfit]:
+def _machine_misfits(target: CiTarget, runner: Runner, ranks: int) -> Iterable[RunnerMismatch]:
     if runner.glibc is not None and version_key(runner.glibc) < version_key(
         target.resolution.glibc
     ):
@@ -158,16 +158,16 @@ def _machine_misfits(target: Target, runner: Runner, ranks: int) -> Iterable[Mis
         yield _no(f"{runner.cpus} CPU{'s' if runner.cpus > 1 else ''}; {ranks} ranks are asked for")
 
 
-def _build(target: Target) -> Build:
+def _build(target: CiTarget) -> Build:
     """The build that the resolution is of; it has one, since it has a CUDA version."""
     resolution = target.resolution
     builds = catalog.releases()[resolution.torch].builds(resolution.source)
     return next(build for build in builds if build.cuda == resolution.cuda).on(target.platform)
 
 
-def _no(why: str) -> Misfit:
-    return Misfit(why=why, certain=True)
+def _no(why: str) -> RunnerMismatch:
+    return RunnerMismatch(why=why, certain=True)
 
 
-def _unknown(why: str) -> Misfit:
-    return Misfit(why=why, certain=False)
+def _unknown(why: str) -> RunnerMismatch:
+    return RunnerMismatch(why=why, certain=False)

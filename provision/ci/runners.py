@@ -95,7 +95,7 @@ REQUIRED = ("name", "labels")
 GPU_ONLY = ("gpus", "driver")
 
 
-def read(path: Path) -> tuple[Runner, ...]:
+def read_runners(path: Path) -> tuple[Runner, ...]:
     """The runners of a file, in its order. All its mistakes are reported at once, each with its line."""
     content, lines = _parse(path)
     mistakes = list(_mistakes(content, lines))

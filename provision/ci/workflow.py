@@ -16,8 +16,8 @@ from provision.ci.runners import TIMEOUT_MIN, Runner
 from provision.core.errors import InvalidSpec
 from provision.core.types import Platform
 
-Format = Literal["github", "gitlab"]
-FORMATS: tuple[Format, ...] = ("github", "gitlab")
+WorkflowFormat = Literal["github", "gitlab"]
+FORMATS: tuple[WorkflowFormat, ...] = ("github", "gitlab")
 # GitHub: "A job matrix can generate a maximum of 256 jobs per workflow run" (its documentation of workflow syntax).
 MATRIX_MAX = 256
 CACHE = ".provision/cache"  # in the checkout: a cache action and GitLab both want a path that they can name
@@ -31,7 +31,7 @@ INSTALL = r"\.|[A-Za-z0-9][A-Za-z0-9 ._\[\],<>=!~+-]*"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class WorkflowSettings:
     """What a workflow is like beyond its jobs."""
 
     install: str  # what pip installs: provision==V, or . for the checkout
@@ -57,7 +57,9 @@ class Settings:
         return found
 
 
-def values(format: Format, jobs: Sequence[Job], settings: Settings) -> dict[str, Any]:
+def template_values(
+    format: WorkflowFormat, jobs: Sequence[Job], settings: WorkflowSettings
+) -> dict[str, Any]:
     """What the template of a format shows. Raises InvalidSpec for what that format cannot say."""
     mistakes = [*settings.mistakes(), *_format_mistakes(format, jobs)]
     if mistakes:
@@ -77,7 +79,7 @@ def values(format: Format, jobs: Sequence[Job], settings: Settings) -> dict[str,
     }
 
 
-def _format_mistakes(format: Format, jobs: Sequence[Job]) -> list[str]:
+def _format_mistakes(format: WorkflowFormat, jobs: Sequence[Job]) -> list[str]:
     found = []
     for runner in {job.runner.name: job.runner for job in jobs if job.runner}.values():
         if format == "github" and runner.image:
@@ -103,7 +105,7 @@ def _format_mistakes(format: Format, jobs: Sequence[Job]) -> list[str]:
     return found
 
 
-def _entry(format: Format, job: Job) -> dict[str, Any]:
+def _entry(format: WorkflowFormat, job: Job) -> dict[str, Any]:
     """One job, as the templates show it. A runner of the lab's own is told from what the service offers by `own`."""
     runner, target = job.runner, job.target
     hosted = None if runner else _hosted(format, target.platform)
@@ -156,7 +158,7 @@ def _offers(runner: Runner) -> str:
     return f"{runner.name} has {runner.gpus} x {runner.gpu.name} ({runner.gpu.architecture}) and driver {runner.driver}"
 
 
-def _hosted(format: Format, platform: Platform) -> str | None:
+def _hosted(format: WorkflowFormat, platform: Platform) -> str | None:
     """The label of the service's own CPU runner. GitLab's needs none, and runs jobs in an image."""
     row = _facts()["hosted"][format].get(platform)
     return row["label"] if row else None

@@ -227,9 +227,9 @@ def lock(
         console.result(packages, lines)
         return None
     _, made, anew = workflow.lock_only(context, wish)
-    from provision.lockfile import read_all
+    from provision.lockfile import read_platforms
 
-    seen = read_all(made.path) if len(made.platforms) > 1 else (made,)
+    seen = read_platforms(made.path) if len(made.platforms) > 1 else (made,)
     counts = {lock.platform: len(lock.packages) for lock in seen}
     told = {
         "path": made.path,

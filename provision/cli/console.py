@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import rich.progress
 
     from provision.commands.mirror import Mirrored
-    from provision.lockfile.differences import Compared
-    from provision.lockfile.verify import Verified
+    from provision.lockfile.differences import LockDiff
+    from provision.lockfile.verify import VerifyReport
 
 
 def plain(value: Any) -> Any:
@@ -289,7 +289,7 @@ def passport_lines(passport: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def verified_lines(found: Sequence[Verified]) -> list[str]:
+def verified_lines(found: Sequence[VerifyReport]) -> list[str]:
     """One finding per line, then a line for each lock."""
     lines = []
     for lock in found:
@@ -303,7 +303,7 @@ def verified_lines(found: Sequence[Verified]) -> list[str]:
     return lines
 
 
-def compared_lines(found: Compared) -> list[str]:
+def compared_lines(found: LockDiff) -> list[str]:
     """What changed, in a table for each platform and manager, and the size of it in one line."""
     lines = list(found.about)
     for heading in dict.fromkeys((one.platform, one.manager) for one in found.differences):
@@ -327,7 +327,7 @@ def compared_lines(found: Compared) -> list[str]:
     return [*lines, size_of(found)]
 
 
-def size_of(found: Compared) -> str:
+def size_of(found: LockDiff) -> str:
     """The size of a change."""
     counts = Counter(one.change for one in found.differences)
     if not counts:

@@ -25,7 +25,7 @@ SPELLED = {"channels": "--channel", "platforms": "--platform"}
 class WorkflowRequest:
     """What the command line asked for."""
 
-    format: ci.Format
+    format: ci.WorkflowFormat
     runners: Path
     out: Path | None = None  # None: to be shown, not written
     builds: Mapping[str, Any] = field(
@@ -48,12 +48,12 @@ class Workflow:
 
 def workflow(context: Context, request: WorkflowRequest) -> Workflow:
     """The workflow. Raises one error that names every mistake of runners.yml, or every environment that cannot be resolved."""
-    runners = ci.read(request.runners)
+    runners = ci.read_runners(request.runners)
     targets = list(_targets(context, request))
     jobs = tuple(ci.assign(target, runners, gpus=request.gpus) for target in targets)
     text = render.render_workflow(
         request.format,
-        ci.values(request.format, jobs, _settings(context, request)),
+        ci.template_values(request.format, jobs, _settings(context, request)),
         made_from=f"{'the matrix' if _asked(request) else _shown(context.where.envs) + '/*/spec.yml'} and {request.runners}",
         remake=_remake(context, request),
         templates=context.templates,
@@ -85,7 +85,7 @@ def diff(path: Path, made: Workflow) -> str:
     return "".join(difference(path, made.text))
 
 
-def _targets(context: Context, request: WorkflowRequest) -> Iterator[ci.Target]:
+def _targets(context: Context, request: WorkflowRequest) -> Iterator[ci.CiTarget]:
     if _asked(request):
         yield from _each(
             matrix_requests(request.builds, newest=request.newest, relock=False),
@@ -95,7 +95,9 @@ def _targets(context: Context, request: WorkflowRequest) -> Iterator[ci.Target]:
         yield from _each(named(context), lambda name: _from_folder(context, name))
 
 
-def _each(items: Iterable[Any], targets: Callable[[Any], list[ci.Target]]) -> Iterator[ci.Target]:
+def _each(
+    items: Iterable[Any], targets: Callable[[Any], list[ci.CiTarget]]
+) -> Iterator[ci.CiTarget]:
     """The targets of every item, or one error that names every item that has none."""
     failed: list[ProvisionError] = []
     for item in items:
@@ -112,7 +114,7 @@ def _each(items: Iterable[Any], targets: Callable[[Any], list[ci.Target]]) -> It
         raise kind(f"{len(failed)} environments cannot be resolved: {' '.join(map(str, failed))}")
 
 
-def _from_folder(context: Context, name: str) -> list[ci.Target]:
+def _from_folder(context: Context, name: str) -> list[ci.CiTarget]:
     path = context.where.envs / name / render.SPEC
     try:
         resolution = resolver.resolve(spec.combine(spec.read(path), {}, name=name))
@@ -134,7 +136,7 @@ def _asked(request: WorkflowRequest) -> list[str]:
     )
 
 
-def _from_table(context: Context, build: BuildRequest) -> list[ci.Target]:
+def _from_table(context: Context, build: BuildRequest) -> list[ci.CiTarget]:
     """The same request as `provision matrix lock` makes of it."""
     resolution = resolver.resolve(spec.combine({}, build.options, name=""))
     words = tuple(options(spec.content(resolution.spec)))
@@ -143,10 +145,10 @@ def _from_table(context: Context, build: BuildRequest) -> list[ci.Target]:
 
 def _on_each_platform(
     context: Context, resolution: Resolution, words: tuple[str, ...] = ()
-) -> list[ci.Target]:
+) -> list[ci.CiTarget]:
     locked = (context.where.envs / resolution.spec.name / locks.FILE).is_file()
     return [
-        ci.Target(resolution=resolution, platform=platform, options=words, locked=locked)
+        ci.CiTarget(resolution=resolution, platform=platform, options=words, locked=locked)
         for platform in resolution.platforms
     ]
 
@@ -165,9 +167,9 @@ def options(asked: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _settings(context: Context, request: WorkflowRequest) -> ci.Settings:
+def _settings(context: Context, request: WorkflowRequest) -> ci.WorkflowSettings:
     given = {"schedule": request.schedule} if request.schedule else {}
-    return ci.Settings(
+    return ci.WorkflowSettings(
         install=request.install or f"provision=={__version__}",
         envs=_shown(context.where.envs),
         workflow=_shown(request.out) if request.out else None,

@@ -152,7 +152,7 @@ def ensure_lock(
     )
     packages = solve(context, wanted, request, context.where.channels)
     path = wanted.folder / locks.FILE
-    text, lock = locks.composed(
+    text, lock = locks.compose(
         path, wanted.inputs, packages, python_from=wanted.python_from, solver=request.solver
     )
     written = write_inputs(wanted, force=request.force)
@@ -174,20 +174,24 @@ def solve(
     outside = locks.find_solver(request.solver, context.solver.mirrors) if request.solver else None
     stand_in = _stand_in(context, wanted, channels)
     return locks.solve(
-        wanted.inputs, wanted.resolution, stand_in=stand_in, solver=context.solver, outside=outside
+        wanted.inputs,
+        wanted.resolution,
+        local_python=stand_in,
+        solver=context.solver,
+        external=outside,
     )
 
 
-def _stand_in(context: Context, wanted: Plan, channels: Path) -> locks.StandIn | None:
+def _stand_in(context: Context, wanted: Plan, channels: Path) -> locks.LocalPythonChannel | None:
     if wanted.python_from != "host":
         return None
     made = bootstrap(context, channels)
-    return locks.StandIn(channel=made.url, glibc=made.glibc)
+    return locks.LocalPythonChannel(channel=made.url, glibc=made.glibc)
 
 
 def update_lock(
     context: Context, request: BuildRequest, names: Sequence[str], *, dry_run: bool
-) -> tuple[Plan, locks.Compared]:
+) -> tuple[Plan, locks.LockDiff]:
     """`provision lock --update`: some packages as a new lock would have them, the others as they are; and what moved. A lock of another
     day becomes one of the day that is asked for: nothing in it is newer, but what stays is older than it need be."""
     with planned(context, request) as wanted:
@@ -201,12 +205,17 @@ def update_lock(
         _tell_open_day(context, wanted.inputs.as_of)
         path = wanted.lock.path
         context.progress.say(f"updating {', '.join(names)} in {path}")
-        seen = {lock.platform: lock for lock in locks.read_all(path)}
+        seen = {lock.platform: lock for lock in locks.read_platforms(path)}
         stand_in = _stand_in(context, wanted, context.where.channels)
         packages = locks.update(
-            wanted.inputs, wanted.resolution, names, seen, stand_in=stand_in, solver=context.solver
+            wanted.inputs,
+            wanted.resolution,
+            names,
+            seen,
+            local_python=stand_in,
+            solver=context.solver,
         )
-        text = locks.text(wanted.inputs, packages, python_from=wanted.python_from)
+        text = locks.lock_text(wanted.inputs, packages, python_from=wanted.python_from)
         compared = _compared(path, text)
         if not dry_run and not (compared.same and wanted.lock_is_current):
             write_inputs(wanted, force=request.force)
@@ -215,17 +224,19 @@ def update_lock(
         return wanted, compared
 
 
-def _compared(path: Path, text: str) -> locks.Compared:
+def _compared(path: Path, text: str) -> locks.LockDiff:
     """How a lock would differ with this text."""
     with scratch("diff") as folder:
         new = folder / path.name
         new.write_text(text, encoding="utf-8")
-        return locks.diff(
-            locks.contents(path), locks.contents(new), ("the lock as it was", "the new lock")
+        return locks.diff_locks(
+            locks.read_file(path), locks.read_file(new), ("the lock as it was", "the new lock")
         )
 
 
-def bootstrap(context: Context, channels: Path, *, again: bool = False) -> channel.Bootstrapped:
+def bootstrap(
+    context: Context, channels: Path, *, again: bool = False
+) -> channel.HostPythonChannel:
     """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
     if conda.here() != PLATFORM:
         raise ToolMissing(
@@ -233,7 +244,7 @@ def bootstrap(context: Context, channels: Path, *, again: bool = False) -> chann
             advice="Name a channel that answers with --channel.",
         )
     with held(context.where, BOOTSTRAP, context.progress, wait=context.wait):
-        return channel.bootstrap(channels, context.progress, again=again, mirrors=context.mirrors)
+        return channel.bootstrap(channels, context.progress, rebuild=again, mirrors=context.mirrors)
 
 
 def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
@@ -246,13 +257,13 @@ def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
 
 def check_place(wanted: Plan) -> None:
     """Refuse, before the first change, a place for the prefix that is not this environment's."""
-    locks.require_here(wanted.name, wanted.inputs.machines)
+    locks.require_this_platform(wanted.name, wanted.inputs.machines)
     prefixes.check_place(wanted.name, wanted.folder, wanted.prefix_path)
 
 
 def ensure_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
     """The prefix of a lock, and whether it was made anew."""
-    locks.require_here(wanted.name, lock.platforms)
+    locks.require_this_platform(wanted.name, lock.platforms)
     paths.sweep(
         wanted.prefix_path
     )  # a build killed right after the swap left the old prefix beside a current one

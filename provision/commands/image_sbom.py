@@ -30,7 +30,7 @@ def image_documents(context: Context, name: str, sent: Image) -> list[tuple[str,
     return images.sbom_documents(_bill(image, lock, sent))
 
 
-def _made(context: Context, name: str) -> tuple[Image, locks.Contents]:
+def _made(context: Context, name: str) -> tuple[Image, locks.LockFile]:
     folder = context.where.envs / spec.check_name(name)
     known = passport.read(folder)
     if not known or not known.get("image"):
@@ -38,7 +38,7 @@ def _made(context: Context, name: str) -> tuple[Image, locks.Contents]:
             "The environment has no image.", advice=f"`provision image build {name}` makes it."
         )
     image = passport.image_of(known)
-    lock = locks.contents(folder / locks.FILE)
+    lock = locks.read_file(folder / locks.FILE)
     if lock.sha256 != image.lock_sha256:
         raise StaleLock(
             f"The image was made from another lock than {lock.path}.",
@@ -47,16 +47,16 @@ def _made(context: Context, name: str) -> tuple[Image, locks.Contents]:
     return image, lock
 
 
-def _bill(image: Image, lock: locks.Contents, sent: Image | None = None) -> Bill:
+def _bill(image: Image, lock: locks.LockFile, sent: Image | None = None) -> Bill:
     """sent: its compressed form, if that is what the bill is of."""
     looked = images.read_packages(image)
-    entries = locks.selected(lock, locks.platform_of(lock, None))
+    entries = locks.main_entries(lock, locks.export_platform(lock, None))
     return images.image_sbom(
-        sent or image, looked, locks.parts(entries, _licenses(entries, looked.own))
+        sent or image, looked, locks.sbom_parts(entries, _licenses(entries, looked.own))
     )
 
 
-def _licenses(entries: tuple[locks.Entry, ...], own: Mapping[str, bytes]) -> dict[str, str]:
+def _licenses(entries: tuple[locks.LockEntry, ...], own: Mapping[str, bytes]) -> dict[str, str]:
     """By address, as the packages in the image say."""
     said = said_in(sorted(own.items()))
     keys = {entry.url: (entry.manager, uv.normal(entry.name)) for entry in entries}

@@ -53,17 +53,17 @@ def every_lock(context: Context) -> list[str]:
 
 def verify_locks(
     context: Context, targets: Sequence[str], *, offline: bool
-) -> list[locks.Verified]:
+) -> list[locks.VerifyReport]:
     """`provision lock verify`: what is wrong with each lock; all of the envs folder if none is named."""
     found = [
-        (target, locks.contents(lock_file(context, target)))
+        (target, locks.read_file(lock_file(context, target)))
         for target in targets or every_lock(context)
     ]
-    asked = locks.Asked() if offline else _asked(context, [lock for _, lock in found])
-    return [locks.verify(lock, asked, target) for target, lock in found]
+    asked = locks.RemoteAnswers() if offline else _asked(context, [lock for _, lock in found])
+    return [locks.verify_lock(lock, asked, target) for target, lock in found]
 
 
-def _asked(context: Context, found: Sequence[locks.Contents]) -> locks.Asked:
+def _asked(context: Context, found: Sequence[locks.LockFile]) -> locks.RemoteAnswers:
     """What others say of all the files, each asked once: servers and channels, where their mirrors are."""
     urls = {
         entry.url
@@ -77,13 +77,13 @@ def _asked(context: Context, found: Sequence[locks.Contents]) -> locks.Asked:
     constrains = {url: tuple(record.get("constrains", ())) for url, record in records.items()}
     with http.Web(uv.pip_settings()) as web:
         served = _served(context, found, web)
-        return locks.Asked(
+        return locks.RemoteAnswers(
             served=served, constrains=constrains, metadata=_metadata(context, found, served, web)
         )
 
 
 def _served(
-    context: Context, found: Sequence[locks.Contents], web: http.Web
+    context: Context, found: Sequence[locks.LockFile], web: http.Web
 ) -> dict[str, http.Answer]:
     """Whether each file of the locks is still served, each asked once, where its mirror has it."""
     hashes = _hashes(found)
@@ -99,7 +99,7 @@ def _served(
 
 def _metadata(
     context: Context,
-    found: Sequence[locks.Contents],
+    found: Sequence[locks.LockFile],
     served: Mapping[str, http.Answer],
     web: http.Web,
 ) -> dict[str, uv.Metadata | str]:
@@ -120,7 +120,7 @@ def _metadata(
     return _of_each(context, "reading what wheels need", urls, ask)
 
 
-def _hashes(found: Sequence[locks.Contents]) -> dict[str, str]:
+def _hashes(found: Sequence[locks.LockFile]) -> dict[str, str]:
     return {entry.url: entry.sha256 for lock in found for entry in lock.entries}
 
 
@@ -136,10 +136,10 @@ def _of_each(
     return answers
 
 
-def diff_locks(context: Context, before: str, after: str) -> locks.Compared:
+def diff_locks(context: Context, before: str, after: str) -> locks.LockDiff:
     """`provision lock diff`: what changed from one lock to another."""
-    old, new = (locks.contents(lock_file(context, target)) for target in (before, after))
-    return locks.diff(old, new, (before, after))
+    old, new = (locks.read_file(lock_file(context, target)) for target in (before, after))
+    return locks.diff_locks(old, new, (before, after))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,17 +152,17 @@ class Exported:
 
 
 def export_lock(
-    context: Context, target: str, *, kind: locks.Format, platform: str | None, licenses: bool
+    context: Context, target: str, *, kind: locks.ExportFormat, platform: str | None, licenses: bool
 ) -> Exported:
     """`provision lock export`: the lock's text in another format."""
     path = lock_file(context, target)
-    lock = locks.contents(path)
+    lock = locks.read_file(path)
     name = path.parent.name if path.name == locks.FILE and path.parent.name else path.stem
     said = _licenses(context, name, lock) if licenses and kind in ("cyclonedx", "spdx") else {}
     epoch = source_date_epoch(os.environ) if os.environ.get("SOURCE_DATE_EPOCH") else None
-    chosen = locks.platform_of(lock, platform)
-    text = locks.export(lock, name, kind, chosen, licenses=said, epoch=epoch)
-    missing, notes = locks.left_out(lock, kind, chosen)
+    chosen = locks.export_platform(lock, platform)
+    text = locks.export_lock(lock, name, kind, chosen, licenses=said, epoch=epoch)
+    missing, notes = locks.omitted_entries(lock, kind, chosen)
     return Exported(
         text=text,
         left_out=tuple(f"{entry.name} {entry.version}" for entry in missing),
@@ -170,7 +170,7 @@ def export_lock(
     )
 
 
-def _licenses(context: Context, name: str, lock: locks.Contents) -> Mapping[str, str]:
+def _licenses(context: Context, name: str, lock: locks.LockFile) -> Mapping[str, str]:
     """By address, as the packages in the lock's own prefix say; a lock holds no licenses, so without that prefix none is known."""
     prefix = prefixes.find(name, paths.prefix_path(context.where, name))
     if prefix is None or prefix.lock_sha256 != lock.sha256:

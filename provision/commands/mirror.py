@@ -11,7 +11,7 @@ from pathlib import Path
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
 from provision.channel import mirror as mirroring
-from provision.channel.mirror import File
+from provision.channel.mirror import MirrorFile
 from provision.commands.lock_inspect import lock_file
 from provision.commands.plan import Context
 from provision.core.errors import InvalidSpec, ProvisionError
@@ -37,7 +37,7 @@ def preview(
     """What `mirror` would fetch and remove; asks nobody."""
     wanted = _wanted(context, targets, platforms)
     missing = _missing(folder, wanted)
-    removed = mirroring.unnamed(folder, {file.path for file in wanted}) if prune else []
+    removed = mirroring.unreferenced(folder, {file.path for file in wanted}) if prune else []
     return _result(folder, wanted, missing, removed, dry_run=True)
 
 
@@ -65,8 +65,8 @@ def mirror(
         return _result(folder, wanted, missing, removed)
 
 
-def _wanted(context: Context, targets: Sequence[str], platforms: Sequence[str]) -> list[File]:
-    found = [locks.contents(lock_file(context, target)) for target in targets]
+def _wanted(context: Context, targets: Sequence[str], platforms: Sequence[str]) -> list[MirrorFile]:
+    found = [locks.read_file(lock_file(context, target)) for target in targets]
     there = {entry.platform for lock in found for entry in lock.entries}
     if unknown := sorted(set(platforms) - there):
         raise InvalidSpec(
@@ -79,15 +79,16 @@ def _wanted(context: Context, targets: Sequence[str], platforms: Sequence[str]) 
         for entry in lock.entries
         if not platforms or entry.platform in platforms
     ]
-    return mirroring.check_agree(
-        mirroring.file_of(entry.manager, entry.name, entry.url, entry.sha256) for entry in entries
+    return mirroring.unique_files(
+        mirroring.mirror_file(entry.manager, entry.name, entry.url, entry.sha256)
+        for entry in entries
     )
 
 
-def _missing(folder: Path, wanted: Sequence[File]) -> list[File]:
+def _missing(folder: Path, wanted: Sequence[MirrorFile]) -> list[MirrorFile]:
     """What is not there, or is there with another content."""
 
-    def good(file: File) -> bool:
+    def good(file: MirrorFile) -> bool:
         path = folder / file.path
         return path.is_file() and http.sha256_of(path) == file.sha256
 
@@ -96,8 +97,8 @@ def _missing(folder: Path, wanted: Sequence[File]) -> list[File]:
 
 
 def _fetch(
-    context: Context, folder: Path, missing: Sequence[File]
-) -> list[tuple[File, ProvisionError]]:
+    context: Context, folder: Path, missing: Sequence[MirrorFile]
+) -> list[tuple[MirrorFile, ProvisionError]]:
     if not missing:
         return []
     context.progress.say(f"fetching {len(missing)} files into {folder}")
@@ -122,7 +123,7 @@ def _fetch(
         ]
 
 
-def _records(context: Context, folder: Path, there: Sequence[File]) -> dict[str, conda.Row]:
+def _records(context: Context, folder: Path, there: Sequence[MirrorFile]) -> dict[str, conda.Row]:
     """What the channels say of their packages, since that is what solvers go by; of a channel that does not answer, what the packages say
     of themselves."""
     packages = [file for file in there if file.manager == "conda"]
@@ -141,7 +142,7 @@ def _remove_empty(folder: Path, top: Path) -> None:
             folder = folder.parent
 
 
-def _failure(failed: Sequence[tuple[File, ProvisionError]], total: int) -> ProvisionError:
+def _failure(failed: Sequence[tuple[MirrorFile, ProvisionError]], total: int) -> ProvisionError:
     """The first error, with how many there are; its class decides the exit code."""
     error = failed[0][1]
     if len(failed) > 1:
@@ -155,8 +156,8 @@ def _failure(failed: Sequence[tuple[File, ProvisionError]], total: int) -> Provi
 
 def _result(
     folder: Path,
-    wanted: Sequence[File],
-    missing: Sequence[File],
+    wanted: Sequence[MirrorFile],
+    missing: Sequence[MirrorFile],
     removed: Iterable[Path],
     *,
     dry_run: bool = False,

@@ -87,7 +87,7 @@ class Plan:
     asked: Mapping[str, Any]
     texts: Mapping[str, str]  # of what is locked, as it will stand: hand edits respected
     edited: tuple[str, ...]
-    inputs: locks.Inputs
+    inputs: locks.LockInputs
     lock: Lock | None
     lock_is_current: bool
     python_from: PythonSource
@@ -142,11 +142,11 @@ def plan(context: Context, wish: BuildRequest) -> Plan:
     if edited:
         _refuse_lost_options(folder, wish, resolution, edited)
     standing = {**texts, **{name: render.read(folder / name) for name in edited}}
-    inputs = locks.inputs(
+    inputs = locks.read_inputs(
         standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES], folder, as_of=wanted.as_of
     )
     if edited or context.templates.lab_file(render.ENVIRONMENT):
-        locks.check(inputs, folder)
+        locks.check_inputs(inputs, folder)
     return Plan(
         folder=folder,
         resolution=resolution,
@@ -182,13 +182,13 @@ def only_the_day_moved(wanted: Plan) -> bool:
     lock = wanted.lock
     if lock is None or lock.python_from != wanted.python_from or lock.as_of == wanted.inputs.as_of:
         return False
-    then = locks.inputs(
+    then = locks.read_inputs(
         wanted.inputs.environment, wanted.inputs.virtual_packages, wanted.folder, as_of=lock.as_of
     )
     return _fits(lock, then)
 
 
-def _fits(lock: Lock, inputs: locks.Inputs) -> bool:
+def _fits(lock: Lock, inputs: locks.LockInputs) -> bool:
     """Whether a lock was made from these inputs; a lock of another tool says so by conda-lock's content hash alone."""
     if lock.inputs_sha256:
         return lock.inputs_sha256 in (inputs.sha256, inputs.former_sha256)

@@ -123,7 +123,7 @@ def lock_preview(context: Context, request: BuildRequest) -> tuple[LockedPackage
     wanted = require_current_lock(plan(context, request), request)
     if wanted.lock is not None and wanted.lock_is_current and not request.relock:
         return tuple(
-            package for seen in locks.read_all(wanted.lock.path) for package in seen.packages
+            package for seen in locks.read_platforms(wanted.lock.path) for package in seen.packages
         )
     with scratch("preview") as folder:
         elsewhere = dataclasses.replace(

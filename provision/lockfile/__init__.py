@@ -4,52 +4,65 @@ What a workflow needs is named here: what is locked (asked), which packages answ
 was asked for (guarding), its content hash (hashing), and the file as it is written (writing) and read (reading).
 """
 
-from provision.lockfile.conda_lock_v1 import composed, read, read_all, require_here
-from provision.lockfile.conda_lock_v1_contents import Contents, Entry, contents
-from provision.lockfile.conda_lock_v1_writer import FILE, text
+from provision.lockfile.conda_lock_v1 import compose, read, read_platforms, require_this_platform
+from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile, read_file
+from provision.lockfile.conda_lock_v1_writer import FILE, lock_text
 from provision.lockfile.content_hash import content_hashes
 from provision.lockfile.cuda_guard import guard
-from provision.lockfile.differences import Compared, diff
-from provision.lockfile.export import Format, export, left_out, parts, platform_of, selected
-from provision.lockfile.external_solver import SOLVERS, Outside, SolverName, find_solver
-from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, Inputs, check, inputs
-from provision.lockfile.joint_solve import StandIn, solve
+from provision.lockfile.differences import LockDiff, diff_locks
+from provision.lockfile.export import (
+    ExportFormat,
+    export_lock,
+    export_platform,
+    main_entries,
+    omitted_entries,
+    sbom_parts,
+)
+from provision.lockfile.external_solver import SOLVERS, ExternalSolver, SolverName, find_solver
+from provision.lockfile.input_files import (
+    ENVIRONMENT,
+    VIRTUAL_PACKAGES,
+    LockInputs,
+    check_inputs,
+    read_inputs,
+)
+from provision.lockfile.joint_solve import LocalPythonChannel, solve
 from provision.lockfile.updates import update
-from provision.lockfile.verify import Asked, Verified, verify
+from provision.lockfile.verify import RemoteAnswers, VerifyReport, verify_lock
 
 __all__ = [
     "ENVIRONMENT",
     "FILE",
     "SOLVERS",
     "VIRTUAL_PACKAGES",
-    "Asked",
-    "Compared",
-    "Contents",
-    "Entry",
-    "Format",
-    "Inputs",
-    "Outside",
+    "ExportFormat",
+    "ExternalSolver",
+    "LocalPythonChannel",
+    "LockDiff",
+    "LockEntry",
+    "LockFile",
+    "LockInputs",
+    "RemoteAnswers",
     "SolverName",
-    "StandIn",
-    "Verified",
-    "check",
-    "composed",
+    "VerifyReport",
+    "check_inputs",
+    "compose",
     "content_hashes",
-    "contents",
-    "diff",
-    "export",
+    "diff_locks",
+    "export_lock",
+    "export_platform",
     "find_solver",
     "guard",
-    "inputs",
-    "left_out",
-    "parts",
-    "platform_of",
+    "lock_text",
+    "main_entries",
+    "omitted_entries",
     "read",
-    "read_all",
-    "require_here",
-    "selected",
+    "read_file",
+    "read_inputs",
+    "read_platforms",
+    "require_this_platform",
+    "sbom_parts",
     "solve",
-    "text",
     "update",
-    "verify",
+    "verify_lock",
 ]

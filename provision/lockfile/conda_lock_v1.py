@@ -26,7 +26,7 @@ from provision.lockfile.conda_lock_v1_writer import (
     content,
     emitted,
 )
-from provision.lockfile.input_files import Inputs
+from provision.lockfile.input_files import LockInputs
 
 T = TypeVar("T")
 _RELOCK = "Restore the file, or make it anew: provision lock NAME --relock"
@@ -40,7 +40,7 @@ def read(path: Path, platform: Platform | None = None) -> Lock:
     return _seen(path, lambda raw, content: _lock(path, raw, content, platform))
 
 
-def read_all(path: Path) -> tuple[Lock, ...]:
+def read_platforms(path: Path) -> tuple[Lock, ...]:
     """The lock as seen from each of its platforms."""
 
     def every(raw: bytes, content: Any) -> tuple[Lock, ...]:
@@ -52,9 +52,9 @@ def read_all(path: Path) -> tuple[Lock, ...]:
     return _seen(path, every)
 
 
-def composed(
+def compose(
     path: Path,
-    wanted: Inputs,
+    wanted: LockInputs,
     packages: Sequence[LockedPackage],
     *,
     python_from: PythonSource,
@@ -156,7 +156,7 @@ ADD_PLATFORM = (
 )
 
 
-def require_here(name: str, platforms: Collection[Platform]) -> None:
+def require_this_platform(name: str, platforms: Collection[Platform]) -> None:
     """Raise InvalidSpec unless an environment is for the machine we are on, too."""
     here = conda.here()
     if here not in platforms:

@@ -17,7 +17,7 @@ from provision.core.types import Manager
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class LockEntry:
     """One entry of the file. An unknown platform is kept: other tools lock for more than we build."""
 
     manager: Manager
@@ -43,23 +43,23 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contents:
+class LockFile:
     """A lock file as it stands."""
 
     path: Path
     sha256: str  # of the file's bytes
-    entries: tuple[Entry, ...]
+    entries: tuple[LockEntry, ...]
     channels: tuple[str, ...]
     platforms: tuple[str, ...]
     content_hash: Mapping[str, str]
     sources: tuple[str, ...]
     custom: Mapping[str, str]
 
-    def of(self, platform: str) -> tuple[Entry, ...]:
+    def of(self, platform: str) -> tuple[LockEntry, ...]:
         return tuple(entry for entry in self.entries if entry.platform == platform)
 
 
-def contents(path: Path) -> Contents:
+def read_file(path: Path) -> LockFile:
     """Read a lock file. Raises IntegrityError for what is no lock of version 1."""
     import yaml
 
@@ -79,9 +79,9 @@ def contents(path: Path) -> Contents:
         ) from error
 
 
-def _contents(path: Path, raw: bytes, content: Mapping[str, Any]) -> Contents:
+def _contents(path: Path, raw: bytes, content: Mapping[str, Any]) -> LockFile:
     meta = content["metadata"]
-    return Contents(
+    return LockFile(
         path=path,
         sha256=hashlib.sha256(raw).hexdigest(),
         entries=tuple(_entry(entry) for entry in content["package"]),
@@ -99,10 +99,10 @@ def _contents(path: Path, raw: bytes, content: Mapping[str, Any]) -> Contents:
     )
 
 
-def _entry(entry: Mapping[str, Any]) -> Entry:
+def _entry(entry: Mapping[str, Any]) -> LockEntry:
     hashes = entry["hash"]
     manager: Manager = "conda" if entry["manager"] == "conda" else "pip"
-    return Entry(
+    return LockEntry(
         manager=manager,
         platform=str(entry["platform"]),
         name=str(entry["name"]),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from provision.core.types import LockedPackage, Platform
 from provision.lockfile.content_hash import content_hashes
-from provision.lockfile.input_files import ENVIRONMENT, Inputs
+from provision.lockfile.input_files import ENVIRONMENT, LockInputs
 
 FILE = "conda-lock.yml"
 
@@ -34,8 +34,8 @@ HEADER = """\
 Content = dict[str, Any]
 
 
-def text(
-    wanted: Inputs,
+def lock_text(
+    wanted: LockInputs,
     packages: Sequence[LockedPackage],
     *,
     python_from: PythonSource,
@@ -46,7 +46,7 @@ def text(
 
 
 def content(
-    wanted: Inputs,
+    wanted: LockInputs,
     packages: Sequence[LockedPackage],
     *,
     python_from: PythonSource,
@@ -81,7 +81,7 @@ def _key(package: LockedPackage) -> tuple[str, str, Platform]:
     return package.manager, package.name, package.platform
 
 
-def _metadata(wanted: Inputs, custom: dict[str, str]) -> dict[str, Any]:
+def _metadata(wanted: LockInputs, custom: dict[str, str]) -> dict[str, Any]:
     return {
         "content_hash": dict(content_hashes(wanted)),
         "channels": [{"url": channel, "used_env_vars": []} for channel in wanted.channels],

@@ -19,7 +19,7 @@ from typing import Any
 from provision.catalog import DATA
 from provision.core.tempdirs import scratch
 from provision.core.types import Platform
-from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, Inputs, Machine
+from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, LockInputs, Machine
 
 # What we render is among these; whatever is not goes to conda-lock.
 VERSION = r"[0-9]+(?:\.[0-9]+)*"
@@ -33,12 +33,12 @@ TIMESTAMP = 1577854800000  # of every virtual package (conda-lock's DEFAULT_TIME
 Dependency = dict[str, Any]
 
 
-def content_hashes(wanted: Inputs) -> dict[Platform, str]:
+def content_hashes(wanted: LockInputs) -> dict[Platform, str]:
     """Platform -> conda-lock's hash of the inputs."""
     return ours(wanted) or theirs(wanted)
 
 
-def ours(wanted: Inputs) -> dict[Platform, str] | None:
+def ours(wanted: LockInputs) -> dict[Platform, str] | None:
     """None for inputs that hold what only conda-lock itself knows how to read."""
     if not wanted.plain or not all(CHANNEL.fullmatch(channel) for channel in wanted.channels):
         return None
@@ -145,7 +145,7 @@ def load_conda_lock() -> None:
         import conda_lock  # noqa: F401 - for the import alone
 
 
-def theirs(wanted: Inputs) -> dict[Platform, str]:
+def theirs(wanted: LockInputs) -> dict[Platform, str]:
     """By conda-lock's own reading of the two files."""
     load_conda_lock()
     from conda_lock.content_hash import compute_content_hashes
@@ -170,7 +170,7 @@ def theirs(wanted: Inputs) -> dict[Platform, str]:
 
 
 @contextmanager
-def _written(wanted: Inputs) -> Iterator[Path]:
+def _written(wanted: LockInputs) -> Iterator[Path]:
     """A folder, for as long as it is needed, with the two files as they are locked."""
     with scratch("hash") as folder:
         (folder / ENVIRONMENT).write_text(wanted.environment, encoding="utf-8")

@@ -11,7 +11,7 @@ from provision.adapters.conda import Record, Records
 from provision.core.errors import CheckFailed, ProvisionError, Unsolvable
 from provision.core.types import LockedPackage, Resolution
 from provision.lockfile.diagnose import conda as explaining_conda
-from provision.lockfile.diagnose.unsat_core import Why
+from provision.lockfile.diagnose.unsat_core import PinReasons
 
 SHOWN = 6
 TRIED = 3  # builds that might have been chosen instead, each of which costs a solve or two
@@ -103,8 +103,10 @@ def _is_wanted(build: str, resolution: Resolution) -> bool:
     return re.search(rf"cuda{re.escape(wanted)}(?![\d.])", build) is not None
 
 
-def cause_of(request: conda.Request, resolution: Resolution, solver: conda.Solver, why: Why) -> str:
-    """Why conda's solver could choose another build of pytorch, and what stands against the right one."""
+def cause_of(
+    request: conda.Request, resolution: Resolution, solver: conda.Solver, why: PinReasons
+) -> str:
+    """PinReasons conda's solver could choose another build of pytorch, and what stands against the right one."""
     asked = [spec for spec in request.specs if conda.name_of(spec) == "pytorch"]
     said = [
         f"It could: {why.listed([spec])} {'asks for it' if conda.pins_build(spec) else 'pins no build string'}."
@@ -144,7 +146,7 @@ def _against(
     request: conda.Request,
     asked: Sequence[str],
     solver: conda.Solver,
-    why: Why,
+    why: PinReasons,
 ) -> str:
     """What stands against builds that are there and right: the first that could be had is the one to pin."""
     for record in fitting:
@@ -156,7 +158,10 @@ def _against(
             solver.solve(wanted)
         except Unsolvable as error:
             found = explaining_conda.explain(
-                error, wanted, solver, Why({**why.reasons, exact: "the right build"}, why.otherwise)
+                error,
+                wanted,
+                solver,
+                PinReasons({**why.reasons, exact: "the right build"}, why.otherwise),
             )
             said = f"The right build, {record.build}, could not be had: {found.message.partition(': ')[2]}"
             continue

@@ -9,7 +9,7 @@ from typing import Literal
 from provision.adapters import conda
 from provision.core.mirrors import without_login
 from provision.core.types import Manager
-from provision.lockfile.conda_lock_v1_contents import Contents, Entry
+from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.conda_lock_v1_writer import AS_OF
 
 # up, down: another version. rebuilt: the same version as another build or file. re-sourced: the same file from another place.
@@ -17,7 +17,7 @@ Change = Literal["added", "removed", "up", "down", "rebuilt", "re-sourced"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class PackageDifference:
     """One package that is not the same in both locks; what is absent is empty."""
 
     platform: str
@@ -29,12 +29,12 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class LockDiff:
     """Two locks, and how the second differs."""
 
     before: str
     after: str
-    differences: tuple[Difference, ...]
+    differences: tuple[PackageDifference, ...]
     about: tuple[
         str, ...
     ]  # what differs of the locks themselves: channels, platforms, the day as of which
@@ -45,14 +45,14 @@ class Compared:
         return not self.differences and not self.about
 
 
-def diff(before: Contents, after: Contents, names: tuple[str, str]) -> Compared:
+def diff_locks(before: LockFile, after: LockFile, names: tuple[str, str]) -> LockDiff:
     """All differences, by platform, manager and package."""
     old, new = _by_key(before), _by_key(after)
     found = [
         _difference(key, old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())
     ]
     differences = tuple(one for one in found if one is not None)
-    return Compared(
+    return LockDiff(
         before=names[0],
         after=names[1],
         differences=differences,
@@ -64,20 +64,20 @@ def diff(before: Contents, after: Contents, names: tuple[str, str]) -> Compared:
 Key = tuple[str, Manager, str]
 
 
-def _by_key(lock: Contents) -> dict[Key, Entry]:
+def _by_key(lock: LockFile) -> dict[Key, LockEntry]:
     return {(entry.platform, entry.manager, entry.name): entry for entry in lock.entries}
 
 
-def _difference(key: Key, old: Entry | None, new: Entry | None) -> Difference | None:
+def _difference(key: Key, old: LockEntry | None, new: LockEntry | None) -> PackageDifference | None:
     change, before, after = _change(old, new)
     if change is None:
         return None
-    return Difference(
+    return PackageDifference(
         platform=key[0], manager=key[1], package=key[2], change=change, before=before, after=after
     )
 
 
-def _change(old: Entry | None, new: Entry | None) -> tuple[Change | None, str, str]:
+def _change(old: LockEntry | None, new: LockEntry | None) -> tuple[Change | None, str, str]:
     if old is None or new is None:
         return ("added" if old is None else "removed"), _said(old), _said(new)
     if old.version != new.version:
@@ -95,23 +95,23 @@ def _change(old: Entry | None, new: Entry | None) -> tuple[Change | None, str, s
     return None, "", ""
 
 
-def _said(entry: Entry | None) -> str:
+def _said(entry: LockEntry | None) -> str:
     return f"{entry.version} {_build(entry)}".strip() if entry else ""
 
 
-def _build(entry: Entry) -> str:
+def _build(entry: LockEntry) -> str:
     return entry.build_string if entry.manager == "conda" else ""
 
 
-def _hashes(entry: Entry) -> str:
+def _hashes(entry: LockEntry) -> str:
     return entry.sha256 or entry.md5
 
 
-def _place(entry: Entry) -> str:
+def _place(entry: LockEntry) -> str:
     return without_login(entry.url).rpartition("/")[0]
 
 
-def _newer(one: Entry, other: Entry) -> bool:
+def _newer(one: LockEntry, other: LockEntry) -> bool:
     from packaging.version import InvalidVersion, Version
 
     if one.manager == "pip":
@@ -122,11 +122,11 @@ def _newer(one: Entry, other: Entry) -> bool:
     return conda.newer(one.version, other.version)
 
 
-def _day(lock: Contents) -> Sequence[str]:
+def _day(lock: LockFile) -> Sequence[str]:
     return [lock.custom[AS_OF]] if AS_OF in lock.custom else []
 
 
-def _about(before: Contents, after: Contents) -> Iterator[str]:
+def _about(before: LockFile, after: LockFile) -> Iterator[str]:
     rows: Sequence[tuple[str, Sequence[str], Sequence[str]]] = (
         ("channels", before.channels, after.channels),
         ("platforms", before.platforms, after.platforms),

@@ -33,7 +33,7 @@ _OURS = "Leave out --solver: provision's own solver needs no executable, and say
 
 
 @dataclass(frozen=True)
-class Outside:
+class ExternalSolver:
     """An executable that solves in place of our own solver."""
 
     name: SolverName
@@ -99,7 +99,7 @@ class Outside:
         return error
 
 
-def find_solver(name: SolverName, mirrors: conda.Mirrors) -> Outside:
+def find_solver(name: SolverName, mirrors: conda.Mirrors) -> ExternalSolver:
     """The executable of that name on PATH, or ToolMissing."""
     found = shutil.which(name)
     if found is None:
@@ -107,7 +107,7 @@ def find_solver(name: SolverName, mirrors: conda.Mirrors) -> Outside:
             f"--solver {name} needs the executable `{name}`, and PATH has none.",
             advice=f"Install it. {_OURS}",
         )
-    return Outside(name, Path(found), mirrors)
+    return ExternalSolver(name, Path(found), mirrors)
 
 
 def files(request: conda.Request, mirrors: conda.Mirrors) -> dict[str, str]:

@@ -26,7 +26,7 @@ Machine = tuple[tuple[str, str], ...]  # virtual packages: what the solver may a
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class LockInputs:
     """What is locked: the two files' texts as they stand, and what they say."""
 
     environment: str
@@ -43,9 +43,9 @@ class Inputs:
     plain: bool = True  # environment.yml says no more than what we render: other tools may know keys and selectors that we do not
 
 
-def inputs(
+def read_inputs(
     environment: str, virtual_packages: str, folder: Path, *, as_of: str | None = None
-) -> Inputs:
+) -> LockInputs:
     """Read the two files' texts, edited by hand or not. Raises InvalidSpec with the file (in `folder`) and what is wrong."""
     said = _parse(environment, folder / ENVIRONMENT)
     machines = _parse(virtual_packages, folder / VIRTUAL_PACKAGES)
@@ -55,7 +55,7 @@ def inputs(
     nameless = {
         key: value for key, value in said.items() if key != "name"
     }  # of a copied or renamed folder nothing need be solved
-    return Inputs(
+    return LockInputs(
         environment=environment,
         virtual_packages=virtual_packages,
         conda=tuple(str(item) for item in dependencies if not isinstance(item, dict)),
@@ -160,7 +160,7 @@ def _entry(content: Any, key: str, kind: type[T], path: Path) -> T:
     return found
 
 
-def check(wanted: Inputs, folder: Path) -> None:
+def check_inputs(wanted: LockInputs, folder: Path) -> None:
     """Raise InvalidSpec for what no solver would understand, or would not understand as we do; only hand edits can bring such in."""
     from packaging.requirements import InvalidRequirement, Requirement
 

@@ -14,15 +14,15 @@ from provision.core.types import LockedPackage, Platform, Resolution
 from provision.lockfile.cuda_guard import cause_of, guard, problem_of, torch_name
 from provision.lockfile.diagnose import conda as explaining_conda
 from provision.lockfile.diagnose import uv
-from provision.lockfile.diagnose.unsat_core import Why
-from provision.lockfile.external_solver import Outside
-from provision.lockfile.input_files import Inputs
+from provision.lockfile.diagnose.unsat_core import PinReasons
+from provision.lockfile.external_solver import ExternalSolver
+from provision.lockfile.input_files import LockInputs
 
 Packages = tuple[LockedPackage, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandIn:
+class LocalPythonChannel:
     """A local channel that takes the place of the request's channels, and the glibc that its binaries need."""
 
     channel: str
@@ -30,47 +30,49 @@ class StandIn:
 
 
 def solve(
-    wanted: Inputs,
+    wanted: LockInputs,
     resolution: Resolution,
     *,
-    stand_in: StandIn | None = None,
+    local_python: LocalPythonChannel | None = None,
     solver: conda.Solver | None = None,
-    outside: Outside | None = None,
+    external: ExternalSolver | None = None,
 ) -> Packages:
     """Every package of the environment on every platform, guarded.
 
-    stand_in: a local channel with this machine's Python, used instead of the request's channels; such a lock is not portable.
+    local_python: a local channel with this machine's Python, used instead of the request's channels; such a lock is not portable.
     solver: what has read the channels already, where there are many locks to be made.
-    outside: the executable that shall solve conda's part instead.
+    external: the executable that shall solve conda's part instead.
     """
     solver = solver or conda.Solver()
     found: Packages = ()
     for platform in wanted.machines:
         both = dataclasses.replace(
-            problem(wanted, resolution, platform, stand_in, solver), outside=outside
+            problem(wanted, resolution, platform, local_python, solver), external=external
         )
         found += guarded(both.solve(), both, resolution)
     return found
 
 
 def problem(
-    wanted: Inputs,
+    wanted: LockInputs,
     resolution: Resolution,
     platform: Platform,
-    stand_in: StandIn | None,
+    local_python: LocalPythonChannel | None,
     solver: conda.Solver,
-) -> Both:
+) -> JointSolve:
     """What is to be solved for one platform."""
-    if stand_in and platform != conda.here():
+    if local_python and platform != conda.here():
         raise InvalidSpec(
             f"Python would come from this machine ({conda.here()}), which cannot lend it to {platform}.",
             advice="Name a channel that answers with --channel, or ask for this machine's platform alone.",
         )
-    why = Why.of(resolution.pins, _bounded(wanted.pip))
-    return Both(solver, *requests(wanted, resolution, platform, stand_in, solver.mirrors), why)
+    why = PinReasons.of(resolution.pins, _bounded(wanted.pip))
+    return JointSolve(
+        solver, *requests(wanted, resolution, platform, local_python, solver.mirrors), why
+    )
 
 
-def guarded(packages: Packages, both: Both, resolution: Resolution) -> Packages:
+def guarded(packages: Packages, both: JointSolve, resolution: Resolution) -> Packages:
     """The packages of one platform, or CheckFailed with the cause if torch is not the build that was asked for."""
     if problem_of(packages, resolution):
         guard(packages, resolution, both.cause(resolution))
@@ -78,24 +80,26 @@ def guarded(packages: Packages, both: Both, resolution: Resolution) -> Packages:
 
 
 def requests(
-    wanted: Inputs,
+    wanted: LockInputs,
     resolution: Resolution,
     platform: Platform,
-    stand_in: StandIn | None,
+    local_python: LocalPythonChannel | None,
     mirrors: conda.Mirrors,
 ) -> tuple[conda.Request, wheels.Request | None]:
     """What conda's solver and uv are asked for one platform; uv nothing, if nothing is asked of the package index."""
     virtual = dict(wanted.machines[platform])
     if (
-        stand_in
+        local_python
     ):  # its Python runs on this machine's glibc or newer, whatever the request assumes of others
-        virtual["__glibc"] = max(virtual["__glibc"], stand_in.glibc, key=version_key)
+        virtual["__glibc"] = max(virtual["__glibc"], local_python.glibc, key=version_key)
     from_conda = conda.Request(
         specs=wanted.conda,
-        channels=(stand_in.channel,) if stand_in else wanted.channels,
+        channels=(local_python.channel,) if local_python else wanted.channels,
         virtual_packages=tuple(virtual.items()),
         platform=platform,
-        as_of=None if stand_in else wanted.as_of,  # what is packaged here and now has no other date
+        as_of=None
+        if local_python
+        else wanted.as_of,  # what is packaged here and now has no other date
     )
     from_index = wheels.Request(
         requirements=wanted.pip,
@@ -112,7 +116,7 @@ def requests(
 
 
 @dataclass(frozen=True)
-class Both:
+class JointSolve:
     """Two solvers that must agree: wheels are for what conda does not provide. A Python package that both have is conda's and binds
     the wheels; where the wheels cannot live with conda's choice (its pip brings the newest setuptools, which some torch releases
     refuse), conda takes theirs."""
@@ -120,8 +124,8 @@ class Both:
     solver: conda.Solver  # ours: solves, unless `outside` does, and explains
     conda: conda.Request
     wheels: wheels.Request | None
-    why: Why
-    outside: Outside | None = None
+    why: PinReasons
+    external: ExternalSolver | None = None
 
     def solve(self) -> Packages:
         base = self.base()
@@ -150,15 +154,15 @@ class Both:
     def base(self, *more: str) -> Packages:
         """conda's part, within bounds and more bounds."""
         request = dataclasses.replace(self.conda, bounds=(*self.bounds(), *more))
-        if self.outside:
-            return self.outside.solve(request)
+        if self.external:
+            return self.external.solve(request)
         try:
             return self.solver.solve(request)
         except Unsolvable as error:
             raise explaining_conda.explain(error, request, self.solver, self.why) from error
 
     def cause(self, resolution: Resolution) -> str:
-        """Why torch could come out as another build."""
+        """PinReasons torch could come out as another build."""
         if resolution.source != "wheels":
             return cause_of(self.conda, resolution, self.solver, self.why)
         asked = [

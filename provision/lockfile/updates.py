@@ -9,19 +9,26 @@ from collections.abc import Mapping, Sequence
 from provision.adapters import conda, uv
 from provision.core.errors import InvalidSpec
 from provision.core.types import Lock, LockedPackage, Platform, Resolution
-from provision.lockfile.input_files import Inputs
-from provision.lockfile.joint_solve import Both, Packages, StandIn, guarded, problem, versions
+from provision.lockfile.input_files import LockInputs
+from provision.lockfile.joint_solve import (
+    JointSolve,
+    LocalPythonChannel,
+    Packages,
+    guarded,
+    problem,
+    versions,
+)
 
 CLOSE = 3
 
 
 def update(
-    wanted: Inputs,
+    wanted: LockInputs,
     resolution: Resolution,
     names: Sequence[str],
     locked: Mapping[Platform, Lock],
     *,
-    stand_in: StandIn | None = None,
+    local_python: LocalPythonChannel | None = None,
     solver: conda.Solver | None = None,
 ) -> Packages:
     """The packages of a lock with the named ones at the versions that a new lock would hold, guarded. Another package moves only if
@@ -31,7 +38,7 @@ def update(
     moving = {uv.normal(name) for name in names}
     found: Packages = ()
     for platform in wanted.machines:
-        both = problem(wanted, resolution, platform, stand_in, solver)
+        both = problem(wanted, resolution, platform, local_python, solver)
         found += guarded(_update(both, locked[platform], moving), both, resolution)
     return found
 
@@ -55,7 +62,7 @@ def _check_names(names: Sequence[str], packages: Sequence[LockedPackage]) -> Non
         )
 
 
-def _update(both: Both, lock: Lock, moving: set[str]) -> Packages:
+def _update(both: JointSolve, lock: Lock, moving: set[str]) -> Packages:
     staying = [package for package in lock.packages if uv.normal(package.name) not in moving]
     conda_part = dataclasses.replace(
         both.conda, prefer=tuple(package for package in staying if package.manager == "conda")

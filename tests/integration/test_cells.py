@@ -62,7 +62,7 @@ class Case:
 
     cell: Cell
     resolution: Resolution
-    inputs: lockfile.Inputs
+    inputs: lockfile.LockInputs
     proofs: tuple[Impossible, ...] = ()
     packages: tuple[LockedPackage, ...] = ()
     refusal: Unsolvable | None = None
@@ -120,14 +120,14 @@ def channels(names: tuple[str, ...], platform: Platform) -> Channels:
     return Channels(SHARED_RECORDS, names, platform)
 
 
-def request(cell: Cell) -> tuple[Resolution, lockfile.Inputs]:
+def request(cell: Cell) -> tuple[Resolution, lockfile.LockInputs]:
     asked = Spec(
         name="lab", torch=cell.torch, cuda=cell.cuda, source=cell.source, platforms=(cell.platform,), python=cell.python,
         companions=cell.companions, jupyter=cell.jupyter, fast_checkpoints=cell.fast_checkpoints,
     )  # fmt: skip
     resolution = resolver.resolve(asked)
     texts = render.render_inputs(resolution)
-    return resolution, lockfile.inputs(
+    return resolution, lockfile.read_inputs(
         texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
     )
 

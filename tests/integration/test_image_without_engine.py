@@ -232,7 +232,7 @@ def test_a_base_in_a_registry_makes_the_same_layers(
     with serving(tmp_path / "registry") as host:
         copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
         subprocess.run([*copy, f"oci:{base}", f"docker://{host}/lab/base:12"], check=True)
-        nothing = locks.Inputs(
+        nothing = locks.LockInputs(
             environment="", virtual_packages="", conda=(), pip=(), channels=(), machines={}, sha256="", former_sha256=""
         )  # fmt: skip
         asked = replace(resolution(), spec=replace(resolution().spec, base=f"{host}/lab/base:12"))

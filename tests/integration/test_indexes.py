@@ -12,14 +12,14 @@ from provision.adapters import uv
 from provision.core.errors import Unsolvable
 from provision.core.types import Pin
 from provision.lockfile.diagnose import uv as diagnose_uv
-from provision.lockfile.diagnose.unsat_core import Why
+from provision.lockfile.diagnose.unsat_core import PinReasons
 from tests.faulty import served
 from tests.small import write_wheel
 
 REQUEST = uv.Request(
     requirements=("torch==2.13.0+cu116", "numpy"), python="3.11", glibc="2.28", build_path="cu116"
 )
-WHY = Why.of(
+WHY = PinReasons.of(
     [
         Pin(
             manager="pip",
@@ -105,7 +105,7 @@ def test_an_index_that_lacks_what_comes_along_is_told_with_the_options_that_help
         request = uv.Request(
             requirements=("torch==2.13.0", "numpy", *along), python="3.11", glibc="2.28"
         )
-        why = Why.of(
+        why = PinReasons.of(
             [
                 Pin(manager="pip", requirement=text, reason="comes along", source="us")
                 for text in request.requirements

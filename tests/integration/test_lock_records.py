@@ -36,9 +36,9 @@ def resolve(**asked: object) -> Resolution:
     return resolver.resolve(spec.combine({}, asked, name=""))
 
 
-def inputs(resolution: Resolution) -> lockfile.Inputs:
+def inputs(resolution: Resolution) -> lockfile.LockInputs:
     texts = render.render_inputs(resolution)
-    return lockfile.inputs(
+    return lockfile.read_inputs(
         texts[render.ENVIRONMENT],
         texts[render.VIRTUAL_PACKAGES],
         Path("envs/lab"),
@@ -86,13 +86,13 @@ def test_the_channels_lock_the_cuda_build(asked: dict[str, object], build: str) 
     )
 
 
-def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.Inputs:
+def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInputs:
     """The inputs of a resolution after somebody wrote other requirements into its files."""
     texts = render.render_inputs(resolution)
     for before, after in changes.items():
         assert any(before in text for text in texts.values()), before
         texts = {name: text.replace(before, after) for name, text in texts.items()}
-    return lockfile.inputs(
+    return lockfile.read_inputs(
         texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
     )
 
@@ -132,7 +132,7 @@ def test_the_guard_catches_traps_in_real_records(
 def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
     resolution, packages = solve(torch="2.6", cuda="12.6", platforms=BOTH, companions=False)
     path = tmp_path / lockfile.FILE
-    path.write_text(lockfile.text(inputs(resolution), packages, python_from="channel"))
+    path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
     seen = {platform: lockfile.read(path, platform) for platform in BOTH}
     for platform, found in seen.items():
         torch = found.find("pytorch")
@@ -146,7 +146,7 @@ def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
     check_by_conda_lock(path, inputs(resolution))
 
 
-def check_by_conda_lock(path: Path, wanted: lockfile.Inputs) -> None:
+def check_by_conda_lock(path: Path, wanted: lockfile.LockInputs) -> None:
     """The conda-lock command itself takes the file: renders a platform of it, and knows it for the lock of the two files."""
     for name, text in (
         ("environment.yml", wanted.environment),
@@ -189,7 +189,7 @@ def check_by_conda_lock(path: Path, wanted: lockfile.Inputs) -> None:
 def test_a_day_long_ago(tmp_path: Path) -> None:
     resolution, packages = solve(torch="2.6", cuda="12.6", as_of="2025-06-30", companions=False)
     path = tmp_path / lockfile.FILE
-    path.write_text(lockfile.text(inputs(resolution), packages, python_from="channel"))
+    path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
     assert lockfile.read(path).as_of == "2025-06-30"
     now = {
         package.name: package.version
@@ -214,7 +214,7 @@ def of_a_day(path: Path, day: str, **asked: object) -> Resolution:
     """A lock as it was made on a day, before what came later; it does not know that the days have gone by."""
     resolution = resolve(**asked)
     _, packages = solve(as_of=day, **asked)
-    path.write_text(lockfile.text(inputs(resolution), packages, python_from="channel"))
+    path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
     return resolution
 
 
@@ -329,14 +329,14 @@ def test_another_executable_solves_through_conda_lock(
     )  # of somebody's shell: must not reach the solve
     resolution = resolve(torch="2.3.1", cuda="12.1", source="pytorch", companions=False)
     outside = lockfile.find_solver("micromamba", RECORDS.mirrors)
-    packages = lockfile.solve(inputs(resolution), resolution, solver=RECORDS, outside=outside)
+    packages = lockfile.solve(inputs(resolution), resolution, solver=RECORDS, external=outside)
     ours = lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
     assert [(package.name, package.url, package.sha256) for package in packages] == [
         (package.name, package.url, package.sha256) for package in ours
     ]
     impossible = edited(resolution, {"mkl<2024.1": "mkl<1"})
     with pytest.raises(Unsolvable, match="micromamba found no environment for linux-64"):
-        lockfile.solve(impossible, resolution, solver=RECORDS, outside=outside)
+        lockfile.solve(impossible, resolution, solver=RECORDS, external=outside)
 
 
 def test_wheels_of_several_platforms() -> None:
@@ -459,7 +459,7 @@ def test_wheels_twice_the_same() -> None:
     texts = []
     for _ in range(2):
         resolution, packages = solve(torch="2.3", cuda="12.1")
-        texts.append(lockfile.text(inputs(resolution), packages, python_from="channel"))
+        texts.append(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
     assert texts[0] == texts[1]
 
 

@@ -118,7 +118,7 @@ def prefix(home: Home) -> Path:
 def test_no_file_knows_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
     for path in locked.iterdir():
         assert "127.0.0.1" not in path.read_text(), path
-    found = lockfile.contents(locked / "conda-lock.yml")
+    found = lockfile.read_file(locked / "conda-lock.yml")
     places = {entry.url.startswith((conda.url_of("lab"), f"{WHEELS}/")) for entry in found.entries}
     assert places == {True}
     assert found.custom["provision_portable"] == "true"
@@ -188,13 +188,13 @@ def records(home: Home) -> dict[str, dict[str, object]]:
 def test_real_records_behind_a_server(wanted: dict[str, object]) -> None:
     resolution = resolver.resolve(spec.combine({}, wanted, name=""))
     texts = render.render_inputs(resolution)
-    inputs = lockfile.inputs(
+    inputs = lockfile.read_inputs(
         texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
     )
 
     def locked_behind(*mirrors: str) -> str:
         solver = conda.Solver(mirrors_of([asked(text, Path()) for text in mirrors]))
-        return lockfile.text(
+        return lockfile.lock_text(
             inputs, lockfile.solve(inputs, resolution, solver=solver), python_from="channel"
         )
 

@@ -84,8 +84,8 @@ def test_render_all_dry_run_says_what_rendering_then_does(
     }
 
 
-def inputs(folder: Path) -> lockfile.Inputs:
-    return lockfile.inputs(
+def inputs(folder: Path) -> lockfile.LockInputs:
+    return lockfile.read_inputs(
         (folder / lockfile.ENVIRONMENT).read_text(),
         (folder / lockfile.VIRTUAL_PACKAGES).read_text(),
         folder,
@@ -106,7 +106,7 @@ def write_lock(folder: Path) -> bytes:
         for name, version in (("python", "3.11.9"), ("pip", "24.0"))
     ]
     (folder / lockfile.FILE).write_text(
-        lockfile.text(inputs(folder), packages, python_from="channel")
+        lockfile.lock_text(inputs(folder), packages, python_from="channel")
     )
     return (folder / lockfile.FILE).read_bytes()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provision.channel import mirror
-from provision.channel.mirror import File, file_of
+from provision.channel.mirror import MirrorFile, mirror_file
 from provision.core.errors import IntegrityError
 from provision.core.mirrors import read_manifest
 
@@ -21,12 +21,12 @@ def conda_file(
     channel: str = FORGE,
     subdir: str = "linux-64",
     end: str = ".conda",
-) -> File:
-    return file_of("conda", name, f"{channel}/{subdir}/{name}-1-0{end}", sha256)
+) -> MirrorFile:
+    return mirror_file("conda", name, f"{channel}/{subdir}/{name}-1-0{end}", sha256)
 
 
-def wheel(name: str, sha256: str = SHA) -> File:
-    return file_of("pip", name, f"https://files.invalid/{name}-1.0-py3-none-any.whl", sha256)
+def wheel(name: str, sha256: str = SHA) -> MirrorFile:
+    return mirror_file("pip", name, f"https://files.invalid/{name}-1.0-py3-none-any.whl", sha256)
 
 
 def record(name: str) -> dict[str, Any]:
@@ -40,13 +40,13 @@ def record(name: str) -> dict[str, Any]:
     }
 
 
-def put(folder: Path, *files: File) -> None:
+def put(folder: Path, *files: MirrorFile) -> None:
     for file in files:
         (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / file.path).touch()
 
 
-def write(folder: Path, *files: File, prune: bool = False) -> list[Path]:
+def write(folder: Path, *files: MirrorFile, prune: bool = False) -> list[Path]:
     put(folder, *files)
     return mirror.write(
         folder,
@@ -69,12 +69,12 @@ def write(folder: Path, *files: File, prune: bool = False) -> list[Path]:
             "channels/h.invalid/etc/linux-64/a-1-0.conda",
         ),
         (
-            file_of("pip", "x", "https://f.invalid/x-1%2Bcu121-py3-none-any.whl#sha256=0", SHA),
+            mirror_file("pip", "x", "https://f.invalid/x-1%2Bcu121-py3-none-any.whl#sha256=0", SHA),
             f"wheels/{SHA}/x-1+cu121-py3-none-any.whl",
         ),
     ],
 )
-def test_where_a_file_lies(file: File, path: str) -> None:
+def test_where_a_file_lies(file: MirrorFile, path: str) -> None:
     assert file.path == path
 
 
@@ -94,18 +94,18 @@ def test_a_channel_of_the_disk_does_not_tell_its_path() -> None:
 )
 def test_what_has_no_place_is_refused(url: str) -> None:
     with pytest.raises(IntegrityError, match="cannot be mirrored"):
-        file_of("pip", "x", url, SHA)
+        mirror_file("pip", "x", url, SHA)
     with pytest.raises(IntegrityError, match="no well-formed sha256"):
-        file_of("pip", "x", "https://f.invalid/x-1-py3-none-any.whl", "abc")
+        mirror_file("pip", "x", "https://f.invalid/x-1-py3-none-any.whl", "abc")
 
 
 def test_locks_must_agree_on_a_file() -> None:
-    assert mirror.check_agree([conda_file("b"), conda_file("a"), conda_file("b")]) == [
+    assert mirror.unique_files([conda_file("b"), conda_file("a"), conda_file("b")]) == [
         conda_file("a"),
         conda_file("b"),
     ]
     with pytest.raises(IntegrityError, match=r"do not agree on what .*a-1-0\.conda"):
-        mirror.check_agree([conda_file("a"), conda_file("a", OTHER)])
+        mirror.unique_files([conda_file("a"), conda_file("a", OTHER)])
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:

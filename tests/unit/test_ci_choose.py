@@ -9,7 +9,7 @@ import pytest
 
 from provision import catalog, resolver
 from provision.catalog import Build
-from provision.ci import Job, Runner, Target, assign, assignment
+from provision.ci import CiTarget, Job, Runner, assign, assignment
 from provision.core.errors import NoSuchBuild
 from provision.core.types import Platform, Resolution, Spec
 
@@ -58,7 +58,9 @@ def job(
     platform: Platform = "linux-64",
     gpus: int = 1,
 ) -> Job:
-    return assign(Target(resolution=resolution(torch, cuda), platform=platform), runners, gpus=gpus)
+    return assign(
+        CiTarget(resolution=resolution(torch, cuda), platform=platform), runners, gpus=gpus
+    )
 
 
 def place(found: Job) -> tuple[str | None, bool]:
@@ -229,7 +231,7 @@ RUNNERS = st.lists(
 @given(st.data(), RUNNERS, st.sampled_from([1, 2, 8]))
 def test_random_runners(data: st.DataObject, runners: list[Runner], gpus: int) -> None:
     resolved, build = data.draw(st.sampled_from(builds()))
-    found = assign(Target(resolution=resolved, platform="linux-64"), runners, gpus=gpus)
+    found = assign(CiTarget(resolution=resolved, platform="linux-64"), runners, gpus=gpus)
     answers = [(one, satisfied(resolved, build, one, gpus)) for one in runners if one.gpu]
     sure = [one for one, answer in answers if answer]
     possible = [one for one, answer in answers if answer is not False]
@@ -251,4 +253,4 @@ def test_every_build_of_the_table_can_be_asked_about() -> None:
     machines = [runner(gpu=gpu, driver=driver, gpus=8) for gpu in GPUS for driver in DRIVERS[::3]]
     for resolved, _ in builds():
         for machine in machines:
-            assign(Target(resolution=resolved, platform="linux-64"), [machine], gpus=1)
+            assign(CiTarget(resolution=resolved, platform="linux-64"), [machine], gpus=1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.ci import Runner, read
+from provision.ci import Runner, read_runners
 from provision.core.errors import InvalidSpec
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -44,12 +44,12 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def refusal(tmp_path: Path, text: str) -> str:
     with pytest.raises(InvalidSpec) as refused:
-        read(write(tmp_path, text))
+        read_runners(write(tmp_path, text))
     return str(refused.value)
 
 
 def test_everything_that_can_be_said(tmp_path: Path) -> None:
-    a100, grace, cpu = read(write(tmp_path, WHOLE))
+    a100, grace, cpu = read_runners(write(tmp_path, WHOLE))
     assert a100.gpu and (a100.gpu.name, a100.gpu.architecture) == ("A100", "sm_80")
     assert (a100.gpus, a100.driver, a100.glibc, a100.cpus, a100.timeout_min) == (
         8,
@@ -133,7 +133,7 @@ def test_odd_files(text: str, words: str, tmp_path: Path) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="There is no"):
-        read(tmp_path / "none.yml")
+        read_runners(tmp_path / "none.yml")
 
 
 WORDS = st.sampled_from(
@@ -176,6 +176,6 @@ def test_any_text_is_runners_or_a_refusal(
     path = tmp_path_factory.mktemp("any") / "runners.yml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     try:
-        assert read(path)
+        assert read_runners(path)
     except InvalidSpec as refused:
         assert str(path) in refused.message

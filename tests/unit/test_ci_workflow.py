@@ -371,23 +371,25 @@ def test_what_a_service_cannot_do(lab: Path) -> None:
     assert refused.exit_code == 3 and "names an image" in refused.output
     assert "  image: x\n" in shown("gitlab")
     resolved = resolver.resolve(Spec(name="x", torch="2.3.1", cuda="12.1"))
-    target = ci.Target(resolution=resolved, platform="linux-aarch64")
+    target = ci.CiTarget(resolution=resolved, platform="linux-aarch64")
     far = ci.Job(target=target, runner=None, on_gpu=False, ranks=2, notes=())
-    settings = ci.Settings(install=".")
+    settings = ci.WorkflowSettings(install=".")
     with pytest.raises(InvalidSpec, match="no CPU runner that is known for linux-aarch64"):
-        ci.values("gitlab", [far], settings)
-    assert ci.values("github", [far], settings)["rehearsal"][0]["labels"] == ("ubuntu-24.04-arm",)
+        ci.template_values("gitlab", [far], settings)
+    assert ci.template_values("github", [far], settings)["rehearsal"][0]["labels"] == (
+        "ubuntu-24.04-arm",
+    )
     near = ci.Job(
-        target=ci.Target(resolution=resolved, platform="linux-64"),
+        target=ci.CiTarget(resolution=resolved, platform="linux-64"),
         runner=None,
         on_gpu=False,
         ranks=2,
         notes=(),
     )
-    assert ci.values("github", [near] * 256, settings)
+    assert ci.template_values("github", [near] * 256, settings)
     with pytest.raises(InvalidSpec, match="at most 256 jobs"):
-        ci.values("github", [near] * 257, settings)
-    assert ci.values("gitlab", [near] * 257, settings)
+        ci.template_values("github", [near] * 257, settings)
+    assert ci.template_values("gitlab", [near] * 257, settings)
 
 
 @pytest.mark.parametrize("format", FORMATS)

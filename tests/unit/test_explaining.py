@@ -12,7 +12,7 @@ from provision.adapters import conda
 from provision.core.errors import Unsolvable
 from provision.core.types import Pin, Platform
 from provision.lockfile.diagnose import conda as explaining_conda
-from provision.lockfile.diagnose.unsat_core import RULES, USERS, Why, minimal
+from provision.lockfile.diagnose.unsat_core import RULES, USERS, PinReasons, minimal
 from tests.records import alias, make_channel, record
 
 TODAY, LATER = 1_700_000_000_000, 1_800_000_000_000  # 2023-11-14, 2027-01-15
@@ -92,7 +92,7 @@ def explained(
     request = conda.Request(specs=specs, virtual_packages=tuple(machine), **more)
     with pytest.raises(Unsolvable) as caught:
         lab.solve(request)
-    found = explaining_conda.explain(caught.value, request, lab, Why.of(PINS))
+    found = explaining_conda.explain(caught.value, request, lab, PinReasons.of(PINS))
     assert found.message.startswith(f"There is no environment for {request.platform}: ")
     assert found.details == caught.value.details and "-v" in found.advice
     return found
@@ -231,7 +231,7 @@ def test_minimal() -> None:
 
 
 def test_reasons() -> None:
-    why = Why.of(PINS)
+    why = PinReasons.of(PINS)
     assert (
         why.is_users("scipy")
         and why.is_users("numpy=2.4")

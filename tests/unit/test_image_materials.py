@@ -165,7 +165,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "envs" / "lab"
     folder.mkdir(parents=True)
     (folder / locks.FILE).write_text(yaml.safe_dump(sound()))
-    sha256 = locks.contents(folder / locks.FILE).sha256
+    sha256 = locks.read_file(folder / locks.FILE).sha256
     passport = json.loads((ROOT / "tests" / "data" / "passport.json").read_text())
     passport["name"] = "lab"
     passport["image"] = {

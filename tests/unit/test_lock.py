@@ -182,9 +182,9 @@ def test_a_platform_that_a_lock_lacks_is_refused(
         InvalidSpec,
         match="lab is for linux-64, and this machine is linux-aarch64: it can be locked here, but not made",
     ):
-        lockfile.require_here("lab", ["linux-64"])
+        lockfile.require_this_platform("lab", ["linux-64"])
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    lockfile.require_here("lab", ["linux-64"])
+    lockfile.require_this_platform("lab", ["linux-64"])
 
 
 ENVIRONMENT = "channels: [conda-forge, nodefaults]\ndependencies: [python=3.11, pip: [six]]\n"
@@ -196,7 +196,7 @@ subdirs:
 
 
 def test_inputs_of_several_platforms() -> None:
-    found = lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"))
+    found = lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab"))
     assert list(found.machines) == ["linux-64", "linux-aarch64"]
     assert found.machines["linux-64"] == (("__cuda", "12.1"), ("__glibc", "2.17"))
     assert (found.conda, found.pip, found.channels) == (
@@ -204,29 +204,29 @@ def test_inputs_of_several_platforms() -> None:
         ("six",),
         ("conda-forge",),
     )
-    dated = lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab"), as_of="2025-01-31")
+    dated = lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab"), as_of="2025-01-31")
     assert (
         dated.sha256
         != found.sha256
-        == lockfile.inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
+        == lockfile.read_inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
     )
 
 
 def test_the_name_is_no_part_of_what_is_locked() -> None:
     one, other = (
-        lockfile.inputs(f"name: {name}\n{ENVIRONMENT}", MACHINES, Path("envs/lab"))
+        lockfile.read_inputs(f"name: {name}\n{ENVIRONMENT}", MACHINES, Path("envs/lab"))
         for name in ("lab", "copy")
     )
     assert (
         one.sha256
         == other.sha256
-        == lockfile.inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
+        == lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
     )
     assert one.former_sha256 != other.former_sha256
     assert lockfile.content_hashes(one) == lockfile.content_hashes(other)  # conda-lock's
     assert (
         one.sha256
-        != lockfile.inputs(
+        != lockfile.read_inputs(
             f"name: lab\n{ENVIRONMENT.replace('3.11', '3.12')}", MACHINES, Path("envs/lab")
         ).sha256
     )
@@ -248,7 +248,7 @@ def test_the_name_is_no_part_of_what_is_locked() -> None:
 )
 def test_a_machine_that_no_solver_would_understand(machines: str, words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
-        lockfile.inputs(ENVIRONMENT, machines, Path("envs/lab"))
+        lockfile.read_inputs(ENVIRONMENT, machines, Path("envs/lab"))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,9 @@ def test_a_hand_edit_that_would_be_read_in_two_ways(
     environment: str, machines: str, words: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=words):
-        lockfile.check(lockfile.inputs(environment, machines, Path("envs/lab")), Path("envs/lab"))
+        lockfile.check_inputs(
+            lockfile.read_inputs(environment, machines, Path("envs/lab")), Path("envs/lab")
+        )
 
 
 def resolution(**asked: object) -> Resolution:
@@ -415,7 +417,7 @@ def test_guard_says_why_another_build_was_chosen(
         )
         for text in FILES
     ]
-    wanted = lockfile.inputs(texts[0], texts[1], Path("envs/lab"))
+    wanted = lockfile.read_inputs(texts[0], texts[1], Path("envs/lab"))
     asked = resolution(
         torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False
     )

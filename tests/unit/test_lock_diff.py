@@ -10,12 +10,12 @@ from provision.cli.console import compared_lines
 from tests.unit.test_lock_verify import FORGE, conda_entry, entry, sound, wheel_entry
 
 
-def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> lockfile.Compared:
+def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> lockfile.LockDiff:
     found = []
     for name, content in (("old.yml", before), ("new.yml", after)):
         (tmp_path / name).write_text(yaml.safe_dump(content))
-        found.append(lockfile.contents(tmp_path / name))
-    return lockfile.diff(found[0], found[1], ("old", "new"))
+        found.append(lockfile.read_file(tmp_path / name))
+    return lockfile.diff_locks(found[0], found[1], ("old", "new"))
 
 
 def test_the_same_lock_twice(tmp_path: Path) -> None:

@@ -44,24 +44,26 @@ def ugly() -> dict[str, Any]:
 
 
 @pytest.fixture
-def contents(tmp_path: Path) -> lockfile.Contents:
+def contents(tmp_path: Path) -> lockfile.LockFile:
     return written(tmp_path, ugly())
 
 
-def written(folder: Path, content: dict[str, Any]) -> lockfile.Contents:
+def written(folder: Path, content: dict[str, Any]) -> lockfile.LockFile:
     path = folder / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    return lockfile.contents(path)
+    return lockfile.read_file(path)
 
 
-def names(contents: lockfile.Contents, *managers: str) -> set[str]:
-    return {one.name for one in lockfile.selected(contents, "linux-64") if one.manager in managers}
+def names(contents: lockfile.LockFile, *managers: str) -> set[str]:
+    return {
+        one.name for one in lockfile.main_entries(contents, "linux-64") if one.manager in managers
+    }
 
 
-def test_requirements_name_every_wheel_with_its_hash(contents: lockfile.Contents) -> None:
+def test_requirements_name_every_wheel_with_its_hash(contents: lockfile.LockFile) -> None:
     from packaging.requirements import Requirement
 
-    text = lockfile.export(contents, "lab", "requirements", "linux-64")
+    text = lockfile.export_lock(contents, "lab", "requirements", "linux-64")
     lines = text.replace("\\\n", "").splitlines()[1:]
     parsed = [Requirement(line.partition(" --hash=")[0].strip()) for line in lines]
     assert {one.name for one in parsed} == names(contents, "pip")
@@ -79,9 +81,9 @@ def test_requirements_name_every_wheel_with_its_hash(contents: lockfile.Contents
     "kind,manager", [("requirements", "conda"), ("pylock", "conda"), ("explicit", "pip")]
 )
 def test_what_a_formats_readers_do_not_get_is_told(
-    contents: lockfile.Contents, kind: lockfile.Format, manager: str
+    contents: lockfile.LockFile, kind: lockfile.ExportFormat, manager: str
 ) -> None:
-    missing, notes = lockfile.left_out(contents, kind, "linux-64")
+    missing, notes = lockfile.omitted_entries(contents, kind, "linux-64")
     assert {one.name for one in missing} == names(contents, manager) | {"pytest"}
     assert next(iter(sorted(names(contents, manager)))) in notes[0]
     assert notes[1:] == ["left out, as of another category (dev): pytest 8.0"]
@@ -96,11 +98,11 @@ def test_what_a_formats_readers_do_not_get_is_told(
     ],
 )
 def test_an_export_of_nothing_says_so(
-    tmp_path: Path, kind: lockfile.Format, manager: str, advice: str
+    tmp_path: Path, kind: lockfile.ExportFormat, manager: str, advice: str
 ) -> None:
     content = sound()
     content["package"] = [one for one in content["package"] if one["manager"] == manager]
-    _, notes = lockfile.left_out(written(tmp_path, content), kind, "linux-64")
+    _, notes = lockfile.omitted_entries(written(tmp_path, content), kind, "linux-64")
     assert "names nothing to install" in notes[1] and advice in notes[1]
 
 
@@ -110,7 +112,7 @@ def test_an_export_of_nothing_says_so(
     ["https://me@lab.invalid:SECRET@host.invalid/t/TOKEN/lab", "https://host.invalid/t/TOKEN"],
 )
 def test_a_bill_of_materials_opens_no_channel(
-    tmp_path: Path, kind: lockfile.Format, channel: str
+    tmp_path: Path, kind: lockfile.ExportFormat, channel: str
 ) -> None:
     content = ugly()
     entry(content, "_libgcc_mutex")["url"] = (
@@ -119,7 +121,7 @@ def test_a_bill_of_materials_opens_no_channel(
     entry(content, "mine")["url"] = (
         "https://me:SECRET@host.invalid/mine-1.0-py3-none-any.whl?signature=TOKEN"
     )
-    text = lockfile.export(written(tmp_path, content), "lab", kind, "linux-64")
+    text = lockfile.export_lock(written(tmp_path, content), "lab", kind, "linux-64")
     assert (
         "SECRET" not in text
         and "TOKEN" not in text
@@ -129,15 +131,19 @@ def test_a_bill_of_materials_opens_no_channel(
 
 @pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
 def test_a_bill_of_materials_leaves_only_other_categories_out(
-    contents: lockfile.Contents, kind: lockfile.Format
+    contents: lockfile.LockFile, kind: lockfile.ExportFormat
 ) -> None:
-    assert [one.name for one in lockfile.left_out(contents, kind, "linux-64")[0]] == ["pytest"]
+    assert [one.name for one in lockfile.omitted_entries(contents, kind, "linux-64")[0]] == [
+        "pytest"
+    ]
 
 
-def test_pylock_is_what_the_standard_says(contents: lockfile.Contents) -> None:
+def test_pylock_is_what_the_standard_says(contents: lockfile.LockFile) -> None:
     from packaging.pylock import Pylock
 
-    read = Pylock.from_dict(tomllib.loads(lockfile.export(contents, "lab", "pylock", "linux-64")))
+    read = Pylock.from_dict(
+        tomllib.loads(lockfile.export_lock(contents, "lab", "pylock", "linux-64"))
+    )
     read.validate()
     assert {one.name for one in read.packages} == names(contents, "pip")
     vision = next(one for one in read.packages if one.name == "torchvision")
@@ -150,11 +156,13 @@ def test_pylock_is_what_the_standard_says(contents: lockfile.Contents) -> None:
     assert str(read.requires_python) == "==3.11.*"
 
 
-def test_cyclonedx_is_valid_and_whole(contents: lockfile.Contents) -> None:
+def test_cyclonedx_is_valid_and_whole(contents: lockfile.LockFile) -> None:
     validation = pytest.importorskip("cyclonedx.validation.json")
     from cyclonedx.schema import SchemaVersion
 
-    text = lockfile.export(contents, "lab", "cyclonedx", "linux-64", licenses=licenses(contents))
+    text = lockfile.export_lock(
+        contents, "lab", "cyclonedx", "linux-64", licenses=licenses(contents)
+    )
     assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
     assert {one["name"] for one in document["components"]} == names(contents, "conda", "pip")
@@ -178,13 +186,13 @@ def test_cyclonedx_is_valid_and_whole(contents: lockfile.Contents) -> None:
     )
 
 
-def test_spdx_is_valid_and_whole(contents: lockfile.Contents, tmp_path: Path) -> None:
+def test_spdx_is_valid_and_whole(contents: lockfile.LockFile, tmp_path: Path) -> None:
     parsing = pytest.importorskip("spdx_tools.spdx.parser.parse_anything")
     from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
     path = tmp_path / "lab.spdx.json"
     path.write_text(
-        lockfile.export(contents, "lab", "spdx", "linux-64", licenses=licenses(contents))
+        lockfile.export_lock(contents, "lab", "spdx", "linux-64", licenses=licenses(contents))
     )
     document = parsing.parse_file(str(path))
     assert validate_full_spdx_document(document) == []
@@ -201,7 +209,7 @@ def test_spdx_is_valid_and_whole(contents: lockfile.Contents, tmp_path: Path) ->
     )
 
 
-def licenses(contents: lockfile.Contents) -> dict[str, str]:
+def licenses(contents: lockfile.LockFile) -> dict[str, str]:
     said = {
         "numpy": "bsd-3-clause",
         "torch": "BSD, as we like it",
@@ -213,7 +221,7 @@ def licenses(contents: lockfile.Contents) -> dict[str, str]:
 def test_explicit_is_what_conda_lock_renders(tmp_path: Path) -> None:
     content = ugly()
     found = written(tmp_path, content)
-    text = lockfile.export(found, "lab", "explicit", "linux-64")
+    text = lockfile.export_lock(found, "lab", "explicit", "linux-64")
     command = [
         sys.executable,
         "-m",
@@ -233,20 +241,20 @@ def test_explicit_is_what_conda_lock_renders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["explicit", "requirements", "pylock", "cyclonedx", "spdx"])
-def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.Format) -> None:
+def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.ExportFormat) -> None:
     (tmp_path / "other").mkdir()
     texts = {
-        lockfile.export(written(folder, ugly()), "lab", kind, "linux-64")
+        lockfile.export_lock(written(folder, ugly()), "lab", kind, "linux-64")
         for folder in (tmp_path, tmp_path / "other")
     }
     assert len(texts) == 1
     assert texts.pop().endswith("\n")
 
 
-def test_a_time_only_where_it_is_given(contents: lockfile.Contents) -> None:
+def test_a_time_only_where_it_is_given(contents: lockfile.LockFile) -> None:
     def documents(epoch: int | None) -> list[Any]:
         return [
-            json.loads(lockfile.export(contents, "lab", kind, "linux-64", epoch=epoch))
+            json.loads(lockfile.export_lock(contents, "lab", kind, "linux-64", epoch=epoch))
             for kind in ("cyclonedx", "spdx")
         ]
 
@@ -262,20 +270,20 @@ def test_a_time_only_where_it_is_given(contents: lockfile.Contents) -> None:
 
 
 def test_the_platform_is_asked_for_where_there_is_a_choice(
-    contents: lockfile.Contents, tmp_path: Path
+    contents: lockfile.LockFile, tmp_path: Path
 ) -> None:
-    assert lockfile.platform_of(contents, None) == "linux-64"
-    assert lockfile.platform_of(contents, "linux-aarch64") == "linux-aarch64"
+    assert lockfile.export_platform(contents, None) == "linux-64"
+    assert lockfile.export_platform(contents, "linux-aarch64") == "linux-aarch64"
     with pytest.raises(
         InvalidSpec, match=r"not locked for osx-64.*linux-64, linux-aarch64"
     ) as caught:
-        lockfile.platform_of(contents, "osx-64")
+        lockfile.export_platform(contents, "osx-64")
     assert "linux-aarch64" in caught.value.advice
     content = copy.deepcopy(sound())
     for one in content["package"]:
         one["platform"] = "osx-arm64"
     content["metadata"].update(platforms=["osx-arm64"])
-    assert lockfile.platform_of(written(tmp_path, content), None) == "osx-arm64"
+    assert lockfile.export_platform(written(tmp_path, content), None) == "osx-arm64"
 
 
 def test_a_wheel_without_a_hash_cannot_be_required(tmp_path: Path) -> None:
@@ -283,4 +291,4 @@ def test_a_wheel_without_a_hash_cannot_be_required(tmp_path: Path) -> None:
     entry(content, "torch")["hash"] = {"md5": "b" * 32}
     for kind in ("requirements", "pylock"):
         with pytest.raises(IntegrityError, match="torch has no sha256"):
-            lockfile.export(written(tmp_path, content), "lab", kind, "linux-64")
+            lockfile.export_lock(written(tmp_path, content), "lab", kind, "linux-64")

@@ -38,13 +38,13 @@ pip_specs = st.one_of(
 )
 
 
-def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.Inputs:
+def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.LockInputs:
     sections = [{"pip": pip}] if pip else []
     environment = json.dumps(
         {"name": "lab", "channels": [*channels, "nodefaults"], "dependencies": [*conda, *sections]},
         indent=1,
     )
-    return lockfile.inputs(environment, MACHINES, Path("envs/lab"))
+    return lockfile.read_inputs(environment, MACHINES, Path("envs/lab"))
 
 
 @settings(max_examples=300, deadline=None)
@@ -58,7 +58,7 @@ def test_what_is_hashed_here_is_hashed_as_by_conda_lock(
 ) -> None:
     wanted = inputs(conda, pip, channels)
     try:
-        lockfile.check(wanted, Path("envs/lab"))
+        lockfile.check_inputs(wanted, Path("envs/lab"))
     except Exception:  # no solver would take it either
         return
     mine = content_hash.ours(wanted)
@@ -79,7 +79,7 @@ def test_what_we_render_is_hashed_here(version: str) -> None:
             }
             resolution = resolver.resolve(spec.combine({}, asked, name=""))
             texts = render.render_inputs(resolution)
-            wanted = lockfile.inputs(
+            wanted = lockfile.read_inputs(
                 texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
             )
             mine = content_hash.ours(wanted)
@@ -99,4 +99,4 @@ def test_what_we_render_is_hashed_here(version: str) -> None:
     ],
 )
 def test_what_only_conda_lock_can_read_is_left_to_it(environment: str) -> None:
-    assert content_hash.ours(lockfile.inputs(environment, MACHINES, Path("envs/lab"))) is None
+    assert content_hash.ours(lockfile.read_inputs(environment, MACHINES, Path("envs/lab"))) is None

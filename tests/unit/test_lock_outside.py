@@ -73,12 +73,12 @@ def test_one_that_is_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     program.write_text("#!/bin/sh\necho nonsense; exit 3\n")
     program.chmod(0o755)
     with pytest.raises(ToolFailed, match="Leave out --solver"):
-        external_solver.Outside("conda", program).solve(
+        external_solver.ExternalSolver("conda", program).solve(
             dataclasses.replace(REQUEST, specs=("python=3.11",), channels=("file:///nowhere",))
         )
 
 
 def test_what_only_our_solver_can() -> None:
-    other = external_solver.Outside("conda", Path("/opt/bin/conda"))
+    other = external_solver.ExternalSolver("conda", Path("/opt/bin/conda"))
     with pytest.raises(InvalidSpec, match="--as-of is for provision's own solver"):
         other.solve(dataclasses.replace(REQUEST, as_of="2025-01-01"))

@@ -16,7 +16,7 @@ from provision.adapters import conda
 from provision.adapters.http import Answer
 from provision.adapters.uv import Metadata
 from provision.core.errors import IntegrityError, ProvisionError
-from provision.lockfile.verify.model import Finding
+from provision.lockfile.verify.model import LockFinding
 
 SHA, MD5 = "a" * 64, "b" * 32
 FORGE = conda.url_of("conda-forge").rstrip("/")
@@ -82,22 +82,24 @@ def sound() -> dict[str, Any]:
 
 
 @pytest.fixture
-def verified(tmp_path: Path) -> Callable[..., list[Finding]]:
+def verified(tmp_path: Path) -> Callable[..., list[LockFinding]]:
     def run(
         content: dict[str, Any], *, machine: str | None = MACHINE, **asked: Any
-    ) -> list[Finding]:
+    ) -> list[LockFinding]:
         path = tmp_path / lockfile.FILE
         path.write_text(yaml.safe_dump(content))
         if machine is not None:
             (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(machine)
         return list(
-            lockfile.verify(lockfile.contents(path), lockfile.Asked(**asked), "lab").findings
+            lockfile.verify_lock(
+                lockfile.read_file(path), lockfile.RemoteAnswers(**asked), "lab"
+            ).findings
         )
 
     return run
 
 
-Verify = Callable[..., list[Finding]]
+Verify = Callable[..., list[LockFinding]]
 
 
 def entry(content: dict[str, Any], name: str) -> dict[str, Any]:
@@ -105,7 +107,7 @@ def entry(content: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def only(found: list[Finding]) -> Finding:
+def only(found: list[LockFinding]) -> LockFinding:
     assert len(found) == 1, found
     return found[0]
 
@@ -405,7 +407,9 @@ def test_metadata_that_cannot_be_had_or_read_is_no_finding(
     known = metadata[url]
     assert isinstance(known, Metadata)
     metadata[url] = change if isinstance(change, str) else dataclasses.replace(known, **change)
-    verified = lockfile.verify(lockfile.contents(path), lockfile.Asked(metadata=metadata), "lab")
+    verified = lockfile.verify_lock(
+        lockfile.read_file(path), lockfile.RemoteAnswers(metadata=metadata), "lab"
+    )
     assert verified.findings == ()
     if words:
         assert (
@@ -415,7 +419,7 @@ def test_metadata_that_cannot_be_had_or_read_is_no_finding(
         )
 
 
-def only_note(verified: lockfile.Verified, word: str) -> str:
+def only_note(verified: lockfile.VerifyReport, word: str) -> str:
     (note,) = [note for note in verified.notes if word in note]
     return note
 
@@ -425,9 +429,9 @@ def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_
     content["package"] = [one for one in content["package"] if one["name"] != "python"]
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    asked = lockfile.Asked(metadata=said(content, torch=["sympy"]))
+    asked = lockfile.RemoteAnswers(metadata=said(content, torch=["sympy"]))
     assert "torch, filelock: the lock names no Python" in only_note(
-        lockfile.verify(lockfile.contents(path), asked, "lab"), "wheels"
+        lockfile.verify_lock(lockfile.read_file(path), asked, "lab"), "wheels"
     )
     content = {
         **content,
@@ -435,7 +439,7 @@ def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_
     }
     path.write_text(yaml.safe_dump(content))
     assert "says of linux-s390x is not known" in only_note(
-        lockfile.verify(lockfile.contents(path), asked, "lab"), "wheels"
+        lockfile.verify_lock(lockfile.read_file(path), asked, "lab"), "wheels"
     )
 
 
@@ -470,7 +474,7 @@ ENVIRONMENT = "channels: [conda-forge]\ndependencies: [python=3.11]\n"
 
 
 def content_hash(folder: Path) -> str:
-    found = lockfile.inputs(ENVIRONMENT, MACHINE, folder)
+    found = lockfile.read_inputs(ENVIRONMENT, MACHINE, folder)
     return lockfile.content_hashes(found)["linux-64"]
 
 
@@ -499,17 +503,17 @@ def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared
 def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(sound()))
-    notes = lockfile.verify(lockfile.contents(path), lockfile.Asked(), "lab").notes
+    notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab").notes
     assert [
         word
         for word in ("--offline", "content hash", "constrains")
         if not any(word in note for note in notes)
     ] == []
-    everything = lockfile.Asked(
+    everything = lockfile.RemoteAnswers(
         served={}, constrains={one["url"]: () for one in sound()["package"]}, metadata=said(sound())
     )
     assert (
-        len(lockfile.verify(lockfile.contents(path), everything, "lab").notes) == 1
+        len(lockfile.verify_lock(lockfile.read_file(path), everything, "lab").notes) == 1
     )  # the inputs are still not beside it
 
 
@@ -537,7 +541,7 @@ def test_what_is_no_lock_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(text)
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml is"):
-        lockfile.contents(path)
+        lockfile.read_file(path)
 
 
 UGLY: list[Any] = [
@@ -601,7 +605,7 @@ def test_a_strange_lock_is_looked_at_or_refused(
     path.write_text(yaml.safe_dump(content))
     (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(MACHINE)
     with contextlib.suppress(ProvisionError):
-        found = lockfile.contents(path)
+        found = lockfile.read_file(path)
         row = strategies.sampled_from(
             [
                 "numpy",
@@ -622,15 +626,15 @@ def test_a_strange_lock_is_looked_at_or_refused(
             )
             for entry in found.entries
         }
-        lockfile.verify(
+        lockfile.verify_lock(
             found,
-            lockfile.Asked(
+            lockfile.RemoteAnswers(
                 served={entry.url: Answer(state="gone") for entry in found.entries},
                 metadata=metadata,
             ),
             "lab",
         )
-        lockfile.diff(found, found, ("a", "b"))
-        for kind in get_args(lockfile.Format):
+        lockfile.diff_locks(found, found, ("a", "b"))
+        for kind in get_args(lockfile.ExportFormat):
             with contextlib.suppress(ProvisionError):
-                lockfile.export(found, "lab", kind, "linux-64")
+                lockfile.export_lock(found, "lab", kind, "linux-64")

@@ -10,7 +10,6 @@ import pytest
 from provision import ci, lockfile
 from provision.core import settings
 from provision.core.errors import ProvisionError
-from provision.lockfile.conda_lock_v1_contents import contents
 from provision.resolver import spec
 
 ODD = [
@@ -39,16 +38,16 @@ ODD = [
 ]
 READERS: dict[str, Callable[[Path], object]] = {
     "spec.yml": spec.read,
-    "runners.yml": ci.read,
+    "runners.yml": ci.read_runners,
     "settings.yml": lambda path: (
         settings.files({settings.CONFIG: str(path)}) and settings._in_file(path)
     ),
     "conda-lock.yml": lockfile.read,
-    "lock contents": contents,
-    "environment.yml": lambda path: lockfile.inputs(
+    "lock contents": lockfile.read_file,
+    "environment.yml": lambda path: lockfile.read_inputs(
         path.read_text(errors="replace"), "subdirs: {}", path.parent
     ),
-    "virtual-packages.yml": lambda path: lockfile.inputs(
+    "virtual-packages.yml": lambda path: lockfile.read_inputs(
         "channels: []\ndependencies: []\n", path.read_text(errors="replace"), path.parent
     ),
 }

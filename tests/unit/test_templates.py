@@ -201,8 +201,8 @@ def given() -> dict[str, dict[str, Any]]:
         **image.contract_context(resolution(), "lab/toy:1", (), image.RunOptions()),
         "made_by": "",
     }
-    job = ci.assign(ci.Target(resolution=resolved, platform="linux-64"), (), gpus=1)
-    workflow = ci.values("github", [job], ci.Settings(install="."))
+    job = ci.assign(ci.CiTarget(resolution=resolved, platform="linux-64"), (), gpus=1)
+    workflow = ci.template_values("github", [job], ci.WorkflowSettings(install="."))
     found = dict.fromkeys(
         (render.ENVIRONMENT, render.VIRTUAL_PACKAGES), render.input_values(resolved)
     )

@@ -1,4 +1,4 @@
-"""Why conda's solver found no answer, in our terms: which request, with its reason and source, against which fact or record, and
+"""PinReasons conda's solver found no answer, in our terms: which request, with its reason and source, against which fact or record, and
 what to change.
 
 Found by looking at the channels' records and by solving again with less, not by reading the solver's words; those are in the details.
@@ -20,9 +20,9 @@ from provision.lockfile.diagnose.unsat_core import (
     TORCHS,
     Budget,
     OutOfTime,
-    Why,
+    PinReasons,
     minimal,
-    spared,
+    suggest_options,
     without,
 )
 
@@ -39,7 +39,7 @@ Part = tuple[str, str]  # "spec" or "bound", and the requirement
 
 
 def explain(
-    error: Unsolvable, request: conda.Request, solver: conda.Solver, why: Why
+    error: Unsolvable, request: conda.Request, solver: conda.Solver, why: PinReasons
 ) -> Unsolvable:
     """The same failure, with its cause as far as it could be found within the budget."""
     try:
@@ -60,7 +60,7 @@ class _Case:
     """One request that has no answer, and what is known of the channels behind it."""
 
     def __init__(
-        self, request: conda.Request, solver: conda.Solver, why: Why, budget: Budget
+        self, request: conda.Request, solver: conda.Solver, why: PinReasons, budget: Budget
     ) -> None:
         self.request, self.solver, self.why, self.budget = request, solver, why, budget
         self.records = Records(solver, request)
@@ -211,7 +211,7 @@ class _Case:
         newest, others = self.usable(chosen)[0], [text for text in texts if text is not chosen]
         needs = [text for text in newest.depends if not text.startswith("__")]
         request = dataclasses.replace(self.request, specs=(*needs, *others), bounds=())
-        why = Why(
+        why = PinReasons(
             dict.fromkeys(needs, f"needed by {newest.name}") | dict(self.why.reasons),
             self.why.otherwise,
         )
@@ -241,7 +241,7 @@ class _Case:
                     f"`{part[1]}` could be {conda.name_of(loose)} {self._version(part[1], loose)}"
                 )
         texts, at_fault = [text for _, text in every], [text for _, text in core]
-        ways += spared(
+        ways += suggest_options(
             texts,
             at_fault,
             self.why,

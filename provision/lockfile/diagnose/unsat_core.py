@@ -1,4 +1,4 @@
-"""Finding which of many requirements are at fault, whatever the solver, and naming them with their reasons."""
+"""LockFinding which of many requirements are at fault, whatever the solver, and naming them with their reasons."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Budget:
 
 
 def minimal(elements: Sequence[T], solvable: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Some of the elements that have no answer together, and of which none can be spared, in the order given. All of them together
+    """Some of the elements that have no answer together, and of which none can be suggest_options, in the order given. All of them together
     have no answer. Where there are several such sets, those in front are kept. (Junker's QuickXplain, AAAI 2004: few questions.)"""
     if len(elements) < 2:
         return list(elements)
@@ -69,14 +69,14 @@ def _minimal(
 
 
 @dataclass(frozen=True)
-class Why:
+class PinReasons:
     """Requirement -> why it is there, and where that is known from."""
 
     reasons: Mapping[str, str]
     otherwise: str = "written into environment.yml by hand"
 
     @classmethod
-    def of(cls, pins: Iterable[Pin], more: Mapping[str, str] | None = None) -> Why:
+    def of(cls, pins: Iterable[Pin], more: Mapping[str, str] | None = None) -> PinReasons:
         return cls(
             {pin.requirement: f"{pin.reason}; {_short(pin.source)}" for pin in pins}
             | dict(more or {})
@@ -121,10 +121,10 @@ def name_of(requirement: str) -> str:
     return re.split(r"[\s=<>!~;\[@]", requirement.rpartition("::")[2], maxsplit=1)[0]
 
 
-def spared(
+def suggest_options(
     requirements: Sequence[str],
     core: Sequence[str],
-    why: Why,
+    why: PinReasons,
     solvable: Callable[[Sequence[str]], bool],
 ) -> list[str]:
     """What has an answer, in words: each option that leaves out something at fault and helps by itself; or else those that it takes
@@ -143,7 +143,7 @@ def spared(
     return [f"{' and '.join(map(without, together))} together have an answer"]
 
 
-def _options(requirements: Sequence[str], why: Why) -> list[str]:
+def _options(requirements: Sequence[str], why: PinReasons) -> list[str]:
     return list(dict.fromkeys(option for text in requirements if (option := why.option(text))))
 
 

@@ -1,4 +1,4 @@
-"""Why uv found no wheels, in our terms: which requests with their reasons, and uv's own sentence about these alone."""
+"""PinReasons uv found no wheels, in our terms: which requests with their reasons, and uv's own sentence about these alone."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from collections.abc import Mapping, Sequence
 from provision.adapters import uv
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import without_login
-from provision.lockfile.diagnose.unsat_core import Budget, OutOfTime, Why, minimal, spared
+from provision.lockfile.diagnose.unsat_core import (
+    Budget,
+    OutOfTime,
+    PinReasons,
+    minimal,
+    suggest_options,
+)
 
 # One question to uv takes 0.3 to 1 s.
 BUDGET_S = 20.0
 WORDS = "-v shows the solver's own words."
 
 
-def explain(error: Unsolvable, request: uv.Request, why: Why) -> Unsolvable:
+def explain(error: Unsolvable, request: uv.Request, why: PinReasons) -> Unsolvable:
     """The same failure, with its cause as far as it could be found within the budget."""
     budget = Budget(BUDGET_S)
     try:
@@ -25,7 +31,7 @@ def explain(error: Unsolvable, request: uv.Request, why: Why) -> Unsolvable:
         return error
 
 
-def _explain(error: Unsolvable, request: uv.Request, why: Why, budget: Budget) -> Unsolvable:
+def _explain(error: Unsolvable, request: uv.Request, why: PinReasons, budget: Budget) -> Unsolvable:
     def failure(
         requirements: Sequence[str], provided: Mapping[str, str] = request.provided
     ) -> Unsolvable | None:
@@ -116,7 +122,7 @@ def _said(error: Unsolvable) -> str:
     return said.partition(" hint: ")[0].rstrip(". ") + "."
 
 
-def _way_out(request: uv.Request, core: Sequence[str], why: Why, budget: Budget) -> str:
+def _way_out(request: uv.Request, core: Sequence[str], why: PinReasons, budget: Budget) -> str:
     def solvable(rest: Sequence[str]) -> bool:
         budget.check()
         try:
@@ -136,5 +142,5 @@ def _way_out(request: uv.Request, core: Sequence[str], why: Why, budget: Budget)
             except Unsolvable:
                 continue
             ways.append(f"`{text}` could be {name} {found[uv.normal(name)]}")
-    ways += spared(request.requirements, core, why, solvable)
+    ways += suggest_options(request.requirements, core, why, solvable)
     return f"With all else as it is, {', or '.join(ways)}. " if ways else ""

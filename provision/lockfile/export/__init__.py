@@ -11,19 +11,27 @@ from typing import Literal, get_args
 from provision.core import sbom
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import PLATFORM
-from provision.lockfile.conda_lock_v1_contents import Contents, Entry
+from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.export import formats
-from provision.lockfile.export.sbom_parts import bill, parts
+from provision.lockfile.export.sbom_parts import bill, sbom_parts
 
-Format = Literal["explicit", "requirements", "pylock", "cyclonedx", "spdx"]
-FORMATS: tuple[Format, ...] = get_args(Format)
+ExportFormat = Literal["explicit", "requirements", "pylock", "cyclonedx", "spdx"]
+FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
 SHOWN = 5  # of what is left out, by name
 
-__all__ = ["FORMATS", "Format", "export", "left_out", "parts", "platform_of", "selected"]
+__all__ = [
+    "FORMATS",
+    "ExportFormat",
+    "export_lock",
+    "export_platform",
+    "main_entries",
+    "omitted_entries",
+    "sbom_parts",
+]
 
 
-def platform_of(lock: Contents, asked: str | None) -> str:
+def export_platform(lock: LockFile, asked: str | None) -> str:
     """The platform to export. Raises InvalidSpec, with those that there are, for one that is not locked."""
     there = sorted({entry.platform for entry in lock.entries} | set(lock.platforms))
     if asked is None and len(there) == 1:
@@ -37,14 +45,16 @@ def platform_of(lock: Contents, asked: str | None) -> str:
     return wanted
 
 
-def selected(lock: Contents, platform: str) -> tuple[Entry, ...]:
+def main_entries(lock: LockFile, platform: str) -> tuple[LockEntry, ...]:
     """The packages of an environment: conda-lock's other categories (dev, extras) are installed only when asked for."""
     return tuple(entry for entry in lock.of(platform) if entry.category == "main")
 
 
-def left_out(lock: Contents, kind: Format, platform: str) -> tuple[list[Entry], list[str]]:
+def omitted_entries(
+    lock: LockFile, kind: ExportFormat, platform: str
+) -> tuple[list[LockEntry], list[str]]:
     """The packages of a platform that readers of a format do not get, and that in words."""
-    chosen = selected(lock, platform)
+    chosen = main_entries(lock, platform)
     others = [entry for entry in lock.of(platform) if entry.category != "main"]
     missing = [entry for entry in chosen if kind in NO_PLACE and entry.manager == NO_PLACE[kind][0]]
     told = [f"{NO_PLACE[kind][1]}: {_listed(missing)}"] if missing else []
@@ -57,7 +67,7 @@ def left_out(lock: Contents, kind: Format, platform: str) -> tuple[list[Entry], 
 
 
 # Of which manager a format's readers install nothing, and that in words.
-NO_PLACE: Mapping[Format, tuple[str, str]] = {
+NO_PLACE: Mapping[ExportFormat, tuple[str, str]] = {
     "requirements": ("conda", "left out, since pip and uv install no conda packages"),
     "pylock": ("conda", "left out, since pip and uv install no conda packages"),
     "explicit": (
@@ -65,22 +75,22 @@ NO_PLACE: Mapping[Format, tuple[str, str]] = {
         "only `# pip` lines, which conda itself does not read (micromamba and conda-lock do)",
     ),
 }
-EMPTY: Mapping[Format, str] = {
+EMPTY: Mapping[ExportFormat, str] = {
     "requirements": "--format explicit is for conda packages",
     "pylock": "--format explicit is for conda packages",
     "explicit": "--format requirements or pylock is for wheels",
 }
 
 
-def _listed(entries: Sequence[Entry]) -> str:
+def _listed(entries: Sequence[LockEntry]) -> str:
     shown = ", ".join(f"{entry.name} {entry.version}" for entry in entries[:SHOWN])
     return shown + (f" and {len(entries) - SHOWN} more" if len(entries) > SHOWN else "")
 
 
-def export(
-    lock: Contents,
+def export_lock(
+    lock: LockFile,
     name: str,
-    kind: Format,
+    kind: ExportFormat,
     platform: str,
     *,
     licenses: Mapping[str, str] | None = None,
@@ -106,14 +116,14 @@ def export(
 
 
 def _exported(
-    lock: Contents,
+    lock: LockFile,
     name: str,
-    kind: Format,
+    kind: ExportFormat,
     platform: str,
     licenses: Mapping[str, str],
     epoch: int | None,
 ) -> str:
-    entries = selected(lock, platform)
+    entries = main_entries(lock, platform)
     if kind == "explicit":
         return formats.explicit(lock, platform)
     if kind == "requirements":

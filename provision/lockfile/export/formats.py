@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from provision.adapters.uv import normal
 from provision.core.errors import IntegrityError
-from provision.lockfile.conda_lock_v1_contents import Contents, Entry
+from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.content_hash import load_conda_lock
 
 MACHINES = {
@@ -20,7 +20,7 @@ MACHINES = {
 }
 
 
-def explicit(lock: Contents, platform: str) -> str:
+def explicit(lock: LockFile, platform: str) -> str:
     """conda's @EXPLICIT list, as `conda-lock render -k explicit` writes it: by its own code, in the order in which to install."""
     load_conda_lock()
     from conda_lock.conda_lock import render_lockfile_for_platform
@@ -38,7 +38,7 @@ def explicit(lock: Contents, platform: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def requirements(entries: Sequence[Entry], name: str, platform: str) -> str:
+def requirements(entries: Sequence[LockEntry], name: str, platform: str) -> str:
     """The wheels, for `pip install --require-hashes -r` and uv. conda's packages are none of theirs."""
     lines = [
         f"# The wheels of {name} for {platform}, from its conda-lock.yml; made by provision lock export.\n"
@@ -53,7 +53,7 @@ def requirements(entries: Sequence[Entry], name: str, platform: str) -> str:
     return "".join(lines)
 
 
-def _wheels(entries: Sequence[Entry]) -> list[Entry]:
+def _wheels(entries: Sequence[LockEntry]) -> list[LockEntry]:
     found = sorted(
         (entry for entry in entries if entry.manager == "pip"), key=lambda entry: entry.name
     )
@@ -66,12 +66,12 @@ def _wheels(entries: Sequence[Entry]) -> list[Entry]:
     return found
 
 
-def _by_address(entry: Entry) -> bool:
+def _by_address(entry: LockEntry) -> bool:
     """No index has a file of the disk."""
     return entry.url.startswith("file:")
 
 
-def pylock(entries: Sequence[Entry], platform: str) -> str:
+def pylock(entries: Sequence[LockEntry], platform: str) -> str:
     """pylock.toml (PEP 751), checked by packaging's own reading of the standard."""
     import tomlkit
     from packaging.pylock import Pylock, PylockValidationError
@@ -99,7 +99,7 @@ def pylock(entries: Sequence[Entry], platform: str) -> str:
     return tomlkit.dumps(content)
 
 
-def _pylock_package(entry: Entry, names: set[str]) -> dict[str, Any]:
+def _pylock_package(entry: LockEntry, names: set[str]) -> dict[str, Any]:
     package: dict[str, Any] = {"name": normal(entry.name), "version": entry.version}
     needs = sorted({normal(name) for name, _ in entry.depends} & names)
     if needs:

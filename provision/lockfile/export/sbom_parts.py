@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from provision.adapters.uv import normal
 from provision.core.mirrors import without_credentials
 from provision.core.sbom import Bill, Part
-from provision.lockfile.conda_lock_v1_contents import Entry
+from provision.lockfile.conda_lock_v1_contents import LockEntry
 
 
 def bill(
     name: str,
     platform: str,
     lock_sha256: str,
-    entries: Sequence[Entry],
+    entries: Sequence[LockEntry],
     licenses: Mapping[str, str],
     epoch: int | None,
 ) -> Bill:
@@ -27,19 +27,19 @@ def bill(
         kind="platform",
         reference=f"environment:{name}:{platform}",
         comment=f"An environment for {platform}; the sha256 of its conda-lock.yml is {lock_sha256}.",
-        parts=parts(entries, licenses),
+        parts=sbom_parts(entries, licenses),
         identity=json.dumps([name, platform, lock_sha256, sorted(licenses.items()), epoch]),
         properties=(("provision:platform", platform), ("provision:lock", lock_sha256)),
         epoch=epoch,
     )
 
 
-def parts(entries: Sequence[Entry], licenses: Mapping[str, str]) -> tuple[Part, ...]:
+def sbom_parts(entries: Sequence[LockEntry], licenses: Mapping[str, str]) -> tuple[Part, ...]:
     needs = edges(entries)
     return tuple(_part(entry, licenses.get(entry.url, ""), needs[entry.url]) for entry in entries)
 
 
-def _part(entry: Entry, license_said: str, needs: Sequence[str]) -> Part:
+def _part(entry: LockEntry, license_said: str, needs: Sequence[str]) -> Part:
     return Part(
         key=entry.url,
         manager=entry.manager,
@@ -55,7 +55,7 @@ def _part(entry: Entry, license_said: str, needs: Sequence[str]) -> Part:
     )
 
 
-def purl(entry: Entry) -> str:
+def purl(entry: LockEntry) -> str:
     """The package's address by the purl specification's types `conda` and `pypi`."""
     from packageurl import PackageURL
 
@@ -74,7 +74,7 @@ def purl(entry: Entry) -> str:
     ).to_string()
 
 
-def edges(entries: Sequence[Entry]) -> dict[str, list[str]]:
+def edges(entries: Sequence[LockEntry]) -> dict[str, list[str]]:
     """Address -> addresses of what it needs. A wheel's need may be met by conda; what is the machine's is in no bill."""
     conda = {normal(entry.name): entry.url for entry in entries if entry.manager == "conda"}
     wheels = {normal(entry.name): entry.url for entry in entries if entry.manager == "pip"}

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from provision.adapters.http import Answer
 from provision.adapters.uv import Metadata
-from provision.lockfile.conda_lock_v1_contents import Contents, Entry
+from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.input_files import VIRTUAL_PACKAGES
 from provision.lockfile.verify import dependencies, entries, inputs, wheel_requirements
-from provision.lockfile.verify.model import Finding, Kind
+from provision.lockfile.verify.model import Kind, LockFinding
 
-__all__ = ["Asked", "Finding", "Kind", "Verified", "verify"]
+__all__ = ["Kind", "LockFinding", "RemoteAnswers", "VerifyReport", "verify_lock"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RemoteAnswers:
     """What others answered, by address. None: they were not asked."""
 
     served: Mapping[str, Answer] | None = None
@@ -33,16 +33,16 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verified:
+class VerifyReport:
     """A lock that was looked at: what is wrong with it, and what could not be looked at, which is not known to be right."""
 
     lock: str
     packages: int
-    findings: tuple[Finding, ...]
+    findings: tuple[LockFinding, ...]
     notes: tuple[str, ...]
 
 
-def verify(lock: Contents, asked: Asked, name: str) -> Verified:
+def verify_lock(lock: LockFile, asked: RemoteAnswers, name: str) -> VerifyReport:
     """All that is wrong, by platform and package."""
     machine = inputs.machine(lock)
     hashes = inputs.content_hashes(lock)
@@ -66,17 +66,19 @@ def verify(lock: Contents, asked: Asked, name: str) -> Verified:
         *_notes(lock, asked, machine_known=machine is not None, inputs_known=hashes is not None),
         *_unchecked(wheels),
     ]
-    return Verified(
+    return VerifyReport(
         lock=name, packages=len(lock.entries), findings=tuple(ordered), notes=tuple(notes)
     )
 
 
-def _once(found: Sequence[Entry]) -> tuple[Entry, ...]:
+def _once(found: Sequence[LockEntry]) -> tuple[LockEntry, ...]:
     """conda-lock writes a package that belongs to several categories once for each."""
     return tuple({(entry.manager, entry.name, entry.url): entry for entry in found}.values())
 
 
-def _notes(lock: Contents, asked: Asked, *, machine_known: bool, inputs_known: bool) -> list[str]:
+def _notes(
+    lock: LockFile, asked: RemoteAnswers, *, machine_known: bool, inputs_known: bool
+) -> list[str]:
     said = []
     if asked.served is None:
         said.append("whether the files are still served was not asked (--offline)")

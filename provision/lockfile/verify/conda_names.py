@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.adapters.uv import normal
-from provision.lockfile.conda_lock_v1_contents import Entry
+from provision.lockfile.conda_lock_v1_contents import LockEntry
 
 # The other names under which conda has a Python package, beside its own: opencv -> py-opencv, msgpack -> msgpack-python.
 FORMS = ("{}", "py{}", "py-{}", "python-{}", "{}-python", "{}-py")
@@ -16,6 +16,6 @@ def conda_names(wheel: str) -> set[str]:
     return {form.format(name) for form in FORMS} | {OTHERS.get(name, name)}
 
 
-def is_python_package(entry: Entry) -> bool:
+def is_python_package(entry: LockEntry) -> bool:
     """Whether conda's package is one for Python: a C library may have a wheel's name (zstd, graphviz)."""
     return any(name in ("python", "python_abi") for name, _ in entry.depends)

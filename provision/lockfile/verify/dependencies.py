@@ -6,20 +6,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from provision.adapters import conda
 from provision.adapters.uv import normal
-from provision.lockfile.conda_lock_v1_contents import Contents, Entry
+from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.conda_lock_v1_writer import PYTHON_FROM
 from provision.lockfile.input_files import VIRTUAL_PACKAGES
 from provision.lockfile.verify.conda_names import conda_names
 from provision.lockfile.verify.inputs import Machine
-from provision.lockfile.verify.model import Finding
+from provision.lockfile.verify.model import LockFinding
 
 
 def of_conda(
-    entries: Sequence[Entry],
+    entries: Sequence[LockEntry],
     machine: Machine | None,
-    lock: Contents,
+    lock: LockFile,
     constrains: Mapping[str, tuple[str, ...]],
-) -> Iterator[Finding]:
+) -> Iterator[LockFinding]:
     there = {
         entry.name: conda.Candidate(
             name=entry.name, version=entry.version, build=entry.build_string
@@ -46,14 +46,14 @@ def of_conda(
                 message = f"needs {spec}, and {name} {problem}" + (
                     f" in {VIRTUAL_PACKAGES}" if name.startswith("__") else ""
                 )
-                yield Finding(
+                yield LockFinding(
                     platform=entry.platform, package=entry.name, kind="dependency", message=message
                 )
         for spec, problem in conda.unsatisfied(
             constrains.get(entry.url, ()), {**there, **offered}, if_there=True
         ):
             message = f"constrains {spec}, and that {problem}"
-            yield Finding(
+            yield LockFinding(
                 platform=entry.platform, package=entry.name, kind="constraint", message=message
             )
 
@@ -64,7 +64,9 @@ def _virtual(name: str, said: str) -> conda.Candidate:
     return conda.Candidate(name=name, version=version, build=build or "0")
 
 
-def of_pip(entries: Sequence[Entry], told: Collection[tuple[str, str]] = ()) -> Iterator[Finding]:
+def of_pip(
+    entries: Sequence[LockEntry], told: Collection[tuple[str, str]] = ()
+) -> Iterator[LockFinding]:
     """conda-lock keeps wheels' requirements as edges without versions: whether what they name is there. told: package and name of
     what the wheels' own metadata missed already."""
     wheels = {normal(entry.name) for entry in entries if entry.manager == "pip"}
@@ -79,6 +81,6 @@ def of_pip(entries: Sequence[Entry], told: Collection[tuple[str, str]] = ()) -> 
                 and (entry.name, normal(name)) not in told
             ):
                 message = f"needs {name}, which is not in the lock"
-                yield Finding(
+                yield LockFinding(
                     platform=entry.platform, package=entry.name, kind="dependency", message=message
                 )

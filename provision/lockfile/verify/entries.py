@@ -10,18 +10,18 @@ from provision.adapters import conda
 from provision.adapters.http import Answer
 from provision.adapters.uv import normal
 from provision.core.mirrors import without_login
-from provision.lockfile.conda_lock_v1_contents import Contents, Entry
+from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.conda_lock_v1_writer import PYTHON_FROM
 from provision.lockfile.verify.conda_names import is_python_package
-from provision.lockfile.verify.model import Finding, Kind
+from provision.lockfile.verify.model import Kind, LockFinding
 
 # conda's `defaults` is several channels, wherever they are served.
 DEFAULTS = re.compile(r"/pkgs/(main|r|msys2|free|pro)/")
 
 
-def of_entry(entry: Entry, lock: Contents) -> Iterator[Finding]:
-    def finding(kind: Kind, message: str) -> Finding:
-        return Finding(platform=entry.platform, package=entry.name, kind=kind, message=message)
+def of_entry(entry: LockEntry, lock: LockFile) -> Iterator[LockFinding]:
+    def finding(kind: Kind, message: str) -> LockFinding:
+        return LockFinding(platform=entry.platform, package=entry.name, kind=kind, message=message)
 
     if not re.fullmatch(r"[0-9a-f]{64}", entry.sha256):
         yield finding(
@@ -36,7 +36,7 @@ def of_entry(entry: Entry, lock: Contents) -> Iterator[Finding]:
         yield finding("channel", problem)
 
 
-def _file_problem(entry: Entry) -> str | None:
+def _file_problem(entry: LockEntry) -> str | None:
     """Whether the address is that of another package than the entry names."""
     from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
     from packaging.version import InvalidVersion, Version
@@ -61,7 +61,7 @@ def _file_problem(entry: Entry) -> str | None:
     return None if same else f"{entry.version} names another file: {filename}"
 
 
-def _channel_problem(entry: Entry, lock: Contents) -> str | None:
+def _channel_problem(entry: LockEntry, lock: LockFile) -> str | None:
     if entry.url.startswith("file:") and lock.custom.get(PYTHON_FROM) == "host":
         return None  # this machine's Python took the place of the channels; the lock's metadata says so
     url = without_login(entry.url)
@@ -74,8 +74,8 @@ def _channel_problem(entry: Entry, lock: Contents) -> str | None:
     return f"is from {place}, which is none of the lock's channels ({', '.join(map(without_login, lock.channels)) or 'it has none'})"
 
 
-def twice(lock: Contents) -> Iterator[Finding]:
-    seen: dict[tuple[str, str, str], list[Entry]] = {}
+def twice(lock: LockFile) -> Iterator[LockFinding]:
+    seen: dict[tuple[str, str, str], list[LockEntry]] = {}
     for entry in lock.entries:
         name = (
             entry.name if entry.manager == "conda" else normal(entry.name)
@@ -84,14 +84,14 @@ def twice(lock: Contents) -> Iterator[Finding]:
     for (platform, _, _), entries in seen.items():
         files = sorted({entry.url for entry in entries})
         if len(files) > 1:
-            yield Finding(
+            yield LockFinding(
                 platform=platform,
                 package=entries[0].name,
                 kind="twice",
                 message=f"is locked {len(files)} times: {_files(files)}",
             )
         elif len({entry.category for entry in entries}) < len(entries):
-            yield Finding(
+            yield LockFinding(
                 platform=platform, package=entries[0].name, kind="twice", message="is listed twice"
             )
 
@@ -100,7 +100,7 @@ def _files(urls: Iterable[str]) -> str:
     return ", ".join(unquote(url.rsplit("/", 1)[-1]) for url in urls)
 
 
-def by_both(entries: Sequence[Entry]) -> Iterator[Finding]:
+def by_both(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
     """A Python package that conda and pip both have; a C library may have a wheel's name."""
     wheels = {normal(entry.name): entry for entry in entries if entry.manager == "pip"}
     for entry in entries:
@@ -111,12 +111,12 @@ def by_both(entries: Sequence[Entry]) -> Iterator[Finding]:
                 if normal(entry.name) in (name, "pytorch" if name == "torch" else name)
             ):
                 message = f"is provided twice: conda's {entry.version} and the wheel {name} {wheels[name].version} write the same files"
-                yield Finding(
+                yield LockFinding(
                     platform=entry.platform, package=entry.name, kind="both", message=message
                 )
 
 
-def served(entries: Sequence[Entry], answers: Mapping[str, Answer]) -> Iterator[Finding]:
+def served(entries: Sequence[LockEntry], answers: Mapping[str, Answer]) -> Iterator[LockFinding]:
     kinds: dict[str, tuple[Kind, str]] = {
         "gone": ("gone", "is no longer served"),
         "other": ("silent", "cannot be had"),
@@ -128,4 +128,6 @@ def served(entries: Sequence[Entry], answers: Mapping[str, Answer]) -> Iterator[
         if answer is not None and answer.state in kinds:
             kind, words = kinds[answer.state]
             message = f"{words}: {without_login(entry.url)} ({answer.detail})"
-            yield Finding(platform=entry.platform, package=entry.name, kind=kind, message=message)
+            yield LockFinding(
+                platform=entry.platform, package=entry.name, kind=kind, message=message
+            )

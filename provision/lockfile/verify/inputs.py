@@ -12,11 +12,11 @@ from typing import Any
 
 from provision.catalog import DATA
 from provision.core.errors import NOT_YAML, InvalidSpec
-from provision.lockfile.conda_lock_v1_contents import Contents
+from provision.lockfile.conda_lock_v1_contents import LockFile
 from provision.lockfile.conda_lock_v1_writer import INPUTS
 from provision.lockfile.content_hash import load_conda_lock, ours
-from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, inputs
-from provision.lockfile.verify.model import Finding
+from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, read_inputs
+from provision.lockfile.verify.model import LockFinding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Machine:
         return platform in self.offers and (self.complete or name in self.offers[platform])
 
 
-def machine(lock: Contents) -> Machine | None:
+def machine(lock: LockFile) -> Machine | None:
     """By the file beside the lock; for a lock of conda-lock's own, by its default, but for CUDA, which is an option of its command."""
     import yaml
 
@@ -65,15 +65,17 @@ def _conda_locks_default() -> Path:
     return Path(conda_lock.__file__).parent / "default-virtual-packages.yaml"
 
 
-def compared(lock: Contents, hashes: Mapping[str, set[str]] | None) -> Iterator[Finding]:
+def compared(lock: LockFile, hashes: Mapping[str, set[str]] | None) -> Iterator[LockFinding]:
     """Whether the lock was made from what `content_hashes` read."""
     for platform, known in sorted(lock.content_hash.items()):
         if hashes is not None and platform in hashes and known not in hashes[platform]:
             message = f"was not locked from {', '.join(lock.sources)} as it stands beside it: the content hash differs"
-            yield Finding(platform=platform, package=lock.path.name, kind="inputs", message=message)
+            yield LockFinding(
+                platform=platform, package=lock.path.name, kind="inputs", message=message
+            )
 
 
-def pip(lock: Contents) -> tuple[str, ...]:
+def pip(lock: LockFile) -> tuple[str, ...]:
     """The pip requirements of the environment.yml beside the lock; none if there is no such file, or it is of another kind."""
     import yaml
 
@@ -86,7 +88,7 @@ def pip(lock: Contents) -> tuple[str, ...]:
     return ()
 
 
-def content_hashes(lock: Contents) -> Mapping[str, set[str]] | None:
+def content_hashes(lock: LockFile) -> Mapping[str, set[str]] | None:
     """conda-lock's content hashes of the inputs beside the lock, by platform: with the virtual packages beside it and with
     conda-lock's defaults, since a lock does not say which were used. None: the inputs are not there to be read."""
     sources = [lock.path.parent / source for source in lock.sources]
@@ -106,7 +108,7 @@ def content_hashes(lock: Contents) -> Mapping[str, set[str]] | None:
     return None
 
 
-def _quick(lock: Contents, sources: Sequence[Path]) -> Mapping[str, set[str]] | None:
+def _quick(lock: LockFile, sources: Sequence[Path]) -> Mapping[str, set[str]] | None:
     """Ours, if they are what the lock says: without importing conda-lock (0.5 s)."""
     beside = lock.path.parent / VIRTUAL_PACKAGES
     if [source.name for source in sources] != [ENVIRONMENT] or not beside.is_file():
@@ -114,7 +116,7 @@ def _quick(lock: Contents, sources: Sequence[Path]) -> Mapping[str, set[str]] | 
     with contextlib.suppress(InvalidSpec, OSError, UnicodeDecodeError):
         hashes = (
             ours(
-                inputs(
+                read_inputs(
                     sources[0].read_text(encoding="utf-8"),
                     beside.read_text(encoding="utf-8"),
                     lock.path.parent,
@@ -127,7 +129,7 @@ def _quick(lock: Contents, sources: Sequence[Path]) -> Mapping[str, set[str]] | 
     return None
 
 
-def _conda_locks_hashes(lock: Contents, sources: Sequence[Path]) -> Mapping[str, set[str]]:
+def _conda_locks_hashes(lock: LockFile, sources: Sequence[Path]) -> Mapping[str, set[str]]:
     load_conda_lock()
     from conda_lock.content_hash import backwards_compatible_content_hashes
     from conda_lock.src_parser import make_lock_spec

@@ -21,7 +21,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class LockFinding:
     """One thing that is wrong with a lock."""
 
     platform: str

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from provision.adapters.uv import Metadata, normal
-from provision.lockfile.conda_lock_v1_contents import Entry
+from provision.lockfile.conda_lock_v1_contents import LockEntry
 from provision.lockfile.joint_solve import AS_WHEELS
 from provision.lockfile.verify.conda_names import conda_names, is_python_package
-from provision.lockfile.verify.model import Finding
+from provision.lockfile.verify.model import LockFinding
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -34,7 +34,7 @@ Environment = Mapping[str, str]
 class Needs:
     """What came of looking: what is not satisfied, and by package why what it needs could not be looked at."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[LockFinding, ...] = ()
     absent: frozenset[tuple[str, str]] = (
         frozenset()
     )  # package, and the name of what it needs and is not there
@@ -45,7 +45,7 @@ class Needs:
 class _Wheel:
     """A locked wheel and what it needs, of which every part was found to be understood."""
 
-    entry: Entry
+    entry: LockEntry
     python: SpecifierSet
     requires: tuple[Requirement, ...]
 
@@ -61,7 +61,7 @@ class _Wheel:
 
 
 def of_wheels(
-    entries: Sequence[Entry], said: Mapping[str, Metadata | str], asked: Sequence[str] = ()
+    entries: Sequence[LockEntry], said: Mapping[str, Metadata | str], asked: Sequence[str] = ()
 ) -> Needs:
     """Of one platform's wheels. said: each wheel's metadata by address, or why it could not be had. asked: the requirements of the
     inputs, whose extras are wanted, too."""
@@ -85,7 +85,7 @@ def of_wheels(
     for name, wheel in wheels.items():
         for missing, text in _problems(wheel, sorted(extras.get(name, ())), environment, there):
             findings.append(
-                Finding(
+                LockFinding(
                     platform=wheel.entry.platform,
                     package=wheel.entry.name,
                     kind="dependency",
@@ -96,7 +96,7 @@ def of_wheels(
     return Needs(findings=tuple(findings), absent=frozenset(absent), unchecked=unchecked)
 
 
-def _known(entry: Entry, said: Metadata | str | None, environment: Environment) -> _Wheel | str:
+def _known(entry: LockEntry, said: Metadata | str | None, environment: Environment) -> _Wheel | str:
     """A wheel with what it needs, or why that is not known."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
@@ -118,7 +118,7 @@ def _known(entry: Entry, said: Metadata | str | None, environment: Environment) 
     return wheel
 
 
-def _environment(entries: Sequence[Entry]) -> Environment | str:
+def _environment(entries: Sequence[LockEntry]) -> Environment | str:
     """What markers are evaluated for, or why that is not known."""
     python = next(
         (entry for entry in entries if entry.manager == "conda" and entry.name == "python"), None
@@ -177,7 +177,7 @@ def _readable(texts: Iterable[str]) -> Iterator[Requirement]:
 class _There:
     """What a lock holds for Python, by a wheel's name."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[LockEntry]) -> None:
         self._wheels = {
             normal(entry.name): entry.version for entry in entries if entry.manager == "pip"
         }
