@@ -10,7 +10,7 @@ from provision_runtime.checkpoint.commit import commit
 from provision_runtime.checkpoint.items import OBJECT, Item, Plan
 from provision_runtime.checkpoint.progress import Committed
 from provision_runtime.checkpoint.writer import BIG
-from provision_runtime.comm.ranks import Ranks, alone
+from provision_runtime.comm.ranks import Ranks, single_process
 
 
 def plan(contents: dict[str, bytes]) -> Plan:
@@ -28,7 +28,7 @@ def save(
     **options: Any,
 ) -> Committed:
     given = {"incremental": True, "progress": lambda _: None, **options}
-    return commit(open_root(root), step, plan(contents), ranks or alone(), **given)
+    return commit(open_root(root), step, plan(contents), ranks or single_process(), **given)
 
 
 def big(letter: str) -> bytes:

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable
 
-from .. import fs
-from ..comm.heartbeat import FIRST_PAUSE_S, until_all_are_done
+from ..comm import collective
+from ..comm.heartbeat import FIRST_PAUSE_S, run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
 from . import catalog, corrupt_files, covering, dcp, layout, manifest
 from .hashes import xxh128_of
@@ -59,7 +59,7 @@ def commit(
                 with suppress(OSError):
                     backend.remove(name)
             raise
-    except (fs.RankFailed, RanksMissing, StoreLost) as error:
+    except (collective.RankFailed, RanksMissing, StoreLost) as error:
         raise NotCommitted(step, failure_of(error), is_certain=not state.publishing) from error
     corrupt_files.clear(backend.root, filled.anew)
     _see(backend, folder, ranks)
@@ -87,9 +87,9 @@ def _agree_on_step(step: int, ranks: Ranks) -> None:
 
 
 def _decide_slowly(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
-    """As fs.decide, of what may take longer than a rank may be silent."""
-    chosen = until_all_are_done(f"{name}/busy", ranks, choose if ranks.rank == 0 else lambda: None)
-    return fs.decide(name, ranks, chosen.result)
+    """As collective.broadcast, of what may take longer than a rank may be silent."""
+    chosen = run_with_heartbeat(f"{name}/busy", ranks, choose if ranks.rank == 0 else lambda: None)
+    return collective.broadcast(name, ranks, chosen.result)
 
 
 def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _publish_together(
 
     Rank 0 first asks whether all are still there: it may have been stopped for so long that they gave up.
     """
-    fs.barrier("checkpoint/ready", ranks)
+    collective.barrier("checkpoint/ready", ranks)
     state.publishing = True
 
     def publish() -> str:
@@ -127,7 +127,7 @@ def _publish_together(
 
     try:
         folder: str = _decide_slowly("checkpoint/publish", ranks, publish)
-    except fs.RankFailed:
+    except collective.RankFailed:
         state.publishing = False  # rank 0 said that it could not
         raise
     except (RanksMissing, StoreLost) as error:
@@ -151,9 +151,9 @@ def _see(backend: Backend, folder: str, ranks: Ranks) -> None:
     """Wait until all ranks see what is committed, unless another job has replaced it already. A rank that is missed here, the next
     meeting misses too: the checkpoint is there."""
     end = time.monotonic() + VISIBLE_S
-    with suppress(fs.RankFailed, RanksMissing, StoreLost):
+    with suppress(collective.RankFailed, RanksMissing, StoreLost):
         while True:
-            seen = fs.each(
+            seen = collective.run_on_all(
                 "checkpoint/see",
                 ranks,
                 lambda: [_is_there(backend, folder), time.monotonic() > end],

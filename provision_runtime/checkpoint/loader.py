@@ -12,8 +12,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
-from .. import fs
-from ..comm.heartbeat import until_all_are_done
+from ..comm import collective
+from ..comm.heartbeat import run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
 from . import (
     assigning,
@@ -99,7 +99,9 @@ def load(
             folders, refused = _chosen_by_rank_0(backend, step, on_damage, ranks)
             if not folders:
                 raise NoCheckpoint(
-                    fs.decide("checkpoint/nothing", ranks, lambda: _nothing(backend, step))
+                    collective.broadcast(
+                        "checkpoint/nothing", ranks, lambda: _nothing(backend, step)
+                    )
                 )
             try:
                 return _load_first_whole(state_dict, backend, folders, refused, ranks, allow_pickle)
@@ -191,7 +193,7 @@ def _chosen_by_rank_0(
         folders, damage = choose(backend, step, on_damage)
         return {"folders": folders, "damage": [damage.path, damage.problem] if damage else None}
 
-    found = fs.decide("checkpoint/choose", ranks, said)
+    found = collective.broadcast("checkpoint/choose", ranks, said)
     if not found["damage"]:
         return found["folders"], []
     damage = manifest.DamagedFile(*found["damage"])
@@ -260,7 +262,7 @@ def _together(name: str, ranks: Ranks, action: Callable[[], Any]) -> Any:
     """This rank's result, once all ranks have theirs; what failed on one is raised on all, and damage as the same damage."""
     result, error = None, None
     try:
-        result = until_all_are_done(f"{name}/busy", ranks, action).result()
+        result = run_with_heartbeat(f"{name}/busy", ranks, action).result()
     except (RanksMissing, StoreLost):
         raise
     except Exception as failure:  # whatever it is, the others wait for word of it
@@ -298,7 +300,7 @@ def _of_others(failed: list[int], what: dict[str, Any]) -> Exception:
     if kind == DAMAGE:
         return manifest.DamagedFile(said[0], said[1], tuple(said[2]))
     if kind == STORE:
-        return fs.RankFailed(failed, *said)
+        return collective.RankFailed(failed, *said)
     return (Vanished if kind == VANISHED else manifest.CheckpointError)(f"rank {failed[0]}: {said}")
 
 

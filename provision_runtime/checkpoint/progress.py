@@ -6,7 +6,7 @@ import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import fs
+from ..comm import collective
 from ..comm.store import GroupBroken, RanksMissing
 from . import manifest, space
 
@@ -22,7 +22,7 @@ class NotCommitted(manifest.CheckpointError):
     and `list_steps` tells.
     """
 
-    def __init__(self, step: int, failure: fs.RankFailed, is_certain: bool = True) -> None:
+    def __init__(self, step: int, failure: collective.RankFailed, is_certain: bool = True) -> None:
         advice = space.ADVICE.get(failure.errno or 0)
         doubt = "" if is_certain else ", as far as this rank can know"
         super().__init__(
@@ -66,12 +66,12 @@ class Committed:
     commit_s: float
 
 
-def failure_of(error: Exception) -> fs.RankFailed:
+def failure_of(error: Exception) -> collective.RankFailed:
     """Ranks that are missed, and a store that is lost, as what some ranks could not do."""
-    if isinstance(error, fs.RankFailed):
+    if isinstance(error, collective.RankFailed):
         return error
     if isinstance(error, RanksMissing):
-        return fs.RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")
-    return fs.RankFailed(
+        return collective.RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")
+    return collective.RankFailed(
         () if isinstance(error, GroupBroken) else (0,), errno.ECONNRESET, str(error)
     )

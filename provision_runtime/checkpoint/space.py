@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from .. import fs
-from ..comm.heartbeat import until_all_are_done
+from ..comm import collective
+from ..comm.heartbeat import run_with_heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,18 +32,20 @@ def require(backend: Backend, writer: Writer, items: Sequence[Item], ranks: Rank
 
     At first nothing is taken to be in the parent. Only if that does not fit, every piece is hashed to know what must be written.
     """
-    seen = fs.each("checkpoint/free", ranks, backend.free)
+    seen = collective.run_on_all("checkpoint/free", ranks, backend.free)
     least = min((free for free in seen if free is not None), default=None)
     if least is None or _total("whole", sum(item.bytes for item in items), ranks) * MARGIN <= least:
         return
-    measured = until_all_are_done("checkpoint/measure", ranks, lambda: writer.measure(items))
-    need = sum(fs.each("checkpoint/changed", ranks, measured.result))
+    measured = run_with_heartbeat("checkpoint/measure", ranks, lambda: writer.measure(items))
+    need = sum(collective.run_on_all("checkpoint/changed", ranks, measured.result))
     if need * MARGIN > least:
-        fs.each("checkpoint/space", ranks, lambda: _refuse(backend, need, seen[ranks.rank]))
+        collective.run_on_all(
+            "checkpoint/space", ranks, lambda: _refuse(backend, need, seen[ranks.rank])
+        )
 
 
 def _total(name: str, own: int, ranks: Ranks) -> int:
-    return sum(fs.each(f"checkpoint/{name}", ranks, lambda: own))
+    return sum(collective.run_on_all(f"checkpoint/{name}", ranks, lambda: own))
 
 
 def _refuse(backend: Backend, need: int, free: int | None) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
-from .. import fs
-from ..comm.heartbeat import meeting_meanwhile
+from ..comm import collective
+from ..comm.heartbeat import run_with_beats
 from . import catalog, corrupt_files, manifest, space
 from .parent_index import Known
 from .progress import Doing
@@ -45,7 +45,7 @@ def fill(
     """opened: what rank 0 made and found, as commit.py has it. All files are durable, and none of them is one that any rank knows to be
     damaged."""
     folder = opened["folder"]
-    fs.each("checkpoint/enter", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
+    collective.run_on_all("checkpoint/enter", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
     writer = Writer(backend, folder, _known(backend, opened), plan.digests)
     space.require(backend, writer, plan.items, ranks)
     done, part, damaged = _write(writer, lambda: writer.run(plan.items), ranks, progress)
@@ -61,7 +61,7 @@ def fill(
         backend.flush(folder)
         return sorted(damaged.intersection(entry.name for entry in part.files))
 
-    anew = fs.each("checkpoint/part", ranks, finish)
+    anew = collective.run_on_all("checkpoint/part", ranks, finish)
     digests = {piece.place: record.sha256 for piece, record in part.records}
     return Filled(done, frozenset(name for names in anew for name in names), digests)
 
@@ -70,7 +70,7 @@ def _linked(
     backend: Backend, folder: str, writer: Writer, damaged: frozenset[str], ranks: Ranks
 ) -> frozenset[str]:
     """Which of these files came by link, on whatever rank, before one of them was seen to be damaged. They are taken out of the folder."""
-    said = fs.each("checkpoint/linked", ranks, lambda: writer.linked(damaged))
+    said = collective.run_on_all("checkpoint/linked", ranks, lambda: writer.linked(damaged))
     linked = frozenset(name for names in said for name in names)
 
     def take_out() -> None:
@@ -79,7 +79,7 @@ def _linked(
                 backend.discard(folder, name)
 
     if linked:
-        fs.decide("checkpoint/unlink", ranks, take_out)
+        collective.broadcast("checkpoint/unlink", ranks, take_out)
     return linked
 
 
@@ -102,13 +102,15 @@ def _write(
 
     def meet(job: Future[Part]) -> bool:
         nonlocal doing, damaged
-        said = fs.each("checkpoint/write", ranks, partial(_beat, writer, job, doing, progress))
+        said = collective.run_on_all(
+            "checkpoint/write", ranks, partial(_beat, writer, job, doing, progress)
+        )
         total, written, linked = (sum(rank[place] for rank in said) for place in (1, 2, 3))
         doing = Doing(total, written, linked, time.monotonic() - started)
         damaged = frozenset(name for rank in said for name in rank[4])
         return all(rank[0] for rank in said)
 
-    part = meeting_meanwhile(work, meet, writer.stop).result()
+    part = run_with_beats(work, meet, writer.stop).result()
     return doing, part, damaged
 
 

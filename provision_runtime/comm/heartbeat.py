@@ -1,5 +1,8 @@
-"""Long work on some ranks while the others wait: all meet at least once a second, so that a rank which works on is not taken for one
-that is gone, however long it takes, and one that is gone is missed after the ranks' own time-out."""
+"""Long work on some ranks while the others wait.
+
+All ranks exchange values at least once a second meanwhile: so a rank that works for long is not
+taken for one that is gone, and one that is gone is missed after the ranks' own time-out.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +20,33 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 
 
-def until_all_are_done(name: str, ranks: Ranks, action: Callable[[], T]) -> Future[T]:
-    """This rank's action, over when it returns, on all ranks; what became of it is the future's. Raises only what the meetings raise."""
-    return meeting_meanwhile(action, lambda job: all(ranks.exchange(name, job.done())))
+def run_with_heartbeat(name: str, ranks: Ranks, action: Callable[[], T]) -> Future[T]:
+    """Runs this rank's action; returns when those of all ranks are over.
+
+    The future holds the result or the error of this rank's action. Raises only what the exchanges raise.
+    """
+    return run_with_beats(action, lambda future: all(ranks.exchange(name, future.done())))
 
 
-def meeting_meanwhile(
+def run_with_beats(
     action: Callable[[], T],
-    meet: Callable[[Future[T]], bool],
+    beat: Callable[[Future[T]], bool],
     stop: Callable[[], None] = lambda: None,
 ) -> Future[T]:
-    """meet: the ranks tell each other how far they are; whether all are done. stop: has the action end soon, where a meeting fails."""
+    """Runs the action in a thread and calls `beat` until it returns True.
+
+    beat: the ranks exchange their progress; True when all of them are over.
+    stop: called when a beat fails; makes the action end soon.
+    """
     with ThreadPoolExecutor(1, thread_name_prefix="provision-checkpoint") as pool:
-        job = pool.submit(action)
-        pause = FIRST_PAUSE_S
+        future = pool.submit(action)
+        pause_s = FIRST_PAUSE_S
         try:
             while True:
-                wait([job], timeout=pause)
-                if meet(job):
-                    return job
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+                wait([future], timeout=pause_s)
+                if beat(future):
+                    return future
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
         except BaseException:
             stop()
             raise

@@ -1,9 +1,9 @@
-"""What became of a process that may not be ours: it lives, it is stopped, or it is gone. Linux only, through /proc.
+"""Whether a process that may not be ours is alive, stopped, or gone. Linux only, through /proc.
 
-A number alone does not name a process: it is used again, and containers count for themselves. So an identity is the
-number, the time it started, and the space in which it was counted.
+A number alone does not name a process: numbers are reused, and each container counts for itself. So
+an identity is the number, the time the process started, and the namespace in which it was counted.
 
-Run as a program, it ends a process that does not end by itself: `processes.py SPACE NUMBER STARTED SECONDS`.
+Run as a program, it kills a process that does not end by itself: `processes.py NAMESPACE NUMBER STARTED SECONDS`.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from pathlib import Path
 
 ALIVE, STOPPED, GONE, UNKNOWN = "alive", "stopped", "gone", "unknown"
 PROC = Path("/proc")
-COMMAND_LETTERS = 240
+MAX_COMMAND_LENGTH = 240
 POLL_S = 0.1
-# Where proc(5) has a process's state letter: it cannot be read here.
+# In place of proc(5)'s state letter: this process may not read it.
 HIDDEN = "?"
 
 
 def own_identity() -> list[str]:
-    """Where process numbers are counted (boot and pid namespace), this process's number, and when it started."""
+    """The namespace of process numbers (boot and pid namespace), this process's number, and its start time."""
     return identity(os.getpid())
 
 
 def identity(number: int) -> list[str]:
-    return [_space(), str(number), _status(number)[1]]
+    return [_namespace(), str(number), _status(number)[1]]
 
 
 def state(identity: list[str]) -> str:
-    """What a process is doing, if it is one that can be seen from here."""
-    space, number, started = identity
-    if space != _space():
+    """ALIVE, STOPPED or GONE; UNKNOWN for a process that cannot be seen from this one."""
+    namespace, number, started = identity
+    if namespace != _namespace():
         return UNKNOWN
-    letter, found = _status(int(number))
+    letter, started_now = _status(int(number))
     if letter == HIDDEN:
         return UNKNOWN
-    if found != started or letter in "ZX":
+    if started_now != started or letter in "ZX":
         return GONE
     return STOPPED if letter in "Tt" else ALIVE
 
 
 def kill(identity: list[str]) -> None:
-    """End a process that can be seen from here and is still the one that is meant."""
+    """Kills a process, unless its number now belongs to another one or it cannot be seen."""
     if state(identity) in (ALIVE, STOPPED):
         try:
             os.kill(int(identity[1]), signal.SIGKILL)
@@ -53,65 +53,74 @@ def kill(identity: list[str]) -> None:
             return
 
 
-def end_if_it_stays(identity: list[str], within_s: float) -> None:
-    """End a process that is there after these seconds, unless it still has children other than this process."""
-    end = time.monotonic() + within_s
+def kill_after(identity: list[str], timeout_s: float) -> None:
+    """Kills a process that still runs after the time-out, unless it has children other than this process."""
+    end = time.monotonic() + timeout_s
     while state(identity) in (ALIVE, STOPPED):
         if time.monotonic() >= end:
-            return None if _has_children(identity[1]) else kill(identity)
+            if not _has_other_children(identity[1]):
+                kill(identity)
+            return
         time.sleep(POLL_S)
-    return None
 
 
-def _has_children(number: str) -> bool:
-    """Other than this process, which the parent may have inherited, and than those that ended."""
-    others = [path.name for path in PROC.glob("[0-9]*") if path.name != str(os.getpid())]
-    return any(_fields(other)[1] == number and _fields(other)[0] not in "ZX" for other in others)
+def _has_other_children(number: str) -> bool:
+    """Children other than this process (it may have been inherited) and than those that have ended."""
+    for path in PROC.glob("[0-9]*"):
+        if path.name == str(os.getpid()):
+            continue
+        letter, parent = _stat_fields(path.name)[:2]
+        if parent == number and letter not in "ZX":
+            return True
+    return False
 
 
-def name(number: int) -> str:
-    """The command of a process, for people."""
+def command_line(number: int) -> str:
+    """The command of a process, for people; empty where it cannot be read."""
+    folder = PROC / str(number)
     try:
-        words = (PROC / str(number) / "cmdline").read_bytes().split(b"\0")
-        return " ".join(word.decode(errors="replace") for word in words if word)[
-            :COMMAND_LETTERS
-        ] or _comm(number)
+        arguments = (folder / "cmdline").read_bytes().split(b"\0")
+        text = " ".join(part.decode(errors="replace") for part in arguments if part)
+        return text[:MAX_COMMAND_LENGTH] or (folder / "comm").read_text().strip()
     except OSError:
         return ""
 
 
-def _comm(number: int) -> str:
-    return (PROC / str(number) / "comm").read_text().strip()
-
-
-def _space() -> str:
+def _namespace() -> str:
     boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def _status(number: int) -> tuple[str, str]:
-    """State letter and start time in clock ticks (proc(5), fields 3 and 22); empty where there is no such process, or it is hidden."""
-    fields = _fields(str(number))
+    """State letter and start time in clock ticks (proc(5), fields 3 and 22).
+
+    The time is empty when the process does not exist or is hidden.
+    """
+    fields = _stat_fields(str(number))
     return fields[0], fields[19]
 
 
-def _fields(number: str) -> list[str]:
-    """From the third field of proc(5)'s stat on: state, parent and so on. What cannot be read is of a process that is gone only if the
-    kernel says so too: /proc may be mounted so that it hides those of others (hidepid=2)."""
+def _stat_fields(number: str) -> list[str]:
+    """The fields of proc(5)'s stat from the third on: state, parent and so on.
+
+    A process whose file cannot be read is gone only if the kernel says so too: /proc may be mounted
+    so that it hides other users' processes (hidepid=2).
+    """
     try:
         text = (PROC / number / "stat").read_text()
     except OSError as error:
         is_absent = isinstance(error, (FileNotFoundError, ProcessLookupError))
-        return ["X" if is_absent and not _is_there(int(number)) else HIDDEN, *[""] * 19]
+        letter = "X" if is_absent and not _accepts_signals(int(number)) else HIDDEN
+        return [letter, *[""] * 19]
     # The second field, the command in parentheses, may itself hold spaces and parentheses.
     return text.rpartition(")")[2].split()
 
 
-def _is_there(number: int) -> bool:
+def _accepts_signals(number: int) -> bool:
     """Whether a signal could be sent, or would be refused."""
     try:
         os.kill(number, 0)
-    except (ProcessLookupError, OverflowError):  # the latter is a number that none has
+    except (ProcessLookupError, OverflowError):  # OverflowError: no process can have this number
         return False
     except OSError:
         return True
@@ -119,4 +128,4 @@ def _is_there(number: int) -> bool:
 
 
 if __name__ == "__main__":
-    end_if_it_stays(sys.argv[1:4], float(sys.argv[4]))
+    kill_after(sys.argv[1:4], float(sys.argv[4]))

@@ -1,7 +1,8 @@
-"""The ranks of a job, as training code and the smoke test hand them to `fs`, `checkpoint` and `ddp_check`.
+"""The ranks of a job, as training code and the smoke test pass them to `fs`, `checkpoint` and `ddp_check`.
 
-Owns two ways for ranks to tell each other something: through a torch store, which works while a collective hangs, and
-through a process group. What is said must be what JSON can hold: no pickle, and no numpy, which an environment may lack.
+Owns two ways to exchange values between ranks: through a torch store, which works while a
+collective hangs, and through a process group. A payload is what JSON can hold: no pickle, and no
+numpy, which an environment may lack.
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
-    from .store import Meeting
+    from .store import StoreAllGather
 
 TIMEOUT_S = 300.0
+# More ranks than this in one line hide what they have in common.
+MAX_RANKS_IN_TEXT = 4
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This rank, and how it meets the others.
+    """This rank, and how it exchanges values with the others.
 
-    `exchange(name, payload)` returns every rank's payload, in rank order, on every rank, and raises where a rank is
-    missing. All ranks call it in the same order. uses_collectives: it may only be called where the training itself calls
-    collectives, not in a thread beside it.
+    `exchange(name, payload)` returns every rank's payload, in rank order, on every rank, and raises
+    when a rank is missing. All ranks call it in the same order. uses_collectives: call it only
+    where the training itself calls collectives, never in a second thread.
     """
 
     rank: int
@@ -37,8 +40,17 @@ class Ranks:
     uses_collectives: bool = False
 
 
-def alone() -> Ranks:
-    """One process without others: the same code then runs without torch.distributed."""
+def name_ranks(ranks: Sequence[int]) -> str:
+    """For messages: "rank 3", "ranks 0, 1", "ranks 0, 1, 2, 3 and 5 more"."""
+    label = "ranks" if len(ranks) > 1 else "rank"
+    numbers = ", ".join(str(rank) for rank in ranks[:MAX_RANKS_IN_TEXT])
+    if len(ranks) > MAX_RANKS_IN_TEXT:
+        numbers += f" and {len(ranks) - MAX_RANKS_IN_TEXT} more"
+    return f"{label} {numbers}"
+
+
+def single_process() -> Ranks:
+    """One process and no others: the same code then runs without torch.distributed."""
     return Ranks(0, 1, lambda name, payload: [json.loads(json.dumps(payload))])
 
 
@@ -49,65 +61,77 @@ def through_store(
     timeout_s: float = TIMEOUT_S,
     prefix: str = "provision/ranks",
 ) -> Ranks:
-    """Ranks that meet through a torch store (TCPStore, FileStore, PrefixStore...).
+    """Ranks that exchange values through a torch store (TCPStore, FileStore, PrefixStore...).
 
-    A rank that does not come is named on all others after `timeout_s` (`RanksMissing`). Make it once per store and
-    prefix, on every rank: meetings are counted from there. A store lets one thread in at a time: for a thread of its own, pass a
-    store of its own (a second TCPStore client).
+    A rank that does not answer within `timeout_s` is named on all others (`RanksMissing`). Call this
+    once per store and prefix, on every rank: exchanges are counted from there. A store serves one
+    thread at a time: a second thread needs a store of its own (a second TCPStore client).
     """
     from torch.distributed import PrefixStore
 
-    from .store import Mailbox, Meeting
+    from .store import StoreAllGather, StoreClient
 
-    meeting = Meeting(Mailbox(PrefixStore(prefix, store)), rank, world_size)
-    return Ranks(rank, world_size, lambda name, payload: meeting.exchange(name, payload, timeout_s))
+    all_gather = StoreAllGather(StoreClient(PrefixStore(prefix, store)), rank, world_size)
+
+    def exchange(name: str, payload: Any) -> list[Any]:
+        return all_gather.exchange(name, payload, timeout_s)
+
+    return Ranks(rank, world_size, exchange)
 
 
 def of_default_group(timeout_s: float = TIMEOUT_S) -> Ranks:
-    """Ranks of the default process group, which meet through its store; one rank alone where there is no group.
+    """Ranks of the default process group, through its store; a single process where there is no group.
 
-    All ranks must call it, and use what it returns, in the same order, and in one thread at a time: meetings are counted per group.
-    They have a connection of their own where the store is a TCPStore, so they go on while another thread waits in the store.
+    All ranks must call it, and use the result, in the same order and in one thread at a time:
+    exchanges are counted per group. A TCPStore gets a second connection, so the exchanges go on
+    while another thread waits in the store.
     """
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_initialized()):
-        return alone()
+        return single_process()
     group = _default_group()
-    return Ranks(
-        group.rank, group.world_size, lambda name, payload: group.exchange(name, payload, timeout_s)
-    )
+
+    def exchange(name: str, payload: Any) -> list[Any]:
+        return group.exchange(name, payload, timeout_s)
+
+    return Ranks(group.rank, group.world_size, exchange)
 
 
 class _Group:
-    """The ranks of one process group, as long as it is the default one. The store is not held: with it goes the server's port."""
+    """The ranks of one process group, as long as it is the default one.
+
+    References the store weakly: a store that stays alive keeps the server's port.
+    """
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
         self.store = weakref.ref(store)
         self.rank = rank
         self.world_size = world_size
-        self._meeting: Meeting | None = None
+        self._all_gather: StoreAllGather | None = None
 
     def exchange(self, name: str, payload: Any, timeout_s: float) -> list[Any]:
-        if self._meeting is None:
-            self._meeting = self._first_meeting(timeout_s)
-        return self._meeting.exchange(name, payload, timeout_s)
+        if self._all_gather is None:
+            self._all_gather = self._connect(timeout_s)
+        return self._all_gather.exchange(name, payload, timeout_s)
 
-    def _first_meeting(self, timeout_s: float) -> Meeting:
-        """A group that is made anew may find the keys of the one before in its store, and processes may have been in different
-        numbers of groups, so the name for the keys is agreed upon."""
+    def _connect(self, timeout_s: float) -> StoreAllGather:
+        """The ranks agree on a new prefix for their keys first.
+
+        The store may hold keys of an earlier group, and processes may have been in different
+        numbers of groups.
+        """
         from torch.distributed import PrefixStore
 
-        from .store import Mailbox, Meeting, introduce
+        from .store import StoreAllGather, StoreClient, negotiate_nonce
 
         store = self.store()
         if store is None:
             raise RuntimeError("the process group of these ranks was destroyed")
-        name = introduce(
-            Mailbox(PrefixStore("provision/ranks", store)), self.rank, self.world_size, timeout_s
-        )
-        own = PrefixStore(f"provision/ranks/{name}", _second_connection(store))
-        return Meeting(Mailbox(own), self.rank, self.world_size)
+        client = StoreClient(PrefixStore("provision/ranks", store))
+        nonce = negotiate_nonce(client, self.rank, self.world_size, timeout_s)
+        own = PrefixStore(f"provision/ranks/{nonce}", _second_connection(store))
+        return StoreAllGather(StoreClient(own), self.rank, self.world_size)
 
 
 _default: _Group | None = None
@@ -125,8 +149,11 @@ def _default_group() -> _Group:
 
 
 def _second_connection(store: Any) -> Any:
-    """To the same server, without prefixes: a TCPStore lets one thread in at a time, and keeps the others out for as long as that one
-    waits for a key (seen on 1.13, 2.3 and 2.13). Other kinds of stores are returned as they are."""
+    """A second connection to the same server, without prefixes. Other kinds of stores are returned unchanged.
+
+    A TCPStore serves one thread at a time, and blocks the others for as long as that one waits for
+    a key (seen on 1.13, 2.3 and 2.13).
+    """
     from torch.distributed import TCPStore
 
     server = store
@@ -134,22 +161,24 @@ def _second_connection(store: Any) -> Any:
         server = server.underlying_store
     if not isinstance(server, TCPStore):
         return store
-    form = {"use_libuv": server.libuvBackend} if hasattr(server, "libuvBackend") else {}
+    options = {}
+    if hasattr(server, "libuvBackend"):
+        options["use_libuv"] = server.libuvBackend
     return TCPStore(
         server.host,
         server.port,
         is_master=False,
         timeout=server.timeout,
         wait_for_workers=False,
-        **form,
+        **options,
     )
 
 
 def through_group(group: Any = None) -> Ranks:
-    """Ranks of a process group (the default one): two all-gathers per meeting, with the group's own time-out.
+    """Ranks of a process group (the default one): two all-gathers per exchange, with the group's own time-out.
 
-    The name of the meeting is sent along: ranks that are at different ones raise, instead of mixing up what they say. Where a collective
-    fails, `exchange` raises GroupBroken.
+    The name of the exchange is sent too: ranks at different exchanges raise, instead of mixing up
+    their payloads. When a collective fails, `exchange` raises GroupBroken.
     """
     from torch import distributed
 
@@ -159,14 +188,15 @@ def through_group(group: Any = None) -> Ranks:
 
     def exchange(name: str, payload: Any) -> list[Any]:
         try:
-            parts = _all_gather(json.dumps([name, payload]).encode(), world_size, group)
-        except RuntimeError as error:  # torch's own are children of it
+            texts = _all_gather(json.dumps([name, payload]).encode(), world_size, group)
+        except RuntimeError as error:  # torch's own errors are children of it
             raise GroupBroken(f"a collective failed at {name}: {error}") from error
-        said = [json.loads(text) for text in parts]
-        if any(other != name for other, _ in said):
-            names = ", ".join(f"rank {place} at {other!r}" for place, (other, _) in enumerate(said))
-            raise RuntimeError(f"the ranks are not at the same meeting: {names}")
-        return [what for _, what in said]
+        answers = [json.loads(text) for text in texts]
+        names = [answer[0] for answer in answers]
+        if any(other != name for other in names):
+            places = ", ".join(f"rank {rank} at {other!r}" for rank, other in enumerate(names))
+            raise RuntimeError(f"the ranks are not at the same exchange: {places}")
+        return [answer[1] for answer in answers]
 
     return Ranks(rank, world_size, exchange, uses_collectives=True)
 
@@ -175,27 +205,20 @@ def _all_gather(content: bytes, world_size: int, group: Any) -> list[bytes]:
     import torch
     from torch import distributed
 
-    device = _device(distributed.get_backend(group))
+    device = torch.device("cpu")
+    if distributed.get_backend(group) == "nccl":
+        device = torch.device("cuda", torch.cuda.current_device())
     own_size = torch.tensor([len(content)], dtype=torch.int64, device=device)
     sizes = [torch.zeros_like(own_size) for _ in range(world_size)]
     distributed.all_gather(sizes, own_size, group=group)
-    most = max(int(size) for size in sizes)
-    padded = torch.frombuffer(bytearray(content.ljust(most, b"\0")), dtype=torch.uint8).to(device)
-    parts = [torch.empty_like(padded) for _ in range(world_size)]
-    distributed.all_gather(parts, padded, group=group)
-    return [_bytes_of(part)[: int(size)] for part, size in zip(parts, sizes)]
+    max_size = max(int(size) for size in sizes)
+    padded = bytearray(content.ljust(max_size, b"\0"))
+    own_buffer = torch.frombuffer(padded, dtype=torch.uint8).to(device)
+    buffers = [torch.empty_like(own_buffer) for _ in range(world_size)]
+    distributed.all_gather(buffers, own_buffer, group=group)
+    return [_to_bytes(buffer)[: int(size)] for buffer, size in zip(buffers, sizes)]
 
 
-def _device(backend: str) -> torch.device:
-    import torch
-
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if backend == "nccl"
-        else torch.device("cpu")
-    )
-
-
-def _bytes_of(part: torch.Tensor) -> bytes:
-    held = part.cpu().contiguous()
-    return ctypes.string_at(held.data_ptr(), held.numel())
+def _to_bytes(buffer: torch.Tensor) -> bytes:
+    on_host = buffer.cpu().contiguous()
+    return ctypes.string_at(on_host.data_ptr(), on_host.numel())

@@ -1,40 +1,35 @@
-"""File-system steps that hold on shared file systems too; for the smoke test and for training code.
+"""Steps on files that also hold on shared file systems, for the smoke test and for training code.
 
-files.py writes and reads whole files, waiting.py waits until a path can be seen, together.py lets one rank decide or
-make and all the others learn of it. Nothing here imports torch.
+files.py writes and reads whole files; visibility.py makes folders that all ranks see; mounts.py
+says which file system a path is on. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-from ..comm.collective import RankFailed, barrier, decide, each, exists, make_directory
 from .files import (
     TRANSIENT,
     UNSYNCABLE,
     atomic_write,
     fsync_directory,
     read_bytes,
-    remove_if_there,
+    remove_if_exists,
     retry_stale,
     start_writeback,
     write_synced,
 )
-from .visibility import NotVisible, is_visible, wait_until_visible
+from .visibility import NotVisible, exists, is_visible, make_directory, wait_until_visible
 
 __all__ = [
     "TRANSIENT",
     "UNSYNCABLE",
     "NotVisible",
-    "RankFailed",
     "atomic_write",
-    "barrier",
-    "decide",
-    "each",
     "exists",
     "fsync_directory",
     "is_visible",
     "make_directory",
     "read_bytes",
-    "remove_if_there",
+    "remove_if_exists",
     "retry_stale",
     "start_writeback",
     "wait_until_visible",

@@ -1,4 +1,4 @@
-"""Single files and folders: written whole, durable when the call returns, read again where a handle went stale."""
+"""Single files and folders: written whole, durable when the call returns, reopened when a handle is stale."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A handle that went stale (NFS, Lustre after a failover) is worth a second look, not an error.
+# A stale handle (NFS, Lustre after a failover) is a reason to look again, not an error.
 TRANSIENT = (errno.ENOENT, errno.ESTALE)
 # Folders cannot be synced on some file systems (CIFS, several FUSE drivers); their renames are as durable as they get.
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
-# A client that dropped a stale handle asks the server anew at the next lookup, so few tries, close together, are enough.
+# A client that dropped a stale handle asks the server again at the next lookup, so a few tries
+# in quick succession are enough.
 STALE_TRIES = 5
 STALE_PAUSE_S = 0.05
-# <linux/fs.h>: SYNC_FILE_RANGE_WRITE, which starts writing and waits for nothing.
+# <linux/fs.h>: SYNC_FILE_RANGE_WRITE, which starts writing and does not wait.
 RANGE_WRITE = 2
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, whole; after return the new one survives a power cut."""
+    """Readers see the whole old file or the whole new one; after return the new one survives a power cut."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         write_synced(temporary, content)
         temporary.replace(path)
     except BaseException:
-        remove_if_there(temporary)
+        remove_if_exists(temporary)
         raise
     fsync_directory(path.parent)
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """A new file (never one that exists), its bytes on the disk when this returns."""
+    """Writes a new file; its bytes are on the disk when this returns. Raises FileExistsError."""
     with path.open("xb") as file:
         file.write(content)
         file.flush()
@@ -48,7 +49,10 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def start_writeback(descriptor: int, offset: int, length: int) -> None:
-    """Have the kernel write these bytes to the disk from now on. A hint: nothing is durable before fsync, which tells of errors too."""
+    """Tells the kernel to start writing these bytes to the disk.
+
+    Only a hint: nothing is durable before fsync, which also reports the errors.
+    """
     function = _sync_file_range()
     if function is not None:
         function(descriptor, offset, length, RANGE_WRITE)
@@ -56,7 +60,7 @@ def start_writeback(descriptor: int, offset: int, length: int) -> None:
 
 @lru_cache(maxsize=1)
 def _sync_file_range() -> Any:
-    """Linux has it; os does not offer it."""
+    """Linux has it; the module os does not."""
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
@@ -64,16 +68,16 @@ def _sync_file_range() -> Any:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole file, opened again by its name where the handle went stale."""
+    """The whole file, reopened by its name when the handle is stale."""
     return retry_stale(path.read_bytes)
 
 
 def retry_stale(
     action: Callable[[], T], tries: int = STALE_TRIES, sleep: Callable[[float], None] = time.sleep
 ) -> T:
-    """What `action` returns, called again while it fails with a stale handle.
+    """The result of `action`, which is called again while it fails with a stale handle.
 
-    It must open what it needs by path: a handle that went stale stays so, and only a new lookup helps.
+    It must open its files by path: a stale handle stays stale, and only a new lookup helps.
     """
     for _ in range(tries - 1):
         try:
@@ -85,7 +89,7 @@ def retry_stale(
     return action()
 
 
-def remove_if_there(path: Path) -> None:
+def remove_if_exists(path: Path) -> None:
     try:
         path.unlink()
     except FileNotFoundError:
@@ -93,7 +97,7 @@ def remove_if_there(path: Path) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make the names in a folder durable: a rename is only as lasting as the folder that holds it."""
+    """Makes the names in a folder durable: a rename is only as durable as the folder that holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Which file system a path lies on, as the kernel says in /proc/self/mountinfo. `parse` and `mount_of` are pure."""
+"""Which file system a path is on, from the kernel's /proc/self/mountinfo. `parse` and `mount_of` are pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Mount:
     point: str
     type: str
     source: str
-    # Of this mount and of the file system: nolock, local_lock and the like stand here.
+    # Of this mount and of the file system: nolock, local_lock and others are here.
     options: str
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a path really lies: another device or another mount means another folder behind the same name."""
+    """Where a path really is: another device or mount means another folder behind the same name."""
 
     device: int
     mount: Mount | None
@@ -41,47 +41,48 @@ class Location:
 
 
 def locate(path: Path) -> Location:
-    """Of the path, or of its nearest parent that exists. Raises OSError where the file system does not answer."""
-    there = path.resolve()
-    while not there.exists():
-        there = there.parent
-    return Location(there.stat().st_dev, mount_of(str(there), _mounts()))
+    """Of the path, or of its nearest parent that exists. Raises OSError when the file system does not answer."""
+    existing = path.resolve()
+    while not existing.exists():
+        existing = existing.parent
+    return Location(existing.stat().st_dev, mount_of(str(existing), _mounts()))
 
 
-def from_json(said: dict[str, Any]) -> Location:
-    return Location(said["device"], Mount(**said["mount"]) if said["mount"] else None)
+def from_json(document: dict[str, Any]) -> Location:
+    mount = document["mount"]
+    return Location(document["device"], Mount(**mount) if mount else None)
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """The deepest mount above the path; of several at one point the last, which covers the others."""
-    above = [
-        mount
-        for mount in mounts
-        if path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
-    ]
-    return (
-        max(enumerate(above), key=lambda place: (len(place[1].point), place[0]))[1]
-        if above
-        else None
-    )
+    """The deepest mount above the path; of several at one point the last, which hides the others."""
+    deepest: Mount | None = None
+    for mount in mounts:
+        if path != mount.point and not path.startswith(mount.point.rstrip("/") + "/"):
+            continue
+        if deepest is None or len(mount.point) >= len(deepest.point):
+            deepest = mount
+    return deepest
 
 
 def parse(text: str) -> list[Mount]:
-    """Lines of mountinfo; those that are cut off are left out."""
-    return [mount for mount in map(_mount, text.splitlines()) if mount is not None]
+    """The mounts in the text of mountinfo; skips lines that are cut off."""
+    mounts = []
+    for line in text.splitlines():
+        before, separator, after = line.partition(" - ")
+        fields = before.split(" ")
+        file_system = after.split(" ")
+        if not separator or len(fields) < 6 or len(file_system) < 3:
+            continue
+        options = f"{fields[5]},{file_system[2]}"
+        mounts.append(
+            Mount(_unescape(fields[4]), file_system[0], _unescape(file_system[1]), options)
+        )
+    return mounts
 
 
-def _mount(line: str) -> Mount | None:
-    before, separator, after = line.partition(" - ")
-    first, second = before.split(" "), after.split(" ")
-    if not separator or len(first) < 6 or len(second) < 3:
-        return None
-    return Mount(_plain(first[4]), second[0], _plain(second[1]), f"{first[5]},{second[2]}")
-
-
-def _plain(word: str) -> str:
-    """Spaces and the like are written as octal numbers, byte by byte."""
-    return ESCAPE.sub(lambda found: chr(int(found.group(1), 8)), word)
+def _unescape(field: str) -> str:
+    """The kernel writes spaces and similar bytes as octal numbers."""
+    return ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), field)
 
 
 def _mounts() -> list[Mount]:

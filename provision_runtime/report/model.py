@@ -9,12 +9,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import fs
-from . import junit
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 SCHEMA = 2
 KIND = "smoke"
@@ -97,13 +93,6 @@ def loads(text: str) -> Report:
         raise ReportUnreadable(
             f"not a smoke report of schema {SCHEMA}: {type(error).__name__}: {error}"
         ) from error
-
-
-def write(report: Report, path: Path, junit_path: Path | None = None) -> None:
-    """The report, and the same as JUnit XML where that is wanted."""
-    fs.atomic_write(path, dumps(report).encode())
-    if junit_path is not None:
-        fs.atomic_write(junit_path, junit.dumps({KIND: document(report)}).encode())
 
 
 def _report(document: dict[str, Any]) -> Report:

@@ -14,7 +14,7 @@ from .outcome import Finding
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..comm.store import Mailbox
+    from ..comm.store import StoreClient
 
 TRIES = 3
 PAUSE_S = 0.0005
@@ -22,24 +22,24 @@ PAUSE_S = 0.0005
 TOLERATED_S = 1.0
 
 
-def tell(mailbox: Mailbox, asking: int, deadline: float) -> None:
+def tell(mailbox: StoreClient, asking: int, deadline: float) -> None:
     """On rank 0: answer one rank's questions."""
     for turn in range(TRIES):
         while mailbox.peek(f"clock/{asking}/{turn}") is None:
             if time.monotonic() > deadline:
                 return
             time.sleep(PAUSE_S)
-        mailbox.post(f"clock/{asking}/{turn}/answer", time.time())
+        mailbox.set(f"clock/{asking}/{turn}/answer", time.time())
 
 
 def ask(
-    mailbox: Mailbox, rank: int, deadline: float, ahead_s: float = 0.0
+    mailbox: StoreClient, rank: int, deadline: float, ahead_s: float = 0.0
 ) -> dict[str, float] | None:
     """On another rank: its skew against rank 0 in seconds (positive: ahead) and the bound. ahead_s: to rehearse a wrong clock."""
     best: dict[str, float] | None = None
     for turn in range(TRIES):
         asked = time.monotonic()
-        mailbox.post(f"clock/{rank}/{turn}", True)
+        mailbox.set(f"clock/{rank}/{turn}", True)
         answer = None
         while answer is None:
             answer = mailbox.peek(f"clock/{rank}/{turn}/answer")

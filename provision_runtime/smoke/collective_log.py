@@ -12,7 +12,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .outcome import Finding, name_ranks
+from ..comm.ranks import name_ranks
+from .outcome import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

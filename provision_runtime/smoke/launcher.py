@@ -27,7 +27,7 @@ from . import options as choices
 from . import postmortem, progress, rank_env, runner
 from .checks import expectation
 from .outcome import Finding, Outcome, united
-from .reporting import REPORT_NAME
+from .reporting import REPORT_NAME, write_report
 from .watchdog import PEER_LOST
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ def _report_failure(
     failing = progress.with_failure(
         found, name, Outcome(findings=findings, data=data), time.time() - run.started
     )
-    model.write(failing, options.out / REPORT_NAME, options.junit)
+    write_report(failing, options.out / REPORT_NAME, options.junit)
     said = next(phase for phase in failing.phases if phase.name == name)
     print("\n".join(table.phase_lines(asdict(said), table.terminal_width())), flush=True)
 

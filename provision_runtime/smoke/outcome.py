@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ..comm.ranks import name_ranks
 from ..report import model
 from .findings import CATALOG
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SOURCE_PLACE = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
-# More ranks than this in one line hide what they have in common.
-NAMED_RANKS = 4
 
 
 @dataclass(frozen=True)
@@ -123,9 +122,3 @@ def in_words(outcome: Outcome) -> str:
             "; ".join(map(str, bad)) or outcome.message or "; ".join(map(str, outcome.findings))
         ).split()
     )
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:NAMED_RANKS])
-    rest = f" and {len(ranks) - NAMED_RANKS} more" if len(ranks) > NAMED_RANKS else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{rest}"

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from .. import fs
 from ..comm import processes
+from ..comm.ranks import name_ranks
 from ..comm.store import StoreLost
 from . import collective_log
 from .options import PHASES
-from .outcome import Finding, from_json, name_ranks, united, with_rank
+from .outcome import Finding, from_json, united, with_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from ..comm.store import Mailbox
+    from ..comm.store import StoreClient
 
 # All ranks notice a deadline within a tick of one another; this is how long the reporting rank waits for their word.
 GRACE_S = 2.0
@@ -235,11 +236,11 @@ def describe(
     }
 
 
-def leave_word(word: dict[str, Any], out: Path, mailbox: Mailbox | None) -> bool:
+def leave_word(word: dict[str, Any], out: Path, mailbox: StoreClient | None) -> bool:
     """As a file first, which needs nobody else. Whether the store took it: one whose host is stopped would be waited for, for ever."""
     fs.atomic_write(stuck_path(out, word["rank"]), (json.dumps(word, indent=2) + "\n").encode())
     return mailbox is not None and _within(
-        ANSWER_S, lambda: mailbox.post(f"stuck/{word['rank']}", word)
+        ANSWER_S, lambda: mailbox.set(f"stuck/{word['rank']}", word)
     )
 
 
@@ -257,7 +258,7 @@ def _within(seconds: float, ask: Callable[[], Any]) -> bool:
 
 
 def last_seen(
-    mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any], run: str
+    mailbox: StoreClient | None, out: Path, world_size: int, met: Mapping[int, Any], run: str
 ) -> dict[int, Any]:
     """Phase, host and process of the ranks that were ever heard of: in the store; when all met, if the store does not answer any
     more; or, before they reached it, beside the report."""
@@ -283,7 +284,7 @@ def fates(seen: Mapping[int, Any], ranks: Sequence[int]) -> dict[int, str]:
 
 
 def gather(
-    mailbox: Mailbox | None, out: Path, world_size: int, met: Mapping[int, Any], run: str
+    mailbox: StoreClient | None, out: Path, world_size: int, met: Mapping[int, Any], run: str
 ) -> Known:
     """What the ranks left, in the store or beside the report, and what became of those that left nothing."""
     known = Known(seen=last_seen(mailbox, out, world_size, met, run))
@@ -325,7 +326,7 @@ def _cut_off(known: Known, posted: set[int]) -> list[int]:
     ]
 
 
-def is_reported(mailbox: Mailbox | None) -> bool:
+def is_reported(mailbox: StoreClient | None) -> bool:
     """Whether rank 0 has reported the end already."""
     return _peek(mailbox, "reported") is not None
 
@@ -337,7 +338,7 @@ def end_silent(known: Known, ranks: Sequence[int]) -> None:
             processes.kill(known.seen[rank]["process"])
 
 
-def _peek(mailbox: Mailbox | None, key: str) -> Any:
+def _peek(mailbox: StoreClient | None, key: str) -> Any:
     try:
         return mailbox.peek(key) if mailbox is not None else None
     except StoreLost:

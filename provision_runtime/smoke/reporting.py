@@ -11,17 +11,28 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from .. import fs
 from ..comm.store import StoreLost
-from ..report import model, table
+from ..report import junit, model, table
 from . import postmortem, progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .outcome import Outcome
     from .session import Session
 
 REPORT_NAME = "report.json"
 # Who reports where rank 0 cannot.
 DEPUTY = 1
+
+
+def write_report(report: model.Report, path: Path, junit_path: Path | None = None) -> None:
+    """Writes report.json and, if a path is given, the same as JUnit XML."""
+    fs.atomic_write(path, model.dumps(report).encode())
+    if junit_path is not None:
+        document = model.document(report)
+        fs.atomic_write(junit_path, junit.dumps({model.KIND: document}).encode())
 
 
 class Reporter:
@@ -45,14 +56,14 @@ class Reporter:
 
     def write(self) -> None:
         if self._reports:
-            model.write(
+            write_report(
                 self.current, self._session.options.out / REPORT_NAME, self._session.options.junit
             )
 
     def fail(self, name: str, outcome: Outcome, duration_s: float) -> None:
         """The run ends in this phase, whoever reports it."""
         failing = progress.with_failure(self.current, name, outcome, duration_s)
-        model.write(failing, self._session.options.out / REPORT_NAME, self._session.options.junit)
+        write_report(failing, self._session.options.out / REPORT_NAME, self._session.options.junit)
         self._say(next(phase for phase in failing.phases if phase.name == name))
 
     def settle(self) -> None:
@@ -60,7 +71,7 @@ class Reporter:
         mailbox = self._session.watchdog_mailbox
         try:
             if self._session.place.rank == 0 and mailbox is not None:
-                mailbox.post("reported", True)
+                mailbox.set("reported", True)
         except StoreLost:
             return
 

@@ -111,7 +111,7 @@ class Worker:
         out, rank = self._session.options.out, self._session.place.rank
         try:
             out.mkdir(parents=True, exist_ok=True)
-            fs.remove_if_there(postmortem.stuck_path(out, rank))
+            fs.remove_if_exists(postmortem.stuck_path(out, rank))
             self._reporter.write()
         except OSError as error:
             raise UsageError(f"--out {out} cannot be written: {error}") from error
@@ -306,7 +306,7 @@ class Worker:
             self._watchdog.expect("teardown", TEARDOWN_S)
         success = model.succeeded(self._reporter.current.verdict)
         self._leave()
-        fs.remove_if_there(postmortem.at_path(self._session.options.out, self._session.place.rank))
+        fs.remove_if_exists(postmortem.at_path(self._session.options.out, self._session.place.rank))
         if broken:
             # Destructors of a group that lost a peer may wait for it for ever.
             agent_reaper.end_rank(False)
@@ -346,7 +346,7 @@ class Worker:
                 self._end_of_teardown(reason, cause)
             else:
                 self._report_or_linger(self._leave_word(reason), reason, cause)
-            fs.remove_if_there(
+            fs.remove_if_exists(
                 postmortem.at_path(self._session.options.out, self._session.place.rank)
             )
             self._session.clear_leftovers()

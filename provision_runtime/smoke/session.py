@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import fs
 from ..comm.processes import own_identity
-from ..comm.store import Mailbox, StoreLost
+from ..comm.store import StoreClient, StoreLost
 from . import postmortem
 from .collective_log import CallLog
 from .postmortem import Position
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ..comm.store import Meeting
+    from ..comm.store import StoreAllGather
     from .options import Options
     from .rank_env import Place
 
@@ -44,10 +44,10 @@ class Session:
     crowding: int = 1
     # On rank 0 this object is the store's server: it lives as long as the session.
     store: Any = None
-    mailbox: Mailbox | None = None
-    meeting: Meeting | None = None
+    mailbox: StoreClient | None = None
+    meeting: StoreAllGather | None = None
     # The watchdog's own connection: the main one is locked while the main thread waits in it.
-    watchdog_mailbox: Mailbox | None = None
+    watchdog_mailbox: StoreClient | None = None
     # Folders that a phase makes and takes away again; where it comes no more to that, the watchdog does it.
     leftovers: list[Path] = field(default_factory=list)
     phase: str = "start"
@@ -86,8 +86,8 @@ class Session:
         if self.mailbox is None:
             postmortem.say_where(self.options.out, self.place.rank, where)
         else:
-            self.mailbox.post(f"at/{self.place.rank}", where)
-            fs.remove_if_there(postmortem.at_path(self.options.out, self.place.rank))
+            self.mailbox.set(f"at/{self.place.rank}", where)
+            fs.remove_if_exists(postmortem.at_path(self.options.out, self.place.rank))
 
     def clear_leftovers(self) -> None:
         """On every rank: where a folder is not shared, each has its own."""
@@ -123,19 +123,19 @@ class Session:
         self._about_to_meet(name)
         assert self.meeting is not None
         return self.meeting.exchange(
-            name, payload, self._patience_s(), is_bad_news, unless=f"abandoned/{self.phase}"
+            name, payload, self._patience_s(), is_bad_news, abort_key=f"abandoned/{self.phase}"
         )
 
     def agree(self, name: str, payload: Any, is_bad_news: Callable[[Any], bool]) -> list[Any]:
         """The exchange at the end of a phase, to which ranks come also from the middle of it."""
         self._about_to_meet(name)
         assert self.meeting is not None
-        return self.meeting.agree(name, payload, self._patience_s(), is_bad_news)
+        return self.meeting.exchange_once(name, payload, self._patience_s(), is_bad_news)
 
     def abandon(self) -> None:
         """Let the others know that this rank leaves the phase with an error: nobody shall wait for it there."""
         if self.mailbox is not None:
-            self.mailbox.post(f"abandoned/{self.phase}", self.place.rank)
+            self.mailbox.set(f"abandoned/{self.phase}", self.place.rank)
 
     def _about_to_meet(self, name: str) -> None:
         if self.meeting is None:

@@ -62,7 +62,7 @@ def listener(port: int) -> str:
     inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for folder in processes.PROC.glob("[0-9]*"):
         if inodes.intersection(_open_files(folder)):
-            return f"{processes.name(int(folder.name))} (process {folder.name})"
+            return f"{processes.command_line(int(folder.name))} (process {folder.name})"
     return ""
 
 

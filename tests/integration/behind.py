@@ -386,7 +386,7 @@ def run_cases(folder: Path) -> dict[str, Any]:
 
 def end_at_once(folder: Path) -> dict[str, Any]:
     """The save has hardly begun when the process has nothing more to do."""
-    alone = ranks.alone()
+    alone = ranks.single_process()
 
     def exchange(name: str, payload: Any) -> list[Any]:
         time.sleep(0.5 if name == "checkpoint/open" else 0)

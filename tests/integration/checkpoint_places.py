@@ -17,7 +17,7 @@ import torch
 
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import layout
-from provision_runtime.comm.ranks import Ranks, alone
+from provision_runtime.comm.ranks import Ranks, single_process
 from tests.integration.checkpoint_strikes import loaded, state
 
 OLD, NEW, NEXT = 1, 2, 3
@@ -68,7 +68,7 @@ def full(folder: Path) -> list[int]:
                 file.flush()
 
     fill(1 << 20)
-    told = [refused(root, NEW, alone())]
+    told = [refused(root, NEW, single_process())]
     assert temporaries(root) == []
     other.unlink()
     told.append(refused(root, NEW, after_the_check(lambda: fill(1 << 20))))
@@ -93,7 +93,7 @@ def read_only(folder: Path) -> list[int]:
         command("mount", "-o", f"remount,{how}", str(folder))
 
     remount("ro")
-    told = [refused(root, NEW, alone())]
+    told = [refused(root, NEW, single_process())]
     remount("rw")
     told.append(refused(root, NEW, after_the_check(lambda: remount("ro"))))
     assert len(temporaries(root)) == 1

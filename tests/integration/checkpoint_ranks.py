@@ -23,7 +23,7 @@ from torch.distributed import TCPStore
 
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import layout
-from provision_runtime.comm.ranks import Ranks, alone, through_store
+from provision_runtime.comm.ranks import Ranks, single_process, through_store
 from provision_runtime.smoke.launcher import free_port
 
 DEADLINE_S = 4.0
@@ -227,9 +227,9 @@ def eight(place: Path) -> list[Any]:
 def main(place: Path) -> dict[str, Any]:
     torch.set_num_threads(1)  # OpenMP's threads do not come along into a fork
     save(place / "alone", OLD)(
-        alone()
+        single_process()
     )  # what torch imports late is imported before there are forks
-    check(place / "alone", alone(), OLD)
+    check(place / "alone", single_process(), OLD)
     return {**accidents(place), "eight": eight(place)}
 
 

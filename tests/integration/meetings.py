@@ -74,9 +74,10 @@ def left_by_meetings(of_rank: list[Any]) -> int:
 
 def introduced(of_rank: list[Any]) -> list[list[str]]:
     """Names that ranks agree upon, again and again in one store; the second time one rank is late and finds old words."""
-    mailboxes = [meeting.Mailbox(store) for store in of_rank]
+    mailboxes = [meeting.StoreClient(store) for store in of_rank]
     return [
-        together(lambda rank: meeting.introduce(mailboxes[rank], rank, RANKS, 60)) for _ in range(3)
+        together(lambda rank: meeting.negotiate_nonce(mailboxes[rank], rank, RANKS, 60))
+        for _ in range(3)
     ]
 
 
@@ -96,7 +97,7 @@ class Keeping:
 
 def where_nothing_can_be_deleted() -> Any:
     store = Keeping(distributed.HashStore())
-    one = meeting.Meeting(meeting.Mailbox(store), 0, 1)
+    one = meeting.StoreAllGather(meeting.StoreClient(store), 0, 1)
     return [[one.exchange("meet", number, 60) for number in range(3)], store.tried]
 
 

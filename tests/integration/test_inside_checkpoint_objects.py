@@ -28,7 +28,7 @@ from provision_runtime.checkpoint.commit import commit
 from provision_runtime.checkpoint.items import OBJECT, Item, Plan
 from provision_runtime.checkpoint.progress import Committed
 from provision_runtime.checkpoint.writer import BIG
-from provision_runtime.comm.ranks import Ranks, alone
+from provision_runtime.comm.ranks import Ranks, single_process
 from provision_runtime.smoke.launcher import free_port
 from tests.integration import s3
 from tests.integration.scripts import found_by
@@ -67,7 +67,12 @@ def save(
 ) -> Committed:
     backend = open_root(root, **store.options)
     return commit(
-        backend, step, plan(contents), ranks or alone(), incremental=True, progress=lambda _: None
+        backend,
+        step,
+        plan(contents),
+        ranks or single_process(),
+        incremental=True,
+        progress=lambda _: None,
     )
 
 
@@ -145,7 +150,7 @@ def test_what_others_did_meanwhile_is_seen(store: s3.S3, root: str) -> None:
         open_root(root, **other),
         2,
         plan({"a": b"2"}),
-        alone(),
+        single_process(),
         incremental=True,
         progress=lambda _: None,
     )
@@ -230,10 +235,10 @@ import json, sys
 from provision_runtime.checkpoint.backends import open_root
 from provision_runtime.checkpoint.commit import commit
 from provision_runtime.checkpoint.items import OBJECT, Item, Plan
-from provision_runtime.comm.ranks import alone
+from provision_runtime.comm.ranks import single_process
 root, options, size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 plan = Plan((Item("a", OBJECT, b"a" * size), Item("b", OBJECT, b"n" * size)), {"a": ("a",), "b": ("b",)})
-commit(open_root(root, **options), 2, plan, alone(), incremental=True, progress=lambda _: None)
+commit(open_root(root, **options), 2, plan, single_process(), incremental=True, progress=lambda _: None)
 """
 
 

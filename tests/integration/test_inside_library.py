@@ -66,8 +66,8 @@ us = ranks.through_store(store, rank, world_size, timeout_s=60)
 fs.make_directory(folder / "shared", us)
 found["exists"] = fs.exists(folder / ("" if rank == 0 else "nowhere") / "shared", us)
 try:
-    fs.decide("fail", us, lambda: (folder / "no such").stat())
-except fs.RankFailed as error:
+    collective.broadcast("fail", us, lambda: (folder / "no such").stat())
+except collective.RankFailed as error:
     found["failed"] = [error.errno, list(error.ranks)]
 model = nn.Sequential(nn.Linear(4, 8 + rank), nn.Linear(8 + rank, 2))
 try:
@@ -117,7 +117,7 @@ else:
     )
     assert (
         found[0]["mixed"]
-        == "the ranks are not at the same meeting: rank 0 at 'meeting of 0', rank 1 at 'meeting of 1'"
+        == "the ranks are not at the same exchange: rank 0 at 'meeting of 0', rank 1 at 'meeting of 1'"
     )
 
 

@@ -74,7 +74,7 @@ def test_one_that_ends_by_itself_is_not_waited_for() -> None:
     with waiting(sys.executable, "-c", "") as child:
         who = processes.identity(child.pid)
         child.wait()
-        processes.end_if_it_stays(who, 1e9)
+        processes.kill_after(who, 1e9)
 
 
 def test_an_agent_that_hangs_after_its_rank_failed_is_ended() -> None:

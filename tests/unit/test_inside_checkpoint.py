@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from provision_runtime import fs
 from provision_runtime.checkpoint import (
     CheckpointError,
     Doing,
@@ -45,6 +44,7 @@ from provision_runtime.checkpoint.backends import local as file
 from provision_runtime.checkpoint.items import OBJECT
 from provision_runtime.checkpoint.saver import checked_step
 from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.comm import collective
 from provision_runtime.comm.ranks import Ranks
 from tests.checkpoints import big, save
 from tests.table import Table
@@ -795,7 +795,7 @@ def test_prune_keeps_what_was_committed_last_also_where_a_run_went_back(tmp_path
 
 def test_errors_can_be_told_to_another_process(tmp_path: Path) -> None:
     failed = NotCommitted(
-        3, fs.RankFailed((1, 2), 28, "No space left on device", "/x"), is_certain=False
+        3, collective.RankFailed((1, 2), 28, "No space left on device", "/x"), is_certain=False
     )
     for error in (manifest.DamagedFile("/x/y", "it is missing", ("a",)), failed, failed.failure):
         again = pickle.loads(pickle.dumps(error))

@@ -27,7 +27,7 @@ from provision_runtime.checkpoint.commit import commit
 from provision_runtime.checkpoint.items import OBJECT, Item, Plan
 from provision_runtime.checkpoint.progress import Committed
 from provision_runtime.checkpoint.writer import BIG
-from provision_runtime.comm.ranks import Ranks, alone
+from provision_runtime.comm.ranks import Ranks, single_process
 from tests.table import Table
 
 memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
@@ -53,7 +53,7 @@ def save(
         {name: (name,) for name in contents},
     )
     given = {"incremental": True, "progress": lambda _: None, **options}
-    return commit(open_root(root), step, plan, ranks or alone(), **given)
+    return commit(open_root(root), step, plan, ranks or single_process(), **given)
 
 
 def contents(root: str, folder: str) -> dict[str, bytes]:
@@ -246,7 +246,7 @@ def test_what_a_save_under_way_may_refer_to_is_kept_for_it(root: str) -> None:
 def test_a_file_that_vanishes_while_it_is_referred_to_ends_the_save(root: str) -> None:
     first = save(root, 1, {"a": big("a")})
     [entry] = catalog.read_manifest(open_root(root), first.folder).files
-    ranks = alone()
+    ranks = single_process()
 
     def exchange(name: str, payload: Any) -> list[Any]:
         if name == "each checkpoint/part":

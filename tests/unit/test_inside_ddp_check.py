@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from provision_runtime.comm.ranks import Ranks, alone
+from provision_runtime.comm.ranks import Ranks, single_process
 from provision_runtime.facts import ddp_check
 from tests.table import Table
 
@@ -177,4 +177,4 @@ def test_equal_models_have_one_digest() -> None:
     model: Any = Model(weight=Parameter(2, 2), bias=Parameter(2))
     digests = Table(3).run(lambda ranks: ddp_check.require_same_parameters(model, ranks.exchange))
     assert set(digests) == {ddp_check.parameter_digest(model)}
-    assert ddp_check.require_same_parameters(model, alone().exchange) == digests[0]
+    assert ddp_check.require_same_parameters(model, single_process().exchange) == digests[0]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from provision_runtime import fs
-from provision_runtime.comm.ranks import Ranks, alone
+from provision_runtime.comm import collective
+from provision_runtime.comm.ranks import Ranks, single_process
 from tests.table import Table
 
 
@@ -184,7 +185,7 @@ def test_a_folder_that_cannot_be_made_is_the_same_error_on_all_ranks(tmp_path: P
     (tmp_path / "file").touch()
     errors = Table(2).run(lambda ranks: fs.make_directory(tmp_path / "file" / "folder", ranks, 5.0))
     for error in errors:
-        assert isinstance(error, fs.RankFailed)
+        assert isinstance(error, collective.RankFailed)
         assert (error.errno, error.ranks) == (errno.ENOTDIR, (0,))
         assert str(error) == f"rank 0: Not a directory: {tmp_path}/file/folder"
 
@@ -197,7 +198,7 @@ def test_a_folder_that_one_rank_does_not_see_is_an_error_on_all(tmp_path: Path) 
 
     (tmp_path / "host1").mkdir()
     for error in Table(2).run(make):
-        assert isinstance(error, fs.RankFailed)
+        assert isinstance(error, collective.RankFailed)
         assert error.ranks == (1,)
         assert "did not become visible here within 0.1 s: is its folder shared?" in str(error)
 
@@ -215,7 +216,7 @@ def test_whether_a_path_exists_is_decided_once(tmp_path: Path) -> None:
 
 def test_what_any_rank_raises_is_raised_on_all_with_its_ranks() -> None:
     def work(ranks: Ranks) -> list[Any]:
-        return fs.each("work", ranks, lambda: 1 // (ranks.rank % 2))
+        return collective.run_on_all("work", ranks, lambda: 1 // (ranks.rank % 2))
 
     for error in Table(4).run(work):
         assert str(error).startswith("ranks 0, 2: ZeroDivisionError: ")
@@ -223,7 +224,7 @@ def test_what_any_rank_raises_is_raised_on_all_with_its_ranks() -> None:
 
 
 def test_one_process_alone_takes_the_same_steps(tmp_path: Path) -> None:
-    fs.make_directory(tmp_path / "folder", alone())
-    fs.barrier("made", alone())
-    assert fs.exists(tmp_path / "folder", alone())
-    assert fs.decide("number", alone(), lambda: 7) == 7
+    fs.make_directory(tmp_path / "folder", single_process())
+    collective.barrier("made", single_process())
+    assert fs.exists(tmp_path / "folder", single_process())
+    assert collective.broadcast("number", single_process(), lambda: 7) == 7

@@ -9,6 +9,7 @@ import pytest
 
 from provision_runtime.report import model
 from provision_runtime.smoke.options import PHASES
+from provision_runtime.smoke.reporting import write_report
 
 SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 
@@ -106,14 +107,14 @@ def test_a_report_that_contradicts_itself_is_unreadable() -> None:
 
 def test_write_replaces_the_file_whole(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    model.write(sample("pass"), path)
-    model.write(replace(sample("fail"), hosts=["node2"]), path)
+    write_report(sample("pass"), path)
+    write_report(replace(sample("fail"), hosts=["node2"]), path)
     assert model.loads(path.read_text()).hosts == ["node2"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
 
 def test_junit_is_written_along_and_says_the_same(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
-    model.write(sample("pass", "fail"), tmp_path / "report.json", path)
+    write_report(sample("pass", "fail"), tmp_path / "report.json", path)
     (suite,) = ElementTree.parse(path).getroot()
     assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("smoke", "2", "1")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from provision_runtime.checkpoint import layout
 from provision_runtime.comm import processes
 from provision_runtime.comm import store as meeting
+from provision_runtime.comm.ranks import name_ranks
 from provision_runtime.facts import libraries
 from provision_runtime.report import model
 from provision_runtime.smoke import (
@@ -192,7 +193,7 @@ def test_ranks_that_say_the_same_are_named_together() -> None:
         "ranks 0, 2: a",
         "rank 1: b",
     ]
-    assert outcome.name_ranks(list(range(6))) == "ranks 0, 1, 2, 3 and 2 more"
+    assert name_ranks(list(range(6))) == "ranks 0, 1, 2, 3 and 2 more"
 
 
 def test_a_warning_leaves_the_phase_its_own_words() -> None:
@@ -261,14 +262,16 @@ class Clock:
         self.now += seconds
 
 
-def seat(store: Any, rank: int, clock: Clock, world_size: int = 2) -> meeting.Meeting:
-    return meeting.Meeting(meeting.Mailbox(store), rank, world_size, clock.read, clock.sleep)
+def seat(store: Any, rank: int, clock: Clock, world_size: int = 2) -> meeting.StoreAllGather:
+    return meeting.StoreAllGather(
+        meeting.StoreClient(store), rank, world_size, clock.read, clock.sleep
+    )
 
 
 def answered(store: Store, name: str, **payloads: Any) -> None:
     """What other ranks already said at the first meeting."""
     for rank, payload in payloads.items():
-        store.set(f"meeting/1/{name}/{rank[1:]}", json.dumps({"said": payload}))
+        store.set(f"exchange/1/{name}/{rank[1:]}", json.dumps({"payload": payload}))
 
 
 def test_every_rank_learns_what_all_said_in_rank_order() -> None:
@@ -324,7 +327,7 @@ def test_who_leaves_a_phase_is_not_waited_for() -> None:
     store.set("abandoned/barrier", "1")
     for rank in (0, 2):
         with pytest.raises(meeting.PhaseAbandoned, match="rank 1 left the phase"):
-            seat(store, rank, clock, 3).exchange("hello", None, 60, unless="abandoned/barrier")
+            seat(store, rank, clock, 3).exchange("hello", None, 60, abort_key="abandoned/barrier")
     assert clock.now < 1
 
 
@@ -334,8 +337,8 @@ def test_at_the_end_of_a_phase_ranks_meet_however_many_meetings_they_had() -> No
     with pytest.raises(meeting.RanksMissing):
         ahead.exchange("only one came", None, 0.1)
     with pytest.raises(meeting.RanksMissing):
-        ahead.agree("barrier", "early", 0.1)
-    assert behind.agree("barrier", "late", 5) == ["late", "early"]
+        ahead.exchange_once("barrier", "early", 0.1)
+    assert behind.exchange_once("barrier", "late", 5) == ["late", "early"]
 
 
 # calls

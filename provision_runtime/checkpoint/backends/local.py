@@ -218,7 +218,7 @@ class FileBackend:
         if path.is_dir():
             shutil.rmtree(str(path), onerror=_unless_gone)
         else:
-            fs.remove_if_there(path)
+            fs.remove_if_exists(path)
 
     def _rename_in(self, folder: str, step: int, pointer: Path) -> str:
         """A rename never replaces a folder that holds something, so of two jobs that save one step each gets a generation."""
@@ -230,7 +230,7 @@ class FileBackend:
             except OSError as error:
                 if error.errno not in TAKEN:
                     raise
-                fs.remove_if_there(pointer)
+                fs.remove_if_exists(pointer)
                 name = layout.Name(step, name.generation + 1)
                 continue
             return str(name)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..outcome import Finding, name_ranks
+from ...comm.ranks import name_ranks
+from ..outcome import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import checkpoint, fs
+from ... import checkpoint
+from ...comm import collective
 from ...comm.ranks import Ranks
 from ...comm.store import RanksMissing
 from .. import folder, test_values
@@ -117,7 +118,7 @@ def _read(session: Session, root: Path, ranks: Ranks) -> list[str] | None:
     except checkpoint.CheckpointError as error:
         _raise_if_missing(error)
         return ["checkpoint-failed", str(error)]
-    except fs.RankFailed as error:  # another rank's, which reports it
+    except collective.RankFailed as error:  # another rank's, which reports it
         return (
             None
             if session.place.rank not in error.ranks

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ...comm.store import Mailbox, Meeting
+from ...comm.store import StoreAllGather, StoreClient
 from .. import clock_skew, peers, sockets
 from ..outcome import Outcome, fold, found
 
@@ -101,9 +101,9 @@ def _reach_store(session: Session) -> None:
     session.step = "reach the store"
     _await_name(place.master_addr, place.master_port, ends_at)
     session.store = _connect(session, place.rank == 0 and not place.store_is_hosted, ends_at)
-    session.mailbox = Mailbox(_connect(session, False, ends_at))
-    session.meeting = Meeting(session.mailbox, place.rank, place.world_size)
-    session.watchdog_mailbox = Mailbox(_connect(session, False, ends_at))
+    session.mailbox = StoreClient(_connect(session, False, ends_at))
+    session.meeting = StoreAllGather(session.mailbox, place.rank, place.world_size)
+    session.watchdog_mailbox = StoreClient(_connect(session, False, ends_at))
     session.say_where()
 
 

@@ -200,7 +200,7 @@ def _write_nccl_tests(
         session.on_gpu,
     )
     for old in session.options.out.glob("nccl-tests*.json"):
-        fs.remove_if_there(old)
+        fs.remove_if_exists(old)
     for name in dict.fromkeys((row.collective, row.dtype) for row in rows):
         at = [place for place, row in enumerate(rows) if (row.collective, row.dtype) == name]
         text = nccl_tests.document(
