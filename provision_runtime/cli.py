@@ -23,7 +23,12 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.verb == "facts":
         return _facts(chosen)
     try:
-        return _smoke(options.from_namespace(chosen), arguments)
+        smoke_options = options.from_namespace(chosen)
+        if chosen.check:
+            if smoke_options.ranks is not None:
+                options.check_faults(smoke_options, smoke_options.ranks)
+            return 0
+        return _smoke(smoke_options, arguments)
     except options.UsageError as error:
         parser.error(str(error))
 

@@ -283,7 +283,7 @@ def smoke_in(
             prefix, resolution, request, register.activation(prefix), out, baseline
         )
     assert image is not None and client is not None
-    smoke_runner.fresh(out)
+    smoke_runner.remove_old_report(out)
     deadline_s = request.timeout_s + smoke_runner.STARTING_S
     wanted = baseline if request.baseline else None
     files = images.SmokeFiles(

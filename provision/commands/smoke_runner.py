@@ -1,9 +1,13 @@
-"""Prefix (or image) -> smoke report: starts the test that lives in `inside/` with the environment's own interpreter and reads
-its report. Nothing of torch is imported here; the report is the only thing believed, and no report is not a pass."""
+"""Starts the smoke test, which is part of `provision_runtime`, and reads its report.
+
+The test runs as a process of the environment's own interpreter; nothing of torch is imported here. Only the report
+counts: without a report, or with one that contradicts itself, a test has not passed.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,28 +17,28 @@ from typing import Any, Literal, cast
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.process import clean_environment, run
 from provision.core.types import Place, Prefix, Resolution, SmokeResult, Verdict
-from provision_runtime.report import model as reports
+from provision_runtime.report import model as report_model
 from provision_runtime.report.junit import dumps
-from provision_runtime.smoke import options
-from provision_runtime.smoke.bandwidth import baseline
 
 RUNTIME = Path(str(files("provision_runtime")))
 REPORT = "report.json"
-# The host's own deadline on top of the test's: starting Python and importing torch twice on a cold disk.
+# The test's own default, so that its deadline and the host's agree.
+TIMEOUT_S = 600.0
+# What the host waits beyond the test's own deadline: starting Python and importing torch twice from a cold disk.
 STARTING_S = 120.0
-# What the test ends with where its own options make no sense: argparse's.
+# The exit code with which argparse refuses options.
 USAGE = 2
-# The phase in which it is said why a report is not believed.
-DOUBT = "report"
+# The phase that says why a report is not trusted.
+REPORT_PHASE = "report"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeRequest:
-    """How to test: number of ranks (None: one per GPU, two without), backend, device, profile, phases, faults to rehearse, and the deadline
-    for the whole test in seconds.
+    """How to run the smoke test.
 
-    out: folder for all that the test leaves (None: in the data folder). folder: where files and checkpoints are tested (None: in
-    `out`). expect: curves of expected bandwidth. baseline: save this run's bandwidths, or compare with those that were saved.
+    ranks: None starts one rank per GPU, or two without GPUs. timeout_s: for the whole test. out: where the test leaves
+    everything (None: the data folder). folder: where files and checkpoints are tested (None: in `out`). expect: a file
+    of expected bandwidths. inject: faults to rehearse. baseline: save the measured bandwidths, or compare with saved ones.
     """
 
     ranks: int | None = None
@@ -46,7 +50,7 @@ class SmokeRequest:
     skip: tuple[str, ...] = ()
     require_gpu: bool = False
     inject: tuple[str, ...] = ()
-    timeout_s: float = options.TIMEOUT_S
+    timeout_s: float = TIMEOUT_S
     out: Path | None = None
     folder: Path | None = None
     expect: Path | None = None
@@ -54,66 +58,95 @@ class SmokeRequest:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is a test of the environment, and not of a part of it or of the test itself."""
+        """Whether this tests the environment, and not only a part of it or the test itself."""
         return not (self.only or self.skip or self.inject)
 
     @property
     def profile(self) -> str:
-        return "quick" if self.quick else "full" if self.full else "default"
+        if self.quick:
+            return "quick"
+        return "full" if self.full else "default"
 
 
 def check(request: SmokeRequest) -> None:
-    """Raises InvalidSpec for options that contradict one another, before anything runs."""
+    """Raise InvalidSpec for options that contradict one another, before anything runs."""
     if request.quick and request.full:
-        raise InvalidSpec("--quick and --full: only one of them.")
+        raise InvalidSpec("--quick and --full exclude each other.")
     if request.expect is not None and not request.expect.is_file():
         raise InvalidSpec(f"--expect {request.expect}: there is no such file.")
-    unknown = [phase for phase in (*request.only, *request.skip) if phase not in options.PHASES]
-    if unknown:
-        raise InvalidSpec(f"There is no phase {unknown[0]}; there are {', '.join(options.PHASES)}.")
-    try:
-        if request.expect is not None:
-            options.curves(request.expect)
-        left_out = options.skipped(request.only, request.skip)
-        faults = [options.parse_fault(text) for text in request.inject]
-        options.refuse_what_proves_nothing(
-            left_out, faults, baseline_wanted=request.baseline is not None
-        )
-        if request.ranks is not None:
-            options.refuse_faults_of_nobody(faults, request.ranks)
-    except options.UsageError as error:
-        raise InvalidSpec(f"{error}.") from error
+    argv = _phase_arguments(request)
+    if request.expect is not None:
+        argv += ["--expect", str(request.expect.absolute())]
+    if request.baseline is not None:
+        # Whether the phases that run measure bandwidths at all. `check_baseline` looks at the file itself.
+        argv += ["--baseline", "save=baseline.json"]
+    if not argv:
+        return
+    if request.ranks is not None:
+        argv += ["--ranks", str(request.ranks)]
+    refusal = _refusal(argv)
+    if refusal:
+        raise InvalidSpec(f"{refusal}.")
 
 
 def check_baseline(path: Path) -> None:
-    """Raises InvalidSpec for a file that is no baseline any more, before anything runs."""
-    try:
-        baseline.load(path)
-    except baseline.BaselineUnreadable as error:
+    """Raise InvalidSpec if a file is no longer a usable baseline, before anything runs."""
+    refusal = _refusal(["--baseline", f"compare={path.absolute()}"])
+    if refusal:
         raise InvalidSpec(
-            f"--baseline compare: {error}.",
-            advice="`--baseline save`, on a day when all is well, replaces it.",
-        ) from error
+            f"{refusal}.",
+            advice="`provision smoke --baseline save` replaces it; run it while the machine is healthy.",
+        )
+
+
+def _refusal(argv: Sequence[str]) -> str:
+    """Why the test would refuse these options; empty if it accepts them. Runs with our own Python, without torch."""
+    command = [sys.executable, str(RUNTIME), "smoke", "--check", "--out", ".", *argv]
+    environment = clean_environment({"PYTHONDONTWRITEBYTECODE": "1"})
+    checked = run(command, env=environment, check=False)
+    if checked.returncode == 0:
+        return ""
+    if checked.returncode != USAGE:
+        raise CheckFailed(
+            f"The smoke test ended with status {checked.returncode} while checking its options.",
+            details=checked.stderr,
+        )
+    return _usage_error(checked.stderr)
+
+
+def _usage_error(output: str) -> str:
+    """What argparse says last: `usage: ... error: MESSAGE`."""
+    return output.rpartition("error: ")[2].strip().rstrip(".")
 
 
 def arguments(resolution: Resolution, request: SmokeRequest) -> list[str]:
-    """The test's own options: what to do, and what the lock promised of this environment. Without files: see `in_prefix`."""
+    """The test's own options, and what the lock promises of this environment. `in_prefix` adds those that name files."""
     argv = [
-        "--backend",
-        request.backend,
-        "--device",
-        request.device,
-        "--timeout",
-        f"{request.timeout_s:g}",
-        "--profile",
-        request.profile,
+        *("--backend", request.backend),
+        *("--device", request.device),
+        *("--timeout", f"{request.timeout_s:g}"),
+        *("--profile", request.profile),
     ]
-    argv += ["--ranks", str(request.ranks)] if request.ranks else []
-    argv += ["--expect-torch", resolution.local_version, "--expect-cuda", resolution.cuda or "none"]
-    argv += ["--expect-nccl", resolution.nccl] if resolution.nccl else []
-    argv += ["--require-gpu"] if request.require_gpu else []
-    many = (("--only", request.only), ("--skip", request.skip), ("--inject", request.inject))
-    return argv + [word for flag, values in many for value in values for word in (flag, value)]
+    if request.ranks:
+        argv += ["--ranks", str(request.ranks)]
+    argv += ["--expect-torch", resolution.local_version]
+    argv += ["--expect-cuda", resolution.cuda or "none"]
+    if resolution.nccl:
+        argv += ["--expect-nccl", resolution.nccl]
+    if request.require_gpu:
+        argv += ["--require-gpu"]
+    return argv + _phase_arguments(request)
+
+
+def _phase_arguments(request: SmokeRequest) -> list[str]:
+    argv = []
+    for phase in request.only:
+        argv += ["--only", phase]
+    for phase in request.skip:
+        argv += ["--skip", phase]
+    for fault in request.inject:
+        argv += ["--inject", fault]
+    return argv
 
 
 def in_prefix(
@@ -122,73 +155,80 @@ def in_prefix(
     request: SmokeRequest,
     env: Mapping[str, str],
     out: Path,
-    kept: Path,
+    baseline: Path,
 ) -> SmokeResult:
-    """Run the smoke test in a prefix. env: the prefix's activation. out: folder for what it leaves; an earlier report there goes. kept: the
-    file of the baseline."""
-    command = [
-        str(prefix.python),
-        str(RUNTIME),
-        "smoke",
-        "--out",
-        str(out),
-        *arguments(resolution, request),
-    ]
-    command += ["--checkpoint-dir", str(request.folder.absolute())] if request.folder else []
-    command += ["--expect", str(request.expect.absolute())] if request.expect else []
-    command += ["--baseline", f"{request.baseline}={kept}"] if request.baseline else []
+    """Run the smoke test in a prefix and read its report.
+
+    env: the prefix's activation. out: the folder for everything that the test leaves; an earlier report in it is
+    removed. baseline: the file that `--baseline save` writes and `--baseline compare` reads.
+    """
+    command = [str(prefix.python), str(RUNTIME), "smoke", "--out", str(out)]
+    command += arguments(resolution, request)
+    if request.folder:
+        command += ["--checkpoint-dir", str(request.folder.absolute())]
+    if request.expect:
+        command += ["--expect", str(request.expect.absolute())]
+    if request.baseline:
+        command += ["--baseline", f"{request.baseline}={baseline}"]
     environment = clean_environment({**env, "PYTHONDONTWRITEBYTECODE": "1"})
-    fresh(out)
-    done = run(command, env=environment, timeout_s=request.timeout_s + STARTING_S, check=False)
-    return read_report(out, "prefix", done.returncode, done.stdout + done.stderr)
+    remove_old_report(out)
+    deadline_s = request.timeout_s + STARTING_S
+    completed = run(command, env=environment, timeout_s=deadline_s, check=False)
+    return read_report(out, "prefix", completed.returncode, completed.stdout + completed.stderr)
 
 
-def fresh(out: Path) -> None:
-    """A folder without an earlier run's report, which would be taken for this one's."""
+def remove_old_report(out: Path) -> None:
+    """Make sure that the folder exists and holds no report of an earlier run, which would pass for this one's."""
     out.mkdir(parents=True, exist_ok=True)
     (out / REPORT).unlink(missing_ok=True)
 
 
 def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeResult:
-    """Read back what the test wrote. What is no report is CheckFailed, or InvalidSpec where the test refused its options. One of another
-    shape, one whose verdict is not what its phases come to, and a status that contradicts it make the verdict unknown, never a pass."""
+    """Read the report that the test wrote.
+
+    The verdict is unknown, never a pass, if the report has another shape, if its verdict does not follow from its
+    phases, or if the test's exit status contradicts it. Raises InvalidSpec if the test refused its options, CheckFailed
+    if it left no report.
+    """
     try:
         text = (folder / REPORT).read_text(encoding="utf-8")
-        document = _object(text)
+        document = _json_object(text)
     except (OSError, TypeError, ValueError, RecursionError) as error:
-        refusal = output.rpartition("error: ")[2].strip() if status == USAGE else ""
+        refusal = _usage_error(output) if status == USAGE else ""
         if refusal:
             raise InvalidSpec(
-                f"The smoke test in the {where} refused: {refusal}.", details=output
+                f"The smoke test in the {where} refused its options: {refusal}.", details=output
             ) from error
-        tail = " ".join(output.split())[-600:]
+        tail = " ".join(output.split())[-600:] or "it printed nothing"
         raise CheckFailed(
-            f"The smoke test in the {where} ended with status {status} and left no report: {tail or 'it printed nothing'}.",
-            advice=f"Run `provision smoke` with -v for its whole output; what it left is in {folder}.",
+            f"The smoke test in the {where} ended with status {status} and left no report: {tail}.",
+            advice=f"`provision smoke -v` shows its whole output; its files are in {folder}.",
             details=output,
         ) from error
     try:
-        verdict = reports.loads(text).verdict
-    except reports.ReportUnreadable as error:
-        document = {**reports.document(_unread(str(error))), "schema": document.get("schema")}
-        verdict = reports.UNKNOWN
-    if reports.succeeded(verdict) and status != 0:
-        verdict = reports.UNKNOWN
+        verdict = report_model.loads(text).verdict
+    except report_model.ReportUnreadable as error:
+        verdict = report_model.UNKNOWN
+        replacement = report_model.document(_untrusted_report(str(error)))
+        document = {**replacement, "schema": document.get("schema")}
+    if report_model.succeeded(verdict) and status != 0:
+        verdict = report_model.UNKNOWN
     return SmokeResult(
         where=where, verdict=cast("Verdict", verdict), report=document, evidence=folder
     )
 
 
-def _object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> dict[str, Any]:
     document = json.loads(text)
     if not isinstance(document, dict):
-        raise TypeError(f"{REPORT} is JSON, but no object")
+        raise TypeError(f"{REPORT} holds JSON, but not an object")
     return document
 
 
-def _unread(doubt: str) -> reports.Report:
-    """All that can be said of a report that is not believed; the file itself stays in the evidence."""
-    return reports.Report(
+def _untrusted_report(reason: str) -> report_model.Report:
+    """Stands for a report that is not trusted; the file itself stays in the evidence."""
+    phase = report_model.Phase(REPORT_PHASE, report_model.UNKNOWN, 0.0, reason, {}, [])
+    return report_model.Report(
         started_at="",
         duration_s=0.0,
         backend="unknown",
@@ -198,53 +238,56 @@ def _unread(doubt: str) -> reports.Report:
         profile="unknown",
         skipped=[],
         facts={},
-        phases=[reports.Phase(DOUBT, reports.UNKNOWN, 0.0, doubt, {}, [])],
+        phases=[phase],
     )
 
 
 def failures(results: Sequence[SmokeResult]) -> list[str]:
-    """One sentence for each phase that did not pass, and for each result that is not success."""
-    said = []
+    """One sentence for each phase that did not pass, and for each result that is not a success."""
+    sentences = []
     for result in results:
-        bad = [
+        failed_phases = [
             phase
             for phase in result.report.get("phases", [])
             if phase.get("verdict") in ("fail", "unknown")
         ]
-        said += [f"{result.where}: {_in_words(phase)}" for phase in bad]
-        if not bad and result.verdict not in ("pass", "warn"):
-            said.append(f"{result.where}: the verdict is {result.verdict}")
-    return said
+        for phase in failed_phases:
+            sentences.append(f"{result.where}: {_phase_sentence(phase)}")
+        if not failed_phases and result.verdict not in ("pass", "warn"):
+            sentences.append(f"{result.where}: the verdict is {result.verdict}")
+    return sentences
 
 
-def junit(results: Sequence[SmokeResult]) -> str:
-    """The results as JUnit XML, a suite for each. What is not believed of a report is an error of its own."""
-    return dumps({result.where: _believed(result) for result in results})
-
-
-def _believed(result: SmokeResult) -> dict[str, Any]:
-    """The report, with a case that fails where the test did not end as it says."""
-    report = result.report
-    if report["verdict"] == result.verdict:
-        return report
-    doubt = f"the report says {report['verdict']}, but the test did not end so"
-    case = {
-        "name": DOUBT,
-        "verdict": "unknown",
-        "duration_s": 0.0,
-        "message": doubt,
-        "data": {},
-        "findings": [],
-    }
-    return {**report, "phases": [*report["phases"], case]}
-
-
-def _in_words(phase: Mapping[str, Any]) -> str:
-    found = [
+def _phase_sentence(phase: Mapping[str, Any]) -> str:
+    findings = [
         finding
         for finding in phase.get("findings", [])
         if finding.get("verdict") in ("fail", "unknown")
     ]
-    ids = ", ".join(dict.fromkeys(finding["id"] for finding in found))
-    advice = " ".join(dict.fromkeys(finding["advice"] for finding in found))
-    return f"{phase['name']}: {phase.get('message', '')}" + (f" ({ids}). {advice}" if found else "")
+    sentence = f"{phase['name']}: {phase.get('message', '')}"
+    if findings:
+        ids = ", ".join(dict.fromkeys(finding["id"] for finding in findings))
+        advice = " ".join(dict.fromkeys(finding["advice"] for finding in findings))
+        sentence += f" ({ids}). {advice}"
+    return sentence
+
+
+def junit(results: Sequence[SmokeResult]) -> str:
+    """The results as JUnit XML, one suite for each. A report that is not trusted adds an error of its own."""
+    return dumps({result.where: _report_with_doubt(result) for result in results})
+
+
+def _report_with_doubt(result: SmokeResult) -> dict[str, Any]:
+    """The report; with a phase more that fails, if the test did not end as the report says."""
+    report = result.report
+    if report["verdict"] == result.verdict:
+        return report
+    doubt = {
+        "name": REPORT_PHASE,
+        "verdict": "unknown",
+        "duration_s": 0.0,
+        "message": f"the report says {report['verdict']}, but the test did not end that way",
+        "data": {},
+        "findings": [],
+    }
+    return {**report, "phases": [*report["phases"], doubt]}

@@ -210,6 +210,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="seed of every value that is sent (%(default)s)",
     )
+    add("--check", action="store_true", help="only check these options; run nothing")
     _add_expectations(parser)
     add(
         "--inject",

@@ -1,4 +1,7 @@
-"""The host's side of the smoke test: what is asked for, and what is believed. The sample is the contract with inside/report.py."""
+"""The host's side of the smoke test: its options, and which reports are trusted.
+
+The sample report is the contract with provision_runtime/report.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ BROKEN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", BROKEN)
-def test_a_report_of_another_shape_is_unknown_and_said_to_be_so_everywhere(
+def test_a_report_of_another_shape_is_unknown_everywhere(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     whole = {**json.loads(SAMPLE.read_text()), **changes}
@@ -121,7 +124,7 @@ def test_a_failed_phase_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_arguments_hold_what_the_lock_promised() -> None:
+def test_arguments_hold_what_the_lock_promises() -> None:
     cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
     argv = " ".join(
         smoke_runner.arguments(
@@ -163,14 +166,14 @@ def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes, status", [({}, 1), ({"schema": 1, "phases": []}, 0), ({"schema": None}, 0)]
 )
-def test_what_is_not_believed_is_an_error_in_junit_too(
+def test_an_untrusted_report_is_an_error_in_junit_too(
     tmp_path: Path, changes: dict[str, Any], status: int
 ) -> None:
     said = cases([smoke_runner.read_report(report(tmp_path, **changes), "prefix", status, "")])
     assert ("prefix", "report", ["error"]) in said
 
 
-def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
+def test_every_option_of_a_request_is_passed_on() -> None:
     request = smoke_runner.SmokeRequest(
         full=True, only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",)
     )
@@ -184,10 +187,13 @@ def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "complaint"),
+    ("smoke_request", "message"),
     [
-        (smoke_runner.SmokeRequest(quick=True, full=True), "only one of them"),
-        (smoke_runner.SmokeRequest(only=("lunch",)), "no phase lunch; there are facts, rendezvous"),
+        (smoke_runner.SmokeRequest(quick=True, full=True), "exclude each other"),
+        (
+            smoke_runner.SmokeRequest(only=("lunch",)),
+            "invalid choice: 'lunch' .choose from '?facts'?, '?rendezvous",
+        ),
         (smoke_runner.SmokeRequest(skip=("facts",)), "nothing can be tested without it"),
         (
             smoke_runner.SmokeRequest(inject=("explode",)),
@@ -212,25 +218,25 @@ def test_all_that_a_user_may_ask_of_a_test_is_passed_on() -> None:
         (smoke_runner.SmokeRequest(expect=Path("/no/such/file")), "there is no such file"),
         (
             smoke_runner.SmokeRequest(expect=Path(__file__)),
-            r"--expect .*test_validate.py: Extra data",
+            r"--expect .*test_smoke_runner.py: Extra data",
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(
-    request_: smoke_runner.SmokeRequest, complaint: str
+def test_contradicting_options_are_refused_before_anything_runs(
+    smoke_request: smoke_runner.SmokeRequest, message: str
 ) -> None:
-    with pytest.raises(InvalidSpec, match=complaint):
-        smoke_runner.check(request_)
+    with pytest.raises(InvalidSpec, match=message):
+        smoke_runner.check(smoke_request)
 
 
-def test_one_rank_more_can_be_the_culprit() -> None:
+def test_a_fault_of_an_existing_rank_is_accepted() -> None:
     smoke_runner.check(smoke_runner.SmokeRequest(ranks=3, inject=("die:2:ddp",)))
     smoke_runner.check(
         smoke_runner.SmokeRequest(inject=("die:2:ddp",))
-    )  # how many ranks there will be, the machine decides
+    )  # the machine decides how many ranks there are
 
 
-def test_the_test_takes_as_long_as_it_may_by_itself() -> None:
+def test_host_and_runtime_have_the_same_default_timeout() -> None:
     @cli_options.testing
     def command() -> None: ...
 
@@ -238,8 +244,8 @@ def test_the_test_takes_as_long_as_it_may_by_itself() -> None:
     assert timeout.default == smoke_runner.SmokeRequest().timeout_s == options.TIMEOUT_S
 
 
-def test_what_the_test_itself_refuses_is_told_in_its_words(tmp_path: Path) -> None:
-    """Here it decides how many ranks there are."""
+def test_a_refusal_of_the_test_itself_is_passed_on(tmp_path: Path) -> None:
+    """Only the test knows how many ranks there are without `--ranks`."""
     command = [
         sys.executable,
         str(smoke_runner.RUNTIME),
@@ -254,7 +260,7 @@ def test_what_the_test_itself_refuses_is_told_in_its_words(tmp_path: Path) -> No
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     with pytest.raises(
         InvalidSpec,
-        match=r"^The smoke test in the prefix refused: --inject die: there is no rank 7 among 2\.$",
+        match=r"^The smoke test in the prefix refused its options: --inject die: there is no rank 7 among 2\.$",
     ):
         smoke_runner.read_report(tmp_path, "prefix", ran.returncode, ran.stdout + ran.stderr)
 
@@ -267,6 +273,6 @@ def test_a_damaged_baseline_is_refused_before_anything_runs(tmp_path: Path) -> N
 
 
 def test_an_earlier_report_is_not_taken_for_this_ones(tmp_path: Path) -> None:
-    smoke_runner.fresh(report(tmp_path))
+    smoke_runner.remove_old_report(report(tmp_path))
     with pytest.raises(CheckFailed, match="left no report"):
         smoke_runner.read_report(tmp_path, "prefix", 2, "")
