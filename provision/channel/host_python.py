@@ -19,9 +19,9 @@ from pathlib import Path
 
 from provision.adapters import conda, uv
 from provision.catalog import version_key
+from provision.core.atomic import remove_leftovers, replace_directory, staging_path
 from provision.core.errors import ToolMissing
 from provision.core.mirrors import DIRECT, Mirrors
-from provision.core.paths import beside, replaced, sweep
 from provision.core.process import run
 from provision.core.types import PLATFORM, Progress
 
@@ -104,16 +104,14 @@ def bootstrap(
     """
     python = read_host_python()
     made = folder / f"py{python.version}"
-    sweep(made)
+    remove_leftovers(made)
     if rebuild or not (made / "glibc").exists():
         progress.say(f"packaging this machine's Python {python.version} into a local channel")
         try:
-            _build(python, beside(made), made, mirrors)
-            if made.exists():
-                made.rename(replaced(made))
-            beside(made).rename(made)
+            _build(python, staging_path(made), made, mirrors)
+            replace_directory(made)
         finally:
-            sweep(made)
+            remove_leftovers(made)
     return HostPythonChannel(
         path=made, python=python.version, glibc=(made / "glibc").read_text().strip()
     )

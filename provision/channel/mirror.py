@@ -23,9 +23,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 from provision.adapters.conda import Row
 from provision.adapters.uv import normal
+from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
 from provision.core.mirrors import MANIFEST, SIMPLE, without_login
-from provision.core.paths import write_whole
 from provision.core.types import Manager
 
 CHANNELS, WHEELS, REPODATA = "channels", "wheels", "repodata.json"
@@ -146,7 +146,7 @@ def write(
         )
     _write_index(folder, wheels)
     manifest = {"schema": 1, "channels": channels, "wheels": wheels}
-    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+    atomic_write(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
     return unreferenced(folder, {file.path for file in files}) if prune else []
 
 
@@ -184,7 +184,7 @@ def _write_repodata(subfolder: Path, records: Mapping[str, Row], *, prune: bool)
         indent=1,
         sort_keys=True,
     )
-    write_whole(subfolder / REPODATA, text + "\n")
+    atomic_write(subfolder / REPODATA, text + "\n")
 
 
 def _earlier(subfolder: Path) -> dict[str, Any]:
@@ -206,8 +206,8 @@ def _write_index(folder: Path, wheels: Mapping[str, Mapping[str, str]]) -> None:
             f'<a href="{target}">{html.escape(Path(row["path"]).name)}</a><br>'
         )
     for name, links in by_name.items():
-        write_whole(folder / SIMPLE / name / "index.html", _page(links))
-    write_whole(
+        atomic_write(folder / SIMPLE / name / "index.html", _page(links))
+    atomic_write(
         folder / SIMPLE / "index.html",
         _page([f'<a href="{name}/">{name}</a><br>' for name in sorted(by_name)]),
     )

@@ -266,9 +266,9 @@ def image_sbom(
     text = sbom.text(made, kind)
     if output is None:
         return console.result({"text": text, "unread": made.unread}, text.rstrip("\n"))
-    from provision.core.paths import write_whole
+    from provision.core.atomic import atomic_write
 
-    write_whole(output, text)
+    atomic_write(output, text)
     return console.result({"path": output, "unread": made.unread}, f"wrote {output}")
 
 

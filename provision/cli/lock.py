@@ -101,7 +101,7 @@ def export(
     told = {"left_out": made.left_out, "notes": made.notes}
     if output is None:
         return console.result({"text": made.text, **told}, made.text.rstrip("\n"))
-    from provision.core.paths import write_whole
+    from provision.core.atomic import atomic_write
 
-    write_whole(output, made.text)
+    atomic_write(output, made.text)
     return console.result({"path": output, **told}, f"wrote {output}")

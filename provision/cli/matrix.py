@@ -79,9 +79,9 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
     """
     from provision.cli.console import explanation_lines
     from provision.commands import matrix as workflow
-    from provision.core.paths import folders
+    from provision.core.paths import default_folders
 
-    found = workflow.explain(folders(envs).envs, name, asked(options))
+    found = workflow.explain(default_folders(envs).envs, name, asked(options))
     console.result(found, explanation_lines(found))
 
 

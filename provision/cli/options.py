@@ -427,11 +427,14 @@ def context_of(
     from provision.adapters import conda
     from provision.commands.plan import Context, mirrors_of
     from provision.core import settings
-    from provision.core.paths import folders
+    from provision.core.paths import default_folders
 
     asked = () if mirrors is None else settings.mirrors(mirrors, alias, os.environ)
     return Context(
-        where=folders(envs), progress=console, solver=conda.Solver(mirrors_of(asked)), wait=wait
+        where=default_folders(envs),
+        progress=console,
+        solver=conda.Solver(mirrors_of(asked)),
+        wait=wait,
     )
 
 

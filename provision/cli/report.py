@@ -37,9 +37,9 @@ def report(
     provision report node1/passport.json node2/passport.json -o report.html
     """
     from provision.commands import report as workflow
-    from provision.core.paths import folders
+    from provision.core.paths import default_folders
 
-    page = workflow.gather(folders(envs).envs, targets)
+    page = workflow.gather(default_folders(envs).envs, targets)
     remake = [
         "provision",
         "report",

@@ -15,7 +15,7 @@ from provision.commands import smoke_runner
 from provision.commands.ensure import check_place, edited_files, ensure_lock, ensure_prefix, planned
 from provision.commands.image_registry import registry_base
 from provision.commands.plan import BuildRequest, Context, Plan
-from provision.core import paths
+from provision.core import atomic
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.types import (
     PLATFORM,
@@ -350,7 +350,7 @@ def write_passport(context: Context, result: BuildResult, asked: Mapping[str, An
         previous = None
     stamped = passport.stamp(passport.compose(result, asked, previous), previous)
     if stamped is not None:
-        paths.write_whole(result.folder / passport.FILE, passport.text(stamped))
+        atomic.atomic_write(result.folder / passport.FILE, passport.text(stamped))
 
 
 def docker_run(result: BuildResult) -> list[str]:

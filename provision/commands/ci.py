@@ -12,8 +12,8 @@ from provision import __version__, ci, render, resolver
 from provision import lockfile as locks
 from provision.commands.batch import difference, matrix_requests, named
 from provision.commands.plan import BuildRequest, Context
+from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
-from provision.core.paths import write_whole
 from provision.core.types import Resolution
 from provision.resolver import spec
 
@@ -71,7 +71,7 @@ def write(request: WorkflowRequest, made: Workflow) -> bool:
             f"{request.out} was edited by hand or is somebody's own, and differs from what would be written.",
             advice="Name another file with --output, or replace it with --force.",
         )
-    write_whole(request.out, made.text)
+    atomic_write(request.out, made.text)
     return True
 
 

@@ -12,10 +12,10 @@ from provision import image as images
 from provision import lockfile as locks
 from provision.adapters import conda
 from provision.commands.plan import BuildRequest, Context, Plan, name_of, only_the_day_moved, plan
-from provision.core import paths
+from provision.core import atomic, prefix_registry
 from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
-from provision.core.paths import held
-from provision.core.tempdirs import scratch
+from provision.core.file_locks import environment_lock
+from provision.core.tempdirs import temporary_directory
 from provision.core.types import PLATFORM, Lock, LockedPackage, Prefix
 from provision.environment import prefix as prefixes
 from provision.resolver import spec
@@ -27,7 +27,9 @@ BOOTSTRAP = "+channel"
 @contextlib.contextmanager
 def planned(context: Context, request: BuildRequest) -> Iterator[Plan]:
     """Hold the environment, then work the request out: what another run did while we waited is seen."""
-    with held(context.where, name_of(context, request), context.progress, wait=context.wait):
+    with environment_lock(
+        context.where, name_of(context, request), context.progress, wait=context.wait
+    ):
         yield plan(context, request)
 
 
@@ -156,7 +158,7 @@ def ensure_lock(
         path, wanted.inputs, packages, python_from=wanted.python_from, solver=request.solver
     )
     written = write_inputs(wanted, force=request.force)
-    paths.write_whole(path, text)
+    atomic.atomic_write(path, text)
     return lock, True, written + write_dockerfile(context, wanted, lock)
 
 
@@ -219,14 +221,14 @@ def update_lock(
         compared = _compared(path, text)
         if not dry_run and not (compared.same and wanted.lock_is_current):
             write_inputs(wanted, force=request.force)
-            paths.write_whole(path, text)
+            atomic.atomic_write(path, text)
             write_dockerfile(context, wanted, locks.read(path))
         return wanted, compared
 
 
 def _compared(path: Path, text: str) -> locks.LockDiff:
     """How a lock would differ with this text."""
-    with scratch("diff") as folder:
+    with temporary_directory("diff") as folder:
         new = folder / path.name
         new.write_text(text, encoding="utf-8")
         return locks.diff_locks(
@@ -243,7 +245,7 @@ def bootstrap(
             f"This machine's Python can be packaged on {PLATFORM} only.",
             advice="Name a channel that answers with --channel.",
         )
-    with held(context.where, BOOTSTRAP, context.progress, wait=context.wait):
+    with environment_lock(context.where, BOOTSTRAP, context.progress, wait=context.wait):
         return channel.bootstrap(channels, context.progress, rebuild=again, mirrors=context.mirrors)
 
 
@@ -264,7 +266,7 @@ def check_place(wanted: Plan) -> None:
 def ensure_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
     """The prefix of a lock, and whether it was made anew."""
     locks.require_this_platform(wanted.name, lock.platforms)
-    paths.sweep(
+    atomic.remove_leftovers(
         wanted.prefix_path
     )  # a build killed right after the swap left the old prefix beside a current one
     found = prefixes.find(wanted.name, wanted.prefix_path)
@@ -279,5 +281,5 @@ def ensure_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, b
         context.progress,
         context.mirrors,
     )
-    paths.remember(context.where, wanted.name, wanted.prefix_path)
+    prefix_registry.record_prefix(context.where, wanted.name, wanted.prefix_path)
     return made, True

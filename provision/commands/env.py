@@ -16,9 +16,9 @@ from provision.commands import smoke_runner
 from provision.commands.build import ensure_kernel, make_image, smoke_in, write_passport
 from provision.commands.ensure import check_place, ensure_prefix, planned, require_current_lock
 from provision.commands.plan import BuildRequest, Context, Plan, plan
-from provision.core import paths
+from provision.core import atomic, prefix_registry
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
-from provision.core.paths import held
+from provision.core.file_locks import environment_lock
 from provision.core.types import (
     BuildResult,
     Image,
@@ -50,7 +50,10 @@ class Environment:
 def environments(context: Context) -> list[Environment]:
     """Every environment of this envs folder and every prefix of this user."""
     where = context.where
-    made = {name: prefixes.find(name, path) for name, path in paths.known_prefixes(where).items()}
+    made = {
+        name: prefixes.find(name, path)
+        for name, path in prefix_registry.list_prefixes(where).items()
+    }
     described = {path.parent.name for path in where.envs.glob(f"*/{render.SPEC}")}
     kernels = {kernel.name for kernel in register.installed()}
     return [
@@ -95,9 +98,9 @@ def _unreadable(context: Context) -> Iterator[None]:
 def require_prefix(context: Context, name: str, asked: Path | None = None) -> Prefix:
     """The prefix of that name, or ToolMissing with the names there are."""
     spec.check_name(name)
-    found = prefixes.find(name, paths.prefix_path(context.where, name, asked))
+    found = prefixes.find(name, prefix_registry.prefix_path(context.where, name, asked))
     if found is None:
-        known = ", ".join(sorted(paths.known_prefixes(context.where))) or "none"
+        known = ", ".join(sorted(prefix_registry.list_prefixes(context.where))) or "none"
         raise ToolMissing(
             f"There is no prefix `{name}` here.",
             advice=f"`provision env create {name}` makes it; prefixes: {known}.",
@@ -132,13 +135,13 @@ def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
     if dry_run:
         return _removable(context, name)[0]
     where = context.where
-    with held(where, name, context.progress, wait=context.wait):
+    with environment_lock(where, name, context.progress, wait=context.wait):
         gone, made, kernel, layout = _removable(context, name)
         if kernel:
             register.remove(name)
         for prefix in made:
             prefixes.remove(prefix)
-        paths.forget(where, name)
+        prefix_registry.forget_prefix(where, name)
         shutil.rmtree(where.packed / name, ignore_errors=True)
         return gone + _remove_image(name, layout)
 
@@ -148,7 +151,7 @@ def _removable(context: Context, name: str) -> tuple[list[str], list[Prefix], Ke
     where = context.where
     made = [
         prefix
-        for path in dict.fromkeys(paths.prefixes_of(where, name))
+        for path in dict.fromkeys(prefix_registry.prefix_paths(where, name))
         if (prefix := prefixes.find(name, path))
     ]
     kernel = next((found for found in register.installed() if found.name == name), None)
@@ -263,14 +266,14 @@ def smoke(
         for place in places
     ]
     if junit is not None:
-        paths.write_whole(junit, smoke_runner.junit(results))
+        atomic.atomic_write(junit, smoke_runner.junit(results))
     if (
         known is not None
         and request.smoke_request.is_whole
         and known["lock"]["sha256"] == prefix.lock_sha256
     ):
         updated = passport.with_smoke(known, results)
-        paths.write_whole(wanted.folder / passport.FILE, passport.text(updated))
+        atomic.atomic_write(wanted.folder / passport.FILE, passport.text(updated))
     return results
 
 

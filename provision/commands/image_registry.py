@@ -15,17 +15,19 @@ from urllib.parse import quote
 from provision import image as images
 from provision.commands.image_sbom import image_documents
 from provision.commands.plan import BuildRequest, Context
+from provision.core.atomic import atomic_write
 from provision.core.errors import (
     IntegrityError,
+    InUse,
     InvalidSpec,
     ProvisionError,
-    Taken,
     TimedOut,
     ToolFailed,
     ToolMissing,
     Unreachable,
 )
-from provision.core.paths import Folders, held, write_whole
+from provision.core.file_locks import environment_lock
+from provision.core.paths import Folders
 from provision.core.types import Image
 from provision.environment import passport
 from provision.resolver import spec
@@ -62,7 +64,7 @@ def push_image(
 ) -> images.PushResult:
     """`provision image push`: an environment's image to a registry, and beside it what is known of it. No engine is needed."""
     name = spec.check_name(request.name or "")
-    with held(context.where, name, context.progress, wait=context.wait):
+    with environment_lock(context.where, name, context.progress, wait=context.wait):
         known = passport.read(context.where.envs / name)
         if not known or not known.get("image"):
             raise ToolMissing(
@@ -113,7 +115,9 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
     client = _engine(outputs) if any(to.path is None for to in wanted) else None
     remote = images.find_remote(images.parse_registry_reference(place))
     layout = context.where.pulled / remote.digest.removeprefix("sha256:")
-    with held(context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait):
+    with environment_lock(
+        context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait
+    ):
         if client is None or len(wanted) > 1 or not images.has_image(client, remote.config_digest):
             images.pull_image(remote, layout, context.progress, near=_near(context.where, wanted))
         for to in wanted:
@@ -231,11 +235,13 @@ def _pull_base(context: Context, at: images.RegistryReference, kept: Path | None
         context.progress.warn(f"{error.message} The base {at} is the one that was pulled before.")
         return kept
     layout = context.where.pulled / remote.digest.removeprefix("sha256:")
-    with held(context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait):
+    with environment_lock(
+        context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait
+    ):
         if not images.is_whole(layout):
             context.progress.say(f"pulling the base image {at}")
             images.pull_image(remote, layout, context.progress, near=_near(context.where, ()))
-    write_whole(_note(context.where, at), layout.name)
+    atomic_write(_note(context.where, at), layout.name)
     _sweep(context)
     return layout
 
@@ -247,10 +253,10 @@ def _sweep(context: Context) -> None:
     for layout in [
         path for path in pulled.glob("*") if path.name not in named and path.name != "names"
     ]:
-        with contextlib.suppress(OSError, Taken):
+        with contextlib.suppress(OSError, InUse):
             last = max(path.stat().st_mtime for path in (layout, *layout.glob("*")))
             if time.time() - last > FORGOTTEN_S:
-                with held(
+                with environment_lock(
                     context.where, f"pulled-{layout.name[:12]}", context.progress, wait=False
                 ):
                     shutil.rmtree(layout)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
 from provision.commands.plan import Context
-from provision.core import paths
+from provision.core import prefix_registry
 from provision.core.errors import InvalidSpec, Unreachable
 from provision.core.mirrors import without_login
 from provision.core.sbom.licenses import licenses
@@ -172,7 +172,7 @@ def export_lock(
 
 def _licenses(context: Context, name: str, lock: locks.LockFile) -> Mapping[str, str]:
     """By address, as the packages in the lock's own prefix say; a lock holds no licenses, so without that prefix none is known."""
-    prefix = prefixes.find(name, paths.prefix_path(context.where, name))
+    prefix = prefixes.find(name, prefix_registry.prefix_path(context.where, name))
     if prefix is None or prefix.lock_sha256 != lock.sha256:
         context.progress.say(
             f"licenses are not known: there is no prefix of this very lock (`provision env create {name}` makes it)"

@@ -15,7 +15,7 @@ from provision.channel.mirror import MirrorFile
 from provision.commands.lock_inspect import lock_file
 from provision.commands.plan import Context
 from provision.core.errors import InvalidSpec, ProvisionError
-from provision.core.paths import held
+from provision.core.file_locks import environment_lock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def mirror(
     there. Raises for the first file that could not be had, after the others were."""
     wanted = _wanted(context, targets, platforms)
     name = f"+mirror-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
-    with held(context.where, name, context.progress, wait=context.wait):
+    with environment_lock(context.where, name, context.progress, wait=context.wait):
         mirroring.read_manifest(folder)  # a damaged one is refused before the first download
         missing = _missing(folder, wanted)
         failed = _fetch(context, folder, missing)

@@ -13,7 +13,7 @@ from provision import channel, render
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
 from provision.commands import request, smoke_runner
-from provision.core import paths
+from provision.core import prefix_registry
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
@@ -159,7 +159,7 @@ def plan(context: Context, wish: BuildRequest) -> Plan:
         and lock.python_from == python_from
         and _fits(lock, inputs),
         python_from=python_from,
-        prefix_path=paths.prefix_path(context.where, wanted.name, wish.prefix),
+        prefix_path=prefix_registry.prefix_path(context.where, wanted.name, wish.prefix),
         templates=context.templates,
     )
 

@@ -18,7 +18,7 @@ from provision.commands.ensure import (
     solve,
 )
 from provision.commands.plan import BuildRequest, Context, Plan, plan
-from provision.core.tempdirs import scratch
+from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 from provision.environment import kernel
 from provision.environment import prefix as prefixes
@@ -125,7 +125,7 @@ def lock_preview(context: Context, request: BuildRequest) -> tuple[LockedPackage
         return tuple(
             package for seen in locks.read_platforms(wanted.lock.path) for package in seen.packages
         )
-    with scratch("preview") as folder:
+    with temporary_directory("preview") as folder:
         elsewhere = dataclasses.replace(
             context, where=dataclasses.replace(context.where, data=folder)
         )

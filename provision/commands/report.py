@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provision import render, report
+from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, StaleLock
-from provision.core.paths import write_whole
 from provision.environment import passport
 from provision.report import Page
 
@@ -52,4 +52,4 @@ def write(path: Path, text: str, *, force: bool) -> None:
             f"{path} is not a page that provision made.",
             advice="Name another file with --output, or replace it with --force.",
         )
-    write_whole(path, text)
+    atomic_write(path, text)

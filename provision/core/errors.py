@@ -7,7 +7,9 @@ compares the two.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 from typing import ClassVar
 
 # What PyYAML raises beside its own YAMLError for text that is not YAML: bytes that are not UTF-8, tags on what they do not fit (`!!int`,
@@ -103,8 +105,8 @@ class NoSpace(ProvisionError):
     exit_code = 11
 
 
-class Taken(ProvisionError):
-    """A name, prefix or kernel is held by another process or belongs to something that is not ours."""
+class InUse(ProvisionError):
+    """A name, path or kernel is in use: by another process, or by something that provision did not make."""
 
     exit_code = 12
 
@@ -121,10 +123,26 @@ class SystemRefused(ProvisionError):
     exit_code = 14
 
 
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk is full, or the user's quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def disk_full_raises(message: str, advice: str) -> Iterator[None]:
+    """Raise NoSpace with this message where the disk is full or the quota used up; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise NoSpace(message, advice=advice) from error
+        raise
+
+
 def from_system(error: OSError) -> ProvisionError:
     """A system error in our terms: which file, the system's reason, and what to do."""
     shown = f"{error.filename or 'a file'}: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_disk_full(error):
         return NoSpace(
             f"The disk is full ({shown}).",
             advice="Free space and run the same command again; nothing was changed.",

@@ -1,28 +1,29 @@
-"""Folders for the length of one piece of work, in the system's temporary folder. What a process that was killed left of them is
-removed by the next one that needs such a folder.
+"""Temporary directories that last as long as one piece of work, in the system's temporary folder.
 
-Whoever works in one holds it by a lock of the kernel's (flock), which no kill can leave behind, and which also tells processes of
-other containers apart that share the folder. Children do not inherit it.
+Whoever works in one keeps it locked (flock), which no kill can leave behind and which also tells apart processes of other
+containers that share the folder. The next process that needs a temporary directory removes those that killed ones left.
+Children do not inherit the lock.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-BEGINS = "provision."  # and what for: provision.smoke.k3j2h1
+from provision.core.file_locks import try_lock
+
+PREFIX = "provision."  # then the purpose: provision.smoke.k3j2h1
 
 
 @contextlib.contextmanager
-def scratch(what_for: str) -> Iterator[Path]:
-    """A new, empty folder that goes away with the block."""
-    sweep()
-    path, descriptor = _held_folder(what_for)
+def temporary_directory(purpose: str) -> Iterator[Path]:
+    """A new, empty directory, removed at the end of the block."""
+    remove_abandoned()
+    path, descriptor = _create_locked(purpose)
     try:
         yield path
     finally:
@@ -30,14 +31,19 @@ def scratch(what_for: str) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def sweep() -> list[Path]:
-    """Remove the folders that nobody holds any more; those of other users, and what cannot be removed, are left."""
-    return [
-        path for path in sorted(Path(tempfile.gettempdir()).glob(f"{BEGINS}*.*")) if _is_swept(path)
-    ]
+def remove_abandoned() -> list[Path]:
+    """Remove this user's temporary directories that no process has locked, and return them.
+
+    What cannot be removed stays.
+    """
+    removed = []
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*.*")):
+        if _remove_if_abandoned(path):
+            removed.append(path)
+    return removed
 
 
-def _is_swept(path: Path) -> bool:
+def _remove_if_abandoned(path: Path) -> bool:
     try:
         if path.is_symlink() or not path.is_dir() or path.stat().st_uid != os.geteuid():
             return False
@@ -45,32 +51,29 @@ def _is_swept(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Without file locks nobody can show that it is working here, so the directory stays.
+        if try_lock(descriptor) != "locked":
+            return False
         shutil.rmtree(path)
-    except OSError:  # held, or a file system without locks, or not ours to remove
+    except OSError:  # not ours to remove
         return False
     finally:
         os.close(descriptor)
     return True
 
 
-def _held_folder(what_for: str) -> tuple[Path, int]:
-    """A new folder and the descriptor that holds it. A sweeper may come in the moment between making and holding: then another."""
+def _create_locked(purpose: str) -> tuple[Path, int]:
+    """A new directory and the descriptor that locks it.
+
+    Another process may remove it between its creation and its locking: then we create another.
+    """
     while True:
-        path = Path(tempfile.mkdtemp(prefix=f"{BEGINS}{what_for}."))
+        path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}."))
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            continue
-        except (
-            OSError
-        ):  # a file system without locks: nobody can hold anything there, and nobody sweeps
-            return path, descriptor
-        if path.exists():
+        state = try_lock(descriptor)
+        if state == "unsupported" or (state == "locked" and path.exists()):
             return path, descriptor
         os.close(descriptor)

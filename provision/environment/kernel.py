@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from provision.core.errors import Taken
-from provision.core.paths import write_whole
+from provision.core.atomic import atomic_write
+from provision.core.errors import InUse
 from provision.core.types import Kernel, Prefix, Resolution
 
 LAUNCHER = "ipykernel"  # the package by which Jupyter starts an environment
@@ -73,10 +73,10 @@ def is_current(prefix: Prefix, shown: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raise Taken when a kernel of this name belongs to something that is not ours."""
+    """Raise InUse when a kernel of this name belongs to something that is not ours."""
     folder = user_folder(name)
     if _is_taken(folder) and not _is_ours(_read(folder)):
-        raise Taken(
+        raise InUse(
             f"The Jupyter kernel `{name}` ({folder}) was not made by provision.",
             advice="Remove it with `jupyter kernelspec remove`, or give the environment another name (`provision build NAME ...`).",
         )
@@ -105,10 +105,10 @@ def _is_ours(spec: dict[str, Any] | None) -> bool:
 
 
 def add(prefix: Prefix, shown: str) -> Kernel:
-    """Install (or replace our own) kernelspec for this user. Raises Taken when the name belongs to something that is not ours."""
+    """Install (or replace our own) kernelspec for this user. Raises InUse when the name belongs to something that is not ours."""
     check_name(prefix.name)
     path = user_folder(prefix.name)
-    write_whole(path / "kernel.json", json.dumps(kernel_json(prefix, shown), indent=1) + "\n")
+    atomic_write(path / "kernel.json", json.dumps(kernel_json(prefix, shown), indent=1) + "\n")
     return Kernel(name=prefix.name, display_name=shown, path=path, prefix=prefix.path)
 
 
@@ -129,11 +129,11 @@ def installed() -> list[Kernel]:
 
 
 def find(name: str) -> Kernel:
-    """A kernel of ours. Raises Taken if it is somebody else's or not there."""
+    """A kernel of ours. Raises InUse if it is somebody else's or not there."""
     ours = {kernel.name: kernel for kernel in installed()}
     if name not in ours:
         listed = ", ".join(ours) or "none"
-        raise Taken(
+        raise InUse(
             f"There is no Jupyter kernel `{name}` of provision's.",
             advice=f"Kernels of provision: {listed}.",
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import csv
-import ctypes
 import hashlib
 import io
 import json
@@ -20,14 +19,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from provision.adapters import conda, uv
-from provision.core.errors import IntegrityError, InvalidSpec, Taken, from_system
+from provision.core.atomic import (
+    backup_path,
+    remove_leftovers,
+    remove_leftovers_until_quiet,
+    replace_directory,
+    staging_path,
+)
+from provision.core.errors import IntegrityError, InUse, InvalidSpec, from_system
 from provision.core.mirrors import DIRECT, Mirrors
-from provision.core.paths import Folders, beside, replaced, sweep, sweep_until_quiet
+from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix, Progress
 
 MARKER = Path("conda-meta") / "provision.json"
-_RENAME_EXCHANGE = 2  # linux/fs.h; since Linux 3.15, not on every file system
-_AT_FDCWD = -100
 # After Ctrl-C rattler's threads may link for a moment longer (on a busy machine, for seconds); nothing may be left of that.
 QUIET_S = 1.0
 PATIENCE_S = 20.0
@@ -68,28 +72,28 @@ def _marker(path: Path) -> dict[str, Any] | None:
 
 
 def check_place(name: str, folder: Path, path: Path) -> None:
-    """Raise Taken unless `path` is free, or the prefix of this very environment (its name, and its folder under envs)."""
+    """Raise InUse unless `path` is free, or the prefix of this very environment (its name, and its folder under envs)."""
     if path == Path.cwd():
         raise InvalidSpec(
             "--prefix must name a folder of its own for the environment, not the one you are in."
         )
     if path.exists() and not path.is_dir():
-        raise Taken(f"{path} is a file.", advice="Name a folder with --prefix.")
+        raise InUse(f"{path} is a file.", advice="Name a folder with --prefix.")
     known = _marker(path)
     if known is None:
         if path.exists() and any(path.iterdir()):
-            raise Taken(
+            raise InUse(
                 f"{path} exists and is not an environment of provision.",
                 advice="Name another place with --prefix.",
             )
         return
     if known["name"] != name:
-        raise Taken(
+        raise InUse(
             f"{path} is the environment `{known['name']}`, not `{name}`.",
             advice="Name another place with --prefix.",
         )
     if known["folder"] != str(folder) and Path(known["folder"]).exists():
-        raise Taken(
+        raise InUse(
             f"{path} belongs to {known['folder']}, not to {folder}.",
             advice=f"Give one of them another name or --prefix, or remove that one: provision env remove {name}.",
         )
@@ -115,9 +119,9 @@ def make(
 
     folder: the environment's folder under envs, by which two folders that use one name are kept apart.
     """
-    building = beside(path)
+    building = staging_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    sweep(path)
+    remove_leftovers(path)
     try:
         _fill(lock, building, path, where, progress, mirrors)
         installed = uv.fingerprints(building)
@@ -128,14 +132,14 @@ def make(
             "wheels": installed,
         }
         (building / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
-        _swap(building, path)
+        replace_directory(path)
     except KeyboardInterrupt:
-        sweep_until_quiet(path, quiet_s=QUIET_S, patience_s=PATIENCE_S)
+        remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=PATIENCE_S)
         raise
     except OSError as error:
         raise from_system(error) from error
     finally:
-        sweep(path)
+        remove_leftovers(path)
     return Prefix(name=name, path=path, lock_sha256=lock.sha256, wheels=installed)
 
 
@@ -191,27 +195,11 @@ def _record_hash(content: bytes) -> str:
     )
 
 
-def _swap(building: Path, path: Path) -> None:
-    """Exchange in one step where the file system can; else two renames with nothing in between."""
-    if not path.exists():
-        building.rename(path)
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.renameat2(
-        _AT_FDCWD, os.fsencode(building), _AT_FDCWD, os.fsencode(path), _RENAME_EXCHANGE
-    )
-    if done == 0:
-        building.rename(replaced(path))
-        return
-    path.rename(replaced(path))
-    building.rename(path)
-
-
 def remove(prefix: Prefix) -> None:
     """Remove a prefix; it is gone for others at once."""
-    sweep(prefix.path)
-    prefix.path.rename(replaced(prefix.path))
-    sweep(prefix.path)
+    remove_leftovers(prefix.path)
+    prefix.path.rename(backup_path(prefix.path))
+    remove_leftovers(prefix.path)
 
 
 def drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:

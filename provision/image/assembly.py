@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from provision.core.errors import InvalidSpec, NoSpace
+from provision.core.errors import InvalidSpec, disk_full_raises
 from provision.core.types import Image, Layer, Lock, Prefix, Progress, Resolution
 from provision.image import conda_files, config, layer_cache, oci_layout
 from provision.image.base_images import BaseImage
@@ -122,9 +121,5 @@ def _complete(recipe: Recipe, new: Path, made: Sequence[Layer]) -> oci_layout.Wr
 
 @contextmanager
 def _space_for(layout: Path) -> Iterator[None]:
-    try:
+    with disk_full_raises(f"The disk of {layout.parent} is full.", advice=SPACE_ADVICE):
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(f"The disk of {layout.parent} is full.", advice=SPACE_ADVICE) from error
-        raise

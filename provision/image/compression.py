@@ -7,7 +7,6 @@ zlib that Python runs with, or the libzstd of the package zstandard; so what it 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -22,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from provision.core.errors import IntegrityError, NoSpace
+from provision.core.errors import IntegrityError, disk_full_raises
 from provision.core.types import Image, Layer, Progress
 from provision.image import exporter, layer_cache, oci_layout
 from provision_runtime.facts import limits
@@ -245,13 +244,8 @@ def _drop_others(layout: Path, method: Method) -> None:
 
 @contextmanager
 def _space_for(layout: Path) -> Iterator[None]:
-    try:
+    with disk_full_raises(
+        f"The disk of {layout.parent} is full: nothing was compressed.", advice="Free space there."
+    ):
         layout.parent.mkdir(parents=True, exist_ok=True)
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(
-                f"The disk of {layout.parent} is full: nothing was compressed.",
-                advice="Free space there.",
-            ) from error
-        raise

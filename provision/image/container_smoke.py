@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from provision.core.atomic import atomic_write
 from provision.core.errors import TimedOut, ToolMissing
 from provision.core.types import Image
 from provision.image.config import STACK
 from provision.image.docker_load import called
 from provision.image.docker_sdk import Client, found, speaking, wait
 from provision.image.layers import PIECE, reading
-from provision_runtime import fs
 from provision_runtime.comm import processes
 
 FOLDER = "/tmp/provision-smoke"
@@ -75,7 +75,7 @@ class Files:
     def take_saved(self, out: Path) -> None:
         if self.baseline and self.verb == "save" and (out / BASELINE).is_file():
             try:
-                fs.atomic_write(self.baseline, (out / BASELINE).read_bytes())
+                atomic_write(self.baseline, (out / BASELINE).read_bytes())
             except (
                 OSError
             ) as error:  # the name of the file that was to be replaced, not of the one beside it

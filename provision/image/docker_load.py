@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from provision.core.errors import Taken, ToolFailed
+from provision.core.errors import InUse, ToolFailed
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout, tar
 from provision.image.config import LOCK_LABEL, TITLE_LABEL, is_ours, repository
@@ -186,7 +186,7 @@ def _plain(path: Path) -> Iterator[bytes]:
 
 
 def remove(name: str, client: Client) -> tuple[str, ...]:
-    """Take an environment's images out of the engine; the references that were there. Taken if a container uses one."""
+    """Take an environment's images out of the engine; the references that were there. InUse if a container uses one."""
     repo = repository(name)
     with speaking(f"list images of {repo}"):
         tags = [tag for image in client.images.list(name=repo) for tag in image.tags]
@@ -204,7 +204,7 @@ def _drop_untagged(repo: str, client: Client) -> None:
     with speaking(f"list images of {repo}"):
         lost = client.api.images(filters={"dangling": True, "label": labels}, quiet=True)
     for identity in lost:
-        with contextlib.suppress(Taken), speaking(f"remove {identity}"):
+        with contextlib.suppress(InUse), speaking(f"remove {identity}"):
             steps = found(functools.partial(client.api.history, identity))
             if is_ours([step["CreatedBy"] for step in steps or ()]):
                 found(functools.partial(client.images.remove, identity))

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from provision.core.errors import (
     IntegrityError,
+    InUse,
     InvalidSpec,
     NoSpace,
     ProvisionError,
-    Taken,
     ToolFailed,
     ToolMissing,
     Unreachable,
@@ -113,7 +113,7 @@ def _refused(purpose: str, words: str, status: int | None) -> ProvisionError:
         )
     if status == 409:
         advice = "Remove the container (`docker ps -a` lists them) and run the same command again."
-        return Taken(
+        return InUse(
             f"A container is in the way: could not {purpose}.", advice=advice, details=words
         )
     return ToolFailed(["docker", *purpose.split()], status or 1, words)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import re
@@ -14,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from provision.core.errors import InvalidSpec, NoSpace, Taken
+from provision.core.errors import InUse, InvalidSpec, disk_full_raises
+from provision.core.file_locks import try_lock
 from provision.core.types import Image, Progress
 from provision.image import docker_load, layer_cache, oci_layout, tar
 from provision.image.base_archive import LISTS
@@ -63,11 +62,13 @@ def output(text: str) -> Output:
 def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = ()) -> None:
     """Write the image to a path; what was there is replaced when the new one is whole. names: in place of its own.
 
-    Taken as by `check_free`. NoSpace where the disk is full.
+    InUse as by `check_free`. NoSpace where the disk is full.
     """
     check_free(to)
     path = _real(to)
-    try:
+    with disk_full_raises(
+        f"The disk of {path.parent} is full: {to} was not written.", advice="Free space there."
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         if to.kind == "oci":
             _copy_layout(image, path, names)
@@ -79,21 +80,14 @@ def export(image: Image, to: Output, progress: Progress, names: Sequence[str] = 
                 else docker_load.archive(image, tags=tags, read=layer_cache.pieces)
             )
             _write(pieces, path, sum(layer.size for layer in image.layers), progress)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(
-                f"The disk of {path.parent} is full: {to} was not written.",
-                advice="Free space there.",
-            ) from error
-        raise
 
 
 def check_free(to: Output) -> None:
-    """Taken where something is there that is not replaced: only a file, an empty folder, and a layout of one image are."""
+    """InUse where something is there that is not replaced: only a file, an empty folder, and a layout of one image are."""
     if to.path is None or not (path := _real(to)).exists():
         return
     if to.kind == "oci" and os.path.ismount(path):
-        raise Taken(
+        raise InUse(
             f"{path} is where a file system is mounted, and cannot be replaced.",
             advice="Name a folder in it.",
         )
@@ -105,7 +99,7 @@ def check_free(to: Output) -> None:
         else "is there and is no file"
     )
     if problem:
-        raise Taken(f"{path} {problem}.", advice="Name another place.")
+        raise InUse(f"{path} {problem}.", advice="Name another place.")
 
 
 def _real(to: Output) -> Path:
@@ -206,8 +200,7 @@ def _write(pieces: Iterable[bytes], to: Path, size: int, progress: Progress) -> 
     beside = to.with_name(f".{to.name}.{os.getpid()}.new")
     try:
         with beside.open("wb") as file, progress.meter(f"writing {to.name}", size) as meter:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(file.fileno())
             for piece in pieces:
                 file.write(piece)
                 meter.advance(len(piece))
@@ -222,8 +215,8 @@ def _sweep(to: Path) -> None:
         match = re.fullmatch(rf"\.{re.escape(to.name)}\.([0-9]{{1,9}})\.new", path.name)
         if match and path.is_file() and not path.is_symlink() and not _is_running(int(match[1])):
             with contextlib.suppress(OSError), path.open("r+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
+                if try_lock(file.fileno()) == "locked":
+                    path.unlink()
 
 
 def _is_running(pid: int) -> bool:

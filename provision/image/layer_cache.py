@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.adapters.http import sha256_of
+from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
 from provision.image import oci_layout
 from provision.image.layers import PIECE
@@ -54,9 +55,7 @@ def note(layout: Path, made_of: Mapping[str, str]) -> None:
         digest: {"made_of": key, "mark": _mark(oci_layout.blob(layout, digest))}
         for digest, key in made_of.items()
     }
-    beside = layout / f".{FILE}"
-    beside.write_bytes(oci_layout.canonical(rows))
-    beside.replace(layout / FILE)
+    atomic_write(layout / FILE, oci_layout.canonical(rows))
 
 
 def read(layout: Path) -> list[Kept]:

@@ -5,8 +5,6 @@ A layout is oci-layout, index.json and blobs/sha256/*, as image-layout.md of the
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -17,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.core.errors import Taken
-from provision.core.paths import open_lock
+from provision.core.errors import InUse
+from provision.core.file_locks import open_lock_file, try_lock
 from provision.core.types import Layer
 
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -52,7 +50,7 @@ def blob(layout: Path, digest: str) -> Path:
 def building(layout: Path) -> Iterator[Path]:
     """A folder beside `layout` to write into; it takes the name when the block ends well, and is gone when it does not.
 
-    What an earlier run that was killed left is in `left(layout)` meanwhile, then gone. Taken where another run writes there now, or
+    What an earlier run that was killed left is in `left(layout)` meanwhile, then gone. InUse where another run writes there now, or
     where a folder that is not ours has one of the names that are needed.
     """
     layout = _real(layout)
@@ -110,7 +108,7 @@ def _check_free(layout: Path) -> None:
     new, old = _beside(layout)
     for path in (new, old, left(layout)):
         if path.exists() and not _is_ours(path):
-            raise Taken(
+            raise InUse(
                 f"{path} is in the way, and is not of our making.",
                 advice="Rename it, or name another place.",
             )
@@ -125,11 +123,8 @@ def _begin(new: Path) -> int:
         new.mkdir()
     except FileExistsError as error:
         raise _busy(new) from error
-    held = open_lock(new / MARK)
-    with contextlib.suppress(
-        OSError
-    ):  # a file system without locks: then two runs at once are not told apart
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    held = open_lock_file(new / MARK)
+    try_lock(held)  # on a file system without locks, two runs at once are not told apart
     return held
 
 
@@ -139,18 +134,13 @@ def _is_busy(new: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+        return try_lock(held) == "busy"
     finally:
         os.close(held)
-    return False
 
 
-def _busy(layout: Path) -> Taken:
-    return Taken(
+def _busy(layout: Path) -> InUse:
+    return InUse(
         f"Another run is writing {layout} now.",
         advice="Wait until it is done, or name another place.",
     )

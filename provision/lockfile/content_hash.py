@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.catalog import DATA
-from provision.core.tempdirs import scratch
+from provision.core.tempdirs import temporary_directory
 from provision.core.types import Platform
 from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, LockInputs, Machine
 
@@ -172,7 +172,7 @@ def theirs(wanted: LockInputs) -> dict[Platform, str]:
 @contextmanager
 def _written(wanted: LockInputs) -> Iterator[Path]:
     """A folder, for as long as it is needed, with the two files as they are locked."""
-    with scratch("hash") as folder:
+    with temporary_directory("hash") as folder:
         (folder / ENVIRONMENT).write_text(wanted.environment, encoding="utf-8")
         (folder / VIRTUAL_PACKAGES).write_text(wanted.virtual_packages, encoding="utf-8")
         yield folder

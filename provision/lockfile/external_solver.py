@@ -21,7 +21,7 @@ from provision.core.errors import (
     Unsolvable,
 )
 from provision.core.process import clean_environment, run
-from provision.core.tempdirs import scratch
+from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 from provision.lockfile.conda_lock_v1 import read
 from provision.lockfile.conda_lock_v1_writer import FILE
@@ -60,7 +60,7 @@ class ExternalSolver:
         )
 
     def _solve(self, request: conda.Request) -> tuple[LockedPackage, ...]:
-        with scratch("solver") as folder:
+        with temporary_directory("solver") as folder:
             for name, text in files(request, self.mirrors).items():
                 (folder / name).write_text(text, encoding="utf-8")
             try:

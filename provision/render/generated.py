@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, StaleLock
-from provision.core.paths import write_whole
 
 State = Literal["missing", "ours", "edited"]
 MADE_BY = "# Made by provision from "
@@ -74,7 +74,7 @@ def write(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> lis
         )
     written = pending(folder, texts)
     for name in written:
-        write_whole(folder / name, texts[name])
+        atomic_write(folder / name, texts[name])
     return written
 
 

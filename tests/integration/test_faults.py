@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.core.paths import beside
+from provision.core.atomic import staging_path
 from tests.integration.conftest import Eventually, Home, make_home, on_terminal
 
 pytestmark = pytest.mark.index
@@ -345,7 +345,7 @@ def test_ctrl_c_while_packaging_python_keeps_the_channel(lab: Home, eventually: 
     (channel,) = (lab.root / "data" / "channels").glob("py*")
     before = sorted(path.name for path in channel.rglob("*.conda"))
     child = lab.start("channel", "bootstrap", "--again")
-    eventually(beside(channel).exists, 60)
+    eventually(staging_path(channel).exists, 60)
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)
     assert child.returncode == 130
@@ -365,7 +365,7 @@ def test_killed_at_any_moment(lab: Home, eventually: Eventually, event: str) -> 
         while "solving" not in child.stderr.readline():
             pass
     else:
-        building = beside(prefix(lab))
+        building = staging_path(prefix(lab))
         happened = {
             "building": building.exists,
             "wheels": lambda: any(building.glob("lib/python*/site-packages/torch/*")),
@@ -390,7 +390,7 @@ def test_killed_at_any_moment(lab: Home, eventually: Eventually, event: str) -> 
 def test_ctrl_c_leaves_nothing(lab: Home, eventually: Eventually) -> None:
     assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     child = lab.start("build", NAME, *QUICK)
-    building = beside(prefix(lab))
+    building = staging_path(prefix(lab))
     eventually(building.exists, 60)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
@@ -417,7 +417,7 @@ def test_a_waiting_run_sees_what_the_first_one_did(desk: Home) -> None:
 def test_two_builds_of_one_name(lab: Home, eventually: Eventually) -> None:
     assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     first = lab.start("build", NAME, *QUICK)
-    eventually(beside(prefix(lab)).exists, 60)
+    eventually(staging_path(prefix(lab)).exists, 60)
     refused = lab.run("build", NAME, "--no-wait", *QUICK)
     assert refused.returncode == 12
     assert f"process {first.pid}" in refused.stderr

@@ -31,9 +31,9 @@ from provision.adapters import conda
 from provision.adapters.uv import uv
 from provision.core.errors import (
     IntegrityError,
+    InUse,
     InvalidSpec,
     StaleLock,
-    Taken,
     TimedOut,
     ToolMissing,
     Unreachable,
@@ -784,7 +784,7 @@ def containers(client: Any) -> list[Any]:
 def test_an_image_in_use_is_not_removed(loaded: Image, docker_client: Any) -> None:
     container = docker_client.containers.create(loaded.reference, ["true"])
     try:
-        with pytest.raises(Taken, match="container is in the way"):
+        with pytest.raises(InUse, match="container is in the way"):
             image.remove_images("toy", docker_client)
     finally:
         container.remove()

@@ -24,15 +24,16 @@ from provision.commands import image_registry
 from provision.commands.plan import Context
 from provision.core.errors import (
     IntegrityError,
+    InUse,
     NoSpace,
     ProvisionError,
-    Taken,
     TimedOut,
     ToolFailed,
     ToolMissing,
     Unreachable,
 )
-from provision.core.paths import Folders, held
+from provision.core.file_locks import environment_lock
+from provision.core.paths import Folders
 from provision.core.types import Image
 from provision.image import base_archive, layer_cache, layers, oci_layout
 from provision.image.registry import responses
@@ -289,7 +290,7 @@ def test_a_place_that_is_taken_is_said_before_anything_is_asked_for(
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
     line = Line(host, lambda line, request, body: False)
-    with line.open() as here, pytest.raises(Taken, match="is there and is no image layout"):
+    with line.open() as here, pytest.raises(InUse, match="is there and is no image layout"):
         pull(
             context,
             f"{here}/lab/toy:1",
@@ -339,7 +340,7 @@ def test_what_nobody_goes_on_with_is_removed(
         (place / "parts").mkdir(parents=True)
         for path in (place / "parts", place):
             os.utime(path, (time.time() - days * 86400,) * 2)
-    with held(context.where, f"pulled-{places[11].name[:12]}", context.progress):
+    with environment_lock(context.where, f"pulled-{places[11].name[:12]}", context.progress):
         pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert sorted(context.where.pulled.iterdir()) == [places[1], places[11]]
 

@@ -13,20 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from provision.core import paths
-from provision.core.errors import SystemRefused, Taken
-from provision.core.paths import Folders, held
+from provision.core import atomic, file_locks, paths, prefix_registry
+from provision.core.errors import InUse, SystemRefused
+from provision.core.file_locks import environment_lock
+from provision.core.paths import Folders
 from provision.core.types import MeterContext
 from provision.image import oci_layout
 
 HOLD = """
 import sys
 from pathlib import Path
-from provision.core.paths import Folders, held
+from provision.core.file_locks import environment_lock
+from provision.core.paths import Folders
 class Quiet:
     def say(self, text): print(text, flush=True)
 where = Folders(data=Path(sys.argv[1]), cache=Path(sys.argv[1]), envs=Path(sys.argv[1]))
-with held(where, "lab", Quiet()):
+with environment_lock(where, "lab", Quiet()):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -61,11 +63,11 @@ def test_a_held_name_is_refused_and_the_holder_named(where: Folders) -> None:
     with holder(where) as child:
         try:
             with (
-                pytest.raises(Taken, match=f"lab is being worked on by process {child.pid} "),
-                paths.held(where, "lab", Listener(), wait=False),
+                pytest.raises(InUse, match=f"lab is in use by process {child.pid} "),
+                file_locks.environment_lock(where, "lab", Listener(), wait=False),
             ):
                 pass
-            with paths.held(where, "other", Listener(), wait=False):
+            with file_locks.environment_lock(where, "other", Listener(), wait=False):
                 pass
         finally:
             child.kill()
@@ -76,17 +78,17 @@ def test_waits_for_the_holder_and_says_so(where: Folders) -> None:
     with holder(where) as child:
         os.set_blocking(child.stdin.fileno(), True)  # type: ignore[union-attr]
         timer = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {child.pid}"])
-        with paths.held(where, "lab", listener):
+        with file_locks.environment_lock(where, "lab", listener):
             pass
         timer.wait()
     assert listener.heard and f"process {child.pid}" in listener.heard[0]
 
 
 def test_holding_again_writes_nothing(where: Folders) -> None:
-    with paths.held(where, "lab", Listener()):
+    with file_locks.environment_lock(where, "lab", Listener()):
         pass
     before = {path: path.stat().st_mtime_ns for path in where.data.rglob("*")}
-    with paths.held(where, "lab", Listener()):
+    with file_locks.environment_lock(where, "lab", Listener()):
         pass
     assert {path: path.stat().st_mtime_ns for path in where.data.rglob("*")} == before
 
@@ -94,31 +96,31 @@ def test_holding_again_writes_nothing(where: Folders) -> None:
 def test_prefixes_elsewhere_are_remembered_and_forgotten(where: Folders, tmp_path: Path) -> None:
     (where.prefixes / "usual").mkdir(parents=True)
     first, second = tmp_path / "scratch" / "lab", tmp_path / "other" / "lab"
-    paths.remember(where, "usual", where.prefixes / "usual")
-    paths.remember(where, "lab", first)
-    paths.remember(where, "lab", second)
-    assert paths.prefix_path(where, "lab") == second
-    assert paths.prefixes_of(where, "lab") == [where.prefixes / "lab", first, second]
-    assert set(paths.known_prefixes(where)) == {"usual", "lab"}
-    paths.forget(where, "lab")
-    assert paths.prefix_path(where, "lab") == where.prefixes / "lab"
+    prefix_registry.record_prefix(where, "usual", where.prefixes / "usual")
+    prefix_registry.record_prefix(where, "lab", first)
+    prefix_registry.record_prefix(where, "lab", second)
+    assert prefix_registry.prefix_path(where, "lab") == second
+    assert prefix_registry.prefix_paths(where, "lab") == [where.prefixes / "lab", first, second]
+    assert set(prefix_registry.list_prefixes(where)) == {"usual", "lab"}
+    prefix_registry.forget_prefix(where, "lab")
+    assert prefix_registry.prefix_path(where, "lab") == where.prefixes / "lab"
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"lab": 3}', '{"lab": [3]}', "{"])
 def test_a_damaged_list_of_places_counts_as_empty(where: Folders, content: str) -> None:
     (where.data / "elsewhere.json").write_text(content)
-    assert paths.prefix_path(where, "lab") == where.prefixes / "lab"
+    assert prefix_registry.prefix_path(where, "lab") == where.prefixes / "lab"
 
 
 def test_sweep_removes_only_what_a_killed_build_left(tmp_path: Path) -> None:
     final = tmp_path / "lab"
-    paths.beside(final).mkdir()
-    paths.replaced(final).mkdir()
-    paths.beside(tmp_path / "other").mkdir()
+    atomic.staging_path(final).mkdir()
+    atomic.backup_path(final).mkdir()
+    atomic.staging_path(tmp_path / "other").mkdir()
     (tmp_path / ".lab.old").mkdir()  # somebody's own
-    paths.sweep(final)
+    atomic.remove_leftovers(final)
     assert {path.name for path in tmp_path.iterdir()} == {
-        paths.beside(tmp_path / "other").name,
+        atomic.staging_path(tmp_path / "other").name,
         ".lab.old",
     }
 
@@ -126,14 +128,14 @@ def test_sweep_removes_only_what_a_killed_build_left(tmp_path: Path) -> None:
 def test_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "d"))
     monkeypatch.setenv("PROVISION_ENVS", str(tmp_path / "e"))
-    found = paths.folders()
+    found = paths.default_folders()
     assert (found.data, found.envs) == (tmp_path / "d", tmp_path / "e")
-    assert paths.folders(tmp_path / "f").envs == tmp_path / "f"
+    assert paths.default_folders(tmp_path / "f").envs == tmp_path / "f"
 
 
 def test_what_comes_again_is_swept_again(tmp_path: Path) -> None:
     """A writer that outlives the interrupt: it makes the folder anew, three times."""
-    building = paths.beside(tmp_path / "lab")
+    building = atomic.staging_path(tmp_path / "lab")
     again = threading.Event()
 
     def write() -> None:
@@ -145,7 +147,7 @@ def test_what_comes_again_is_swept_again(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    paths.sweep_until_quiet(tmp_path / "lab", quiet_s=0.3, patience_s=30)
+    atomic.remove_leftovers_until_quiet(tmp_path / "lab", quiet_s=0.3, timeout_s=30)
     writer.join(30)
     assert again.is_set()
     assert not building.exists()
@@ -154,7 +156,7 @@ def test_what_comes_again_is_swept_again(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     with pytest.raises(UnicodeEncodeError):
-        paths.write_whole(tmp_path / "a", "\udc80")
+        atomic.atomic_write(tmp_path / "a", "\udc80")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "old"
 
@@ -171,12 +173,12 @@ def test_locks_are_taken_as_nfs_gives_them(
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with held(where, "lab", Listener()):
+    with environment_lock(where, "lab", Listener()):
         pass
     layout = tmp_path / "images" / "lab"
     with (
         oci_layout.building(layout),
-        pytest.raises(Taken, match="Another run is writing"),
+        pytest.raises(InUse, match="Another run is writing"),
         oci_layout.building(layout),
     ):
         pass
@@ -185,5 +187,8 @@ def test_locks_are_taken_as_nfs_gives_them(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", without)
-    with pytest.raises(SystemRefused, match="cannot lock files"), held(where, "lab", Listener()):
+    with (
+        pytest.raises(SystemRefused, match="cannot lock files"),
+        environment_lock(where, "lab", Listener()),
+    ):
         pass

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.core.errors import Taken
+from provision.core.errors import InUse
 from provision.core.types import Layer
 from provision.image import layers, oci_layout
 from provision.image.conda_files import Entry
@@ -106,7 +106,7 @@ def test_killed_between_its_two_renames_the_old_layout_comes_back(tmp_path: Path
 def test_folders_of_others_beside_a_layout_stay(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.tex").write_text("years")
-    with pytest.raises(Taken, match="is in the way"):
+    with pytest.raises(InUse, match="is in the way"):
         make(tmp_path / "x")
     oci_layout.clear(tmp_path / "x")
     assert (tmp_path / name / "thesis.tex").read_text() == "years"
@@ -115,7 +115,7 @@ def test_folders_of_others_beside_a_layout_stay(tmp_path: Path, name: str) -> No
 def test_two_runs_to_one_place_do_not_share_a_folder(tmp_path: Path) -> None:
     with oci_layout.building(tmp_path / "x") as new:
         (new / "mine").touch()
-        with pytest.raises(Taken, match="Another run is writing"):
+        with pytest.raises(InUse, match="Another run is writing"):
             make(tmp_path / "x")
         oci_layout.clear(tmp_path / "x")
         assert (new / "mine").exists()

@@ -19,9 +19,9 @@ import pytest
 
 from provision.core.errors import (
     IntegrityError,
+    InUse,
     InvalidSpec,
     ProvisionError,
-    Taken,
     ToolMissing,
 )
 from provision.core.types import Image, Layer
@@ -449,14 +449,14 @@ def test_what_is_no_image_is_never_replaced(image: Image, tmp_path: Path) -> Non
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
     for place in (f"oci:{tmp_path / 'home'}", f"docker-archive:{tmp_path / 'home'}"):
-        with pytest.raises(Taken, match="is there and is no"):
+        with pytest.raises(InUse, match="is there and is no"):
             exporter.export(image, exporter.output(place), Silent())
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
 
 
 def test_a_layout_of_several_images_is_never_replaced(image: Image, tmp_path: Path) -> None:
     several = layout(tmp_path / "several", platforms=("amd64", "arm64"))
-    with pytest.raises(Taken, match="a layout of several images"):
+    with pytest.raises(InUse, match="a layout of several images"):
         exporter.export(image, exporter.output(f"oci:{several}"), Silent())
     assert len(json.loads((several / "index.json").read_bytes())["manifests"]) == 2
 
@@ -513,7 +513,7 @@ def test_a_layout_that_may_hold_more_than_an_image_stays(
 ) -> None:
     there(tmp_path / "there")
     before = contents(tmp_path / "there")
-    with pytest.raises(Taken, match=words):
+    with pytest.raises(InUse, match=words):
         exporter.export(image, exporter.output(f"oci:{tmp_path / 'there'}"), Silent())
     assert contents(tmp_path / "there") == before
 
@@ -524,7 +524,7 @@ def test_a_place_where_a_file_system_is_mounted_stays_one(
     """It is empty, and a folder in it will do."""
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "disk")
-    with pytest.raises(Taken, match=r"is where a file system is mounted.*Name a folder in it"):
+    with pytest.raises(InUse, match=r"is where a file system is mounted.*Name a folder in it"):
         exporter.export(image, exporter.output(f"oci:{tmp_path / 'disk'}"), Silent())
     assert not list((tmp_path / "disk").iterdir())
     exporter.export(image, exporter.output(f"oci:{tmp_path / 'disk' / 'toy'}"), Silent())
@@ -561,7 +561,7 @@ def test_a_place_that_holds_more_than_a_layout_stays(image: Image, tmp_path: Pat
     exporter.export(image, exporter.output(f"oci:{to}"), Silent())
     exporter.export(image, exporter.output(f"oci:{to}"), Silent())
     (to / "lab.sif").write_text("Apptainer's")
-    with pytest.raises(Taken, match=r"holds more than an image layout, lab\.sif"):
+    with pytest.raises(InUse, match=r"holds more than an image layout, lab\.sif"):
         exporter.export(image, exporter.output(f"oci:{to}"), Silent())
     assert (to / "lab.sif").read_text() == "Apptainer's"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from provision.adapters import uv
-from provision.core.errors import InvalidSpec, Taken
-from provision.core.paths import beside
+from provision.core.atomic import replace_directory, staging_path
+from provision.core.errors import InUse, InvalidSpec
 from provision.core.types import Lock, LockedPackage, Prefix
 from provision.environment import prefix
 
@@ -142,7 +142,7 @@ def test_drift_of_files(tmp_path: Path) -> None:
 
 def test_scripts_name_the_final_place_and_record_agrees(tmp_path: Path) -> None:
     final = tmp_path / "lab with space"
-    building = beside(final)
+    building = staging_path(final)
     made = make(building)
     script = building / "bin" / "tool"
     script.write_text(f"#!{building}/bin/python\nprint(1)\n")
@@ -168,11 +168,11 @@ def test_swap_leaves_the_new_one_whole(tmp_path: Path, there: bool) -> None:
     final = tmp_path / "lab"
     if there:
         make(final, sha="old")
-    make(beside(final), sha="new")
-    prefix._swap(beside(final), final)
+    make(staging_path(final), sha="new")
+    replace_directory(final)
     found = prefix.find("lab", final)
     assert found and found.lock_sha256 == "new"
-    assert not beside(final).exists()
+    assert not staging_path(final).exists()
 
 
 def test_a_place_that_is_not_this_environments_is_refused(
@@ -183,9 +183,9 @@ def test_a_place_that_is_not_this_environments_is_refused(
     prefix.check_place("lab", tmp_path / "envs" / "lab", mine)  # empty: free
     prefix.check_place("lab", tmp_path / "envs" / "lab", tmp_path / "new")
     (mine / "thesis.tex").write_text("x")
-    with pytest.raises(Taken, match="is not an environment of provision"):
+    with pytest.raises(InUse, match="is not an environment of provision"):
         prefix.check_place("lab", tmp_path / "envs" / "lab", mine)
-    with pytest.raises(Taken, match="is a file"):
+    with pytest.raises(InUse, match="is a file"):
         prefix.check_place("lab", tmp_path / "envs" / "lab", mine / "thesis.tex")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidSpec, match="not the one you are in"):
@@ -197,9 +197,9 @@ def test_two_environments_never_share_a_prefix(tmp_path: Path) -> None:
     folder = tmp_path / "envs" / "lab"
     folder.mkdir(parents=True)
     prefix.check_place("lab", folder, made.path)
-    with pytest.raises(Taken, match="is the environment `lab`, not `other`"):
+    with pytest.raises(InUse, match="is the environment `lab`, not `other`"):
         prefix.check_place("other", tmp_path / "envs" / "other", made.path)
-    with pytest.raises(Taken, match="belongs to"):
+    with pytest.raises(InUse, match="belongs to"):
         prefix.check_place("lab", tmp_path / "elsewhere" / "lab", made.path)
     folder.rmdir()
     prefix.check_place("lab", tmp_path / "elsewhere" / "lab", made.path)  # the folder moved

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision import resolver
-from provision.core.errors import Taken
+from provision.core.errors import InUse
 from provision.core.types import Prefix
 from provision.environment import kernel as register
 from provision.resolver import spec
@@ -56,9 +56,9 @@ def test_add_list_current_remove(jupyter: Path) -> None:
 def test_a_name_taken_by_something_else_is_refused(jupyter: Path, content: str) -> None:
     (jupyter / "lab").mkdir(parents=True)
     (jupyter / "lab" / "kernel.json").write_text(content)
-    with pytest.raises(Taken, match="was not made by provision"):
+    with pytest.raises(InUse, match="was not made by provision"):
         register.add(PREFIX, "Python (lab)")
-    with pytest.raises(Taken, match="There is no Jupyter kernel `lab`"):
+    with pytest.raises(InUse, match="There is no Jupyter kernel `lab`"):
         register.remove("lab")
     assert (jupyter / "lab" / "kernel.json").read_text() == content
 

@@ -11,7 +11,7 @@ from provision.adapters.uv.settings import Indexes, indexes
 from provision.adapters.uv.uv_process import call, is_unanswered, uv
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.mirrors import DIRECT, Mirrors
-from provision.core.tempdirs import scratch
+from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 
 
@@ -47,7 +47,7 @@ def _install(
     Packages of an index are asked for by name, version and hash, so that uv finds what it has unpacked before, and a mirror can
     serve them; what uv 0.13 installs from a pylock file it fetches and unpacks each time (tried).
     """
-    with scratch("uv") as folder:
+    with temporary_directory("uv") as folder:
         wanted = folder / "requirements.txt"
         wanted.write_text(requirements(packages, mirrors))
         command: list[str | Path] = [

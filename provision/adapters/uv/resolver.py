@@ -15,7 +15,7 @@ from provision.adapters.uv.uv_process import call, uv
 from provision.catalog import version_key
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import DIRECT, Mirrors
-from provision.core.tempdirs import scratch
+from provision.core.tempdirs import temporary_directory
 from provision.core.types import PLATFORM, LockedPackage, Platform
 
 # uv --python-platform takes these glibc versions only (uv pip compile --help); the newest not above the wanted one is used.
@@ -93,7 +93,7 @@ def _in_turn(request: Request, ask: Callable[[Request, Sequence[str | Path], Pat
         _python_platform(request),
     ]
     options += ["--exclude-newer", f"{request.as_of}T23:59:59.999Z"] if request.as_of else []
-    with scratch("uv") as folder:
+    with temporary_directory("uv") as folder:
         try:
             return ask(request, [*options, *where.remote], folder)
         except Unsolvable:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provision.commands.checkpoint.listing import Unfinished, unfinished, unfinished_row
-from provision.core.errors import InvalidSpec, Taken
+from provision.core.errors import InUse, InvalidSpec
 from provision_runtime.checkpoint import Backend, disk_usage, layout, retention
 
 
@@ -29,7 +29,7 @@ class Pruning:
 def pruned(
     backend: Backend, keep: int | None, *, every: int | None, named: Sequence[str], dry_run: bool
 ) -> Pruning:
-    """keep: None removes no committed checkpoint. Raises InvalidSpec for a name that is not there, and Taken where its writer lives."""
+    """keep: None removes no committed checkpoint. Raises InvalidSpec for a name that is not there, and InUse where its writer lives."""
     _check_named(backend, named)
     plan = retention.plan(backend, keep, every=every, unfinished=named)
     going = (*plan.removed, *plan.leftovers)
@@ -65,7 +65,7 @@ def _check_named(backend: Backend, named: Sequence[str]) -> None:
             )
         row = unfinished_row(backend, name)
         if row.writer in ("alive", "stopped"):
-            raise Taken(
+            raise InUse(
                 f"{name} is being written by process {row.pid} of this host, which is {row.writer}.",
                 advice="End it first.",
             )

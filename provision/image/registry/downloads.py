@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
@@ -11,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from provision.adapters.http import sha256_of
-from provision.core.errors import IntegrityError, NoSpace, ProvisionError
+from provision.core.atomic import atomic_write
+from provision.core.errors import IntegrityError, NoSpace, ProvisionError, disk_full_raises
 from provision.core.types import Image, Layer, Progress
 from provision.image import base_archive, exporter, layer_cache, layers, oci_layout
 from provision.image.registry import manifest as documents
@@ -111,12 +111,8 @@ def pull(remote: Remote, layout: Path, progress: Progress, near: Iterable[Path] 
     full, Unreachable and ToolFailed as push does.
     """
     if not is_whole(layout):
-        try:
+        with disk_full_raises(f"The disk of {layout} is full.", advice=SPACE):
             _fill(remote, layout, progress, list(near))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise NoSpace(f"The disk of {layout} is full.", advice=SPACE) from error
-            raise
     return as_pulled(remote, layout)
 
 
@@ -328,13 +324,8 @@ def _complete(remote: Remote, layout: Path) -> None:
         "size": len(remote.manifest),
     }
     layer_cache.note(layout, {layer.digest: "" for layer in remote.layers})
-    index = layout / "index.json.new"
-    index.write_bytes(
-        oci_layout.canonical(
-            {"manifests": [entry], "mediaType": oci_layout.INDEX, "schemaVersion": 2}
-        )
-    )
-    index.replace(layout / "index.json")
+    index = {"manifests": [entry], "mediaType": oci_layout.INDEX, "schemaVersion": 2}
+    atomic_write(layout / "index.json", oci_layout.canonical(index))
     shutil.rmtree(layout / PARTS, ignore_errors=True)
 
 

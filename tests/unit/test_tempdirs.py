@@ -13,7 +13,12 @@ import pytest
 
 from provision.core import tempdirs
 
-HOLDER = "from provision.core.tempdirs import scratch\nwith scratch('smoke') as path:\n    print(path, flush=True)\n    input()\n"
+HOLDER = """
+from provision.core.tempdirs import temporary_directory
+with temporary_directory('smoke') as path:
+    print(path, flush=True)
+    input()
+"""
 
 
 @pytest.fixture
@@ -25,10 +30,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_goes_with_the_block(temporary: Path) -> None:
-    with tempdirs.scratch("uv") as path:
+    with tempdirs.temporary_directory("uv") as path:
         assert path.parent == temporary and not list(path.iterdir())
         (path / "folder").mkdir()
-    with pytest.raises(ValueError), tempdirs.scratch("uv"):
+    with pytest.raises(ValueError), tempdirs.temporary_directory("uv"):
         raise ValueError
     assert not list(temporary.iterdir())
 
@@ -42,11 +47,11 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(
         assert child.stdout
         theirs = Path(child.stdout.readline().strip())
         (theirs / "report.json").write_text("{}")
-        with tempdirs.scratch("smoke") as mine:
+        with tempdirs.temporary_directory("smoke") as mine:
             assert theirs.exists() and mine.exists()
         child.send_signal(signal.SIGKILL)
     assert theirs.exists()
-    with tempdirs.scratch("uv") as mine:
+    with tempdirs.temporary_directory("uv") as mine:
         assert list(temporary.iterdir()) == [mine]
 
 
@@ -54,14 +59,14 @@ def test_two_threads_leave_each_other_alone(temporary: Path) -> None:
     made, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with tempdirs.scratch("uv"):
+        with tempdirs.temporary_directory("uv"):
             made.set()
             leave.wait(30)
 
     other = threading.Thread(target=hold)
     other.start()
     assert made.wait(30)
-    assert not tempdirs.sweep()
+    assert not tempdirs.remove_abandoned()
     leave.set()
     other.join(30)
     assert not list(temporary.iterdir())
@@ -73,5 +78,5 @@ def test_only_folders_of_ours_are_swept(temporary: Path) -> None:
     (temporary / "provision.uv.link").symlink_to(temporary / "somebody's")
     left = temporary / "provision.uv.left"
     left.mkdir()
-    assert tempdirs.sweep() == [left]
+    assert tempdirs.remove_abandoned() == [left]
     assert len(list(temporary.iterdir())) == 3

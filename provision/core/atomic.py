@@ -1,0 +1,94 @@
+"""Files and directories that change in one step: readers see the old one or the new one, whole.
+
+A file is replaced by `atomic_write`. A directory is built under `staging_path` and takes its place with `replace_directory`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+POLL_S = 0.05
+
+
+def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
+    """Replace a file, or leave the old one as it was. Creates missing parent directories.
+
+    The bytes are on the disk before the name changes. Text is written as UTF-8.
+    """
+    if isinstance(content, str):
+        content = content.encode("utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), mode)
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+
+
+def staging_path(path: Path) -> Path:
+    """Where the next version of a directory is built: a hidden name in the same folder.
+
+    It is the same for every build of `path`, so the next build, which holds the environment's lock, finds and removes what a
+    killed one left.
+    """
+    return path.with_name(f".{path.name}.provision-building")
+
+
+def backup_path(path: Path) -> Path:
+    """Where the old version of a directory goes between the swap and its removal."""
+    return path.with_name(f".{path.name}.provision-replaced")
+
+
+def replace_directory(path: Path) -> None:
+    """Move `staging_path(path)` to `path`, and what was there to `backup_path(path)`.
+
+    One step where the file system can exchange two names; else two renames with nothing in between.
+    """
+    staging = staging_path(path)
+    if not path.exists():
+        staging.rename(path)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    status = libc.renameat2(
+        _AT_FDCWD, os.fsencode(staging), _AT_FDCWD, os.fsencode(path), _RENAME_EXCHANGE
+    )
+    if status == 0:
+        staging.rename(backup_path(path))
+        return
+    path.rename(backup_path(path))
+    staging.rename(path)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a killed build of `path` left: its staging directory and its backup."""
+    for leftover in (staging_path(path), backup_path(path)):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+
+
+def remove_leftovers_until_quiet(path: Path, *, quiet_s: float, timeout_s: float) -> None:
+    """Remove what a build of `path` left until nothing has come back for `quiet_s`; give up after `timeout_s`.
+
+    A writer that cannot be stopped (rattler's own threads, after Ctrl-C) may still add to it.
+    """
+    end = time.monotonic() + timeout_s
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < quiet_s and time.monotonic() < end:
+        for leftover in (staging_path(path), backup_path(path)):
+            if leftover.exists():
+                shutil.rmtree(leftover, ignore_errors=True)
+                quiet_since = time.monotonic()
+        time.sleep(POLL_S)

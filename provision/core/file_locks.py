@@ -1,0 +1,103 @@
+"""Locks between processes, also of several containers or hosts that share a disk.
+
+All are the kernel's (flock): whoever is killed lets go. A lock file is empty and never written, so a run that finds nothing to do
+leaves no trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from provision.core.errors import InUse, SystemRefused
+from provision.core.paths import Folders
+from provision.core.types import Progress
+
+# unsupported: the file system has no locks, so no process can hold one there.
+LockState = Literal["locked", "busy", "unsupported"]
+
+
+@contextlib.contextmanager
+def environment_lock(
+    folders: Folders, name: str, progress: Progress, *, wait: bool = True
+) -> Iterator[None]:
+    """Lock an environment's name on this machine.
+
+    If another process holds it, says which one and waits; without `wait`, raises InUse.
+    """
+    directory = folders.data / "held"
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = open_lock_file(directory / name)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _describe_holder(os.fstat(descriptor).st_ino)
+            if not wait:
+                raise InUse(
+                    f"{name} is in use by {holder}.",
+                    advice="Wait for it, or leave out --no-wait.",
+                ) from None
+            progress.say(f"waiting for {holder}, which works on {name}")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            raise SystemRefused(
+                f"The disk of {folders.data} cannot lock files: {error.strerror}.",
+                advice="Set PROVISION_DATA to a folder on another disk.",
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Lock a file, which is created if missing; waits as long as another process holds it."""
+    descriptor = open_lock_file(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int) -> LockState:
+    """Lock an open file or directory, without waiting, until its descriptor is closed."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "busy"
+    except OSError:
+        return "unsupported"
+    return "locked"
+
+
+def open_lock_file(path: Path) -> int:
+    """The descriptor of a lock file, which is created if missing.
+
+    Opened for writing where we may: on NFS nothing else can be locked exclusively.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _describe_holder(inode: int) -> str:
+    """The process that has locked a file, from the kernel's list.
+
+    A line reads `1: FLOCK  ADVISORY  WRITE <pid> <major>:<minor>:<inode> 0 EOF`.
+    """
+    try:
+        for line in Path("/proc/locks").read_text().splitlines():
+            row = line.split()
+            if len(row) > 5 and row[1] == "FLOCK" and row[5].endswith(f":{inode}"):
+                command = Path(f"/proc/{row[4]}/cmdline").read_bytes().decode(errors="replace")
+                return f"process {row[4]} (`{command.replace(chr(0), ' ').strip()}`)"
+    except OSError:
+        pass
+    return "another process"

@@ -1,0 +1,80 @@
+"""The prefixes of this user: those in the usual folder, and those that `--prefix` put elsewhere, which a file lists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from provision.core.atomic import atomic_write
+from provision.core.file_locks import exclusive_lock
+from provision.core.paths import Folders
+
+LOCATIONS = "elsewhere.json"
+LOCK = "elsewhere.lock"
+
+
+def prefix_path(folders: Folders, name: str, requested: Path | None = None) -> Path:
+    """The path of an environment's prefix: as requested now, else where it was last made, else the usual place."""
+    if requested:
+        return requested.absolute()
+    recorded = _read(folders).get(name)
+    if recorded:
+        return Path(recorded[-1])
+    return folders.prefixes / name
+
+
+def prefix_paths(folders: Folders, name: str) -> list[Path]:
+    """Every path where a prefix of that name was made, the usual one included."""
+    return [folders.prefixes / name, *map(Path, _read(folders).get(name, ()))]
+
+
+def list_prefixes(folders: Folders) -> dict[str, Path]:
+    """The path of every prefix, by name; the latest where a name has several."""
+    prefixes = {}
+    for path in sorted(folders.prefixes.glob("*")):
+        if path.is_dir() and not path.name.startswith("."):
+            prefixes[path.name] = path
+    for name, recorded in _read(folders).items():
+        prefixes[name] = Path(recorded[-1])
+    return prefixes
+
+
+def record_prefix(folders: Folders, name: str, path: Path) -> None:
+    """Record where a prefix was made, unless it has always been in the usual place."""
+    recorded = _read(folders).get(name, [])
+    if not recorded and path == folders.prefixes / name:
+        return
+    updated = [*(other for other in recorded if other != str(path)), str(path)]
+    if updated != recorded:
+        _update(folders, name, updated)
+
+
+def forget_prefix(folders: Folders, name: str) -> None:
+    """Delete the record of where prefixes of this name were made."""
+    if name in _read(folders):
+        _update(folders, name, [])
+
+
+def _update(folders: Folders, name: str, paths: list[str]) -> None:
+    folders.data.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(folders.data / LOCK):
+        locations = _read(folders)
+        locations.pop(name, None)
+        if paths:
+            locations[name] = paths
+        atomic_write(folders.data / LOCATIONS, json.dumps(locations, indent=1) + "\n")
+
+
+def _read(folders: Folders) -> dict[str, list[str]]:
+    """The recorded paths by name. A damaged file counts as empty: --prefix can give again whatever it held."""
+    try:
+        content = json.loads((folders.data / LOCATIONS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(content, dict):
+        return {}
+    locations = {}
+    for name, paths in content.items():
+        if isinstance(paths, list) and paths:
+            locations[name] = [path for path in paths if isinstance(path, str)]
+    return locations
