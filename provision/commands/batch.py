@@ -28,8 +28,8 @@ from provision.core.types import (
     Platform,
     Progress,
 )
-from provision.resolver.query import question
-from provision.resolver.table import table
+from provision.resolver.query import parse_query
+from provision.resolver.table import build_table
 
 # Solving is the work of rattler's threads and of uv's process; more of ours only take memory.
 AT_ONCE = 4
@@ -86,7 +86,7 @@ class MatrixBuild:
 def matrix_builds(asked: Mapping[str, Any]) -> list[MatrixBuild]:
     """The builds of the table that fit, oldest torch and CUDA first."""
     found: dict[tuple[str, str, BuildSource], list[Platform]] = {}
-    newest_first = table(question(asked)).cells
+    newest_first = build_table(parse_query(asked)).cells
     for cell in sorted(
         newest_first, key=lambda cell: (version_key(cell.torch), version_key(cell.cuda))
     ):

@@ -11,14 +11,14 @@ from provision.commands import request
 from provision.core.errors import InvalidSpec
 from provision.resolver import Explanation
 from provision.resolver import explain as why
-from provision.resolver.query import question
+from provision.resolver.query import parse_query
 from provision.resolver.spec import check_name, combine
-from provision.resolver.table import Table, table
+from provision.resolver.table import Table, build_table
 
 
 def show(options: Mapping[str, Any]) -> Table:
     """The builds that fit."""
-    return table(question(options))
+    return build_table(parse_query(options))
 
 
 def written(found: Table, format: str) -> str:

@@ -22,7 +22,7 @@ SPOKEN: dict[BuildSource, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # each exists once
-class Cell:
+class Candidate:
     """One build that exists."""
 
     release: Release
@@ -143,23 +143,29 @@ class Cell:
 
 
 @functools.cache
-def cells() -> tuple[Cell, ...]:
-    """Every cell, newest release first; a release's CUDAs newest first, CPU last."""
-    return tuple(cell for version in reversed(catalog.releases()) for cell in cells_of(version))
+def candidates() -> tuple[Candidate, ...]:
+    """Every candidate, newest release first; a release's CUDAs newest first, CPU last."""
+    return tuple(
+        candidate
+        for version in reversed(catalog.releases())
+        for candidate in candidates_of(version)
+    )
 
 
 @functools.cache
-def cells_of(version: str) -> tuple[Cell, ...]:
+def candidates_of(version: str) -> tuple[Candidate, ...]:
     """The cells of one release."""
     release = catalog.releases()[version]
     found = [
-        Cell(release=release, source=source, build=build)
+        Candidate(release=release, source=source, build=build)
         for source in SOURCES
         for build in release.builds(source)
     ]
-    newest_first = sorted(found, key=lambda cell: version_key(cell.cuda or "0"), reverse=True)
+    newest_first = sorted(
+        found, key=lambda candidate: version_key(candidate.cuda or "0"), reverse=True
+    )
     cpu = [
-        Cell(release=release, source=source, build=None)
+        Candidate(release=release, source=source, build=None)
         for source in SOURCES
         if release.builds(source)
     ]

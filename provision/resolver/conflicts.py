@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from provision.core.types import Pin, Spec
-from provision.resolver.candidate import Cell
+from provision.resolver.candidate import Candidate
 
 FAMILY = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)")
 FAMILY_SOURCE = "pytorch/pytorch#186591, #119932"
@@ -23,7 +23,7 @@ def packages(spec: Spec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(package(text) for text in (*spec.conda, *spec.pip)))
 
 
-def conflicts(spec: Spec, cell: Cell, pins: Iterable[Pin]) -> Iterator[str]:
+def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator[str]:
     """Each extra that cannot be beside this torch, as a sentence with its source and what to do."""
     ours = {
         package(pin.requirement): pin
@@ -31,11 +31,11 @@ def conflicts(spec: Spec, cell: Cell, pins: Iterable[Pin]) -> Iterator[str]:
         if pin.source != "spec.yml" and pin.manager == "pip"
     }
     for text in spec.pip:
-        if package(text) == "torch" and cell.source != "wheels":
-            yield f"`{text}` puts a wheel of torch over {cell}. Remove it; --torch and --cuda choose the build."
+        if package(text) == "torch" and candidate.source != "wheels":
+            yield f"`{text}` puts a wheel of torch over {candidate}. Remove it; --torch and --cuda choose the build."
         elif (pin := ours.get(package(text))) and _excludes(text, pin.requirement):
             yield f"`{text}` excludes `{pin.requirement}`: {pin.reason} ({pin.source}). {_advice(package(text))}"
-    yield from _families(spec, cell)
+    yield from _families(spec, candidate)
 
 
 def _advice(name: str) -> str:
@@ -57,15 +57,17 @@ def _excludes(asked: str, ours: str) -> bool:
     )
 
 
-def _families(spec: Spec, cell: Cell) -> Iterator[str]:
+def _families(spec: Spec, candidate: Candidate) -> Iterator[str]:
     """One family of NVIDIA wheels at most, of the build's CUDA, and none beside a CPU build. Beside wheels the rules say so too."""
     asked = {text: found[1] for text in spec.pip if (found := FAMILY.fullmatch(package(text)))}
     listed = ", ".join(f"`{text}`" for text in asked)
-    if asked and cell.build is None:
-        yield f"{listed} is about GPUs, and {cell} has no use for it. Remove it."
+    if asked and candidate.build is None:
+        yield f"{listed} is about GPUs, and {candidate} has no use for it. Remove it."
     elif len(set(asked.values())) > 1:
         yield f"{listed}: NVIDIA wheels of different CUDA versions write the same files ({FAMILY_SOURCE}). Keep one family."
     elif (
-        asked and cell.source != "wheels" and (cell.cuda or "").split(".")[0] not in asked.values()
+        asked
+        and candidate.source != "wheels"
+        and (candidate.cuda or "").split(".")[0] not in asked.values()
     ):
-        yield f"{listed} is for another CUDA than {cell}; two of them in one process break each other ({FAMILY_SOURCE}). Remove it."
+        yield f"{listed} is for another CUDA than {candidate}; two of them in one process break each other ({FAMILY_SOURCE}). Remove it."

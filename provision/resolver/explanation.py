@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from provision.catalog import version_key
 from provision.core.types import Choice, Machine, Pin, Platform, Spec
 from provision.resolver import constraints, python_versions
-from provision.resolver.candidate import SOURCES, Cell, cells_of
+from provision.resolver.candidate import SOURCES, Candidate, candidates_of
 from provision.resolver.rationale import why_source
 from provision.resolver.refusal import conflict
 from provision.resolver.resolution import applying, on_its_machine, resolve
@@ -38,10 +38,10 @@ def explain(spec: Spec, machine: Machine | None = None) -> Explanation:
     """Resolve a spec and say why; refused as it would be by `resolve`."""
     machine = machine or Machine()
     found = resolve(spec, machine)
-    cell = choose(spec, machine)
-    assert cell is not None  # it was resolved
+    candidate = choose(spec, machine)
+    assert candidate is not None  # it was resolved
     there = on_its_machine(spec, found.spec, machine)
-    held = applying(there, cell, found.channels)
+    held = applying(there, candidate, found.channels)
     return Explanation(
         name=found.spec.name,
         choices=found.choices,
@@ -56,28 +56,28 @@ def explain(spec: Spec, machine: Machine | None = None) -> Explanation:
             for rule in held
         ),
         warnings=found.warnings,
-        not_chosen=tuple(_not_chosen(spec, there, cell)),
+        not_chosen=tuple(_not_chosen(spec, there, candidate)),
         channels=found.channels,
         platforms=found.platforms,
         virtual_packages=dict(found.virtual_packages),
     )
 
 
-def _not_chosen(asked: Spec, settled: Spec, cell: Cell) -> Iterator[Choice]:
+def _not_chosen(asked: Spec, settled: Spec, candidate: Candidate) -> Iterator[Choice]:
     """settled: with the machine that `auto` was for."""
     there = dataclasses.replace(asked, gpu=settled.gpu, driver=settled.driver)
-    yield from _releases(there, cell)
-    yield from _cudas(there, cell)
-    yield from _sources(there, cell)
+    yield from _releases(there, candidate)
+    yield from _cudas(there, candidate)
+    yield from _sources(there, candidate)
     others = [
         minor
         for minor in python_versions.supported(
-            cell, settled.platforms, companions=settled.companions
+            candidate, settled.platforms, companions=settled.companions
         )
         if minor != settled.python
     ]
     if others:
-        source = python_versions.source_of(cell, settled.platforms[0]) or constraints.NO_SOURCE
+        source = python_versions.source_of(candidate, settled.platforms[0]) or constraints.NO_SOURCE
         near = (
             "the default"
             if settled.python == python_versions.DEFAULT_PYTHON
@@ -89,25 +89,27 @@ def _not_chosen(asked: Spec, settled: Spec, cell: Cell) -> Iterator[Choice]:
         )
 
 
-def _releases(asked: Spec, cell: Cell) -> Iterator[Choice]:
+def _releases(asked: Spec, candidate: Candidate) -> Iterator[Choice]:
     """Newer releases that were meant too, and why each would not do."""
     versions = [
         version
         for version in constraints.releases_of(asked.torch)
-        if version_key(version) > version_key(cell.release.version)
+        if version_key(version) > version_key(candidate.release.version)
     ]
     for version in reversed(versions):
         yield _because("torch", version, conflict(dataclasses.replace(asked, torch=version)))
 
 
-def _cudas(asked: Spec, cell: Cell) -> Iterator[Choice]:
+def _cudas(asked: Spec, candidate: Candidate) -> Iterator[Choice]:
     """The other CUDAs of the release, newest first, and why not."""
     builds = [
-        other for other in cells_of(cell.release.version) if other.build and other.cuda != cell.cuda
+        other
+        for other in candidates_of(candidate.release.version)
+        if other.build and other.cuda != candidate.cuda
     ]
     for cuda, alike in itertools.groupby(builds, key=lambda other: other.cuda):
         having = ", ".join(other.source for other in alike)
-        one = dataclasses.replace(asked, torch=cell.release.version, cuda=cuda)
+        one = dataclasses.replace(asked, torch=candidate.release.version, cuda=cuda)
         if not constraints.passes(
             next(other for other in builds if other.cuda == cuda), asked, "cuda"
         ):
@@ -115,34 +117,34 @@ def _cudas(asked: Spec, cell: Cell) -> Iterator[Choice]:
                 what="cuda",
                 value=f"{cuda} ({having})",
                 reason=NOT_ASKED,
-                source=cell.release.sources[cell.source],
+                source=candidate.release.sources[candidate.source],
             )
         elif facts := conflict(one):
             yield _because("cuda", f"{cuda} ({having})", facts)
         else:
             reason = (
                 "older"
-                if version_key(cuda or "0") < version_key(cell.cuda or "0")
+                if version_key(cuda or "0") < version_key(candidate.cuda or "0")
                 else "whether it runs there is not known"
             )
             yield Choice(
                 what="cuda",
                 value=f"{cuda} ({having})",
                 reason=reason,
-                source=cell.release.sources[cell.source],
+                source=candidate.release.sources[candidate.source],
             )
 
 
-def _sources(asked: Spec, cell: Cell) -> Iterator[Choice]:
+def _sources(asked: Spec, candidate: Candidate) -> Iterator[Choice]:
     """The other sources: whether they have this build, and why not from there."""
-    exact = dataclasses.replace(asked, torch=cell.release.version, cuda=cell.cuda)
+    exact = dataclasses.replace(asked, torch=candidate.release.version, cuda=candidate.cuda)
     for source in SOURCES:
-        if source == cell.source:
+        if source == candidate.source:
             continue
         alike = (
             other
-            for other in cells_of(cell.release.version)
-            if (other.cuda, other.source) == (cell.cuda, source)
+            for other in candidates_of(candidate.release.version)
+            if (other.cuda, other.source) == (candidate.cuda, source)
         )
         having = next(alike, None)
         if having is None or not constraints.fits(
@@ -150,7 +152,7 @@ def _sources(asked: Spec, cell: Cell) -> Iterator[Choice]:
         ):
             yield _because("source", source, conflict(dataclasses.replace(exact, source=source)))
         else:
-            why = NOT_ASKED if asked.source != "auto" else why_source(exact, cell)
+            why = NOT_ASKED if asked.source != "auto" else why_source(exact, candidate)
             yield Choice(
                 what="source",
                 value=source,

@@ -1,4 +1,4 @@
-"""A cell and what goes with it -> the pins of environment.yml, each with its reason and source; the channels they come from."""
+"""A candidate and what goes with it -> the pins of environment.yml, each with its reason and source; the channels they come from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from provision.catalog import Rule, minor
 from provision.core.types import Manager, Pin, Spec
 from provision.resolver import python_versions
-from provision.resolver.candidate import Cell
+from provision.resolver.candidate import Candidate
 
 # The same whether asked for or by default: the first build writes the default into spec.yml, and must render the same again.
 PYTHON_REASON = "one minor version per environment, and this build supports it"
@@ -28,27 +28,27 @@ RDMA = "several hosts over InfiniBand or RoCE: NCCL loads libibverbs when it sta
 RDMA_SOURCE = "NVIDIA/nccl@d97a32fac84f69cbd022ffdc57d5687c760742c7:src/misc/ibvsymbols.cc"
 
 
-def manager_of(cell: Cell) -> Manager:
+def manager_of(candidate: Candidate) -> Manager:
     """Who installs what goes with torch: pip beside wheels, conda beside conda's builds."""
-    return "pip" if cell.source == "wheels" else "conda"
+    return "pip" if candidate.source == "wheels" else "conda"
 
 
-def pins(spec: Spec, cell: Cell, rules: tuple[Rule, ...]) -> Iterator[Pin]:
+def pins(spec: Spec, candidate: Candidate, rules: tuple[Rule, ...]) -> Iterator[Pin]:
     """Every requirement, in the order in which it is rendered. spec is settled: its Python is chosen."""
     assert spec.python is not None
-    manager = manager_of(cell)
-    origin = python_versions.source_of(cell, spec.platforms[0]) or "no source says"
+    manager = manager_of(candidate)
+    origin = python_versions.source_of(candidate, spec.platforms[0]) or "no source says"
     yield Pin(
         manager="conda", requirement=f"python={spec.python}", reason=PYTHON_REASON, source=origin
     )
-    if cell.source == "wheels":
+    if candidate.source == "wheels":
         yield PIP
-        yield from _wheels(spec, cell)
-    elif cell.source == "pytorch":
-        yield from _pytorch(spec, cell)
+        yield from _wheels(spec, candidate)
+    elif candidate.source == "pytorch":
+        yield from _pytorch(spec, candidate)
     else:
-        yield from _conda_forge(spec, cell)
-    if spec.pip and cell.source != "wheels":
+        yield from _conda_forge(spec, candidate)
+    if spec.pip and candidate.source != "wheels":
         yield PIP
     for rule in rules:
         if rule.consequence == "pin" and rule.requirement:
@@ -76,38 +76,40 @@ def pins(spec: Spec, cell: Cell, rules: tuple[Rule, ...]) -> Iterator[Pin]:
         yield Pin(manager="pip", requirement=extra, reason="asked for", source="spec.yml")
 
 
-def channels(spec: Spec, cell: Cell) -> tuple[str, ...]:
+def channels(spec: Spec, candidate: Candidate) -> tuple[str, ...]:
     """The pytorch channel must come first: channel order decides between CUDA and CPU (mamba-org/micromamba-docker#388). What lies in
     the nvidia channel says the build; conda-forge is what is asked for where nothing is."""
     first: tuple[str, ...] = ()
-    if cell.source == "pytorch":
+    if candidate.source == "pytorch":
         first = (
-            tuple(name for name in cell.build.channels if name != "conda-forge")
-            if cell.build
+            tuple(name for name in candidate.build.channels if name != "conda-forge")
+            if candidate.build
             else ("pytorch",)
         )
     asked = spec.channels or ("conda-forge",)
     return first + tuple(name for name in asked if name not in first)
 
 
-def local_version(cell: Cell) -> str:
+def local_version(candidate: Candidate) -> str:
     """What torch.__version__ says. conda's builds carry no local version; wheels do at run time, the index's in no file name."""
-    if cell.source != "wheels":
-        return cell.release.version
-    return f"{cell.release.version}+{cell.build.tag if cell.build else 'cpu'}"
+    if candidate.source != "wheels":
+        return candidate.release.version
+    return f"{candidate.release.version}+{candidate.build.tag if candidate.build else 'cpu'}"
 
 
-def torch_reason(spec: Spec, cell: Cell) -> str:
-    return "asked for" if spec.torch == cell.release.version else f"newest {spec.torch} release"
+def torch_reason(spec: Spec, candidate: Candidate) -> str:
+    return (
+        "asked for" if spec.torch == candidate.release.version else f"newest {spec.torch} release"
+    )
 
 
-def _wheels(spec: Spec, cell: Cell) -> Iterator[Pin]:
+def _wheels(spec: Spec, candidate: Candidate) -> Iterator[Pin]:
     """PyTorch's wheels are named by their build, except the one that a package index serves by default."""
-    release, build, local = cell.release, cell.build, local_version(cell)
-    apart = cell.needs_torch_index(spec.platforms)
+    release, build, local = candidate.release, candidate.build, local_version(candidate)
+    apart = candidate.needs_torch_index(spec.platforms)
     suffix = "+" + local.partition("+")[2] if apart else ""
     origin = build.source if build else "asked for with --cpu"
-    reason = f"{torch_reason(spec, cell)}; {'this build' if apart else 'the index default build'} is {cell.flavor} ({local})"
+    reason = f"{torch_reason(spec, candidate)}; {'this build' if apart else 'the index default build'} is {candidate.flavor} ({local})"
     yield Pin(
         manager="pip", requirement=f"torch=={release.version}{suffix}", reason=reason, source=origin
     )
@@ -140,9 +142,9 @@ def _wheels(spec: Spec, cell: Cell) -> Iterator[Pin]:
         )
 
 
-def _pytorch(spec: Spec, cell: Cell) -> Iterator[Pin]:
+def _pytorch(spec: Spec, candidate: Candidate) -> Iterator[Pin]:
     """Build strings are pinned: without one a solver may answer with a CPU build (conda/conda#14761)."""
-    release, build, origin = cell.release, cell.build, cell.origin
+    release, build, origin = candidate.release, candidate.build, candidate.origin
     string = build.tag.replace("py3.*", f"py{spec.python}") if build else f"py{spec.python}_cpu*"
     yield Pin(
         manager="conda",
@@ -174,8 +176,8 @@ def _pytorch(spec: Spec, cell: Cell) -> Iterator[Pin]:
         )
 
 
-def _conda_forge(spec: Spec, cell: Cell) -> Iterator[Pin]:
-    release, build, origin = cell.release, cell.build, cell.origin
+def _conda_forge(spec: Spec, candidate: Candidate) -> Iterator[Pin]:
+    release, build, origin = candidate.release, candidate.build, candidate.origin
     torch = build.specs[0] if build else f"pytorch={release.version}=cpu*"
     yield Pin(manager="conda", requirement=torch, reason="build string pinned", source=origin)
     for requirement in build.specs[1:] if build else ():

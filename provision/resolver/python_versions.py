@@ -6,85 +6,91 @@ from collections.abc import Sequence
 
 from provision.catalog import version_key
 from provision.core.types import Platform, Spec
-from provision.resolver.candidate import Cell
+from provision.resolver.candidate import Candidate
 
 # Supported by every release from 1.13 on, and the newest of which that is true of wheels and both channels.
 DEFAULT_PYTHON = "3.11"
 
 
-def built_for(cell: Cell, platform: Platform) -> tuple[str, ...]:
+def built_for(candidate: Candidate, platform: Platform) -> tuple[str, ...]:
     """Pythons that a build was made for; where no source says, those of the release's wheels."""
-    if cell.build is None:
-        return _cpu(cell, platform)
-    build = cell.build.on(platform)
-    return build.python if build.python is not None else cell.release.python
+    if candidate.build is None:
+        return _cpu(candidate, platform)
+    build = candidate.build.on(platform)
+    return build.python if build.python is not None else candidate.release.python
 
 
-def _cpu(cell: Cell, platform: Platform) -> tuple[str, ...]:
-    if cell.source == "wheels":
-        return cell.release.index_default[platform].python
+def _cpu(candidate: Candidate, platform: Platform) -> tuple[str, ...]:
+    if candidate.source == "wheels":
+        return candidate.release.index_default[platform].python
     known = {
         minor
-        for build in cell.release.builds(cell.source)
+        for build in candidate.release.builds(candidate.source)
         if platform in build.platforms
         for minor in build.on(platform).python or ()
     }
-    return tuple(sorted(known, key=version_key)) or cell.release.python
+    return tuple(sorted(known, key=version_key)) or candidate.release.python
 
 
-def source_of(cell: Cell, platform: Platform) -> str | None:
+def source_of(candidate: Candidate, platform: Platform) -> str | None:
     """Where the Pythons of a build are known from; None where they are not."""
-    if cell.build is None:
+    if candidate.build is None:
         known = next(
-            (build for build in cell.release.builds(cell.source) if platform in build.platforms),
+            (
+                build
+                for build in candidate.release.builds(candidate.source)
+                if platform in build.platforms
+            ),
             None,
         )
         return (
             known.on(platform).python_source
             if known
-            else cell.release.index_default[platform].source
+            else candidate.release.index_default[platform].source
         )
-    return cell.build.on(platform).python_source
+    return candidate.build.on(platform).python_source
 
 
-def is_known(cell: Cell, platform: Platform, python: str) -> bool:
+def is_known(candidate: Candidate, platform: Platform, python: str) -> bool:
     """Whether a source says that there is a build for this Python."""
-    if cell.build is None:
+    if candidate.build is None:
         return True
-    build = cell.build.on(platform)
+    build = candidate.build.on(platform)
     return build.python is not None or python in build.python_seen
 
 
-def supported(cell: Cell, platforms: Sequence[Platform], *, companions: bool) -> tuple[str, ...]:
+def supported(
+    candidate: Candidate, platforms: Sequence[Platform], *, companions: bool
+) -> tuple[str, ...]:
     """Pythons that a build, and its companions if they come along, have on all of the platforms."""
-    here = [platform for platform in platforms if platform in cell.platforms]
+    here = [platform for platform in platforms if platform in candidate.platforms]
     common = (
         [
             minor
-            for minor in built_for(cell, here[0])
-            if all(minor in built_for(cell, other) for other in here[1:])
+            for minor in built_for(candidate, here[0])
+            if all(minor in built_for(candidate, other) for other in here[1:])
         ]
         if here
         else []
     )
-    fewer = with_companions(cell) if companions else None
+    fewer = with_companions(candidate) if companions else None
     return tuple(minor for minor in common if fewer is None or minor in fewer)
 
 
-def with_companions(cell: Cell) -> tuple[str, ...] | None:
+def with_companions(candidate: Candidate) -> tuple[str, ...] | None:
     """Pythons that torchvision has wheels for, where those are fewer than torch has."""
-    return cell.release.companions_python if cell.source == "wheels" else None
+    return candidate.release.companions_python if candidate.source == "wheels" else None
 
 
-def chosen(cell: Cell, spec: Spec) -> str:
+def chosen(candidate: Candidate, spec: Spec) -> str:
     """The Python asked for, else the one nearest to the default; one that a source names is taken before one that may exist."""
     if spec.python is not None:
         return spec.python
-    choices = supported(cell, spec.platforms, companions=spec.companions)
+    choices = supported(candidate, spec.platforms, companions=spec.companions)
     named = [
         minor
         for minor in choices
-        if all(is_known(cell, platform, minor) for platform in spec.platforms)
+        if all(is_known(candidate, platform, minor) for platform in spec.platforms)
     ]
     return nearest(named or choices, DEFAULT_PYTHON)
 

@@ -1,4 +1,4 @@
-"""What may be asked of the table. Every mistake in a question is reported at once."""
+"""What may be asked of the table. Every mistake in a query is reported at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBERS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Query:
     """Parts that are None or empty ask for nothing. Of sources and platforms one is enough; a build must run on every GPU."""
 
     releases: tuple[Release, ...]
@@ -37,8 +37,8 @@ class Question:
     unknown: bool = False  # also show what might fit
 
 
-def question(options: Mapping[str, Any]) -> Question:
-    """A question from what was asked for in words. Raises InvalidSpec, NoSuchBuild for a torch that the table does not have."""
+def parse_query(options: Mapping[str, Any]) -> Query:
+    """A query from what was asked for in words. Raises InvalidSpec, NoSuchBuild for a torch that the table does not have."""
     mistakes = list(_number_mistakes(options))
     gpus = []
     for name in options.get("gpu", ()):
@@ -49,7 +49,7 @@ def question(options: Mapping[str, Any]) -> Question:
     if mistakes:
         raise InvalidSpec(" ".join(mistakes))
     asked = options.get("torch")
-    return Question(
+    return Query(
         releases=catalog.matching_releases(asked)
         if asked is not None
         else tuple(catalog.releases().values()),

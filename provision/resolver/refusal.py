@@ -9,7 +9,7 @@ from provision.catalog import version_key
 from provision.core.errors import NoSuchBuild
 from provision.core.types import PLATFORM, BuildSource, Spec
 from provision.resolver import constraints
-from provision.resolver.candidate import SOURCES, SPOKEN, Cell, cells_of
+from provision.resolver.candidate import SOURCES, SPOKEN, Candidate, candidates_of
 from provision.resolver.constraints import Axis
 from provision.resolver.suggest import Neighbor, nearest
 
@@ -17,8 +17,8 @@ NEAREST = 6
 FACTS = 3  # of a kind; a range has many builds, and each its own
 
 
-def no_such_build(spec: Spec, leads_to: Callable[[Spec], Cell | None]) -> NoSuchBuild:
-    """The refusal of a spec that no cell satisfies. leads_to: what a spec resolves to, by which every offer is tried."""
+def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> NoSuchBuild:
+    """The refusal of a spec that no candidate satisfies. leads_to: what a spec resolves to, by which every offer is tried."""
     facts = "; ".join(conflict(spec))
     near = [_offer(found) for found in nearest(spec, NEAREST, leads_to)]
     beside = " beside those packages" if spec.conda or spec.pip else ""
@@ -32,7 +32,7 @@ def no_such_build(spec: Spec, leads_to: Callable[[Spec], Cell | None]) -> NoSuch
 
 def _offer(found: Neighbor) -> str:
     """What to type instead, what to leave out, and where the build is from where the words do not say."""
-    remarks: list[str] = [found.cell.source] if found.spec.source == "auto" else []
+    remarks: list[str] = [found.candidate.source] if found.spec.source == "auto" else []
     remarks += [f"without --{axis}" for axis in found.dropped]
     return f"`{found.options}`" + (f" ({', '.join(remarks)})" if remarks else "")
 
@@ -57,19 +57,21 @@ def in_words(spec: Spec) -> str:
 def conflict(spec: Spec) -> list[str]:
     """The facts that stand against a request, each a sentence part with its source."""
     of_release = [
-        cell
+        candidate
         for version in reversed(constraints.releases_of(spec.torch))
-        for cell in cells_of(version)
+        for candidate in candidates_of(version)
     ]
     if not of_release:
         known = list(catalog.releases())
         return [
             f"torch {spec.torch} is not in the table of known releases ({known[0]} to {known[-1]})"
         ]
-    of_cuda = [cell for cell in of_release if constraints.passes(cell, spec, "cuda")]
+    of_cuda = [candidate for candidate in of_release if constraints.passes(candidate, spec, "cuda")]
     if not of_cuda:
         return [*(_has(spec, of_release, source) for source in SOURCES), *_seen(spec, of_release)]
-    of_source = [cell for cell in of_cuda if constraints.passes(cell, spec, "source")]
+    of_source = [
+        candidate for candidate in of_cuda if constraints.passes(candidate, spec, "source")
+    ]
     if not of_source:
         assert spec.source != "auto"
         return [
@@ -79,10 +81,15 @@ def conflict(spec: Spec) -> list[str]:
     return _objections(spec, of_source)
 
 
-def _has(spec: Spec, of_release: Sequence[Cell], source: BuildSource) -> str:
+def _has(spec: Spec, of_release: Sequence[Candidate], source: BuildSource) -> str:
     """With which CUDAs a source has the releases asked for."""
     found = sorted(
-        {cell.cuda for cell in of_release if cell.source == source and cell.cuda}, key=version_key
+        {
+            candidate.cuda
+            for candidate in of_release
+            if candidate.source == source and candidate.cuda
+        },
+        key=version_key,
     )
     newest = of_release[0].release
     having = (
@@ -93,12 +100,12 @@ def _has(spec: Spec, of_release: Sequence[Cell], source: BuildSource) -> str:
     return f"{SPOKEN[source]} {'have' if source == 'wheels' else 'has'} {having} ({newest.sources[source]})"
 
 
-def _seen(spec: Spec, of_release: Sequence[Cell]) -> list[str]:
+def _seen(spec: Spec, of_release: Sequence[Candidate]) -> list[str]:
     """What is known of wheels with that CUDA that are no part of the newest release which has such: whoever finds them should know."""
     known = (
-        f"wheels of torch {cell.release.version} with CUDA {cuda} are no part of the release: {note}"
-        for cell in of_release
-        for cuda, note in cell.release.unlisted.items()
+        f"wheels of torch {candidate.release.version} with CUDA {cuda} are no part of the release: {note}"
+        for candidate in of_release
+        for cuda, note in candidate.release.unlisted.items()
         if spec.cuda and constraints.starts(cuda, spec.cuda)
     )
     return list(known)[:1]
@@ -107,16 +114,16 @@ def _seen(spec: Spec, of_release: Sequence[Cell]) -> list[str]:
 REST: tuple[Axis, ...] = ("platform", "python", "nccl", "cudnn", "gpu", "driver", "glibc")
 
 
-def _objections(spec: Spec, survivors: Sequence[Cell]) -> list[str]:
+def _objections(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
     """What stands against all builds of that release, CUDA and source; where each fails by another choice, against the closest."""
     against = {
-        cell: found
-        for cell in survivors
+        candidate: found
+        for candidate in survivors
         if (
             found := [
                 one
                 for axis in REST
-                for one in constraints.CHECKS[axis](cell, spec)
+                for one in constraints.CHECKS[axis](candidate, spec)
                 if one.rules_out
             ]
         )
@@ -128,14 +135,17 @@ def _objections(spec: Spec, survivors: Sequence[Cell]) -> list[str]:
     ]
     if not common:
         return _some(map(str, min(against.values(), key=_count, default=())))
-    seen: dict[tuple[str, str | None, str], Cell] = {}
-    for cell in against:  # the newest patch release speaks for the others
-        seen.setdefault((cell.release.minor, cell.cuda, cell.source), cell)
+    seen: dict[tuple[str, str | None, str], Candidate] = {}
+    for candidate in against:  # the newest patch release speaks for the others
+        seen.setdefault((candidate.release.minor, candidate.cuda, candidate.source), candidate)
     return [
         text
         for axis in common
         for text in _some(
-            str(one) for cell in seen.values() for one in against[cell] if one.axis == axis
+            str(one)
+            for candidate in seen.values()
+            for one in against[candidate]
+            if one.axis == axis
         )
     ]
 

@@ -1,4 +1,4 @@
-"""Spec -> Resolution: the cell that is meant, what goes with it, and what is known to go wrong with it."""
+"""Spec -> Resolution: the candidate that is meant, what goes with it, and what is known to go wrong with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provision.catalog import Rule
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.types import Choice, Machine, Pin, Resolution, Spec
 from provision.resolver import conflicts, constraints
-from provision.resolver.candidate import Cell
+from provision.resolver.candidate import Candidate
 from provision.resolver.pins import channels, local_version, pins
 from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
@@ -27,51 +27,51 @@ def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
     a machine, it gives the same pins.
     """
     machine = machine or Machine()
-    cell = choose(spec, machine)
-    if cell is None:
+    candidate = choose(spec, machine)
+    if candidate is None:
         typed = (spec.gpu, spec.driver)
         raise no_such_build(
             described(spec, machine),
             lambda offered: leads_to(dataclasses.replace(offered, gpu=typed[0], driver=typed[1])),
         )
-    return _resolution(spec, machine, cell)
+    return _resolution(spec, machine, candidate)
 
 
-def leads_to(spec: Spec) -> Cell | None:
-    """The cell that a spec resolves to, or None if it is refused. Its CUDA is given."""
-    cell = choose(spec, Machine())
+def leads_to(spec: Spec) -> Candidate | None:
+    """The candidate that a spec resolves to, or None if it is refused. Its CUDA is given."""
+    candidate = choose(spec, Machine())
     try:
-        return cell if cell and _resolution(spec, Machine(), cell) else None
+        return candidate if candidate and _resolution(spec, Machine(), candidate) else None
     except (InvalidSpec, NoSuchBuild):
         return None
 
 
-def _resolution(spec: Spec, machine: Machine, cell: Cell) -> Resolution:
-    settled = settle(spec, cell)
+def _resolution(spec: Spec, machine: Machine, candidate: Candidate) -> Resolution:
+    settled = settle(spec, candidate)
     there = on_its_machine(spec, settled, machine)
-    ordered = channels(settled, cell)
-    rules = applying(there, cell, ordered)
-    made = tuple(pins(settled, cell, rules))
-    _refuse(settled, cell, rules, made)
+    ordered = channels(settled, candidate)
+    rules = applying(there, candidate, ordered)
+    made = tuple(pins(settled, candidate, rules))
+    _refuse(settled, candidate, rules, made)
     return Resolution(
         spec=settled,
-        torch=cell.release.version,
-        local_version=local_version(cell),
-        source=cell.source,
-        cuda=cell.cuda,
+        torch=candidate.release.version,
+        local_version=local_version(candidate),
+        source=candidate.source,
+        cuda=candidate.cuda,
         python=settled.python or "",
-        nccl=nccl(settled, cell),
-        cudnn=cell.build.cudnn if cell.build else None,
-        architectures=(cell.build.architectures or ()) if cell.build else (),
-        glibc=glibc(settled, cell),
-        driver_floor=driver_floor(settled, cell),
-        needs_local_build=cell.needs_torch_index(settled.platforms),
+        nccl=nccl(settled, candidate),
+        cudnn=candidate.build.cudnn if candidate.build else None,
+        architectures=(candidate.build.architectures or ()) if candidate.build else (),
+        glibc=glibc(settled, candidate),
+        driver_floor=driver_floor(settled, candidate),
+        needs_local_build=candidate.needs_torch_index(settled.platforms),
         channels=ordered,
         pins=made,
-        virtual_packages=_virtual_packages(cell, glibc(settled, cell)),
-        choices=tuple(choices(spec, described(spec, machine), settled, cell, ordered)),
+        virtual_packages=_virtual_packages(candidate, glibc(settled, candidate)),
+        choices=tuple(choices(spec, described(spec, machine), settled, candidate, ordered)),
         platforms=settled.platforms,
-        warnings=_warnings(there, cell, rules),
+        warnings=_warnings(there, candidate, rules),
     )
 
 
@@ -81,28 +81,28 @@ def on_its_machine(spec: Spec, settled: Spec, machine: Machine) -> Spec:
     return dataclasses.replace(settled, gpu=there.gpu, driver=there.driver)
 
 
-def applying(spec: Spec, cell: Cell, ordered: Sequence[str]) -> tuple[Rule, ...]:
+def applying(spec: Spec, candidate: Candidate, ordered: Sequence[str]) -> tuple[Rule, ...]:
     """The rules that hold for a settled spec."""
     gpus = [catalog.find_gpu(name) for name in spec.gpu]
     return catalog.applying(
-        cell.release,
-        cell.build,
-        cell.source,
+        candidate.release,
+        candidate.build,
+        candidate.source,
         python=spec.python,
-        nccl=nccl(spec, cell),
+        nccl=nccl(spec, candidate),
         platforms=spec.platforms,
         packages=conflicts.packages(spec),
         channels=spec.channels or ordered,
-        through_ptx=cell.build is not None
-        and any(catalog.runs_on_gpu(cell.build, gpu, spec.driver) == "ptx" for gpu in gpus),
+        through_ptx=candidate.build is not None
+        and any(catalog.runs_on_gpu(candidate.build, gpu, spec.driver) == "ptx" for gpu in gpus),
     )
 
 
-def _refuse(spec: Spec, cell: Cell, rules: Sequence[Rule], made: Sequence[Pin]) -> None:
+def _refuse(spec: Spec, candidate: Candidate, rules: Sequence[Rule], made: Sequence[Pin]) -> None:
     """Everything that is known to be wrong with a request, at once."""
     refused = [rule for rule in rules if rule.consequence == "refuse"]
     builds = [
-        f"{cell}: {rule.reason} ({rule.source}). {rule.advice}".strip()
+        f"{candidate}: {rule.reason} ({rule.source}). {rule.advice}".strip()
         for rule in refused
         if rule.package is None
     ]
@@ -113,7 +113,7 @@ def _refuse(spec: Spec, cell: Cell, rules: Sequence[Rule], made: Sequence[Pin]) 
         for rule in refused
         if rule.package
     ]
-    mistakes += conflicts.conflicts(spec, cell, made)
+    mistakes += conflicts.conflicts(spec, candidate, made)
     if mistakes:
         raise InvalidSpec(" ".join(mistakes))
 
@@ -125,11 +125,11 @@ def _named(spec: Spec, rule: Rule) -> str:
     )
 
 
-def _warnings(spec: Spec, cell: Cell, rules: Sequence[Rule]) -> tuple[Choice, ...]:
+def _warnings(spec: Spec, candidate: Candidate, rules: Sequence[Rule]) -> tuple[Choice, ...]:
     """What no source says about this combination, and the pitfalls that no pin avoids."""
     unknown = [
         Choice(what=found.axis, value="", reason=found.fact, source=found.source)
-        for found in constraints.objections(cell, spec)
+        for found in constraints.violations(candidate, spec)
         if not found.rules_out
     ]
     told = [
@@ -140,6 +140,6 @@ def _warnings(spec: Spec, cell: Cell, rules: Sequence[Rule]) -> tuple[Choice, ..
     return (*unknown, *told)
 
 
-def _virtual_packages(cell: Cell, glibc: str) -> tuple[tuple[str, str], ...]:
+def _virtual_packages(candidate: Candidate, glibc: str) -> tuple[tuple[str, str], ...]:
     machine = [("__glibc", glibc), ("__linux", KERNEL_LINUX), ("__unix", "0")]
-    return tuple(sorted([*machine, *([("__cuda", cell.cuda)] if cell.cuda else [])]))
+    return tuple(sorted([*machine, *([("__cuda", candidate.cuda)] if candidate.cuda else [])]))

@@ -18,7 +18,7 @@ from provision import catalog
 from provision.catalog import minor, version_key
 from provision.core.types import PLATFORM, Spec
 from provision.resolver import constraints, python_versions
-from provision.resolver.candidate import Cell, cells
+from provision.resolver.candidate import Candidate, candidates
 from provision.resolver.constraints import CHANGEABLE, Axis
 
 # From a CUDA build to a CPU build, or back, is farther than between any two versions.
@@ -29,8 +29,8 @@ ACROSS = 100
 class Neighbor:
     """A combination that exists, as a request for it, and how far it is from what was asked for."""
 
-    cell: Cell
-    spec: Spec  # resolves to the cell
+    candidate: Candidate
+    spec: Spec  # resolves to the candidate
     changed: tuple[Axis, ...]
     steps: int
 
@@ -67,17 +67,20 @@ class Neighbor:
         return shlex.join(words)
 
 
-def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Cell | None]) -> list[Neighbor]:
-    """The nearest combinations, each of which resolves to its cell (leads_to: what a spec resolves to); of the patch releases of one
+def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Candidate | None]) -> list[Neighbor]:
+    """The nearest combinations, each of which resolves to its candidate (leads_to: what a spec resolves to); of the patch releases of one
     minor release, only the newest. What runs on the machine only perhaps, or only by compiling PTX, is offered only where nothing
     runs as it is."""
     all_of = list(_neighbors(spec))
-    plainly = [one for one in all_of if not any(constraints.on_machine(one.cell, one.spec))]
+    plainly = [one for one in all_of if not any(constraints.on_machine(one.candidate, one.spec))]
     ordered = sorted(plainly or all_of, key=_order)
     seen: set[tuple[object, ...]] = set()
     found: list[Neighbor] = []
     for neighbor in ordered:
-        alike = (neighbor.cell.release.minor, *(getattr(neighbor.spec, field) for field in _TOLD))
+        alike = (
+            neighbor.candidate.release.minor,
+            *(getattr(neighbor.spec, field) for field in _TOLD),
+        )
         if alike not in seen and (leading := _leading(neighbor, leads_to)):
             seen.add(alike)
             found.append(leading)
@@ -86,17 +89,17 @@ def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Cell | None]) -> 
     return found
 
 
-def _leading(neighbor: Neighbor, leads_to: Callable[[Spec], Cell | None]) -> Neighbor | None:
-    """The neighbor by words that lead to its cell: those as they are, or with its source or its exact release said as well."""
-    spec, cell = neighbor.spec, neighbor.cell
+def _leading(neighbor: Neighbor, leads_to: Callable[[Spec], Candidate | None]) -> Neighbor | None:
+    """The neighbor by words that lead to its candidate: those as they are, or with its source or its exact release said as well."""
+    spec, candidate = neighbor.spec, neighbor.candidate
     for further in (
         {},
-        {"source": cell.source},
-        {"torch": cell.release.version},
-        {"source": cell.source, "torch": cell.release.version},
+        {"source": candidate.source},
+        {"torch": candidate.release.version},
+        {"source": candidate.source, "torch": candidate.release.version},
     ):
         offered = dataclasses.replace(spec, **further)
-        if leads_to(offered) is cell:
+        if leads_to(offered) is candidate:
             return dataclasses.replace(neighbor, spec=offered)
     return None
 
@@ -105,71 +108,78 @@ _TOLD = ("cuda", "source", "python", "nccl", "cudnn", "platforms")
 
 
 def _order(neighbor: Neighbor) -> tuple[object, ...]:
-    release = tuple(-number for number in version_key(neighbor.cell.release.version))
-    cuda = tuple(-number for number in version_key(neighbor.cell.cuda or "0"))
-    return (*neighbor.distance, neighbor.cell.preference(neighbor.spec.platforms)[0], release, cuda)
+    release = tuple(-number for number in version_key(neighbor.candidate.release.version))
+    cuda = tuple(-number for number in version_key(neighbor.candidate.cuda or "0"))
+    return (
+        *neighbor.distance,
+        neighbor.candidate.preference(neighbor.spec.platforms)[0],
+        release,
+        cuda,
+    )
 
 
 def _neighbors(spec: Spec) -> Iterator[Neighbor]:
     on_gpus = spec.gpu or spec.driver
-    for cell in cells():
-        neighbor = None if on_gpus and cell.build is None else _toward(cell, spec)
-        if neighbor is not None and constraints.fits(cell, neighbor.spec):
+    for candidate in candidates():
+        neighbor = None if on_gpus and candidate.build is None else _toward(candidate, spec)
+        if neighbor is not None and constraints.fits(candidate, neighbor.spec):
             yield neighbor
 
 
-def _toward(cell: Cell, spec: Spec) -> Neighbor | None:
-    """The request for this cell that gives up the least, or None if no request comes to it."""
-    exact = spec.torch if re.fullmatch(r"\d+\.\d+(\.\d+)?", spec.torch) else cell.release.version
+def _toward(candidate: Candidate, spec: Spec) -> Neighbor | None:
+    """The request for this candidate that gives up the least, or None if no request comes to it."""
+    exact = (
+        spec.torch if re.fullmatch(r"\d+\.\d+(\.\d+)?", spec.torch) else candidate.release.version
+    )
     changed: list[Axis] = []
     steps = 0
     for axis in CHANGEABLE:
-        if constraints.passes(cell, spec, axis):
+        if constraints.passes(candidate, spec, axis):
             continue
-        closer = CLOSER[axis](cell, spec)
+        closer = CLOSER[axis](candidate, spec)
         if closer is None:
             return None
         spec, far = closer
         changed.append(axis)
         steps += far
     spec = dataclasses.replace(
-        spec, cuda=cell.cuda, torch=spec.torch if "torch" in changed else exact
+        spec, cuda=candidate.cuda, torch=spec.torch if "torch" in changed else exact
     )
-    return Neighbor(cell=cell, spec=spec, changed=tuple(changed), steps=steps)
+    return Neighbor(candidate=candidate, spec=spec, changed=tuple(changed), steps=steps)
 
 
 Closer = tuple[Spec, int] | None  # the spec with one choice given up, and by how many versions
 
 
-def _torch(cell: Cell, spec: Spec) -> Closer:
+def _torch(candidate: Candidate, spec: Spec) -> Closer:
     minors = _minors()
     meant = (
         constraints.releases_of(spec.torch)
         or re.findall(r"\d+(?:\.\d+)*", spec.torch)
         or minors[-1:]
     )
-    return dataclasses.replace(spec, torch=cell.release.version), _apart(
-        cell.release.minor, map(minor, meant), minors
+    return dataclasses.replace(spec, torch=candidate.release.version), _apart(
+        candidate.release.minor, map(minor, meant), minors
     )
 
 
-def _cuda(cell: Cell, spec: Spec) -> Closer:
-    if cell.cuda is None or spec.cuda is None:
-        return dataclasses.replace(spec, cuda=cell.cuda), ACROSS
+def _cuda(candidate: Candidate, spec: Spec) -> Closer:
+    if candidate.cuda is None or spec.cuda is None:
+        return dataclasses.replace(spec, cuda=candidate.cuda), ACROSS
     meant = [cuda for cuda in _cudas() if constraints.starts(cuda, spec.cuda)] or [spec.cuda]
-    return dataclasses.replace(spec, cuda=cell.cuda), _apart(cell.cuda, meant, _cudas())
+    return dataclasses.replace(spec, cuda=candidate.cuda), _apart(candidate.cuda, meant, _cudas())
 
 
-def _source(cell: Cell, spec: Spec) -> Closer:
-    return dataclasses.replace(spec, source=cell.source), 0
+def _source(candidate: Candidate, spec: Spec) -> Closer:
+    return dataclasses.replace(spec, source=candidate.source), 0
 
 
-def _platform(cell: Cell, spec: Spec) -> Closer:
+def _platform(candidate: Candidate, spec: Spec) -> Closer:
     kept = (
-        tuple(platform for platform in spec.platforms if platform in cell.platforms)
-        or cell.platforms[:1]
+        tuple(platform for platform in spec.platforms if platform in candidate.platforms)
+        or candidate.platforms[:1]
     )
-    kept = kept[:1] if cell.is_named_differently(kept) else kept
+    kept = kept[:1] if candidate.is_named_differently(kept) else kept
     return (
         (dataclasses.replace(spec, platforms=kept), len(set(spec.platforms) - set(kept)))
         if kept
@@ -177,28 +187,30 @@ def _platform(cell: Cell, spec: Spec) -> Closer:
     )
 
 
-def _python(cell: Cell, spec: Spec) -> Closer:
-    choices = python_versions.supported(cell, spec.platforms, companions=spec.companions)
+def _python(candidate: Candidate, spec: Spec) -> Closer:
+    choices = python_versions.supported(candidate, spec.platforms, companions=spec.companions)
     if not choices or spec.python is None:
         return None
     found = python_versions.nearest(choices, spec.python)
     return dataclasses.replace(spec, python=found), python_versions.steps(found, spec.python)
 
 
-def _nccl(cell: Cell, spec: Spec) -> Closer:
+def _nccl(candidate: Candidate, spec: Spec) -> Closer:
     assert spec.nccl is not None
     asked = spec.nccl
-    if cell.build is None or (cell.build.nccl is None and cell.source != "conda-forge"):
+    if candidate.build is None or (
+        candidate.build.nccl is None and candidate.source != "conda-forge"
+    ):
         return dataclasses.replace(spec, nccl=None), ACROSS
-    if cell.build.nccl is not None:
-        return dataclasses.replace(spec, nccl=cell.build.nccl), _apart(
-            cell.build.nccl, _meant(asked, _nccls()), _nccls()
+    if candidate.build.nccl is not None:
+        return dataclasses.replace(spec, nccl=candidate.build.nccl), _apart(
+            candidate.build.nccl, _meant(asked, _nccls()), _nccls()
         )
-    floor = version_key(cell.floor("nccl", spec.platforms)[0] or "0")
+    floor = version_key(candidate.floor("nccl", spec.platforms)[0] or "0")
     fitting = [
         version
         for version, one in catalog.nccl_on_conda_forge().items()
-        if one.runs_with(cell.build.cuda) and version_key(version) >= floor
+        if one.runs_with(candidate.build.cuda) and version_key(version) >= floor
     ]
     if not fitting:
         return dataclasses.replace(spec, nccl=None), ACROSS
@@ -208,9 +220,13 @@ def _nccl(cell: Cell, spec: Spec) -> Closer:
     return dataclasses.replace(spec, nccl=found), _apart(found, _meant(asked, _nccls()), _nccls())
 
 
-def _cudnn(cell: Cell, spec: Spec) -> Closer:
+def _cudnn(candidate: Candidate, spec: Spec) -> Closer:
     assert spec.cudnn is not None
-    have = (cell.build.cudnn or cell.floor("cudnn", spec.platforms)[0]) if cell.build else None
+    have = (
+        (candidate.build.cudnn or candidate.floor("cudnn", spec.platforms)[0])
+        if candidate.build
+        else None
+    )
     if have is None:
         return dataclasses.replace(spec, cudnn=None), ACROSS
     return dataclasses.replace(spec, cudnn=have), _apart(
@@ -218,7 +234,7 @@ def _cudnn(cell: Cell, spec: Spec) -> Closer:
     )
 
 
-CLOSER: dict[Axis, Callable[[Cell, Spec], Closer]] = {
+CLOSER: dict[Axis, Callable[[Candidate, Spec], Closer]] = {
     "torch": _torch,
     "cuda": _cuda,
     "source": _source,
@@ -249,20 +265,24 @@ def _minors() -> tuple[str, ...]:
 
 @functools.cache
 def _cudas() -> tuple[str, ...]:
-    return _sorted({cell.cuda for cell in cells() if cell.cuda})
+    return _sorted({candidate.cuda for candidate in candidates() if candidate.cuda})
 
 
 @functools.cache
 def _nccls() -> tuple[str, ...]:
     return _sorted(
-        {cell.build.nccl for cell in cells() if cell.build and cell.build.nccl}
+        {
+            candidate.build.nccl
+            for candidate in candidates()
+            if candidate.build and candidate.build.nccl
+        }
         | catalog.nccl_on_conda_forge().keys()
     )
 
 
 @functools.cache
 def _cudnns() -> tuple[str, ...]:
-    builds = [cell.build for cell in cells() if cell.build]
+    builds = [candidate.build for candidate in candidates() if candidate.build]
     return _sorted(
         {version for build in builds for version in (build.cudnn, build.cudnn_floor) if version}
     )

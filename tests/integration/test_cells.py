@@ -25,7 +25,7 @@ from provision.core.types import (
     Resolution,
     Spec,
 )
-from provision.resolver import candidate as matrix_cells
+from provision.resolver import candidate as resolver_candidates
 from provision.resolver import python_versions
 from tests.conftest import SHARED_RECORDS
 from tests.integration import records
@@ -94,7 +94,7 @@ def cells() -> Iterator[Cell]:
                             platform=platform,
                             python=python,
                         )
-    for known in matrix_cells.cells():
+    for known in resolver_candidates.candidates():
         if known.build is None and known.source in SOURCES:
             for platform in known.platforms:
                 for python in python_versions.supported(known, [platform], companions=False):

@@ -244,9 +244,12 @@ def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
     assert [one.distance for one in told] == sorted(one.distance for one in told)
     assert told[0].distance == min(far.values())
     for one in told:  # each is as far as it says, and nothing nearer was left out
-        assert one.distance >= far[minor(one.cell.release.version), one.cell.cuda, one.cell.source]
+        assert (
+            one.distance
+            >= far[minor(one.candidate.release.version), one.candidate.cuda, one.candidate.source]
+        )
     nearer = {(key[0], key[1]) for key, one in far.items() if one < told[-1].distance}
-    assert nearer <= {(minor(one.cell.release.version), one.cell.cuda) for one in told}
+    assert nearer <= {(minor(one.candidate.release.version), one.candidate.cuda) for one in told}
 
 
 @settings(deadline=None, max_examples=60)
@@ -260,9 +263,9 @@ def test_what_is_offered_can_be_had(wanted: Spec) -> None:
             assert f"`{one.options}`" in (error.advice or "")
             found = resolver.resolve(typed(one, wanted))
             assert (found.torch, found.cuda, found.source) == (
-                one.cell.release.version,
-                one.cell.cuda,
-                one.cell.source,
+                one.candidate.release.version,
+                one.candidate.cuda,
+                one.candidate.source,
             )
             assert one.spec.python in (None, found.python)
             assert found.platforms == one.spec.platforms
@@ -339,9 +342,11 @@ def test_a_machine_is_never_given_up() -> None:
     told = nearest(wanted, 50)
     assert told
     for one in told:
-        assert one.cell.build is not None
-        assert catalog.runs_on_gpu(one.cell.build, catalog.find_gpu("B200"), "575.51.03") == "yes"
-        assert catalog.runs_on_driver(one.cell.build.cuda, "575.51.03") == "yes"
+        assert one.candidate.build is not None
+        assert (
+            catalog.runs_on_gpu(one.candidate.build, catalog.find_gpu("B200"), "575.51.03") == "yes"
+        )
+        assert catalog.runs_on_driver(one.candidate.build.cuda, "575.51.03") == "yes"
 
 
 def test_where_nothing_comes_near_that_is_said() -> None:

@@ -20,9 +20,9 @@ from provision.cli.main import cli
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.types import PLATFORMS
 from provision.render import render_table
-from provision.resolver.query import question
-from provision.resolver.table import Cell, Table, table
-from provision.resolver.table_rows import SOURCES
+from provision.resolver import SOURCES
+from provision.resolver.query import parse_query
+from provision.resolver.table import Table, TableRow, build_table
 
 GPUS = (
     "K80",
@@ -54,7 +54,7 @@ DRIVERS = (
 
 
 def ask(**options: Any) -> Table:
-    return table(question(options))
+    return build_table(parse_query(options))
 
 
 def names(found: Table) -> set[tuple[str, str, str, str]]:
@@ -335,7 +335,7 @@ def test_free_threaded_pythons_are_in_the_table() -> None:
 
 def test_all_mistakes_of_a_question_at_once() -> None:
     with pytest.raises(InvalidSpec) as caught:
-        question(
+        parse_query(
             {
                 "cuda": "new",
                 "driver": "v535",
@@ -371,7 +371,7 @@ def test_newest_first_and_wheels_before_channels() -> None:
 
 
 def test_html_is_escaped() -> None:
-    hostile = Cell(
+    hostile = TableRow(
         **{
             **vars(ask(torch="2.3.1").cells[0]),
             "tag": "x",

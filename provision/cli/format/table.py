@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from provision.catalog import rules, version_key
-from provision.resolver.table_rows import Cell, Table
+from provision.resolver.table import Table, TableRow
 
 NOT_KNOWN = "not known"
 HEAD = (
@@ -104,7 +104,7 @@ def notes(table: Table) -> list[str]:
     return found
 
 
-def _narrow(cell: Cell) -> list[str]:
+def _narrow(cell: TableRow) -> list[str]:
     wide = dict(zip(HEAD, _wide(cell)))
     narrow = {
         **wide,
@@ -119,7 +119,7 @@ def _narrow(cell: Cell) -> list[str]:
     return [narrow[name].replace(NOT_KNOWN, "?") for name in NARROW]
 
 
-def _wide(cell: Cell) -> list[str]:
+def _wide(cell: TableRow) -> list[str]:
     return [
         cell.torch,
         cell.source if cell.source != "wheels" or cell.index_default else "wheels (own index)",
@@ -139,7 +139,7 @@ def _wide(cell: Cell) -> list[str]:
     ]
 
 
-def _remark(cell: Cell) -> str:
+def _remark(cell: TableRow) -> str:
     if cell.not_known:
         return f"{NOT_KNOWN}: {', '.join(cell.not_known)}"
     return "ptx" if cell.through_ptx else ""
@@ -149,7 +149,7 @@ def _version(version: str | None, at_least: str | None) -> str:
     return version or (f">={at_least}" if at_least else NOT_KNOWN)
 
 
-def _pythons(cell: Cell) -> str:
+def _pythons(cell: TableRow) -> str:
     if cell.python:
         return ", ".join([_run(cell.python), *cell.free_threaded])
     return f"{_run(cell.python_seen)}, {NOT_KNOWN}" if cell.python_seen else NOT_KNOWN
@@ -163,7 +163,7 @@ def _run(pythons: Sequence[str]) -> str:
     return ", ".join(pythons)
 
 
-def _span(cell: Cell) -> str:
+def _span(cell: TableRow) -> str:
     """First and last architecture: the whole list is too long for a terminal."""
     if not cell.architectures:
         return NOT_KNOWN

@@ -1,4 +1,4 @@
-"""The cells of the table, and whether each fits a question: yes, no, or not known."""
+"""The cells of the table, and whether each fits a query: yes, no, or not known."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from provision import catalog
 from provision.catalog import Build, Release, version_key
 from provision.core.errors import NoSuchBuild
 from provision.core.types import BuildSource, Platform
-from provision.resolver.query import Question
+from provision.resolver.query import Query
 
 SOURCES: tuple[BuildSource, ...] = ("wheels", "pytorch", "conda-forge")
 PARTS = ("cuda", "python", "nccl", "driver", "gpu", "glibc")
-# Option -> field of the question, for what to give up when nothing fits.
+# Option -> field of the query, for what to give up when nothing fits.
 GIVEN_UP = {part: part for part in PARTS} | {
     "gpu": "gpus",
     "platform": "platforms",
@@ -25,7 +25,7 @@ GIVEN_UP = {part: part for part in PARTS} | {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TableRow:
     """One build on one platform. None: not known."""
 
     torch: str
@@ -50,70 +50,70 @@ class Cell:
     torchvision: str | None
     torchaudio: str | None
     from_source: str  # where the build is known from
-    through_ptx: bool = False  # it reaches a GPU of the question by compiling PTX only
-    not_known: tuple[str, ...] = ()  # parts of the question that no fact answers for it
+    through_ptx: bool = False  # it reaches a GPU of the query by compiling PTX only
+    not_known: tuple[str, ...] = ()  # parts of the query that no fact answers for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The cells that fit, newest torch first; how many more might, by the part of the question that is not known."""
+    """The cells that fit, newest torch first; how many more might, by the part of the query that is not known."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[TableRow, ...]
     hidden: int
     hidden_by: dict[str, int]
     hints: tuple[str, ...] = ()  # what to ask instead, so that more is known
 
 
-def table(question: Question) -> Table:
-    """All cells that fit. Raises NoSuchBuild if there is none, and says which part of the question to give up."""
-    judged = list(_judged(question))
-    shown = tuple(cell for cell in judged if question.unknown or not cell.not_known)
-    hidden = [] if question.unknown else [cell for cell in judged if cell.not_known]
-    hints = _hints(question, judged)
+def build_table(query: Query) -> Table:
+    """All cells that fit. Raises NoSuchBuild if there is none, and says which part of the query to give up."""
+    judged = list(_judged(query))
+    shown = tuple(row for row in judged if query.unknown or not row.not_known)
+    hidden = [] if query.unknown else [row for row in judged if row.not_known]
+    hints = _hints(query, judged)
     if not shown:
-        raise _nothing(question, hidden, hints)
-    hidden_by = dict(Counter(part for cell in hidden for part in cell.not_known))
+        raise _nothing(query, hidden, hints)
+    hidden_by = dict(Counter(part for row in hidden for part in row.not_known))
     return Table(cells=shown, hidden=len(hidden), hidden_by=hidden_by, hints=hints)
 
 
-def _judged(question: Question) -> Iterator[Cell]:
+def _judged(query: Query) -> Iterator[TableRow]:
     """Cells that fit or might."""
-    for release, source, build, platform in _builds(question):
+    for release, source, build, platform in _builds(query):
         there = build.on(platform)
-        answers = {part: _answer(part, question, there, platform) for part in PARTS}
+        answers = {part: _answer(part, query, there, platform) for part in PARTS}
         if "no" not in answers.values():
             unknown = tuple(part for part in PARTS if answers[part] == "unknown")
-            cell = _cell(release, source, there, platform)
-            yield dataclasses.replace(cell, through_ptx=answers["gpu"] == "ptx", not_known=unknown)
+            row = _cell(release, source, there, platform)
+            yield dataclasses.replace(row, through_ptx=answers["gpu"] == "ptx", not_known=unknown)
 
 
-def _builds(question: Question) -> Iterator[tuple[Release, BuildSource, Build, Platform]]:
-    for release in reversed(question.releases):
+def _builds(query: Query) -> Iterator[tuple[Release, BuildSource, Build, Platform]]:
+    for release in reversed(query.releases):
         for source in SOURCES:
-            if question.sources and source not in question.sources:
+            if query.sources and source not in query.sources:
                 continue
             for build in sorted(
                 release.builds(source), key=lambda build: version_key(build.cuda), reverse=True
             ):
                 for platform in build.platforms:
-                    if not question.platforms or platform in question.platforms:
+                    if not query.platforms or platform in query.platforms:
                         yield release, source, build, platform
 
 
-def _answer(part: str, question: Question, build: Build, platform: Platform) -> str:
+def _answer(part: str, query: Query, build: Build, platform: Platform) -> str:
     """yes, ptx, no or unknown. What is not asked is met."""
-    if part == "cuda" and question.cuda:
-        return "yes" if _means(question.cuda, build.cuda) else "no"
-    if part == "python" and question.python:
-        return _has_python(build, question.python)
-    if part == "nccl" and question.nccl:
-        return _has_nccl(build, question.nccl)
-    if part == "driver" and question.driver:
-        return catalog.runs_on_driver(build.cuda, question.driver, platform)
-    if part == "gpu" and question.gpus:
-        return _reaches_all(build, question)
-    if part == "glibc" and question.glibc:
-        return catalog.runs_on_machine(build, question.glibc)
+    if part == "cuda" and query.cuda:
+        return "yes" if _means(query.cuda, build.cuda) else "no"
+    if part == "python" and query.python:
+        return _has_python(build, query.python)
+    if part == "nccl" and query.nccl:
+        return _has_nccl(build, query.nccl)
+    if part == "driver" and query.driver:
+        return catalog.runs_on_driver(build.cuda, query.driver, platform)
+    if part == "gpu" and query.gpus:
+        return _reaches_all(build, query)
+    if part == "glibc" and query.glibc:
+        return catalog.runs_on_machine(build, query.glibc)
     return "yes"
 
 
@@ -147,14 +147,14 @@ def _has_nccl(build: Build, nccl: str) -> str:
     )
 
 
-def _reaches_all(build: Build, question: Question) -> str:
-    reaches = [catalog.runs_on_gpu(build, gpu, question.driver) for gpu in question.gpus]
+def _reaches_all(build: Build, query: Query) -> str:
+    reaches = [catalog.runs_on_gpu(build, gpu, query.driver) for gpu in query.gpus]
     return next((worst for worst in ("no", "unknown", "ptx") if worst in reaches), "yes")
 
 
-def _cell(release: Release, source: BuildSource, build: Build, platform: Platform) -> Cell:
+def _cell(release: Release, source: BuildSource, build: Build, platform: Platform) -> TableRow:
     toolkit = catalog.toolkits().get(build.cuda)
-    return Cell(
+    return TableRow(
         torch=release.version,
         source=source,
         cuda=build.cuda,
@@ -180,35 +180,35 @@ def _cell(release: Release, source: BuildSource, build: Build, platform: Platfor
     )
 
 
-def _hints(question: Question, judged: Sequence[Cell]) -> tuple[str, ...]:
+def _hints(query: Query, judged: Sequence[TableRow]) -> tuple[str, ...]:
     """A bare branch leaves open whether its first drivers or its last are meant."""
-    floors = {cell.driver for cell in judged if "driver" in cell.not_known and cell.driver}
+    floors = {row.driver for row in judged if "driver" in row.not_known and row.driver}
     return tuple(
-        f"Driver {question.driver} may be older than {floor}: give the whole version to know."
+        f"Driver {query.driver} may be older than {floor}: give the whole version to know."
         for floor in sorted(floors, key=version_key)
     )
 
 
-def _nothing(question: Question, hidden: Sequence[Cell], hints: Sequence[str]) -> NoSuchBuild:
-    """What to give up: each part of the question by itself, where that alone is enough."""
+def _nothing(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]) -> NoSuchBuild:
+    """What to give up: each part of the query by itself, where that alone is enough."""
     advice = []
     if hidden:
-        parts = ", ".join(sorted({part for cell in hidden for part in cell.not_known}))
+        parts = ", ".join(sorted({part for row in hidden for part in row.not_known}))
         advice += [f"{len(hidden)} might ({parts} not known): show them with --unknown.", *hints]
     for option, field in GIVEN_UP.items():
-        if getattr(question, field):
+        if getattr(query, field):
             emptied: dict[str, Any] = {
-                field: () if isinstance(getattr(question, field), tuple) else None
+                field: () if isinstance(getattr(query, field), tuple) else None
             }
             fitting = sum(
-                not cell.not_known for cell in _judged(dataclasses.replace(question, **emptied))
+                not row.not_known for row in _judged(dataclasses.replace(query, **emptied))
             )
             advice += [f"Without --{option}, {fitting} do."] if fitting else []
     advice = advice or ["Nothing less does either."]
     advice += [
         f"{_named(gpu)}, {compiled}."
-        for gpu in question.gpus
-        if question.cuda and (compiled := catalog.compiled_by(gpu))
+        for gpu in query.gpus
+        if query.cuda and (compiled := catalog.compiled_by(gpu))
     ]
     return NoSuchBuild(
         "No build in the table is known to fit all of that.", advice=" ".join(advice)
