@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,8 +72,10 @@ def applying(
     build is None for a CPU build. nccl: the version where it is a choice and not the build's own. packages: names that the request
     adds to the environment; variables: names that are set in the environment variables of whoever runs it.
     """
+    from packaging.utils import canonicalize_name
+
     carried = nccl or (build.nccl if build else None)
-    names = {canonical(name) for name in packages}
+    names = {canonicalize_name(name) for name in packages}
     return tuple(
         rule
         for rule in rules()
@@ -89,11 +90,6 @@ def applying(
         and (not rule.variables or any(name in rule.variables for name in variables))
         and (through_ptx or not rule.through_ptx)
     )
-
-
-def canonical(name: str) -> str:
-    """One spelling for the many of a package's name, as the package index has it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _rule(row: dict[str, Any]) -> Rule:

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from packaging.utils import canonicalize_name
+
 from provision.adapters.conda import Row
-from provision.adapters.uv import normal
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
 from provision.core.mirrors import MANIFEST, SIMPLE, without_login
@@ -155,7 +156,7 @@ def _channel_path(file: MirrorFile) -> str:
 
 
 def _row(file: MirrorFile) -> dict[str, str]:
-    return {"name": normal(file.name), "path": file.path, "url": file.url}
+    return {"name": canonicalize_name(file.name), "path": file.path, "url": file.url}
 
 
 def _by_subfolder(files: Iterable[MirrorFile]) -> dict[str, list[MirrorFile]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from packaging.utils import canonicalize_name
+
 from provision import image as images
 from provision import lockfile as locks
-from provision.adapters import uv
 from provision.commands.plan import Context
 from provision.core.errors import StaleLock, ToolMissing
 from provision.core.sbom import Bill
@@ -59,5 +60,5 @@ def _bill(image: Image, lock: locks.LockFile, sent: Image | None = None) -> Bill
 def _licenses(entries: tuple[locks.LockEntry, ...], own: Mapping[str, bytes]) -> dict[str, str]:
     """By address, as the packages in the image say."""
     said = said_in(sorted(own.items()))
-    keys = {entry.url: (entry.manager, uv.normal(entry.name)) for entry in entries}
+    keys = {entry.url: (entry.manager, canonicalize_name(entry.name)) for entry in entries}
     return {url: said[key] for url, key in keys.items() if key in said}

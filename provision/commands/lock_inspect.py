@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from packaging.utils import canonicalize_name
+
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
 from provision.commands.plan import Context
@@ -179,5 +181,5 @@ def _licenses(context: Context, name: str, lock: locks.LockFile) -> Mapping[str,
         )
         return {}
     said = licenses(prefix.path)
-    keys = {entry.url: (entry.manager, uv.normal(entry.name)) for entry in lock.entries}
+    keys = {entry.url: (entry.manager, canonicalize_name(entry.name)) for entry in lock.entries}
     return {url: said[key] for url, key in keys.items() if key in said}

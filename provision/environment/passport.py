@@ -12,6 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from provision import __version__
 from provision.core.errors import IntegrityError
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
@@ -81,15 +83,11 @@ def compose(
 def locked(pin: Pin, lock: Lock) -> str | None:
     """The version that the lock holds of a pin's package: `numpy` says nothing of it."""
     found = NAME.match(pin.requirement.rpartition("::")[2])
-    wanted = _spelled(found[0]) if found else ""
+    wanted = canonicalize_name(found[0]) if found else ""
     return next(
-        (package.version for package in lock.packages if _spelled(package.name) == wanted), None
+        (package.version for package in lock.packages if canonicalize_name(package.name) == wanted),
+        None,
     )
-
-
-def _spelled(name: str) -> str:
-    """As package indexes compare names; conda's are not told apart by less either."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _fields(value: Any, *names: str) -> dict[str, Any]:

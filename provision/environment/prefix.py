@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from packaging.utils import canonicalize_name
+
 from provision.adapters import conda, uv
 from provision.core.atomic import (
     backup_path,
@@ -214,8 +216,10 @@ def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
     locked = {package.name: f"{package.version} {package.build}" for package in lock.by("conda")}
     yield from _compare(locked, _installed_conda(prefix))
     # Wheels that conda packages brought along (conda's own pip) have dist-info too: they are conda's.
-    wheels_locked = {_normal(package.name): package.version for package in lock.by("pip")}
-    installed = {
+    wheels_locked: dict[str, str] = {
+        canonicalize_name(package.name): package.version for package in lock.by("pip")
+    }
+    installed: dict[str, str] = {
         name: version
         for name, version in _installed_wheels(prefix).items()
         if name in wheels_locked or name not in locked
@@ -270,11 +274,7 @@ def _installed_wheels(prefix: Prefix) -> dict[str, str]:
         path.name.removesuffix(".dist-info")
         for path in prefix.path.glob("lib/python*/site-packages/*.dist-info")
     )
-    return {_normal(name.rpartition("-")[0]): name.rpartition("-")[2] for name in names}
-
-
-def _normal(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
+    return {canonicalize_name(name.rpartition("-")[0]): name.rpartition("-")[2] for name in names}
 
 
 def _wheel_drift(prefix: Prefix) -> Iterator[Drift]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
 
 from provision.core.types import LockedPackage
 
@@ -60,7 +61,7 @@ GROUPS = (
 
 def group_of(package: LockedPackage, size: int = 0) -> str:
     """The layer of a package, by the table. size: of a wheel's files."""
-    name = canonical(package.name)
+    name = canonicalize_name(package.name)
     for group in GROUPS:
         patterns = group.conda if package.manager == "conda" else group.wheels
         if size >= group.at_least and any(
@@ -80,8 +81,3 @@ def sort(
             group_of(package, sizes.get(package.name, 0) if package.manager == "pip" else 0)
         ].append(package)
     return {name: members for name, members in found.items() if members}
-
-
-def canonical(name: str) -> str:
-    """A package name as PEP 503 compares them."""
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -10,7 +10,8 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from provision.adapters.uv import normal
+from packaging.utils import canonicalize_name
+
 from provision.core.errors import InvalidSpec
 from provision.core.types import Lock
 from provision.image.conda_files import PYTHON, WORKSPACE
@@ -74,7 +75,7 @@ def notebook(lock: Lock, *, port: int = 8888, address: str = LOOPBACK) -> Notebo
             f"{address!r} is no address.",
             advice="Write one in numbers: 127.0.0.1, or 0.0.0.0 for all.",
         ) from error
-    there = {normal(package.name) for package in lock.packages}
+    there = {canonicalize_name(package.name) for package in lock.packages}
     found = next((SERVERS[name] for name in SERVERS if name in there), None)
     if found is None:
         raise InvalidSpec(

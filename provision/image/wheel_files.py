@@ -13,12 +13,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from provision.adapters.http import sha256_of
 from provision.adapters.uv.installed_wheels import fingerprint
 from provision.core.errors import IntegrityError
 from provision.core.types import LockedPackage, Prefix
 from provision.image.conda_files import LEFT_OUT, PREFIX, PYTHON, Entry, from_file, verify
-from provision.image.layer_groups import canonical
 
 Row = tuple[str, str, str]  # path from site-packages, hash, size
 _HASH = re.compile(r"sha256=[A-Za-z0-9_-]{43}=?|(?!sha256=)[^=]+=.*|")
@@ -59,11 +60,12 @@ def installed(prefix: Prefix, packages: Iterable[LockedPackage], python: str) ->
     """The wheels of a lock in its prefix. IntegrityError where one is not there, or its RECORD is none."""
     site = prefix.path / "lib" / f"python{python}" / "site-packages"
     folders = {
-        canonical(path.name.split("-")[0]): path for path in sorted(site.glob("*.dist-info"))
+        canonicalize_name(path.name.split("-")[0]): path
+        for path in sorted(site.glob("*.dist-info"))
     }
     found = []
     for package in packages:
-        folder = folders.get(canonical(package.name))
+        folder = folders.get(canonicalize_name(package.name))
         if folder is None:
             raise _drifted(
                 prefix, f"does not hold {package.name} {package.version}, which its lock names"
@@ -94,7 +96,7 @@ def clashes(wheels: Iterable[Wheel]) -> dict[str, list[Claim]]:
     """The files that several wheels list, by path, with what each says. The last claim, by the package's name, is the one that counts:
     uv installs wheels in no fixed order, and what it wrote last would be another file on each machine."""
     claims: dict[str, list[Claim]] = {}
-    for wheel in sorted(wheels, key=lambda wheel: canonical(wheel.package.name)):
+    for wheel in sorted(wheels, key=lambda wheel: canonicalize_name(wheel.package.name)):
         for row in wheel.shipped:
             claims.setdefault(posixpath.normpath(row[0]), []).append(
                 Claim(package=wheel.package, row=row)

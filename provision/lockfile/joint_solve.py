@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from packaging.utils import canonicalize_name
+
 from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.catalog import version_key
@@ -136,9 +138,9 @@ class JointSolve:
         except Unsolvable:
             free = versions(self._from_index({}))
             lower = [
-                f"{name} <={free[wheels.normal(name)]}"
+                f"{name} <={free[canonicalize_name(name)]}"
                 for name in versions(base)
-                if wheels.normal(name) in free
+                if canonicalize_name(name) in free
             ]
             base = self.base(*filter(self._fits, lower)) if lower else base
             return base + self._from_index(provided(base))

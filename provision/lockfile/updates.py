@@ -6,7 +6,9 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 
-from provision.adapters import conda, uv
+from packaging.utils import canonicalize_name
+
+from provision.adapters import conda
 from provision.core.errors import InvalidSpec
 from provision.core.types import Lock, LockedPackage, Platform, Resolution
 from provision.lockfile.input_files import LockInputs
@@ -35,7 +37,7 @@ def update(
     it cannot stay beside them. Raises InvalidSpec for a name that no platform's lock holds."""
     solver = solver or conda.Solver()
     _check_names(names, [package for lock in locked.values() for package in lock.packages])
-    moving = {uv.normal(name) for name in names}
+    moving: set[str] = {canonicalize_name(name) for name in names}
     found: Packages = ()
     for platform in wanted.machines:
         both = problem(wanted, resolution, platform, local_python, solver)
@@ -45,8 +47,8 @@ def update(
 
 def _check_names(names: Sequence[str], packages: Sequence[LockedPackage]) -> None:
     known = sorted({package.name for package in packages})
-    there = {uv.normal(name) for name in known}
-    if unknown := [name for name in names if uv.normal(name) not in there]:
+    there = {canonicalize_name(name) for name in known}
+    if unknown := [name for name in names if canonicalize_name(name) not in there]:
         near = list(
             dict.fromkeys(
                 match
@@ -63,11 +65,13 @@ def _check_names(names: Sequence[str], packages: Sequence[LockedPackage]) -> Non
 
 
 def _update(both: JointSolve, lock: Lock, moving: set[str]) -> Packages:
-    staying = [package for package in lock.packages if uv.normal(package.name) not in moving]
+    staying = [
+        package for package in lock.packages if canonicalize_name(package.name) not in moving
+    ]
     conda_part = dataclasses.replace(
         both.conda, prefer=tuple(package for package in staying if package.manager == "conda")
     )
-    if targets := [package for package in both.base() if uv.normal(package.name) in moving]:
+    if targets := [package for package in both.base() if canonicalize_name(package.name) in moving]:
         fixed = tuple(_exactly(package) for package in targets)
         conda_part = _fewest_moves(
             both.solver, dataclasses.replace(conda_part, bounds=(*both.bounds(), *fixed))

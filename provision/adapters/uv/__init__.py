@@ -7,7 +7,7 @@ that others can fetch wherever that is possible.
 
 from provision.adapters.uv.installed_wheels import fingerprint, fingerprints
 from provision.adapters.uv.installer import install, requirements, unpack
-from provision.adapters.uv.resolver import UV_GLIBC, Request, normal, resolve, versions
+from provision.adapters.uv.resolver import UV_GLIBC, Request, resolve, versions
 from provision.adapters.uv.settings import TORCH_INDEX, Indexes, indexes, pip_settings, torch_index
 from provision.adapters.uv.uv_process import explain, uv
 from provision.adapters.uv.wheel_metadata import Metadata, metadata
@@ -24,7 +24,6 @@ __all__ = [
     "indexes",
     "install",
     "metadata",
-    "normal",
     "pip_settings",
     "requirements",
     "resolve",

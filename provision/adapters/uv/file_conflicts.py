@@ -8,17 +8,20 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
-from provision.adapters.uv.resolver import normal
+from packaging.utils import canonicalize_name
+
 from provision.core.types import LockedPackage
 
 
 def decisive(packages: Sequence[LockedPackage], site: Path) -> list[LockedPackage]:
     """The installed packages that must be installed once more, one after another, for the last by name to have its way. Most
     environments have none."""
-    folders = {normal(path.name.split("-")[0]): path for path in site.glob("*.dist-info")}
+    folders = {
+        canonicalize_name(path.name.split("-")[0]): path for path in site.glob("*.dist-info")
+    }
     said: dict[str, dict[str, tuple[str, ...]]] = {}
-    for package in sorted(packages, key=lambda package: normal(package.name)):
-        for row in _rows(folders.get(normal(package.name))):
+    for package in sorted(packages, key=lambda package: canonicalize_name(package.name)):
+        for row in _rows(folders.get(canonicalize_name(package.name))):
             said.setdefault(posixpath.normpath(row[0]), {})[package.name] = tuple(row[1:])
     last = {
         list(claims)[-1]
@@ -27,7 +30,7 @@ def decisive(packages: Sequence[LockedPackage], site: Path) -> list[LockedPackag
     }
     return sorted(
         (package for package in packages if package.name in last),
-        key=lambda package: normal(package.name),
+        key=lambda package: canonicalize_name(package.name),
     )
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from packaging.utils import canonicalize_name
+
 from provision.adapters.uv.settings import indexes, own_address
 from provision.adapters.uv.uv_process import call, uv
 from provision.catalog import version_key
@@ -156,7 +158,7 @@ def _files(
 def _needed(request: Request, edges: Mapping[str, Sequence[str]]) -> set[str]:
     """What must be installed as a wheel: what is asked for and what that needs, but neither what conda has nor what only that
     needs as a wheel (conda's pytorch brings its own CUDA, not the NVIDIA wheels)."""
-    provided = {normal(name) for name in request.provided}
+    provided = {canonicalize_name(name) for name in request.provided}
     found: set[str] = set()
     ahead = [_name(text) for text in request.requirements]
     while ahead:
@@ -197,11 +199,6 @@ def _check_dates(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:
         )
 
 
-def normal(name: str) -> str:
-    """A name as PyPI compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def _python_platform(request: Request) -> str:
     fitting = [known for known in UV_GLIBC if version_key(known) <= version_key(request.glibc)]
     newest = max(fitting, key=version_key, default=UV_GLIBC[0])
@@ -232,7 +229,7 @@ def _pinned(annotated: str) -> list[str]:
 
 
 def _name(line: str) -> str:
-    return normal(re.split(r"[=<>!~ @\[;]", line, maxsplit=1)[0])
+    return canonicalize_name(re.split(r"[=<>!~ @\[;]", line, maxsplit=1)[0])
 
 
 def _edges(annotated: str) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,8 @@ from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 
-from provision.adapters.uv import normal
+from packaging.utils import canonicalize_name
+
 from provision.core.types import Manager
 
 Said = tuple[tuple[Manager, str], str]  # manager and name, license
@@ -44,7 +45,7 @@ def _files(prefix: Path) -> Iterator[tuple[str, bytes]]:
 def _of_conda(content: bytes) -> Iterator[Said]:
     record = json.loads(content)
     if record.get("license"):
-        yield ("conda", normal(str(record["name"]))), str(record["license"])
+        yield ("conda", canonicalize_name(str(record["name"]))), str(record["license"])
 
 
 def _of_wheel(content: bytes) -> Iterator[Said]:
@@ -55,7 +56,7 @@ def _of_wheel(content: bytes) -> Iterator[Said]:
         _all(metadata, "Classifier"),
     )
     if said:
-        yield ("pip", normal(metadata["Name"])), said
+        yield ("pip", canonicalize_name(metadata["Name"])), said
 
 
 def _all(metadata: Message, key: str) -> list[str]:

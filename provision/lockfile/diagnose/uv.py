@@ -6,6 +6,8 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
+from packaging.utils import canonicalize_name
+
 from provision.adapters import uv
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import without_login
@@ -141,6 +143,6 @@ def _way_out(request: uv.Request, core: Sequence[str], why: PinReasons, budget: 
                 found = uv.versions(dataclasses.replace(request, requirements=loose, prefer={}))
             except Unsolvable:
                 continue
-            ways.append(f"`{text}` could be {name} {found[uv.normal(name)]}")
+            ways.append(f"`{text}` could be {name} {found[canonicalize_name(name)]}")
     ways += suggest_options(request.requirements, core, why, solvable)
     return f"With all else as it is, {', or '.join(ways)}. " if ways else ""

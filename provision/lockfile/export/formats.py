@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from provision.adapters.uv import normal
+from packaging.utils import canonicalize_name
+
 from provision.core.errors import IntegrityError
 from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.content_hash import load_conda_lock
@@ -77,7 +78,7 @@ def pylock(entries: Sequence[LockEntry], platform: str) -> str:
     from packaging.pylock import Pylock, PylockValidationError
 
     wheels = _wheels(entries)
-    names = {normal(entry.name) for entry in wheels}
+    names: set[str] = {canonicalize_name(entry.name) for entry in wheels}
     content: dict[str, Any] = {"lock-version": "1.0"}
     if platform in MACHINES:
         system = "linux" if platform.startswith("linux") else "darwin"
@@ -100,8 +101,8 @@ def pylock(entries: Sequence[LockEntry], platform: str) -> str:
 
 
 def _pylock_package(entry: LockEntry, names: set[str]) -> dict[str, Any]:
-    package: dict[str, Any] = {"name": normal(entry.name), "version": entry.version}
-    needs = sorted({normal(name) for name, _ in entry.depends} & names)
+    package: dict[str, Any] = {"name": canonicalize_name(entry.name), "version": entry.version}
+    needs = sorted({canonicalize_name(name) for name, _ in entry.depends} & names)
     if needs:
         package["dependencies"] = [{"name": name} for name in needs]
     url = entry.url.partition("#")[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from provision.adapters.uv import normal
+from packaging.utils import canonicalize_name
+
 from provision.core.mirrors import without_credentials
 from provision.core.sbom import Bill, Part
 from provision.lockfile.conda_lock_v1_contents import LockEntry
@@ -76,13 +77,21 @@ def purl(entry: LockEntry) -> str:
 
 def edges(entries: Sequence[LockEntry]) -> dict[str, list[str]]:
     """Address -> addresses of what it needs. A wheel's need may be met by conda; what is the machine's is in no bill."""
-    conda = {normal(entry.name): entry.url for entry in entries if entry.manager == "conda"}
-    wheels = {normal(entry.name): entry.url for entry in entries if entry.manager == "pip"}
+    conda = {
+        canonicalize_name(entry.name): entry.url for entry in entries if entry.manager == "conda"
+    }
+    wheels = {
+        canonicalize_name(entry.name): entry.url for entry in entries if entry.manager == "pip"
+    }
     found = {}
     for entry in entries:
         there = {**conda, **wheels} if entry.manager == "pip" else conda
         found[entry.url] = sorted(
-            {there[normal(name)] for name, _ in entry.depends if normal(name) in there}
+            {
+                there[canonicalize_name(name)]
+                for name, _ in entry.depends
+                if canonicalize_name(name) in there
+            }
         )
     return found
 

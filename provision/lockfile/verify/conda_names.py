@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from provision.adapters.uv import normal
+from packaging.utils import canonicalize_name
+
 from provision.lockfile.conda_lock_v1_contents import LockEntry
 
 # The other names under which conda has a Python package, beside its own: opencv -> py-opencv, msgpack -> msgpack-python.
@@ -12,7 +13,7 @@ OTHERS = {"torch": "pytorch", "opencv-python": "opencv", "tensorflow-cpu": "tens
 
 def conda_names(wheel: str) -> set[str]:
     """What conda may call a Python package."""
-    name = normal(wheel)
+    name = canonicalize_name(wheel)
     return {form.format(name) for form in FORMS} | {OTHERS.get(name, name)}
 
 

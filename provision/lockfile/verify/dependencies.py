@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from packaging.utils import canonicalize_name
+
 from provision.adapters import conda
-from provision.adapters.uv import normal
 from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.conda_lock_v1_writer import PYTHON_FROM
 from provision.lockfile.input_files import VIRTUAL_PACKAGES
@@ -69,16 +70,16 @@ def of_pip(
 ) -> Iterator[LockFinding]:
     """conda-lock keeps wheels' requirements as edges without versions: whether what they name is there. told: package and name of
     what the wheels' own metadata missed already."""
-    wheels = {normal(entry.name) for entry in entries if entry.manager == "pip"}
-    packages = {normal(entry.name) for entry in entries if entry.manager == "conda"}
+    wheels = {canonicalize_name(entry.name) for entry in entries if entry.manager == "pip"}
+    packages = {canonicalize_name(entry.name) for entry in entries if entry.manager == "conda"}
     for entry in entries:
         if entry.manager != "pip":
             continue
         for name, _ in entry.depends:
             if (
-                normal(name) not in wheels
+                canonicalize_name(name) not in wheels
                 and not conda_names(name) & packages
-                and (entry.name, normal(name)) not in told
+                and (entry.name, canonicalize_name(name)) not in told
             ):
                 message = f"needs {name}, which is not in the lock"
                 yield LockFinding(

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import unquote
 
+from packaging.utils import canonicalize_name
+
 from provision.adapters import conda
 from provision.adapters.http import Answer
-from provision.adapters.uv import normal
 from provision.core.mirrors import without_login
 from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.conda_lock_v1_writer import PYTHON_FROM
@@ -78,7 +79,7 @@ def twice(lock: LockFile) -> Iterator[LockFinding]:
     seen: dict[tuple[str, str, str], list[LockEntry]] = {}
     for entry in lock.entries:
         name = (
-            entry.name if entry.manager == "conda" else normal(entry.name)
+            entry.name if entry.manager == "conda" else canonicalize_name(entry.name)
         )  # conda has typing-extensions and typing_extensions
         seen.setdefault((entry.platform, entry.manager, name), []).append(entry)
     for (platform, _, _), entries in seen.items():
@@ -102,13 +103,13 @@ def _files(urls: Iterable[str]) -> str:
 
 def by_both(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
     """A Python package that conda and pip both have; a C library may have a wheel's name."""
-    wheels = {normal(entry.name): entry for entry in entries if entry.manager == "pip"}
+    wheels = {canonicalize_name(entry.name): entry for entry in entries if entry.manager == "pip"}
     for entry in entries:
         if entry.manager == "conda" and is_python_package(entry):
             for name in (
                 name
                 for name in wheels
-                if normal(entry.name) in (name, "pytorch" if name == "torch" else name)
+                if canonicalize_name(entry.name) in (name, "pytorch" if name == "torch" else name)
             ):
                 message = f"is provided twice: conda's {entry.version} and the wheel {name} {wheels[name].version} write the same files"
                 yield LockFinding(

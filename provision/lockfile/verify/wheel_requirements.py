@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from provision.adapters.uv import Metadata, normal
+from packaging.utils import canonicalize_name
+
+from provision.adapters.uv import Metadata
 from provision.lockfile.conda_lock_v1_contents import LockEntry
 from provision.lockfile.joint_solve import AS_WHEELS
 from provision.lockfile.verify.conda_names import conda_names, is_python_package
@@ -77,7 +79,7 @@ def of_wheels(
         if isinstance(known, str):
             unchecked[entry.name] = known
         else:
-            wheels[normal(entry.name)] = known
+            wheels[canonicalize_name(entry.name)] = known
     if isinstance(environment, str):
         return Needs(unchecked=unchecked)
     extras = _extras(wheels, asked, environment)
@@ -105,9 +107,9 @@ def _known(entry: LockEntry, said: Metadata | str | None, environment: Environme
     if not isinstance(said, Metadata):
         return said or "its metadata was not asked for"
     try:
-        if normal(said.name) != normal(entry.name) or Version(said.version) != Version(
-            entry.version
-        ):
+        if canonicalize_name(said.name) != canonicalize_name(entry.name) or Version(
+            said.version
+        ) != Version(entry.version):
             return f"its metadata is of {said.name} {said.version}"[:200]
         requires = tuple(Requirement(text) for text in said.requires)
         wheel = _Wheel(entry=entry, python=SpecifierSet(said.requires_python), requires=requires)
@@ -156,8 +158,8 @@ def _extras(
     ] + list(_readable(asked))
     while ahead:
         wanted = ahead.pop()
-        name = normal(wanted.name)
-        more = {normal(extra) for extra in wanted.extras} - found.get(name, set())
+        name = canonicalize_name(wanted.name)
+        more = {canonicalize_name(extra) for extra in wanted.extras} - found.get(name, set())
         found.setdefault(name, set()).update(more)
         if more and name in wheels:
             ahead += [
@@ -179,10 +181,12 @@ class _There:
 
     def __init__(self, entries: Sequence[LockEntry]) -> None:
         self._wheels = {
-            normal(entry.name): entry.version for entry in entries if entry.manager == "pip"
+            canonicalize_name(entry.name): entry.version
+            for entry in entries
+            if entry.manager == "pip"
         }
         self._conda = {
-            normal(AS_WHEELS.get(entry.name, entry.name)): entry
+            canonicalize_name(AS_WHEELS.get(entry.name, entry.name)): entry
             for entry in entries
             if entry.manager == "conda"
         }
@@ -191,8 +195,8 @@ class _There:
         """None: it is not there. "": it is, in a version that cannot be compared."""
         from packaging.version import InvalidVersion, Version
 
-        package = self._conda.get(normal(name))
-        found = self._wheels.get(normal(name)) or (
+        package = self._conda.get(canonicalize_name(name))
+        found = self._wheels.get(canonicalize_name(name)) or (
             package.version if package and is_python_package(package) else ""
         )
         try:
@@ -214,6 +218,6 @@ def _problems(
         )
         found = there.version(wanted.name)
         if found is None:
-            yield normal(wanted.name), f"{needs}, which is not in the lock"
+            yield canonicalize_name(wanted.name), f"{needs}, which is not in the lock"
         elif found and not wanted.url and not wanted.specifier.contains(found, prereleases=True):
             yield "", f"{needs}, and {wanted.name} is {found}"
