@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shlex
 import sys
 from collections import Counter
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.core.errors import ProvisionError
 from provision.core.types import BuildResult, MeterContext, Outcome, SmokeResult
+from provision_runtime.report.text import escape_terminal
 
 if TYPE_CHECKING:
     import rich.console
@@ -123,20 +123,6 @@ class Console:
             shown = text if isinstance(text, str) else "\n".join(text)
             if shown:
                 print(escape_terminal(shown))
-
-
-# What moves a cursor, changes colors or a title, or turns the order of what is read around. Line ends and tabs are text.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def escape_terminal(text: str) -> str:
-    """Text as a terminal may show it, whoever wrote it (a registry, a package, a tool): control characters as their escapes."""
-    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text.replace("\r\n", "\n"))
-
-
-def one_line(text: str) -> str:
-    """The same for a value within a line, which must not make lines of its own."""
-    return escape_terminal(text.replace("\n", "\\n").replace("\t", " "))
 
 
 def _escape(text: str) -> str:

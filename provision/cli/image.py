@@ -216,8 +216,8 @@ def image_pull(
 @verb
 def image_show(console: Console, place: str, envs: Path | None, **options: Any) -> None:
     """Show an image in a registry: its labels, its layers, and the verdicts of smoke tests that are attached to it."""
-    from provision.cli.console import one_line
     from provision.commands import image_registry as workflow
+    from provision_runtime.report.text import escape_line
 
     seen = workflow.show_image(context_of(console, envs), place)
     lines = [seen.reference, f"image id  {seen.image_id}"]
@@ -230,7 +230,7 @@ def image_show(console: Console, place: str, envs: Path | None, **options: Any) 
         for one in seen.verdicts
     ]
     lines += [] if seen.verdicts else ["smoke     no verdict is attached"]
-    console.result(seen, map(one_line, lines))  # whoever may push there wrote them
+    console.result(seen, map(escape_line, lines))  # whoever may push there wrote them
 
 
 @image.command("sbom")

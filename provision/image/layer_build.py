@@ -26,6 +26,7 @@ from provision.image.cache_key import Recipe
 from provision.image.compression import cores
 from provision.image.conda_files import Entry
 from provision.image.layer_cache import Kept
+from provision_runtime.report.text import format_bytes
 
 OWN = "provision"
 SPACE_ADVICE = "Free space there and run the same command again, or build without --image."
@@ -186,7 +187,7 @@ class Making:
         free = shutil.disk_usage(self.new).free
         if free < size:
             raise NoSpace(
-                f"The image needs {size / 1e9:.1f} GB in {self.layout.parent}, where {free / 1e9:.1f} GB are free.",
+                f"The image needs {format_bytes(size)} in {self.layout.parent}, where {format_bytes(free)} are free.",
                 advice=SPACE_ADVICE,
             )
 

@@ -15,10 +15,10 @@ from provision.report.measures import (
     Curve,
     Point,
     rate_in_words,
-    size_in_words,
     time_in_words,
 )
 from provision.report.model import Page
+from provision_runtime.report.text import format_bytes
 
 WIDTH, HEIGHT = 360, 240
 LEFT, RIGHT, TOP, BOTTOM = 46, 20, 10, 34
@@ -123,7 +123,7 @@ def _figure(page: Page, curves: Sequence[Curve]) -> Figure:
         point.bytes for curve in curves for point in curve.points if point.bytes >= BANDWIDTH_BYTES
     }
     least = BANDWIDTH_BYTES if len(large) >= FEWEST_SIZES else 0
-    title = f"Bus bandwidth in GB/s{f', from {size_in_words(least)} on' if least else ''}"
+    title = f"Bus bandwidth in GB/s{f', from {format_bytes(least)} on' if least else ''}"
     charts = [
         _chart(
             curves,
@@ -241,7 +241,7 @@ def _line(
         Mark(
             x=x.at(point.bytes),
             y=y.at(value),
-            told=f"{style[0]}, {size_in_words(point.bytes)}: {label(value)}",
+            told=f"{style[0]}, {format_bytes(point.bytes)}: {label(value)}",
         )
         for point, value in points
     )
@@ -283,7 +283,7 @@ def _size_ticks(axis: Axis) -> Iterator[Tick]:
     )
     step = max(1, math.ceil((last - first) / MOST_SIZE_TICKS))
     for power in range(first, last + 1, step):
-        yield Tick(at=axis.at(2.0**power), label=size_in_words(2**power) if power >= 0 else "")
+        yield Tick(at=axis.at(2.0**power), label=format_bytes(2**power) if power >= 0 else "")
 
 
 def _value_ticks(axis: Axis, label: Callable[[float], str]) -> Iterator[Tick]:
@@ -320,7 +320,7 @@ def _rows(page: Page, curves: Sequence[Curve]) -> Iterator[tuple[str, ...]]:
             yield (
                 page.measurements[curve.measurement].label,
                 curve.dtype,
-                size_in_words(point.bytes),
+                format_bytes(point.bytes),
                 time_in_words(point.time_us),
                 "" if point.p99_us is None else time_in_words(point.p99_us),
                 "" if point.algbw_gb_s is None else rate_in_words(point.algbw_gb_s),

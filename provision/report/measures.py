@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from provision_runtime.report.text import format_bytes
+
 # A page with more rows than this is no longer read; those furthest from the median are shown, and how many are not is said.
 MOST_RANKS = 64
 # As the test judges (inside/smoke/phases/collectives/judge.py); a test compares them.
@@ -212,7 +214,7 @@ def _columns(report: Mapping[str, Any]) -> Iterator[tuple[Column, Sequence[float
         if row["collective"] == "all_reduce" and row.get("time_us_by_rank"):
             yield _column(
                 f"all_reduce of {row['dtype']}",
-                size_in_words(row["bytes"]),
+                format_bytes(row["bytes"]),
                 "us",
                 "",
                 row["time_us_by_rank"],
@@ -245,13 +247,6 @@ def _most_telling(cells: Sequence[Sequence[Cell]]) -> list[int]:
 
 def _distance(cell: Cell) -> float:
     return max(cell.ratio, 1 / cell.ratio) if cell.ratio else 1.0
-
-
-def size_in_words(size_bytes: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.4g} {name}"
-    return f"{size_bytes} B"
 
 
 def time_in_words(microseconds: float) -> str:

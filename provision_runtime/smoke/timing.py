@@ -58,12 +58,5 @@ def busbw_gb_s(collective: str, size_bytes: int, seconds: float, ranks: int) -> 
     return None if factor is None else algbw_gb_s(size_bytes, seconds) * factor
 
 
-def in_words(size_bytes: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size_bytes >= unit and size_bytes % unit == 0:
-            return f"{size_bytes // unit} {name}"
-    return f"{size_bytes} B"
-
-
 def time_in_words(microseconds: float) -> str:
     return f"{microseconds / 1000:.1f} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"

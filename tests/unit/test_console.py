@@ -10,6 +10,7 @@ from provision.cli import console
 from provision.core.errors import ProvisionError
 from provision.core.types import SmokeResult
 from provision_runtime.report import table
+from provision_runtime.report.text import escape_line
 from tests import evidence
 
 FOUND = evidence.finding(
@@ -52,7 +53,7 @@ def test_what_others_wrote_does_not_steer_the_terminal(capsys: pytest.CaptureFix
         for character in out + err
         if not character.isprintable() and character not in "\n\t"
     ]
-    assert console.one_line("label\nsmoke  pass") == "label\\nsmoke  pass"
+    assert escape_line("label\nsmoke  pass") == "label\\nsmoke  pass"
 
 
 def test_names_between_colons_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

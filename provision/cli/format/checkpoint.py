@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from provision.cli.console import table
+from provision_runtime.report.text import escape_line, format_bytes
 
 if TYPE_CHECKING:
     from provision.commands.checkpoint import (
@@ -21,31 +22,20 @@ if TYPE_CHECKING:
 # Of a file's name, which is its content's SHA-256.
 SHORT = 12
 NAMES_SHOWN = 3
-UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "own", "shared", "")
-
-
-def size(count: float) -> str:
-    """Bytes for people, in powers of 1000."""
-    power = 0
-    while count >= 999.5 and power < len(UNITS) - 1:
-        count, power = count / 1000, power + 1
-    return f"{count:.3g} {UNITS[power]}"
-
-
-def printable(name: str) -> str:
-    """Names come from files of any origin: what a terminal would act on is shown as an escape."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
 
 
 def list_lines(found: Listing) -> list[str]:
     counted = _count(len(found.checkpoints), "checkpoint")
     last = f", latest step {found.latest}" if found.latest is not None else ""
-    lines = [f"{found.root}: {counted}{last}, {size(found.bytes)} on disk"]
+    lines = [f"{found.root}: {counted}{last}, {format_bytes(found.bytes)} on disk"]
     if found.checkpoints:
         lines += ["", table([_row(row) for row in found.checkpoints], HEAD)]
     if found.unfinished:
-        rows = [(printable(row.name), _writer(row), size(row.bytes)) for row in found.unfinished]
+        rows = [
+            (escape_line(row.name), _writer(row), format_bytes(row.bytes))
+            for row in found.unfinished
+        ]
         lines += ["", table(rows, ("unfinished", "writer", "size"))]
     return [
         *lines,
@@ -63,15 +53,15 @@ def show_lines(found: Shown) -> list[str]:
     held = f"{_count(len(found.tensors), 'tensor')}, {_count(len(found.objects), 'object')}"
     lines = [
         f"step {found.step} ({found.folder}): commit {found.sequence}{after}, {made}",
-        f"{held}, {size(found.bytes)} in {_count(len(found.files), 'file')}",
+        f"{held}, {format_bytes(found.bytes)} in {_count(len(found.files), 'file')}",
     ]
     if found.tensors:
         rows = [
             (
-                printable(one.name),
+                escape_line(one.name),
                 one.dtype.removeprefix("torch."),
                 str(list(one.shape)),
-                size(one.bytes),
+                format_bytes(one.bytes),
                 _where(one.files),
             )
             for one in found.tensors
@@ -82,7 +72,7 @@ def show_lines(found: Shown) -> list[str]:
             "",
             table(
                 [
-                    (printable(one.name), size(one.bytes), _where([one.file]))
+                    (escape_line(one.name), format_bytes(one.bytes), _where([one.file]))
                     for one in found.objects
                 ],
                 ("object", "size", "file"),
@@ -99,13 +89,13 @@ def verify_lines(found: Verified) -> list[str]:
         for damage in one.damages:
             concerned = f" (it holds {_some(damage.tensors)})" if damage.tensors else ""
             lines.append(
-                f"{found.root}/{damage.folder}/{printable(damage.file)}: {damage.problem}{concerned}"
+                f"{found.root}/{damage.folder}/{escape_line(damage.file)}: {damage.problem}{concerned}"
             )
     lines += [f"{one.folder}: {_verdict(one)}" for one in found.checkpoints]
     whole = sum(one.verdict == "whole" for one in found.checkpoints)
     return [
         *lines,
-        f"{whole} of {_count(len(found.checkpoints), 'checkpoint')} whole; {size(found.bytes_read)} read",
+        f"{whole} of {_count(len(found.checkpoints), 'checkpoint')} whole; {format_bytes(found.bytes_read)} read",
     ]
 
 
@@ -117,14 +107,14 @@ def prune_lines(found: Pruning) -> list[str]:
         f"left {name}: its manifest cannot be read, so it is neither counted nor removed"
         for name in found.unreadable
     ]
-    lines += [f"left {printable(row.name)} (unfinished): {_writer(row)}" for row in found.left]
+    lines += [f"left {escape_line(row.name)} (unfinished): {_writer(row)}" for row in found.left]
     kept = f"{_count(len(found.kept), 'checkpoint')} kept"
     done = f"{len(found.removed) + len(found.unfinished)} {'to remove, which frees' if found.dry_run else 'removed, which frees'}"
     return [
         *lines,
         f"{found.root}: {kept}, "
         + (
-            f"{done} {size(found.freed_bytes)}"
+            f"{done} {format_bytes(found.freed_bytes)}"
             if found.removed or found.unfinished
             else "nothing to remove"
         ),
@@ -145,9 +135,9 @@ def _row(row: Checkpoint) -> tuple[str, ...]:
     return (
         name,
         *told,
-        size(row.bytes),
-        size(row.own_bytes),
-        size(row.shared_bytes),
+        format_bytes(row.bytes),
+        format_bytes(row.own_bytes),
+        format_bytes(row.shared_bytes),
         ", ".join(notes),
     )
 
@@ -167,7 +157,9 @@ def _verdict(one: VerifiedCheckpoint) -> str:
         if not one.damages
         else f"damaged, {_count(len(one.damages), 'file')} not as committed"
     )
-    return f"{said} ({size(one.bytes)} in {_count(one.files, 'file')})" if one.files else said
+    return (
+        f"{said} ({format_bytes(one.bytes)} in {_count(one.files, 'file')})" if one.files else said
+    )
 
 
 def _where(files: Sequence[str]) -> str:
@@ -176,7 +168,7 @@ def _where(files: Sequence[str]) -> str:
 
 def _some(names: Sequence[str]) -> str:
     more = len(names) - NAMES_SHOWN
-    return ", ".join(map(printable, names[:NAMES_SHOWN])) + (
+    return ", ".join(map(escape_line, names[:NAMES_SHOWN])) + (
         f" and {more} more" if more > 0 else ""
     )
 

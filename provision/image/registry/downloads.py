@@ -30,6 +30,7 @@ from provision.image.registry.responses import (
     rest,
     unreachable,
 )
+from provision_runtime.report.text import format_bytes
 
 ACCEPT = {"Accept": ", ".join((*MANIFESTS, *LISTS))}
 DEEPEST = 3  # indexes within indexes
@@ -360,7 +361,7 @@ def _check_space(layout: Path, size: int) -> None:
     free = shutil.disk_usage(layout).free
     if free < size:
         raise NoSpace(
-            f"{size / 1e9:.2f} GB are missing of the image, and {layout} has {free / 1e9:.2f} GB free.",
+            f"{format_bytes(size)} are missing of the image, and {layout} has {format_bytes(free)} free.",
             advice=SPACE,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...report.text import format_bytes
 from .. import timing
 from ..outcome import Finding
 from . import baseline, reference
@@ -97,7 +98,7 @@ def _slow(
 ) -> Finding:
     curve = known.curve(hardware, line["collective"])
     assert curve is not None
-    told = f"{line['collective']} of {timing.in_words(line['bytes'])} in {line['dtype']}: busbw {line['busbw_gb_s']:.4g} GB/s"
+    told = f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: busbw {line['busbw_gb_s']:.4g} GB/s"
     source = f" ({curve.source})" if curve.source else ""
     message = f"{told}, {found.answer}: {found.expected_gb_s:.4g} GB/s for {curve.name}{source}"
     return Finding(
@@ -154,4 +155,4 @@ def against_baseline(
 
 def _slower(entry: baseline.Regression) -> str:
     times = f"{timing.time_in_words(entry.is_us)} instead of {timing.time_in_words(entry.was_us)}"
-    return f"{entry.name} of {timing.in_words(entry.bytes)} takes {times}, {entry.ratio:.2f} times the baseline"
+    return f"{entry.name} of {format_bytes(entry.bytes)} takes {times}, {entry.ratio:.2f} times the baseline"

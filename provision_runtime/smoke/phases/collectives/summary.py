@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ....report.text import format_bytes
 from ... import timing
 from ...outcome import Finding
 
@@ -114,7 +115,7 @@ def _in_words(
     index, found, right = entry[first]
     bad = entry[count] if isinstance(entry[count], int) else max(filter(None, entry[count]))
     more = f", and so in {others} other row{'s' if others > 1 else ''}" if others else ""
-    size = timing.in_words(row.bytes)
+    size = format_bytes(row.bytes)
     return f"{row.collective} of {size} in {row.dtype}: {bad} wrong {where}, element {index} is {found:g} instead of {right}{more}"
 
 
@@ -133,5 +134,5 @@ def in_words(lines: Sequence[Mapping[str, Any]]) -> str:
         {f"{line['collective']} {line['dtype']}" for line in lines} - {"all_reduce float32"}
     )
     beside = f", as are {len(others)} other collectives and types" if others else ""
-    size = timing.in_words(largest["bytes"])
+    size = format_bytes(largest["bytes"])
     return f"{len(main)} sizes exact on all ranks{beside}; {size} in {timing.time_in_words(largest['time_us_max'])}, {speed}"

@@ -1,0 +1,38 @@
+"""Values as text for people and terminals; the host uses the same."""
+
+from __future__ import annotations
+
+import re
+
+# What moves a cursor, changes colors or a title, or reverses the order of what is read; and halves of surrogate pairs, which
+# no terminal's encoding can hold. Line ends and tabs are text.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def escape_terminal(text: str) -> str:
+    """Text that a terminal can show safely, whoever wrote it (a registry, a package, a tool).
+
+    Control characters become their escapes; lines end as they did.
+    """
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
+
+
+def escape_line(text: str) -> str:
+    """The same for a value within a line, which must not start lines or columns of its own."""
+    return escape_terminal(text.replace("\n", "\\n").replace("\t", " "))
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in powers of 1024 with up to four digits: `512 MiB`, `1.234 GiB`."""
+    for unit, name in (
+        (1 << 50, "PiB"),
+        (1 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+    ):
+        if count >= unit:
+            return f"{count / unit:.4g} {name}"
+    return f"{count:.0f} B"
