@@ -77,7 +77,7 @@ def _asked(context: Context, found: Sequence[locks.LockFile]) -> locks.RemoteAns
     for channel, reason in silent.items():
         context.progress.say(f"{without_login(channel)} did not tell its records: {reason}")
     constrains = {url: tuple(record.get("constrains", ())) for url, record in records.items()}
-    with http.Web(uv.pip_settings()) as web:
+    with http.HttpClient(uv.pip_settings()) as web:
         served = _served(context, found, web)
         return locks.RemoteAnswers(
             served=served, constrains=constrains, metadata=_metadata(context, found, served, web)
@@ -85,16 +85,16 @@ def _asked(context: Context, found: Sequence[locks.LockFile]) -> locks.RemoteAns
 
 
 def _served(
-    context: Context, found: Sequence[locks.LockFile], web: http.Web
-) -> dict[str, http.Answer]:
+    context: Context, found: Sequence[locks.LockFile], web: http.HttpClient
+) -> dict[str, http.Availability]:
     """Whether each file of the locks is still served, each asked once, where its mirror has it."""
     hashes = _hashes(found)
 
-    def ask(url: str) -> http.Answer:
+    def ask(url: str) -> http.Availability:
         try:
-            return web.ask(context.mirrors.real(url, hashes[url]), hashes[url])
+            return web.availability(context.mirrors.real(url, hashes[url]), hashes[url])
         except Unreachable as error:
-            return http.Answer(state="gone", detail=error.message.rstrip("."))
+            return http.Availability(state="gone", detail=error.message.rstrip("."))
 
     return _of_each(context, "asking for files", sorted(hashes), ask)
 
@@ -102,14 +102,14 @@ def _served(
 def _metadata(
     context: Context,
     found: Sequence[locks.LockFile],
-    served: Mapping[str, http.Answer],
-    web: http.Web,
+    served: Mapping[str, http.Availability],
+    web: http.HttpClient,
 ) -> dict[str, uv.Metadata | str]:
     """What each wheel says of itself, or why that could not be had."""
     hashes = _hashes(found)
 
     def ask(url: str) -> uv.Metadata | str:
-        if served[url].state != "there":
+        if served[url].state != "available":
             return "its file could not be had"
         if not url.partition("#")[0].endswith(".whl"):
             return "it is no wheel, and says what it needs only when it is built"

@@ -107,14 +107,14 @@ def _fetch(
     for path, file in by_path.items():
         try:
             wanted.append(
-                http.Wanted(
+                http.Download(
                     url=context.mirrors.real(file.url, file.sha256), sha256=file.sha256, target=path
                 )
             )
         except ProvisionError as error:
             failed.append((file, error))
     with (
-        http.Web(uv.pip_settings()) as web,
+        http.HttpClient(uv.pip_settings()) as web,
         context.progress.meter("fetching", len(wanted)) as meter,
     ):
         return failed + [

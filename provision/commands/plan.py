@@ -56,7 +56,7 @@ def mirrors_of(wanted: Sequence[Asked]) -> Mirrors:
     """Mirrors whose names and folders are looked up when they are first used."""
 
     def manifest(folder: str) -> str:
-        with http.Web(uv.pip_settings() if not folder.startswith("file:") else None) as web:
+        with http.HttpClient(uv.pip_settings() if not folder.startswith("file:") else None) as web:
             return web.text(folder + MANIFEST)
 
     return Mirrors(wanted, channel_url=conda.url_of, manifest=manifest) if wanted else DIRECT

@@ -40,7 +40,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(http.TIMEOUT, "1")
+    monkeypatch.setenv(http.TIMEOUT_VARIABLE, "1")
 
 
 @pytest.fixture

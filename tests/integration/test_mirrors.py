@@ -315,7 +315,7 @@ CASES: list[tuple[str, str, Fault, int, int, str]] = [
         404,
         EVER,
         8,
-        "/files/torch-2.13.0%2Bcpu-py3-none-any.whl is gone: the server says HTTP 404",
+        "/files/torch-2.13.0%2Bcpu-py3-none-any.whl is gone: the server answers HTTP 404",
     ),
     (MIRROR, "files/torch-", "wrong", EVER, 7, "is not the file that the lock names"),
     (MIRROR, "files/torch-", "stall", EVER, 8, "silent for too long"),

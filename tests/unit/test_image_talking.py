@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -138,19 +137,6 @@ def test_a_host_that_we_are_sent_to_and_that_does_not_answer_is_named_without_wh
 
 def test_a_registry_in_capitals_is_the_same_one() -> None:
     assert str(target("Registry.Lab:5000/ml/x:1")) == "registry.lab:5000/ml/x:1"
-
-
-@pytest.mark.parametrize("later", ["Mon, 01 Jan 99999 00:00:00 GMT", "9" * 5000, "soon", "-1"])
-def test_a_time_that_is_none_is_not_waited_for(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    paused: list[float] = []
-    monkeypatch.setattr(time, "sleep", paused.append)
-    responses.rest(
-        1,
-        responses.Answer(
-            status=429, reason="", url="", headers={"Retry-After": later}, content=b""
-        ),
-    )
-    assert paused == [1.0]
 
 
 def test_words_without_an_end_are_shown_as_they_are() -> None:

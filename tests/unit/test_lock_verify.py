@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 
 from provision import lockfile
 from provision.adapters import conda
-from provision.adapters.http import Answer
+from provision.adapters.http import Availability
 from provision.adapters.uv import Metadata
 from provision.core.errors import IntegrityError, ProvisionError
 from provision.lockfile.verify.model import LockFinding
@@ -264,15 +264,25 @@ def test_constrains_bind_what_is_there(verified: Verify) -> None:
 @pytest.mark.parametrize(
     "answer,kind,words",
     [
-        (Answer(state="gone", detail="HTTP 404"), "gone", "is no longer served"),
-        (Answer(state="silent", detail="Connection refused"), "silent", "could not be asked for"),
-        (Answer(state="other", detail="HTTP 403"), "silent", "cannot be had"),
-        (Answer(state="changed", detail="its sha256 is 00…"), "changed", "is another file now"),
+        (Availability(state="gone", detail="HTTP 404"), "gone", "is no longer served"),
+        (
+            Availability(state="silent", detail="Connection refused"),
+            "silent",
+            "could not be asked for",
+        ),
+        (Availability(state="other", detail="HTTP 403"), "silent", "cannot be had"),
+        (
+            Availability(state="changed", detail="its sha256 is 00…"),
+            "changed",
+            "is another file now",
+        ),
     ],
 )
-def test_a_file_that_is_not_served(verified: Verify, answer: Answer, kind: str, words: str) -> None:
+def test_a_file_that_is_not_served(
+    verified: Verify, answer: Availability, kind: str, words: str
+) -> None:
     content = sound()
-    answers = {one["url"]: Answer(state="there") for one in content["package"]} | {
+    answers = {one["url"]: Availability(state="available") for one in content["package"]} | {
         entry(content, "torch")["url"]: answer
     }
     found = only(verified(content, served=answers))
@@ -629,7 +639,7 @@ def test_a_strange_lock_is_looked_at_or_refused(
         lockfile.verify_lock(
             found,
             lockfile.RemoteAnswers(
-                served={entry.url: Answer(state="gone") for entry in found.entries},
+                served={entry.url: Availability(state="gone") for entry in found.entries},
                 metadata=metadata,
             ),
             "lab",

@@ -19,7 +19,7 @@ LAB = uv.Metadata(name="lab", version="1.0", requires_python="", requires=NEEDS)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(http.TIMEOUT, "0.3")
+    monkeypatch.setenv(http.TIMEOUT_VARIABLE, "0.3")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def server(wheel: Path) -> Iterator[Server]:
 
 
 def ask(url: str) -> uv.Metadata:
-    with http.Web() as web:
+    with http.HttpClient() as web:
         return uv.metadata(web, url)
 
 
@@ -72,7 +72,7 @@ def test_a_wheel_of_the_disk(wheel: Path) -> None:
     "faults,reason",
     [
         ([(".whl", "no-range")], "the server sends whole files only"),
-        ([(".whl", 403)], "the server says HTTP 403"),
+        ([(".whl", 403)], "the server answers HTTP 403"),
         ([(".metadata", 404), (".whl", "wrong")], "BadZipFile"),
         ([(".metadata", "drop"), (".whl", "truncate")], "ended before the file did"),
     ],

@@ -3,11 +3,10 @@ different a moment later is tried again."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from provision.adapters.http import TIMEOUT, TRIES, pause_s, silence_s
+from provision.adapters.http import TIMEOUT_VARIABLE, read_timeout_s, short_backoff
 from provision.core.mirrors import without_login
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def client(*, whole: bool) -> rattler.networking.Client:
     request; where packages are fetched, somebody must watch."""
     from rattler.networking import Client
 
-    deadline_s = max(1, round(silence_s() * WHOLE_REQUEST)) if whole else None
+    deadline_s = max(1, round(read_timeout_s() * WHOLE_REQUEST)) if whole else None
     return Client.default_client(max_retries=RATTLERS_TRIES, timeout=deadline_s)
 
 
@@ -65,20 +64,21 @@ def again(
     may_pass: Callable[[BaseException], bool] = passing,
 ) -> T:
     """Do what a connection may spoil in the middle, again as often as fetch does."""
-    for tried in range(1, TRIES):
+    backoff = short_backoff()
+    while True:
         try:
             return work()
         except kind as error:
-            if not may_pass(error):
+            backoff.count_failure()
+            if backoff.is_exhausted or not may_pass(error):
                 raise
-            time.sleep(pause_s(tried))
-    return work()
+            backoff.wait()
 
 
 def what_to_do(error: BaseException) -> str:
     """About a channel that did not answer."""
     if PAST_THE_DEADLINE in str(error).lower():
-        return f"{TIMEOUT}, in seconds, gives a slow network longer (now {silence_s():.0f}); or name a mirror with --mirror."
+        return f"{TIMEOUT_VARIABLE}, in seconds, gives a slow network longer (now {read_timeout_s():.0f}); or name a mirror with --mirror."
     return "Check the network, or name a mirror with --mirror."
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from provision.adapters.conda.calls import again, client, last_cause, passing, run, unanswered_by
 from provision.adapters.conda.path_guard import Guard
 from provision.adapters.conda.stall_watch import Stalled, Watched, watched
-from provision.adapters.http import TIMEOUT, sha256_of
+from provision.adapters.http import TIMEOUT_VARIABLE, sha256_of
 from provision.core.errors import IntegrityError, NoSpace, ToolFailed, Unreachable
 from provision.core.mirrors import DIRECT, Mirrors, path_of, without_login
 from provision.core.types import PLATFORM, LockedPackage, Progress
@@ -146,7 +146,7 @@ def _install_error(error: Exception, target: Path) -> Exception:
     if isinstance(error, Stalled):
         return Unreachable(
             f"A locked conda package cannot be had: {text}.",
-            advice=f"{TIMEOUT} sets the seconds.",
+            advice=f"{TIMEOUT_VARIABLE} sets the seconds.",
             details=text,
         )
     if unanswered_by(error):

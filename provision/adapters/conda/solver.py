@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from provision.adapters.conda.calls import again, client, last_cause, run, told, what_to_do
 from provision.adapters.conda.channels import url_of
-from provision.adapters.http import silence_s
+from provision.adapters.http import read_timeout_s
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
 from provision.core.mirrors import DIRECT, Mirrors, without_login
 from provision.core.types import PLATFORM, LockedPackage, Platform
@@ -130,7 +130,7 @@ class Solver:
         import rattler
         from rattler.exceptions import GatewayError
 
-        patience_s = min(ANSWER_TIMEOUT_S, silence_s())
+        patience_s = min(ANSWER_TIMEOUT_S, read_timeout_s())
 
         async def ask(name: str) -> tuple[str, str | None]:
             try:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from provision.adapters.http import SLOWEST, silence_s
+from provision.adapters.http import SLOWEST_BYTES_PER_S, read_timeout_s
 
 CHECK_S = 0.2
 LEAST_S = 2.0  # between two tries of its own rattler is silent for as long
@@ -69,7 +69,7 @@ class Watched:
             passed = time.monotonic() - self._since
             if not self._running or passed < window_s:
                 return ""
-            slow = self._came < SLOWEST * passed
+            slow = self._came < SLOWEST_BYTES_PER_S * passed
             self._since, self._came = time.monotonic(), 0
             return (
                 ", ".join(sorted(self._names.get(number, "a package") for number in self._running))
@@ -82,7 +82,7 @@ async def watched(work: Coroutine[Any, Any, None], watch: Watched) -> None:
     """Await rattler's work, or raise Stalled."""
     import asyncio  # as calls.py has it
 
-    window_s = max(silence_s(), LEAST_S)
+    window_s = max(read_timeout_s(), LEAST_S)
     task = asyncio.ensure_future(work)
     while not (await asyncio.wait({task}, timeout=CHECK_S))[0]:
         if names := watch.silent(window_s):

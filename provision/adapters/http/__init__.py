@@ -1,29 +1,40 @@
-"""The one door to plain HTTP: whether a file is served, small files, pieces of large ones, and files downloaded to the disk, each
-checked against its hash.
+"""The one door to plain HTTP: whether a file is served, small files, ranges of large ones, and verified downloads.
 
-Nothing here hangs: a server that is silent, or slower than it may be, for SILENCE_S is given up; what may be different a moment later
-is tried again. A download is written beside its name, picked up where it stopped, and renamed only when its hash is right.
-`file:` addresses are taken too, so that a mirror can lie on the disk. The environment's proxies and certificates are honored, and
-pip's settings for them where the environment says nothing.
+Nothing here hangs: a server that is silent, or slower than it may be, for READ_TIMEOUT_S is given up; what may pass is retried.
+A download is written under a partial name, resumed where it stopped, and renamed only when its hash is right. `file:` URLs work
+too, so that a mirror can lie on the disk. The environment's proxies and certificates are honored, and pip's settings for them
+where the environment sets none. Registries have their own protocol (image/registry) on these sessions and this backoff.
 """
 
-from provision.adapters.http.client import TEXT_LIMIT, Answer, Wanted, Web, part_of
+from provision.adapters.http.client import (
+    TEXT_LIMIT,
+    Availability,
+    Download,
+    HttpClient,
+    partial_path,
+)
 from provision.adapters.http.hash import sha256_of
-from provision.adapters.http.pool import AT_ONCE, in_parallel
-from provision.adapters.http.retry import SLOWEST, TIMEOUT, TRIES, pause_s, silence_s
+from provision.adapters.http.pool import CONNECTIONS, in_parallel
+from provision.adapters.http.retry import (
+    SLOWEST_BYTES_PER_S,
+    TIMEOUT_VARIABLE,
+    Backoff,
+    read_timeout_s,
+    short_backoff,
+)
 
 __all__ = [
-    "AT_ONCE",
-    "SLOWEST",
+    "CONNECTIONS",
+    "SLOWEST_BYTES_PER_S",
     "TEXT_LIMIT",
-    "TIMEOUT",
-    "TRIES",
-    "Answer",
-    "Wanted",
-    "Web",
+    "TIMEOUT_VARIABLE",
+    "Availability",
+    "Backoff",
+    "Download",
+    "HttpClient",
     "in_parallel",
-    "part_of",
-    "pause_s",
+    "partial_path",
+    "read_timeout_s",
     "sha256_of",
-    "silence_s",
+    "short_backoff",
 ]

@@ -1,4 +1,4 @@
-"""Connections, and what is asked through them: is a file served, small files, pieces of large ones, files by hash."""
+"""The client for indexes and channels: is a file served, small files, ranges of large ones, and downloads checked by hash."""
 
 from __future__ import annotations
 
@@ -10,32 +10,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from provision.adapters.http.hash import sha256_of
-from provision.adapters.http.pool import AT_ONCE, in_parallel
-from provision.adapters.http.retry import ADVICE, Pace, again, silence_s
+from provision.adapters.http.pool import in_parallel
+from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry
+from provision.adapters.http.session import open_session
 from provision.core.errors import IntegrityError, ProvisionError, Unreachable, from_system
 from provision.core.mirrors import path_of, without_login
 
 if TYPE_CHECKING:
     import requests
 
-CONNECT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 TEXT_LIMIT = 64 << 20
-# What a server may say now and not say in a moment (RFC 9110; 429 is RFC 6585).
-PASSING = (408, 425, 429, 500, 502, 503, 504)
-State = Literal["there", "gone", "changed", "silent", "other"]
+READ_BYTES = 1 << 18
+COPY_BYTES = 1 << 20
+# Statuses that may be different in a moment (RFC 9110; 429 is RFC 6585).
+PASSING_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+GONE_STATUSES = (404, 410)
+# Some servers know no HEAD, or allow only GET.
+NO_HEAD_STATUSES = (400, 401, 403, 405, 501)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What became of asking for a file: there; gone (the server says so); changed (its hash is another); silent (no answer); other
-    (an answer that says neither)."""
+class Availability:
+    """Whether a file is served: available; gone (the server says so); changed (its hash is another); silent (no answer); other (an
+    answer that says neither)."""
 
-    state: State
+    state: Literal["available", "gone", "changed", "silent", "other"]
     detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Download:
     """A file to download."""
 
     url: str
@@ -43,22 +48,21 @@ class Wanted:
     target: Path
 
 
-class Web:
-    """Connections that are kept open between requests; threads may share them. Close it, or use `with`."""
+class HttpClient:
+    """Keeps connections open between requests; threads may share it. Close it by using it in a `with` statement."""
 
-    def __init__(self, pip: Mapping[str, str] | None = None) -> None:
-        """pip: its settings by name (`proxy`, `cert`, `client-cert`)."""
-        self._session = _session(pip or {})
-        self._silence_s = silence_s()
+    def __init__(self, pip_settings: Mapping[str, str] | None = None) -> None:
+        self._session = open_session(pip_settings or {})
+        self._read_timeout_s = read_timeout_s()
 
-    def __enter__(self) -> Web:
+    def __enter__(self) -> HttpClient:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._session.close()
 
     def text(self, url: str) -> str:
-        """A small text. Raises Unreachable."""
+        """A small text file. Raises Unreachable."""
         if url.startswith("file:"):
             return _local_text(url)
         try:
@@ -68,191 +72,181 @@ class Web:
 
     def content(self, url: str) -> bytes:
         """A small file of a server. Raises Unreachable."""
-        return again(lambda: self._content(url), url)
 
-    def _content(self, url: str) -> bytes:
-        with self._get(url) as response:
-            _require(response, url)
-            return self._body(response)
+        def fetch() -> bytes:
+            with self._get(url) as response:
+                _require_success(response, url)
+                return self._body(response)
 
-    def piece(self, url: str, begin: int, end: int) -> tuple[bytes, int]:
-        """The bytes of a server's file from `begin` up to `end`, and how many the whole file has. Raises Unreachable, also for a server
-        that sends whole files only."""
-        return again(lambda: self._piece(url, begin, end), url)
+        return retry(fetch, url)
 
-    def _piece(self, url: str, begin: int, end: int) -> tuple[bytes, int]:
-        with self._get(url, {"Range": f"bytes={begin}-{end - 1}"}) as response:
-            _require(response, url)
-            told = re.fullmatch(
-                rf"bytes {begin}-(\d+)/(\d+)", response.headers.get("Content-Range", "")
-            )
-            if response.status_code != 206 or not told or int(told[1]) >= end:
-                raise Unreachable(
-                    f"{without_login(url)} cannot be had in pieces: the server sends whole files only."
+    def byte_range(self, url: str, begin: int, end: int) -> tuple[bytes, int]:
+        """The bytes of a server's file from `begin` up to `end`, and the size of the whole file.
+
+        Raises Unreachable, also if the server only sends whole files.
+        """
+
+        def fetch() -> tuple[bytes, int]:
+            with self._get(url, {"Range": f"bytes={begin}-{end - 1}"}) as response:
+                _require_success(response, url)
+                sent_range = re.fullmatch(
+                    rf"bytes {begin}-(\d+)/(\d+)", response.headers.get("Content-Range", "")
                 )
-            return self._body(response), int(told[2])
+                if response.status_code != 206 or not sent_range or int(sent_range[1]) >= end:
+                    raise Unreachable(
+                        f"{without_login(url)} could not be read in parts: the server sends whole files only."
+                    )
+                return self._body(response), int(sent_range[2])
+
+        return retry(fetch, url)
 
     def _body(self, response: requests.Response) -> bytes:
-        pieces, size = [], 0
-        pace = Pace(self._silence_s)
+        body = bytearray()
+        rate = MinimumRate(self._read_timeout_s)
         for piece in _pieces(response):
-            pace.came(len(piece))
-            size += len(piece)
-            if size > TEXT_LIMIT:
+            rate.received(len(piece))
+            body += piece
+            if len(body) > TEXT_LIMIT:
                 raise Unreachable(f"{without_login(response.url)} is larger than a text should be.")
-            pieces.append(piece)
-        return b"".join(pieces)
+        return bytes(body)
 
-    def ask(self, url: str, sha256: str) -> Answer:
-        """Whether a file is served, without taking it; one on the disk is also read, since that costs next to nothing."""
+    def availability(self, url: str, sha256: str) -> Availability:
+        """Whether a file is served, without downloading it.
+
+        A file on the disk is also hashed, since that costs next to nothing.
+        """
         if url.startswith("file:"):
-            return _ask_disk(path_of(url), sha256)
+            return _local_availability(path_of(url), sha256)
         try:
-            return _answer(again(lambda: self._status(url), url))
+            status = retry(lambda: self._status(url), url)
         except Unreachable as error:
-            return Answer(state="silent", detail=error.message.rpartition(": ")[2].rstrip("."))
+            return Availability(
+                state="silent", detail=error.message.rpartition(": ")[2].rstrip(".")
+            )
+        if 200 <= status < 400 or status == 416:
+            return Availability(state="available")
+        if status in GONE_STATUSES:
+            return Availability(state="gone", detail=f"HTTP {status}")
+        return Availability(state="other", detail=f"HTTP {status}")
 
     def _status(self, url: str) -> int:
         import requests
 
-        status = self._session.head(
-            url, timeout=(CONNECT_S, self._silence_s), allow_redirects=True
-        ).status_code
-        if status in (400, 401, 403, 405, 501):  # some servers know no HEAD, or allow only GET
+        timeout_s = (CONNECT_TIMEOUT_S, self._read_timeout_s)
+        response = self._session.head(url, timeout=timeout_s, allow_redirects=True)
+        status = response.status_code
+        if status in NO_HEAD_STATUSES:
             with self._get(url, {"Range": "bytes=0-0"}) as response:
                 status = response.status_code
-        if status in PASSING:
+        if status in PASSING_STATUSES:
             raise requests.exceptions.HTTPError(f"HTTP {status}")
         return status
 
     def download(
-        self, wanted: Sequence[Wanted], done: Callable[[Wanted], None]
-    ) -> list[tuple[Wanted, ProvisionError]]:
-        """Download files, several at a time, and return those that could not be had, each with why; the others stand under their
-        names, and `done` is told of each. The disk's own errors are raised."""
-        failed: list[tuple[Wanted, ProvisionError]] = []
-        for one, error in in_parallel(self._one, wanted):
+        self, downloads: Sequence[Download], on_complete: Callable[[Download], None]
+    ) -> list[tuple[Download, ProvisionError]]:
+        """Download files, several at a time, and return those that failed, each with its error.
+
+        Calls `on_complete` for each file that stands under its name. Raises the disk's own errors.
+        """
+        failed: list[tuple[Download, ProvisionError]] = []
+        for download, error in in_parallel(self._download, downloads):
             if error is None:
-                done(one)
+                on_complete(download)
             else:
-                failed.append((one, error))
+                failed.append((download, error))
         return sorted(failed, key=lambda pair: str(pair[0].target))
 
-    def _one(self, wanted: Wanted) -> ProvisionError | None:
-        part = part_of(wanted.target)
+    def _download(self, download: Download) -> ProvisionError | None:
+        partial = partial_path(download.target)
         try:
-            wanted.target.parent.mkdir(parents=True, exist_ok=True)
-            self._fill(wanted, part)
-            os.replace(part, wanted.target)
+            download.target.parent.mkdir(parents=True, exist_ok=True)
+            self._fetch_verified(download, partial)
+            os.replace(partial, download.target)
         except (Unreachable, IntegrityError) as error:
             return error
         except OSError as error:
             raise from_system(error) from error
         return None
 
-    def _fill(self, wanted: Wanted, part: Path) -> None:
-        """Make `part` whole and right. A part whose hash is wrong at the end is thrown away, and fetched once more from its
-        beginning: an earlier run may have left it, or a proxy may have put something of its own in between."""
-        if wanted.url.startswith("file:"):
-            _copy(wanted, part)
-            _check(wanted, part)
+    def _fetch_verified(self, download: Download, partial: Path) -> None:
+        """Complete `partial` and check its hash.
+
+        One that another run had begun is thrown away if its hash is wrong at the end, and fetched once more: it may be of another
+        file, or a proxy may have put something of its own in between.
+        """
+        if download.url.startswith("file:"):
+            _copy(download.url, partial)
+            _check_hash(download, partial)
             return
-        began_empty = not part.exists()
-        self._receive(wanted, part)
+        was_begun = partial.exists()
+        self._fetch_rest(download, partial)
         try:
-            _check(wanted, part)
+            _check_hash(download, partial)
         except IntegrityError:
-            if began_empty:
+            if not was_begun:
                 raise
-            self._receive(wanted, part)
-            _check(wanted, part)
+            self._fetch_rest(download, partial)
+            _check_hash(download, partial)
 
-    def _receive(self, wanted: Wanted, part: Path) -> None:
-        """Fetch what is missing of `part`; a try that brought something does not count as one in vain."""
-        again(lambda: self._append(wanted.url, part), wanted.url, progress=lambda: _size(part))
+    def _fetch_rest(self, download: Download, partial: Path) -> None:
+        retry(
+            lambda: self._append(download.url, partial),
+            download.url,
+            received=lambda: _size(partial),
+        )
 
-    def _append(self, url: str, part: Path) -> None:
-        have = _size(part)
-        with self._get(url, {"Range": f"bytes={have}-"} if have else {}) as response:
-            if (
-                have and response.status_code == 416
-            ):  # nothing is missing, or the part is not of this file: its hash will tell
+    def _append(self, url: str, partial: Path) -> None:
+        """Add to a partial file what is missing, in one request."""
+        size = _size(partial)
+        with self._get(url, {"Range": f"bytes={size}-"} if size else {}) as response:
+            if size and response.status_code == 416:
+                # Nothing is missing, or the partial file is of another file: its hash will tell.
                 return
-            _require(response, url)
-            continues = response.status_code == 206
-            pace = Pace(self._silence_s)
-            with part.open("ab" if continues else "wb") as file:
+            _require_success(response, url)
+            is_continued = response.status_code == 206
+            rate = MinimumRate(self._read_timeout_s)
+            with partial.open("ab" if is_continued else "wb") as file:
                 for piece in _pieces(response):
-                    pace.came(len(piece))
+                    rate.received(len(piece))
                     file.write(piece)
 
     def _get(self, url: str, headers: Mapping[str, str] | None = None) -> requests.Response:
-        plain = {
-            "Accept-Encoding": "identity",
-            **(headers or {}),
-        }  # a file's hash is that of its bytes as they lie there
+        # A file's hash is that of its bytes as the server stores them, so no compression.
         return self._session.get(
-            url, headers=plain, stream=True, timeout=(CONNECT_S, self._silence_s)
+            url,
+            headers={"Accept-Encoding": "identity", **(headers or {})},
+            stream=True,
+            timeout=(CONNECT_TIMEOUT_S, self._read_timeout_s),
         )
 
 
 def _pieces(response: requests.Response) -> Iterator[bytes]:
-    """What has arrived, as it arrives: waiting for a piece of some length would wait for ever on a server that trickles."""
-    while piece := response.raw.read1(1 << 18):
+    """What has arrived, as it arrives: waiting for pieces of a fixed length would wait for ever on a server that trickles."""
+    while piece := response.raw.read1(READ_BYTES):
         yield piece
 
 
-def _session(pip: Mapping[str, str]) -> requests.Session:
-    import requests
-    from requests.adapters import HTTPAdapter
-
-    session = requests.Session()
-    session.headers["User-Agent"] = "provision"
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(pool_connections=AT_ONCE, pool_maxsize=AT_ONCE))
-    if not os.environ.get("REQUESTS_CA_BUNDLE") and (
-        bundle := pip.get("cert") or os.environ.get("SSL_CERT_FILE")
-    ):
-        session.verify = bundle
-    if pip.get("client-cert"):
-        session.cert = pip["client-cert"]
-    if pip.get("proxy") and not any(
-        os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-    ):
-        session.proxies = {"http": pip["proxy"], "https": pip["proxy"]}
-    return session
-
-
-def _answer(status: int) -> Answer:
-    if 200 <= status < 400 or status == 416:
-        return Answer(state="there")
-    if status in (404, 410):
-        return Answer(state="gone", detail=f"HTTP {status}")
-    return Answer(state="other", detail=f"HTTP {status}")
-
-
-def _require(response: requests.Response, url: str) -> None:
+def _require_success(response: requests.Response, url: str) -> None:
+    """Raise Unreachable for a status that is not a success; for one that may pass, the HTTPError that is retried."""
     import requests
 
     status = response.status_code
-    if status in PASSING:
-        response.close()
+    if 200 <= status < 300:
+        return
+    response.close()
+    if status in PASSING_STATUSES:
         raise requests.exceptions.HTTPError(f"HTTP {status}")
-    if not 200 <= status < 300:
-        response.close()
-        gone = (
-            " is gone: the server says"
-            if status in (404, 410)
-            else " cannot be had: the server says"
-        )
-        raise Unreachable(
-            f"{without_login(url)}{gone} HTTP {status}.",
-            advice=ADVICE if status not in (404, 410) else "",
-        )
+    if status in GONE_STATUSES:
+        raise Unreachable(f"{without_login(url)} is gone: the server answers HTTP {status}.")
+    raise Unreachable(
+        f"{without_login(url)} could not be fetched: the server answers HTTP {status}.",
+        advice=ADVICE,
+    )
 
 
-def part_of(target: Path) -> Path:
-    """Where a download lies until it is whole."""
+def partial_path(target: Path) -> Path:
+    """Where a download lies until it is complete."""
     return target.with_name(f".{target.name}.part")
 
 
@@ -263,43 +257,43 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _check(wanted: Wanted, part: Path) -> None:
-    """Keep a part that is right; one that is wrong is no use to the next run either."""
-    if (found := sha256_of(part)) != wanted.sha256:
-        part.unlink()
+def _check_hash(download: Download, partial: Path) -> None:
+    """Raise IntegrityError for a file with another hash, and delete it: it is no use to the next run either."""
+    sha256 = sha256_of(partial)
+    if sha256 != download.sha256:
+        partial.unlink()
         raise IntegrityError(
-            f"{without_login(wanted.url)} is not the file that the lock names: its sha256 is {found[:16]}…, not {wanted.sha256[:16]}….",
-            advice="A mirror may be damaged, or a login page answers in its place; nothing of it was kept.",
+            f"{without_login(download.url)} is not the file that the lock names: its sha256 is {sha256[:16]}…, not {download.sha256[:16]}….",
+            advice="A mirror may be damaged, or a login page may answer in its place. The file was deleted.",
         )
 
 
-def _copy(wanted: Wanted, part: Path) -> None:
-    source = path_of(wanted.url)
+def _copy(url: str, target: Path) -> None:
+    source = path_of(url)
     if not source.is_file():
-        raise Unreachable(f"{source} is not there.")
-    with source.open("rb") as reader, part.open("wb") as writer:
-        while piece := reader.read(1 << 20):
+        raise Unreachable(f"{source} does not exist.")
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while piece := reader.read(COPY_BYTES):
             writer.write(piece)
 
 
-def _ask_disk(path: Path, sha256: str) -> Answer:
+def _local_availability(path: Path, sha256: str) -> Availability:
     if not path.is_file():
-        return Answer(state="gone", detail="the file is not there")
+        return Availability(state="gone", detail="the file does not exist")
     try:
-        found = sha256_of(path)
+        actual = sha256_of(path)
     except OSError as error:
-        return Answer(state="other", detail=str(error.strerror))
-    return (
-        Answer(state="there")
-        if found == sha256
-        else Answer(state="changed", detail=f"its sha256 is {found[:16]}…")
-    )
+        return Availability(state="other", detail=str(error.strerror))
+    if actual != sha256:
+        return Availability(state="changed", detail=f"its sha256 is {actual[:16]}…")
+    return Availability(state="available")
 
 
 def _local_text(url: str) -> str:
+    path = path_of(url)
     try:
-        return path_of(url).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unreachable(
-            f"{path_of(url)} cannot be read: {getattr(error, 'strerror', None) or 'it is not a text'}."
-        ) from error
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise Unreachable(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise Unreachable(f"{path} cannot be read: it is not a text.") from error

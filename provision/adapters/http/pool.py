@@ -1,4 +1,4 @@
-"""Several at a time."""
+"""Work on several items at once, in daemon threads."""
 
 from __future__ import annotations
 
@@ -8,41 +8,42 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar, cast
 
-AT_ONCE = 8  # connections; more make one mirror slower, not faster
+CONNECTIONS = 8  # more make one mirror slower, not faster
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Each item with what became of it, as they come; several at a time. What a worker raises is raised here, and ends it all.
+    """Each item with its result, in the order in which they finish. An exception of a worker ends it all and is raised here.
 
-    The workers are daemons: whoever is waiting for a silent server when Ctrl-C comes is not waited for.
+    The workers are daemons: Ctrl-C does not wait for one that waits for a silent server.
     """
-    waiting: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-    ready: queue.SimpleQueue[tuple[T, R | None, BaseException | None]] = queue.SimpleQueue()
+    pending: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[tuple[T, R | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
-        while (item := waiting.get()) is not None:
+        while (item := pending.get()) is not None:
             try:
-                ready.put((item, work(item), None))
+                finished.put((item, work(item), None))
             except BaseException as error:
-                ready.put((item, None, error))
+                finished.put((item, None, error))
 
     for item in items:
-        waiting.put(item)
-    workers = [threading.Thread(target=run, daemon=True) for _ in range(min(AT_ONCE, len(items)))]
-    for worker in workers:
-        waiting.put(None)
-        worker.start()
+        pending.put(item)
+    threads = min(CONNECTIONS, len(items))
+    for _ in range(threads):
+        pending.put(None)
+        threading.Thread(target=run, daemon=True).start()
     try:
         for _ in items:
-            item, result, error = ready.get()
+            item, result, error = finished.get()
             if error is not None:
                 raise error
             yield item, cast("R", result)
     finally:
+        # Whoever stops reading early leaves items: drop them, and let every worker end.
         with contextlib.suppress(queue.Empty):
-            while waiting.get_nowait() is not None:
+            while pending.get_nowait() is not None:
                 pass
-        for _ in workers:
-            waiting.put(None)
+        for _ in range(threads):
+            pending.put(None)

@@ -1,7 +1,8 @@
-"""When to wait, when to try again and when to give up, and why in a few words."""
+"""How long to wait for a server, when to try again and when to give up; and the reason in a few words."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,70 +11,111 @@ from typing import TypeVar
 from provision.core.errors import Unreachable
 from provision.core.mirrors import without_login
 
-SILENCE_S = 30.0
-TIMEOUT = "PROVISION_HTTP_TIMEOUT"  # seconds; instead of SILENCE_S
+READ_TIMEOUT_S = 30.0
+TIMEOUT_VARIABLE = "PROVISION_HTTP_TIMEOUT"  # seconds, instead of READ_TIMEOUT_S
 TRIES = 4
-WORTH = 1 << 16  # bytes
-SLOWEST = 1024  # bytes per second over SILENCE_S; slower counts as silent
+# A try that brought this much was not in vain.
+PROGRESS_BYTES = 1 << 16
+SLOWEST_BYTES_PER_S = 1024  # on average over READ_TIMEOUT_S; slower counts as silent
 ADVICE = "Check the network and the mirror, and run the same command again."
 T = TypeVar("T")
 
 
-def silence_s() -> float:
-    """For how long a server may say nothing."""
+def read_timeout_s() -> float:
+    """How long a server may be silent."""
     try:
-        return max(0.1, float(os.environ.get(TIMEOUT, "") or SILENCE_S))
+        return max(0.1, float(os.environ.get(TIMEOUT_VARIABLE, "") or READ_TIMEOUT_S))
     except ValueError:
-        return SILENCE_S
+        return READ_TIMEOUT_S
 
 
-def pause_s(in_vain: int) -> float:
-    """How long to wait before the next try: twice as long each time, and the impatient wait less."""
-    return min(0.25, silence_s() / 8) * float(2**in_vain)
+class Backoff:
+    """Counts failures in a row, and waits twice as long after each."""
+
+    def __init__(self, tries: int, first_pause_s: float, longest_pause_s: float = 30.0) -> None:
+        self._tries = tries
+        self._first_pause_s, self._longest_pause_s = first_pause_s, longest_pause_s
+        self._failures = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no try is left."""
+        return self._failures >= self._tries
+
+    def count_failure(self) -> None:
+        self._failures += 1
+
+    def reset(self) -> None:
+        """Start counting again: the last try made progress."""
+        self._failures = 0
+
+    def wait(self, retry_after: str = "") -> None:
+        """Sleep before the next try; for as long as a server's Retry-After header says, where it can be read."""
+        pause_s = self._first_pause_s * 2 ** max(self._failures - 1, 0)
+        if retry_after:
+            from urllib3.exceptions import InvalidHeader
+            from urllib3.util import Retry
+
+            with contextlib.suppress(InvalidHeader, ValueError, OverflowError):
+                pause_s = Retry().parse_retry_after(retry_after)
+        time.sleep(min(self._longest_pause_s, pause_s))
+
+
+def short_backoff() -> Backoff:
+    """For files of indexes and channels. A short read timeout also makes the pauses shorter."""
+    return Backoff(TRIES, first_pause_s=min(0.5, read_timeout_s() / 4))
 
 
 class TooSlow(OSError):
     """A server trickles."""
 
 
-class Pace:
-    """Gives up on a server that trickles: no read of its alone is silent, but a gigabyte would take weeks."""
+class MinimumRate:
+    """Gives up on a server that trickles: none of its reads times out, but a gigabyte would take weeks."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._since, self._bytes = time.monotonic(), 0
+        self._start, self._bytes = time.monotonic(), 0
 
-    def came(self, count: int) -> None:
+    def received(self, count: int) -> None:
+        """Count bytes. Raises TooSlow if the past window brought too few."""
         self._bytes += count
-        passed = time.monotonic() - self._since
-        if passed < self._window_s:
+        passed_s = time.monotonic() - self._start
+        if passed_s < self._window_s:
             return
-        if self._bytes < SLOWEST * passed:
-            raise TooSlow(f"only {self._bytes} bytes came within {passed:.0f} s")
-        self._since, self._bytes = time.monotonic(), 0
+        if self._bytes < SLOWEST_BYTES_PER_S * passed_s:
+            raise TooSlow(f"only {self._bytes} bytes came within {passed_s:.0f} s")
+        self._start, self._bytes = time.monotonic(), 0
 
 
-def again(work: Callable[[], T], url: str, *, progress: Callable[[], int] = lambda: 0) -> T:
-    """Do what a connection may spoil, again as often as it helps. progress: how many bytes there are; a try that brought WORTH of them
-    was not in vain. Raises Unreachable."""
-    in_vain, best = 0, progress()
+def retry(work: Callable[[], T], url: str, *, received: Callable[[], int] = lambda: 0) -> T:
+    """Do work that a broken connection may spoil, again as often as that helps.
+
+    received: how many bytes there are by now; a try that brought PROGRESS_BYTES starts the count of failures again.
+    Raises Unreachable.
+    """
+    backoff = short_backoff()
+    most_bytes = received()
     while True:
         try:
             return work()
         except _transport_errors() as error:
-            worth_it = progress() - best >= WORTH and not isinstance(error, TooSlow)
-            in_vain, best = 0 if worth_it else in_vain + 1, max(best, progress())
-            if in_vain >= TRIES or isinstance(
-                error, ValueError
-            ):  # requests' errors about the address itself are ValueErrors
+            size = received()
+            if size - most_bytes >= PROGRESS_BYTES and not isinstance(error, TooSlow):
+                backoff.reset()
+            else:
+                backoff.count_failure()
+            most_bytes = max(most_bytes, size)
+            # requests' errors about the URL itself are ValueErrors: no use to try again.
+            if backoff.is_exhausted or isinstance(error, ValueError):
                 raise Unreachable(
-                    f"{without_login(url)} cannot be had: {_reason(error)}.", advice=ADVICE
+                    f"{without_login(url)} could not be fetched: {_reason(error)}.", advice=ADVICE
                 ) from error
-            time.sleep(pause_s(in_vain))
+            backoff.wait()
 
 
 def _transport_errors() -> tuple[type[BaseException], ...]:
-    """What a connection may die of. urllib3's own come through where requests does not wrap them."""
+    """How a connection may fail. urllib3's own errors come through where requests does not wrap them."""
     import requests
     import urllib3
 
@@ -85,26 +127,28 @@ def _reason(error: BaseException) -> str:
     from requests.exceptions import Timeout
     from urllib3.exceptions import IncompleteRead, NameResolutionError, TimeoutError
 
-    chain = list(_chain(error))
-    if any(isinstance(one, IncompleteRead) for one in chain):
-        return "the connection ended before the file did"
-    if any(isinstance(one, NameResolutionError) for one in chain):
-        return "its host is not known"
-    if slow := next((one for one in chain if isinstance(one, TooSlow)), None):
-        return str(slow)
-    if system := next(
-        (one for one in reversed(chain) if isinstance(one, OSError) and one.strerror), None
-    ):
-        return str(system.strerror)
-    if any(isinstance(one, (Timeout, TimeoutError)) for one in chain):
-        return f"the server was silent for too long ({TIMEOUT} sets the seconds)"
-    return without_login(" ".join(str(chain[-1]).split()).rstrip(".?"))[:300]
+    chain = list(_causes(error))
+    for cause in chain:
+        if isinstance(cause, IncompleteRead):
+            return "the connection ended before the file did"
+        if isinstance(cause, NameResolutionError):
+            return "its host is not known"
+        if isinstance(cause, TooSlow):
+            return str(cause)
+    for cause in reversed(chain):
+        if isinstance(cause, OSError) and cause.strerror:
+            return str(cause.strerror)
+    if any(isinstance(cause, (Timeout, TimeoutError)) for cause in chain):
+        return f"the server was silent for too long ({TIMEOUT_VARIABLE} sets the seconds)"
+    message = " ".join(str(chain[-1]).split()).rstrip(".?")
+    return without_login(message)[:300]
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what caused it, outermost first."""
     while error is not None:
         yield error
-        inner = getattr(error, "reason", None) or next(
-            (one for one in error.args if isinstance(one, BaseException)), None
-        )
-        error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__
+        inner = getattr(error, "reason", None)
+        if not isinstance(inner, BaseException):
+            inner = next((arg for arg in error.args if isinstance(arg, BaseException)), None)
+        error = inner or error.__cause__ or error.__context__

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from provision.adapters.http import TIMEOUT, silence_s
+from provision.adapters.http import TIMEOUT_VARIABLE, read_timeout_s
 from provision.core.errors import (
     IntegrityError,
     NoSpace,
@@ -48,8 +48,8 @@ _INDEXES = (
 def call(command: Sequence[str | Path], *, show: bool = False, alone: bool = False) -> str:
     """Run uv; its failures come back as ours. alone: no index but those that the command names."""
     env = clean_environment({"UV_NO_PROGRESS": "1"} if not sys.stderr.isatty() else None)
-    if os.environ.get(TIMEOUT):
-        env.setdefault("UV_HTTP_TIMEOUT", str(max(1, round(silence_s()))))
+    if os.environ.get(TIMEOUT_VARIABLE):
+        env.setdefault("UV_HTTP_TIMEOUT", str(max(1, round(read_timeout_s()))))
     if alone:
         env = {name: value for name, value in env.items() if name not in _INDEXES}
     try:

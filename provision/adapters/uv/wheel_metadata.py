@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from provision.adapters.http import TEXT_LIMIT, Web
+from provision.adapters.http import TEXT_LIMIT, HttpClient
 from provision.core.errors import Unreachable
 from provision.core.mirrors import path_of, without_login
 
@@ -39,7 +39,7 @@ class Metadata:
     requires: tuple[str, ...]
 
 
-def metadata(web: Web, url: str) -> Metadata:
+def metadata(web: HttpClient, url: str) -> Metadata:
     """Of the wheel at this address. Raises Unreachable; why stands after the last `: ` of its message."""
     plain = url.partition("#")[0]
     if plain.startswith("file:"):
@@ -87,9 +87,9 @@ def _parsed(content: bytes, url: str) -> Metadata:
 class _Remote(io.RawIOBase):
     """A server's file, of which only what is read is fetched."""
 
-    def __init__(self, web: Web, url: str) -> None:
+    def __init__(self, web: HttpClient, url: str) -> None:
         self._web, self._url, self._at = web, url, 0
-        _, self._size = web.piece(url, 0, 1)
+        _, self._size = web.byte_range(url, 0, 1)
 
     def readable(self) -> bool:
         return True
@@ -110,7 +110,7 @@ class _Remote(io.RawIOBase):
         end = min(self._at + len(buffer), self._size)
         if self._at >= end:
             return 0
-        piece, _ = self._web.piece(self._url, self._at, end)
+        piece, _ = self._web.byte_range(self._url, self._at, end)
         buffer[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from provision.image.registry.reference import Target, is_loopback
+from provision.adapters.http.session import open_registry_session
+from provision.image.registry.reference import Target
 from provision.image.registry.responses import LIMIT, TRIES, Answer, Broken, insist, read
 from provision.image.registry.tokens import TIMEOUT_S, as_known, authorization
 
@@ -18,7 +19,7 @@ class Registry:
 
     def __init__(self, to: Target) -> None:
         self.to = to
-        self._session = _session()
+        self._session = open_registry_session()
         self._authorization: str | None = None
 
     def __enter__(self) -> Registry:
@@ -100,29 +101,3 @@ class Registry:
 def _without_queries(words: str) -> str:
     """Signed addresses of buckets let whoever reads them in."""
     return re.sub(r"\?\S+", "?...", words)
-
-
-def _session() -> Any:
-    """A session that takes credentials along to no other host, and none from ~/.netrc either."""
-    import requests
-
-    class Session(requests.Session):
-        def merge_environment_settings(self, url: Any, proxies: Any, *more: Any) -> Any:
-            return super().merge_environment_settings(
-                url, {**_proxies(url), **(proxies or {})}, *more
-            )
-
-        def rebuild_proxies(self, prepared_request: Any, proxies: Any) -> Any:
-            """Each host to which a redirect leads is judged by itself, and not by what held for the one before."""
-            return super().rebuild_proxies(prepared_request, _proxies(prepared_request.url))  # type: ignore[no-untyped-call]
-
-        def rebuild_auth(self, prepared_request: Any, response: Any) -> None:
-            if self.should_strip_auth(response.request.url, prepared_request.url):  # type: ignore[no-untyped-call]
-                prepared_request.headers.pop("Authorization", None)
-
-    return Session()
-
-
-def _proxies(url: str) -> dict[str, str]:
-    """No proxy is told what is said to this machine, as with Go's clients; else the environment decides."""
-    return {"http": "", "https": ""} if is_loopback(urlsplit(url).netloc) else {}

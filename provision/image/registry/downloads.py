@@ -27,7 +27,8 @@ from provision.image.registry.responses import (
     Broken,
     read,
     refused,
-    rest,
+    registry_backoff,
+    retry_after,
     unreachable,
 )
 from provision_runtime.report.text import format_bytes
@@ -211,15 +212,19 @@ def _receive(registry: Registry, part: Part, path: Path, advance: Callable[[int]
         if file.size > part.size:
             file.restart()
         advance(file.size)
-        vain = 0
+        backoff = registry_backoff()
         while file.size < part.size:
             before = file.size
             trouble = _append(registry, part, file, advance)
-            if file.size < part.size:
-                vain = 0 if file.size > before else vain + 1
-                if vain == TRIES:
-                    raise _last_word(registry, part, trouble)
-                rest(vain, trouble if isinstance(trouble, Answer) else None)
+            if file.size == part.size:
+                break
+            if file.size > before:
+                backoff.reset()
+            else:
+                backoff.count_failure()
+            if backoff.is_exhausted:
+                raise _last_word(registry, part, trouble)
+            backoff.wait(retry_after(trouble))
         return file.digest == part.digest
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from provision.adapters.http.session import is_loopback
 from provision.core.errors import InvalidSpec
 from provision.core.types import Image
 
@@ -14,15 +15,9 @@ _REFERENCE = re.compile(
     r"/([a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*)(?::([A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?"
 )
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 # What Docker calls docker.io answers under another name.
 DOCKER = "docker.io"
 DOCKER_HOST = "registry-1.docker.io"
-
-
-def is_loopback(registry: str) -> bool:
-    """Whether host[:port] names this machine."""
-    return _LOOPBACK.fullmatch(registry) is not None
 
 
 @dataclass(frozen=True, kw_only=True)

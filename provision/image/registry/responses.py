@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from provision.adapters.http import Backoff
 from provision.core.errors import (
     IntegrityError,
     ProvisionError,
@@ -72,31 +72,33 @@ def insist(
     to: Target, purpose: str, once: Callable[[], Answer], fine: tuple[int, ...], tries: int = TRIES
 ) -> Answer:
     """An answer that is one of `fine`; asked for again where that may help."""
-    for left in reversed(range(tries)):
-        answer = None
+    backoff = registry_backoff(tries)
+    while True:
+        trouble: Answer | Broken
         try:
             answer = once()
         except Broken as broken:
-            if not left:
+            backoff.count_failure()
+            if backoff.is_exhausted:
                 raise unreachable(to, broken) from broken
-        if answer is not None and answer.status in fine:
-            return answer
-        if answer is not None and (answer.status not in BUSY or not left):
-            raise refused(to, purpose, answer)
-        rest(tries - 1 - left, answer)
-    raise AssertionError("tries is at least 1")
+            trouble = broken
+        else:
+            if answer.status in fine:
+                return answer
+            backoff.count_failure()
+            if answer.status not in BUSY or backoff.is_exhausted:
+                raise refused(to, purpose, answer)
+            trouble = answer
+        backoff.wait(retry_after(trouble))
 
 
-def rest(attempt: int, answer: Answer | None) -> None:
-    """Wait as long as the registry asks for, else longer each time."""
-    from urllib3.exceptions import InvalidHeader
-    from urllib3.util import Retry
+def registry_backoff(tries: int = TRIES) -> Backoff:
+    return Backoff(tries, PAUSE_S, LONGEST_PAUSE_S)
 
-    pause = PAUSE_S * 2**attempt
-    if answer is not None and "Retry-After" in answer.headers:
-        with contextlib.suppress(InvalidHeader, ValueError, OverflowError):
-            pause = Retry().parse_retry_after(answer.headers["Retry-After"])
-    time.sleep(min(LONGEST_PAUSE_S, pause))
+
+def retry_after(trouble: Answer | Broken | None) -> str:
+    """What an answer says in its Retry-After header, if there is an answer that has one."""
+    return trouble.headers.get("Retry-After", "") if isinstance(trouble, Answer) else ""
 
 
 def unreachable(to: Target, broken: Broken) -> Unreachable:

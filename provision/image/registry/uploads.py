@@ -12,7 +12,15 @@ from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
 from provision.image.registry.client import Registry
 from provision.image.registry.reference import Target
-from provision.image.registry.responses import BUSY, TRIES, Answer, Broken, refused, rest
+from provision.image.registry.responses import (
+    BUSY,
+    TRIES,
+    Answer,
+    Broken,
+    refused,
+    registry_backoff,
+    retry_after,
+)
 
 # Pieces of an upload: what is sent again when a connection breaks. Registries behind proxies often take no more than 100 MB at a time.
 CHUNK = 32 << 20
@@ -118,14 +126,16 @@ def _upload(
     registry: Registry, digest: str, size: int, open_it: Open, advance: Callable[[int], None]
 ) -> None:
     """In pieces. After a break the registry says how far it came; one that has forgotten the upload gets it anew."""
-    for attempt in range(TRIES):
+    backoff = registry_backoff()
+    while not backoff.is_exhausted:
         try:
             with open_it() as file:
                 _send_all(registry, _begin(registry), file, digest, size, advance)
             return
         except _Lost as lost:
             advance(-lost.done)
-            rest(attempt, None)
+            backoff.count_failure()
+            backoff.wait()
     raise Unreachable(
         f"{registry.to.registry} lost the upload of {digest[:19]} {TRIES} times.",
         advice="Run the same command again: what is there is kept.",
@@ -151,11 +161,8 @@ def _send_all(
     size: int,
     advance: Callable[[int], None],
 ) -> None:
-    done, furthest, failures = (
-        0,
-        0,
-        0,
-    )  # a registry may forget what it had taken: only what is new counts as going on
+    done, furthest = 0, 0
+    backoff = registry_backoff()
     while done < size:
         file.seek(done)
         piece = file.read(CHUNK)
@@ -169,14 +176,15 @@ def _send_all(
             place, come = _where_on(registry, answer), done + len(piece)
         elif answer is not None and answer.status not in (*BUSY, 404, 416):
             raise refused(registry.to, f"send {digest[:19]}", answer)
-        elif failures == TRIES - 1:
-            raise _Lost(done)
         else:
-            rest(failures, answer)
-            failures += 1
+            backoff.count_failure()
+            if backoff.is_exhausted:
+                raise _Lost(done)
+            backoff.wait(retry_after(answer))
             place, come = _how_far(registry, place, done)
-        if come > furthest:
-            furthest, failures = come, 0
+        if come > furthest:  # a registry may forget what it had: only new bytes are progress
+            furthest = come
+            backoff.reset()
         advance(come - done)
         done = come
     parameters = "&" if "?" in place else "?"

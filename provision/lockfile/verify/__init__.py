@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from provision.adapters.http import Answer
+from provision.adapters.http import Availability
 from provision.adapters.uv import Metadata
 from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.input_files import VIRTUAL_PACKAGES
@@ -23,7 +23,7 @@ __all__ = ["Kind", "LockFinding", "RemoteAnswers", "VerifyReport", "verify_lock"
 class RemoteAnswers:
     """What others answered, by address. None: they were not asked."""
 
-    served: Mapping[str, Answer] | None = None
+    served: Mapping[str, Availability] | None = None
     constrains: Mapping[str, tuple[str, ...]] | None = (
         None  # of the packages whose channel's records were at hand
     )

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
-from provision.adapters.http import Answer
+from provision.adapters.http import Availability
 from provision.core.mirrors import without_login
 from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.conda_lock_v1_writer import PYTHON_FROM
@@ -117,7 +117,9 @@ def by_both(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
                 )
 
 
-def served(entries: Sequence[LockEntry], answers: Mapping[str, Answer]) -> Iterator[LockFinding]:
+def served(
+    entries: Sequence[LockEntry], answers: Mapping[str, Availability]
+) -> Iterator[LockFinding]:
     kinds: dict[str, tuple[Kind, str]] = {
         "gone": ("gone", "is no longer served"),
         "other": ("silent", "cannot be had"),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from provision.adapters import http
-from provision.adapters.http import Answer, Wanted, Web
-from provision.adapters.http import client as web
+from provision.adapters.http import Availability, Download, HttpClient
+from provision.adapters.http.session import open_session
 from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, Unreachable
 from tests.faulty import Fault, Server, served
 
@@ -22,7 +22,7 @@ SHA = hashlib.sha256(CONTENT).hexdigest()
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(http.TIMEOUT, "0.3")
+    monkeypatch.setenv(http.TIMEOUT_VARIABLE, "0.3")
 
 
 @pytest.fixture
@@ -33,25 +33,25 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-def wanted(server: Server, tmp_path: Path, sha256: str = SHA) -> Wanted:
-    return Wanted(
+def wanted(server: Server, tmp_path: Path, sha256: str = SHA) -> Download:
+    return Download(
         url=f"{server.url}/a%20b%2Bc.whl", sha256=sha256, target=tmp_path / "got" / "a.whl"
     )
 
 
-def download(one: Wanted) -> list[ProvisionError]:
-    with Web() as web:
+def download(one: Download) -> list[ProvisionError]:
+    with HttpClient() as web:
         return [error for _, error in web.download([one], lambda one: None)]
 
 
-def left(one: Wanted) -> list[str]:
+def left(one: Download) -> list[str]:
     return sorted(path.name for path in one.target.parent.iterdir())
 
 
 def test_a_file_arrives_whole(server: Server, tmp_path: Path) -> None:
     one = wanted(server, tmp_path)
-    done: list[Wanted] = []
-    with Web() as web:
+    done: list[Download] = []
+    with HttpClient() as web:
         assert web.download([one], done.append) == []
     assert one.target.read_bytes() == CONTENT and done == [one]
     assert left(one) == ["a.whl"]
@@ -79,10 +79,10 @@ def test_a_slow_server_is_waited_for(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind,error,words,requests",
     [
-        (404, Unreachable, "is gone: the server says HTTP 404", 1),
-        (403, Unreachable, "cannot be had: the server says HTTP 403", 1),
-        (500, Unreachable, "cannot be had: HTTP 500", 4),
-        ("drop", Unreachable, "cannot be had", 4),
+        (404, Unreachable, "is gone: the server answers HTTP 404", 1),
+        (403, Unreachable, "could not be fetched: the server answers HTTP 403", 1),
+        (500, Unreachable, "could not be fetched: HTTP 500", 4),
+        ("drop", Unreachable, "could not be fetched", 4),
         ("stall", Unreachable, "silent for too long", None),
         ("trickle", Unreachable, "bytes came within", None),
         ("wrong", IntegrityError, "is not the file that the lock names", 1),
@@ -121,7 +121,7 @@ def test_a_connection_that_always_ends_early_comes_to_an_end(
 def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     one = wanted(server, tmp_path)
     one.target.parent.mkdir()
-    http.part_of(one.target).write_bytes(CONTENT[:200_000])
+    http.partial_path(one.target).write_bytes(CONTENT[:200_000])
     assert download(one) == []
     assert server.ranges == ["bytes=200000-"]
     assert one.target.read_bytes() == CONTENT
@@ -133,7 +133,7 @@ def test_a_part_of_something_else_is_thrown_away(
 ) -> None:
     one = wanted(server, tmp_path)
     one.target.parent.mkdir()
-    http.part_of(one.target).write_bytes(part)
+    http.partial_path(one.target).write_bytes(part)
     assert download(one) == []
     assert one.target.read_bytes() == CONTENT
     assert left(one) == ["a.whl"]
@@ -142,9 +142,9 @@ def test_a_part_of_something_else_is_thrown_away(
 def test_one_that_fails_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
     good, gone = (
         wanted(server, tmp_path),
-        Wanted(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none"),
+        Download(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none"),
     )
-    with Web() as web:
+    with HttpClient() as web:
         failed = web.download([gone, good], lambda one: None)
     assert [one for one, _ in failed] == [gone]
     assert good.target.exists()
@@ -153,15 +153,15 @@ def test_one_that_fails_does_not_stop_the_others(server: Server, tmp_path: Path)
 def test_a_file_of_the_disk(tmp_path: Path) -> None:
     source = tmp_path / "a b.whl"
     source.write_bytes(CONTENT)
-    one = Wanted(url=source.as_uri(), sha256=SHA, target=tmp_path / "got" / "a.whl")
+    one = Download(url=source.as_uri(), sha256=SHA, target=tmp_path / "got" / "a.whl")
     assert download(one) == []
     assert one.target.read_bytes() == CONTENT
     (wrong,) = download(
-        Wanted(url=source.as_uri(), sha256="0" * 64, target=tmp_path / "got" / "b.whl")
+        Download(url=source.as_uri(), sha256="0" * 64, target=tmp_path / "got" / "b.whl")
     )
     assert isinstance(wrong, IntegrityError)
     (absent,) = download(
-        Wanted(url=(tmp_path / "none").as_uri(), sha256=SHA, target=tmp_path / "got" / "c.whl")
+        Download(url=(tmp_path / "none").as_uri(), sha256=SHA, target=tmp_path / "got" / "c.whl")
     )
     assert isinstance(absent, Unreachable)
     assert left(one) == ["a.whl"]
@@ -176,49 +176,49 @@ def test_what_the_disk_refuses_is_no_matter_of_the_mirror(server: Server, tmp_pa
 @pytest.mark.parametrize(
     "kind,answer",
     [
-        (None, Answer(state="there")),
-        ("no-head", Answer(state="there")),
-        (404, Answer(state="gone", detail="HTTP 404")),
-        (410, Answer(state="gone", detail="HTTP 410")),
-        (403, Answer(state="other", detail="HTTP 403")),
-        (500, Answer(state="silent", detail="HTTP 500")),
+        (None, Availability(state="available")),
+        ("no-head", Availability(state="available")),
+        (404, Availability(state="gone", detail="HTTP 404")),
+        (410, Availability(state="gone", detail="HTTP 410")),
+        (403, Availability(state="other", detail="HTTP 403")),
+        (500, Availability(state="silent", detail="HTTP 500")),
     ],
 )
-def test_whether_a_file_is_served(server: Server, kind: Fault | None, answer: Answer) -> None:
+def test_whether_a_file_is_served(server: Server, kind: Fault | None, answer: Availability) -> None:
     if kind == "no-head":
         server.fault("HEAD", kind)
     elif kind is not None:
         server.fault("a", kind)
-    with Web() as web:
-        assert web.ask(f"{server.url}/a%20b%2Bc.whl", SHA) == answer
+    with HttpClient() as web:
+        assert web.availability(f"{server.url}/a%20b%2Bc.whl", SHA) == answer
 
 
 def test_whether_a_file_is_served_is_asked_again(server: Server) -> None:
     server.fault("a", "drop", times=2)
-    with Web() as web:
-        assert web.ask(f"{server.url}/a%20b%2Bc.whl", SHA).state == "there"
+    with HttpClient() as web:
+        assert web.availability(f"{server.url}/a%20b%2Bc.whl", SHA).state == "available"
 
 
 def test_nobody_answers() -> None:
-    with Web() as web:
-        assert web.ask("http://127.0.0.1:9/x", SHA) == Answer(
+    with HttpClient() as web:
+        assert web.availability("http://127.0.0.1:9/x", SHA) == Availability(
             state="silent", detail="Connection refused"
         )
-        assert web.ask("http://no-such-host.invalid/x", SHA).state == "silent"
+        assert web.availability("http://no-such-host.invalid/x", SHA).state == "silent"
 
 
 def test_whether_a_file_of_the_disk_is_that_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(CONTENT)
-    with Web() as web:
-        assert web.ask(path.as_uri(), SHA).state == "there"
-        assert web.ask(path.as_uri(), "0" * 64).state == "changed"
-        assert web.ask((tmp_path / "b").as_uri(), SHA).state == "gone"
+    with HttpClient() as web:
+        assert web.availability(path.as_uri(), SHA).state == "available"
+        assert web.availability(path.as_uri(), "0" * 64).state == "changed"
+        assert web.availability((tmp_path / "b").as_uri(), SHA).state == "gone"
 
 
 def test_a_text(server: Server, tmp_path: Path) -> None:
     (tmp_path / "files" / "text").write_text("hällo")
-    with Web() as web:
+    with HttpClient() as web:
         assert (
             web.text(f"{server.url}/text")
             == web.text((tmp_path / "files" / "text").as_uri())
@@ -244,7 +244,7 @@ def test_pips_settings_for_certificates_and_proxies(monkeypatch: pytest.MonkeyPa
         "all_proxy",
     ):
         monkeypatch.delenv(name, raising=False)
-    session = web._session(
+    session = open_session(
         {
             "proxy": "http://proxy.invalid:3128",
             "cert": "/some/ca.pem",
@@ -254,4 +254,4 @@ def test_pips_settings_for_certificates_and_proxies(monkeypatch: pytest.MonkeyPa
     assert (session.verify, session.cert) == ("/some/ca.pem", "/some/me.pem")
     assert session.proxies["https"] == "http://proxy.invalid:3128"
     monkeypatch.setenv("HTTPS_PROXY", "http://other.invalid")
-    assert not web._session({"proxy": "http://proxy.invalid:3128"}).proxies
+    assert not open_session({"proxy": "http://proxy.invalid:3128"}).proxies

@@ -1,0 +1,51 @@
+"""When a request is tried again, and how long we wait before."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from provision.adapters.http import Backoff
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    return slept
+
+
+def test_pauses_double_up_to_the_longest(pauses: list[float]) -> None:
+    backoff = Backoff(5, first_pause_s=0.5, longest_pause_s=3.0)
+    while True:
+        backoff.count_failure()
+        if backoff.is_exhausted:
+            break
+        backoff.wait()
+    assert pauses == [0.5, 1.0, 2.0, 3.0]
+
+
+def test_progress_starts_the_count_again(pauses: list[float]) -> None:
+    backoff = Backoff(2, first_pause_s=1.0)
+    for _ in range(10):
+        backoff.count_failure()
+        assert not backoff.is_exhausted
+        backoff.wait()
+        backoff.reset()
+    assert pauses == [1.0] * 10
+
+
+@pytest.mark.parametrize("header", ["Mon, 01 Jan 99999 00:00:00 GMT", "9" * 5000, "soon", "-1", ""])
+def test_a_retry_after_that_cannot_be_read_is_ignored(header: str, pauses: list[float]) -> None:
+    backoff = Backoff(5, first_pause_s=1.0)
+    backoff.count_failure()
+    backoff.wait(retry_after=header)
+    assert pauses == [1.0]
+
+
+def test_retry_after_is_honored_up_to_the_longest_pause(pauses: list[float]) -> None:
+    backoff = Backoff(5, first_pause_s=1.0, longest_pause_s=30.0)
+    backoff.wait(retry_after="7")
+    backoff.wait(retry_after="3600")
+    assert pauses == [7.0, 30.0]
