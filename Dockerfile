@@ -1,8 +1,8 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: 336aa9bf085d1c65dc6fabfa94281b6976a2c22aa4a90f5391e48a37ee45a555
+# sha256 of what follows: 95fa88eb7e4b8c76261068c428fd1eb702262d00ada3e64233725dc079e5ed72
 #
-# The build context is this folder (conda-lock.yml) and provision's own inside/. Both reach the engine as one stream:
-#   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision; print(*provision.__path__)')" inside \
+# The build context is conda-lock.yml of this folder and provision_runtime of an installed provision. Both reach the engine as one stream:
+#   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision_runtime; print(*provision_runtime.__path__)')/.." provision_runtime \
 #     | docker build --tag provision/torch2.3-cuda12.1-py311-pytorch:dockerfile -
 
 FROM docker.io/mambaorg/micromamba:2.3.3@sha256:800e7ade3ffe29c9a9ac2026163131495f8197c3852e572c5835beb4e8a33cd6 AS environment
@@ -20,8 +20,8 @@ FROM docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fc
 # The base's own user may not be one who can write here; the image's is named below.
 USER 0
 COPY --from=environment /opt/env /opt/env
-COPY inside /opt/provision/inside
-RUN printf '%s\n' '#!/bin/sh' '# The smoke test of this environment: provision-smoke --out DIR' 'exec /opt/env/bin/python /opt/provision/inside smoke "$@"' > /usr/local/bin/provision-smoke \
+COPY provision_runtime /opt/env/lib/python3.11/site-packages/provision_runtime
+RUN printf '%s\n' '#!/bin/sh' '# The smoke test of this environment: provision-smoke --out DIR' 'exec /opt/env/bin/python -I -m provision_runtime smoke "$@"' > /usr/local/bin/provision-smoke \
     && chmod 0755 /usr/local/bin/provision-smoke \
     && mkdir -p /workspace \
     && chmod 1777 /workspace
@@ -54,7 +54,7 @@ LABEL \
     org.provision.python=3.11 \
     org.provision.tool=0.1.0 \
     org.provision.torch=2.3.1
-HEALTHCHECK --interval=60s --timeout=30s --retries=3 CMD ["/opt/env/bin/python", "-I", "/opt/provision/inside/health.py"]
+HEALTHCHECK --interval=60s --timeout=30s --retries=3 CMD ["/opt/env/bin/python", "-I", "-m", "provision_runtime.facts.health"]
 USER 1000:1000
 WORKDIR /workspace
 ENTRYPOINT []

@@ -1,4 +1,4 @@
-"""Starts this folder as a package, wherever it lies: `python -m provision_runtime` or `python /any/place/inside`.
+"""Starts this folder as a package, wherever it lies: `python -m provision_runtime` or `python /any/place/provision_runtime`.
 
 Owns only the start; the verbs are in cli.py.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-PACKAGE = "provision_inside"
+PACKAGE = "provision_runtime"
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The verbs of `inside`: options in, one call, an exit code out (0 fine, 1 a check failed, 2 usage)."""
+"""The verbs of `provision_runtime`: options in, one call, an exit code out (0 fine, 1 a check failed, 2 usage)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="inside", description="What this environment is, and whether it works."
+        prog="provision_runtime", description="What this environment is, and whether it works."
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     about = verbs.add_parser("facts", help="print what this environment says about itself, as JSON")

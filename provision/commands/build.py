@@ -32,7 +32,7 @@ from provision.core.types import (
     StageStatus,
 )
 from provision.environment import kernel as register
-from provision.environment import passport
+from provision.environment import passport, runtime_package
 
 T = TypeVar("T")
 
@@ -184,12 +184,13 @@ def make_image(
         )
 
     epoch = images.source_date_epoch(os.environ)
+    runtime = runtime_package.load().files
     found = images.find_image(
         wanted.resolution,
         lock,
         base,
         layout=layout,
-        inside=smoke_runner.RUNTIME,
+        runtime=runtime,
         epoch=epoch,
         progress=context.progress,
     )
@@ -199,7 +200,7 @@ def make_image(
         prefix,
         base,
         layout=layout,
-        inside=smoke_runner.RUNTIME,
+        runtime=runtime,
         link=link,
         progress=context.progress,
         epoch=epoch,

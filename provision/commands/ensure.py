@@ -18,6 +18,7 @@ from provision.core.file_locks import environment_lock
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import PLATFORM, Lock, LockedPackage, Prefix
 from provision.environment import prefix as prefixes
+from provision.environment import runtime_package
 from provision.resolver import spec
 
 # No environment can have this name, so holding it within an environment cannot wait for itself.
@@ -271,6 +272,7 @@ def ensure_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, b
     )  # a build killed right after the swap left the old prefix beside a current one
     found = prefixes.find(wanted.name, wanted.prefix_path)
     if found and prefixes.is_current(found, lock):
+        install_runtime(context, found)
         return found, False
     made = prefixes.make(
         lock,
@@ -283,3 +285,18 @@ def ensure_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, b
     )
     prefix_registry.record_prefix(context.where, wanted.name, wanted.prefix_path)
     return made, True
+
+
+def install_runtime(context: Context, prefix: Prefix) -> None:
+    """Bring a prefix's runtime package up to this provision's, in place. The caller holds the environment's lock."""
+    package = runtime_package.load()
+    if not runtime_package.is_current(prefix.path, package):
+        runtime_package.install(prefix.path, package)
+        context.progress.say(f"put {runtime_package.NAME} {package.version} into {prefix.path}")
+
+
+def ensure_runtime(context: Context, prefix: Prefix) -> None:
+    """The same for verbs that work on a prefix without the environment's lock: takes it only if there is something to do."""
+    if not runtime_package.is_current(prefix.path, runtime_package.load()):
+        with environment_lock(context.where, prefix.name, context.progress, wait=context.wait):
+            install_runtime(context, prefix)

@@ -14,7 +14,13 @@ from provision import lockfile as locks
 from provision import render
 from provision.commands import smoke_runner
 from provision.commands.build import ensure_kernel, make_image, smoke_in, write_passport
-from provision.commands.ensure import check_place, ensure_prefix, planned, require_current_lock
+from provision.commands.ensure import (
+    check_place,
+    ensure_prefix,
+    ensure_runtime,
+    planned,
+    require_current_lock,
+)
 from provision.commands.plan import BuildRequest, Context, Plan, plan
 from provision.core import atomic, prefix_registry
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
@@ -29,7 +35,7 @@ from provision.core.types import (
     SmokeResult,
 )
 from provision.environment import kernel as register
-from provision.environment import passport
+from provision.environment import passport, runtime_package
 from provision.environment import prefix as prefixes
 from provision.resolver import spec
 
@@ -252,6 +258,8 @@ def smoke(
     prefix = require_prefix(context, wanted.name, request.prefix)
     known = passport.read(wanted.folder)
     client, image = _image_of(known) if "image" in places else (None, None)
+    if "prefix" in places:
+        ensure_runtime(context, prefix)
     results = [
         smoke_in(
             context,
@@ -272,7 +280,7 @@ def smoke(
         and request.smoke_request.is_whole
         and known["lock"]["sha256"] == prefix.lock_sha256
     ):
-        updated = passport.with_smoke(known, results)
+        updated = passport.with_smoke(known, results, runtime_package.installed(prefix.path))
         atomic.atomic_write(wanted.folder / passport.FILE, passport.text(updated))
     return results
 
@@ -288,9 +296,9 @@ def _image_of(known: Mapping[str, Any] | None) -> tuple[Any, Image]:
 def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:
     """`provision kernel add`: register a prefix with this user's Jupyter."""
     wanted = plan(context, request)
-    return ensure_kernel(
-        _startable(context, wanted.name, request), register.display_name(wanted.resolution)
-    )
+    prefix = _startable(context, wanted.name, request)
+    ensure_runtime(context, prefix)
+    return ensure_kernel(prefix, register.display_name(wanted.resolution))
 
 
 def _startable(context: Context, name: str, request: BuildRequest) -> Prefix:

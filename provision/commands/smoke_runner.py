@@ -162,7 +162,9 @@ def in_prefix(
     env: the prefix's activation. out: the folder for everything that the test leaves; an earlier report in it is
     removed. baseline: the file that `--baseline save` writes and `--baseline compare` reads.
     """
-    command = [str(prefix.python), str(RUNTIME), "smoke", "--out", str(out)]
+    # The runtime package that is installed in the prefix: -I keeps other modules out, -B leaves no byte code in it.
+    command = [str(prefix.python), "-I", "-B", "-m", "provision_runtime", "smoke"]
+    command += ["--out", str(out)]
     command += arguments(resolution, request)
     if request.folder:
         command += ["--checkpoint-dir", str(request.folder.absolute())]

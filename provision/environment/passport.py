@@ -17,6 +17,8 @@ from packaging.utils import canonicalize_name
 from provision import __version__
 from provision.core.errors import IntegrityError
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
+from provision.environment import runtime_package
+from provision.environment.runtime_package import InstalledRuntime
 
 FILE = "passport.json"
 SCHEMA = 1
@@ -72,6 +74,7 @@ def compose(
             "driver_floor",
         ),
         "prefix": {"path": str(result.prefix.path), "lock_sha256": result.prefix.lock_sha256},
+        "runtime": _runtime(runtime_package.installed(result.prefix.path)),
         "image": image,
         "kernel": {"name": result.kernel.name, "path": str(result.kernel.path)}
         if result.kernel
@@ -112,13 +115,28 @@ def _evidence(found: SmokeResult, image: Mapping[str, Any] | None) -> dict[str, 
     return {"verdict": found.verdict, "measured_on": host, **tested, "report": found.report}
 
 
-def with_smoke(passport: Mapping[str, Any], results: Sequence[SmokeResult]) -> dict[str, Any]:
-    """The passport with newer verdicts; those of places not tested now stay."""
+def _runtime(installed: InstalledRuntime | None) -> dict[str, str] | None:
+    """The runtime package in the prefix. No lock names it, so the passport does."""
+    if installed is None:
+        return None
+    return {
+        "name": runtime_package.NAME,
+        "version": installed.version,
+        "sha256": installed.sha256,
+    }
+
+
+def with_smoke(
+    passport: Mapping[str, Any],
+    results: Sequence[SmokeResult],
+    runtime: InstalledRuntime | None,
+) -> dict[str, Any]:
+    """The passport with newer verdicts; those of places not tested now stay. runtime: the package that tested."""
     verdicts = {
         **(passport.get("smoke") or {}),
         **{found.where: _evidence(found, passport["image"]) for found in results},
     }
-    return {**passport, "smoke": verdicts, "written_at": _now()}
+    return {**passport, "runtime": _runtime(runtime), "smoke": verdicts, "written_at": _now()}
 
 
 def image_of(passport: Mapping[str, Any]) -> Image:

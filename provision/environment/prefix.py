@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import csv
-import hashlib
 import io
 import json
 import os
@@ -32,7 +31,10 @@ from provision.core.errors import IntegrityError, InUse, InvalidSpec, from_syste
 from provision.core.mirrors import DIRECT, Mirrors
 from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix, Progress
+from provision.environment import runtime_package
 
+# The runtime package as drift names it.
+RUNTIME = canonicalize_name(runtime_package.NAME)
 MARKER = Path("conda-meta") / "provision.json"
 # After Ctrl-C rattler's threads may link for a moment longer (on a busy machine, for seconds); nothing may be left of that.
 QUIET_S = 1.0
@@ -134,6 +136,7 @@ def make(
             "wheels": installed,
         }
         (building / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
+        runtime_package.install(building, runtime_package.load())
         replace_directory(path)
     except KeyboardInterrupt:
         remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=PATIENCE_S)
@@ -181,20 +184,13 @@ def _name_final(building: Path, final: Path) -> None:
                 path.unlink()  # it may be a hard link into uv's cache
                 path.write_bytes(content)
                 path.chmod(mode)
-                row[1:] = [_record_hash(content), str(len(content))]
+                row[1:] = [runtime_package.record_hash(content), str(len(content))]
                 changed = True
         if changed:
             text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerows(rows)
             record.unlink()
             record.write_text(text.getvalue(), encoding="utf-8")
-
-
-def _record_hash(content: bytes) -> str:
-    """As RECORD holds it: urlsafe base64 without padding (PEP 376, PEP 427)."""
-    return (
-        "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-    )
 
 
 def remove(prefix: Prefix) -> None:
@@ -206,7 +202,7 @@ def remove(prefix: Prefix) -> None:
 
 def drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
     """How a prefix differs from its lock: packages always, and with `files` every recorded file's size and hash."""
-    found = list(_package_drift(prefix, lock))
+    found = [*_package_drift(prefix, lock), *_runtime_drift(prefix)]
     if files:
         found += [*_wheel_drift(prefix), *_conda_file_drift(prefix), *_wheel_file_drift(prefix)]
     return found
@@ -222,9 +218,33 @@ def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
     installed: dict[str, str] = {
         name: version
         for name, version in _installed_wheels(prefix).items()
-        if name in wheels_locked or name not in locked
+        if name in wheels_locked or name not in (*locked, RUNTIME)
     }
     yield from _compare(wheels_locked, installed)
+
+
+def _runtime_drift(prefix: Prefix) -> Iterator[Drift]:
+    """No lock names the runtime package: it is compared with the one that this provision installs."""
+    expected = runtime_package.load()
+    installed = runtime_package.installed(prefix.path)
+    if installed is None:
+        yield Drift(
+            kind="missing",
+            name=RUNTIME,
+            detail=f"provision installs {expected.version}, not installed",
+        )
+    elif installed.version != expected.version:
+        yield Drift(
+            kind="version",
+            name=RUNTIME,
+            detail=f"provision installs {expected.version}, installed {installed.version}",
+        )
+    elif installed.sha256 != expected.sha256:
+        yield Drift(
+            kind="changed",
+            name=RUNTIME,
+            detail=f"RECORD of {installed.version} is not the one that provision installs",
+        )
 
 
 def _compare(locked: dict[str, str], installed: dict[str, str]) -> Iterator[Drift]:

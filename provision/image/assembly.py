@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,13 +23,13 @@ def find(
     base: BaseImage,
     *,
     layout: Path,
-    inside: Path,
+    runtime: Mapping[str, bytes],
     progress: Progress,
     epoch: int = config.EPOCH,
 ) -> Image | None:
     """The image that already lies in `layout`, if building it now would give the same. Only layers whose files changed are read for
     it; one that is damaged is named and taken out, so that the next build makes it again."""
-    own = conda_files.own_entries(inside)
+    own = conda_files.own_entries(runtime, resolution.python)
     return _find(
         Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch), layout, progress
     )
@@ -42,7 +42,7 @@ def build(
     base: BaseImage,
     *,
     layout: Path,
-    inside: Path,
+    runtime: Mapping[str, bytes],
     link: Callable[[Path], None],
     progress: Progress,
     epoch: int = config.EPOCH,
@@ -59,7 +59,7 @@ def build(
         resolution=resolution,
         lock=lock,
         base=base,
-        own=conda_files.own_entries(inside),
+        own=conda_files.own_entries(runtime, resolution.python),
         epoch=epoch,
     )
     found = _find(recipe, layout, progress)

@@ -9,7 +9,7 @@ import json
 import os
 import posixpath
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,19 +21,14 @@ from provision.image.tar import Kind
 
 PREFIX = "/opt/env"
 PYTHON = f"{PREFIX}/bin/python"
-INSIDE = "/opt/provision/inside"
 ENTRY = "/usr/local/bin/provision-smoke"
 WORKSPACE = "/workspace"
 
-ENTRY_SCRIPT = f'#!/bin/sh\n# The smoke test of this environment: provision-smoke --out DIR\nexec {PYTHON} {INSIDE} smoke "$@"\n'
+ENTRY_SCRIPT = f'#!/bin/sh\n# The smoke test of this environment: provision-smoke --out DIR\nexec {PYTHON} -I -m provision_runtime smoke "$@"\n'
 
 # What installers leave for themselves and what differs between hosts: a cache marker, where a wheel came from. Byte code is
 # left out too: its header holds its source's time.
 LEFT_OUT = frozenset({"CACHEDIR.TAG", "direct_url.json", "uv_cache.json", "uv_build.json"})
-_OWN_KINDS = (
-    ".py",
-    ".json",
-)  # of our code and its tables; what an editor leaves beside them is neither
 _HOST_KEYS = ("extracted_package_dir", "package_tarball_full_path", "link")
 # By this file conda knows an environment. rattler leaves it empty, and so do we: conda would write times into it.
 _HISTORY = "conda-meta/history"
@@ -140,17 +135,18 @@ def clobbered(prefix: Path) -> dict[str, list[str]]:
     return found
 
 
-def own_entries(inside: Path) -> list[Entry]:
-    """What provision itself adds: the code of the smoke test, its command, and a folder that any user may write to."""
-    own = [
-        path
-        for path in _walk(inside)
-        if path.suffix in _OWN_KINDS and not path.name.startswith(".") and path.is_file()
-    ]
-    entries = [
-        Entry.of(f"{INSIDE}/{path.relative_to(inside).as_posix()}", path.read_bytes())
-        for path in own
-    ]
+def site_packages(python: str) -> str:
+    """Where Python packages lie in an image. python: minor version, e.g. 3.11."""
+    return f"{PREFIX}/lib/python{python}/site-packages"
+
+
+def own_entries(runtime: Mapping[str, bytes], python: str) -> list[Entry]:
+    """What provision itself adds: its runtime package, the command of the smoke test, and a folder that any user may write to.
+
+    runtime: the files of the runtime package by their path below site-packages.
+    """
+    site = site_packages(python)
+    entries = [Entry.of(f"{site}/{path}", content) for path, content in runtime.items()]
     entries.append(Entry.of(ENTRY, ENTRY_SCRIPT.encode(), executable=True))
     entries.append(Entry.of(f"{PREFIX}/{_HISTORY}", b""))
     entries.append(Entry(path=WORKSPACE.lstrip("/"), kind="folder", mode=0o1777))

@@ -10,7 +10,7 @@ from typing import Any
 from provision import __version__
 from provision.core.errors import InvalidSpec
 from provision.core.types import Layer, Lock, Resolution
-from provision.image.conda_files import GROUPS, INSIDE, PREFIX, PYTHON, WORKSPACE
+from provision.image.conda_files import GROUPS, PREFIX, PYTHON, WORKSPACE
 
 USER = "1000:1000"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -25,7 +25,7 @@ _STEP = "provision: "  # how each step of an image's history begins
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 # Not in OCI's specification, which has readers ignore what they do not know; Docker's config has it, and engines read it from either.
-HEALTH = (PYTHON, "-I", f"{INSIDE}/facts/health.py")
+HEALTH = (PYTHON, "-I", "-m", "provision_runtime.facts.health")
 HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_RETRIES = 60, 30, 3
 
 # The rules of the distribution specification for a repository name; tags are wider.

@@ -7,7 +7,14 @@ from typing import Any
 
 from provision.core.types import Lock, Resolution
 from provision.image import base_images, config
-from provision.image.conda_files import ENTRY, ENTRY_SCRIPT, INSIDE, PREFIX, PYTHON, WORKSPACE
+from provision.image.conda_files import (
+    ENTRY,
+    ENTRY_SCRIPT,
+    PREFIX,
+    PYTHON,
+    WORKSPACE,
+    site_packages,
+)
 
 # conda-lock reads the lock that we write with the models of the same major version. 4.0.0 is in conda-forge's repodata of
 # 2026-08; Python is pinned with it so that the solve of this throw-away stage has little room.
@@ -29,12 +36,12 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
         "foreign": list(config.FOREIGN),
         "health": json.dumps(config.HEALTH),
         "health_times": f"--interval={config.HEALTH_INTERVAL_S}s --timeout={config.HEALTH_TIMEOUT_S}s --retries={config.HEALTH_RETRIES}",
-        "inside": INSIDE,
         "labels": list(config.labels(resolution, lock, base, None).items()),
         "name": resolution.spec.name,
         "path": f'"{PREFIX}/bin:${{PATH:-{config.PATH}}}"',
         "portable": lock.portable,
         "prefix": PREFIX,
+        "site_packages": site_packages(resolution.python),
         "stored": stored,
         "user": config.USER,
         "workspace": WORKSPACE,

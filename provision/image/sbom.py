@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from email.parser import HeaderParser
 
 from provision.core import sbom
 from provision.core.errors import IntegrityError, ToolMissing
@@ -17,6 +18,7 @@ from provision.image.image_files import Within, within
 
 _CONDA = rf"{PREFIX.lstrip('/')}/conda-meta/[^/]+\.json"
 _WHEELS = rf"{PREFIX.lstrip('/')}/lib/python[^/]+/site-packages/[^/]+\.dist-info/METADATA"
+_RUNTIME = re.compile(r".*/site-packages/provision_runtime-[^/]+\.dist-info/METADATA")
 _WANTED = re.compile(f"{system_packages.FILES.pattern}|{_CONDA}|{_WHEELS}")
 
 
@@ -77,7 +79,7 @@ def bill(image: Image, looked: Looked, locked: Sequence[Part]) -> Bill:
 
     name = image.reference.rpartition(":")[0]
     digest = image.manifest_digest
-    parts = (*locked, *looked.base)
+    parts = (*locked, *_runtime_parts(looked.own), *looked.base)
     return Bill(
         title=f"{name}@{digest}",
         name=name,
@@ -101,6 +103,30 @@ def bill(image: Image, looked: Looked, locked: Sequence[Part]) -> Bill:
         epoch=looked.epoch,
         unread=looked.unread,
     )
+
+
+def _runtime_parts(own: Mapping[str, bytes]) -> list[Part]:
+    """The runtime package, which no lock names; images of earlier versions have none."""
+    from packageurl import PackageURL
+
+    parts = []
+    for path, content in own.items():
+        if not _RUNTIME.fullmatch(path):
+            continue
+        metadata = HeaderParser().parsestr(content.decode())
+        name, version = metadata["Name"], metadata["Version"]
+        parts.append(
+            Part(
+                key=f"runtime:{name}",
+                manager="pip",
+                name=name,
+                version=version,
+                # Of no package index: a generic purl is looked up nowhere.
+                purl=PackageURL("generic", None, name, version).to_string(),
+                license=metadata["License"],
+            )
+        )
+    return parts
 
 
 def documents(made: Bill) -> list[tuple[str, bytes]]:

@@ -86,6 +86,9 @@ def about_pythonpath() -> dict[str, Any]:
         if entry
     ]
     known = {os.path.abspath(entry) for entry in sys.path}
+    if sys.flags.ignore_environment:
+        # This process was started with -I and ignores them; training and notebooks are not.
+        known.update(given)
     entries = [
         entry
         for entry in given

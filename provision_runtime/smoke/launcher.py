@@ -218,6 +218,7 @@ def _is_stopped(child: subprocess.Popen[bytes]) -> bool:
 def _interpreter_flags() -> list[str]:
     """The ranks must see the same modules as we do."""
     given = (
+        ("-B", sys.flags.dont_write_bytecode),
         ("-s", sys.flags.no_user_site),
         ("-E", sys.flags.ignore_environment),
         ("-I", sys.flags.isolated),

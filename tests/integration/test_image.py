@@ -47,6 +47,7 @@ from provision.core.types import (
     Resolution,
     Spec,
 )
+from provision.environment import runtime_package
 from provision.image import conda_files, docker_load, docker_sdk, oci_layout
 
 pytestmark = pytest.mark.docker
@@ -263,7 +264,7 @@ def resolution(name: str = "toy", cuda: str | None = "12.1") -> Resolution:
     )
 
 
-INSIDE = '''"""Stands where provision/inside lies: does what its options say, and reports."""
+RUNTIME = '''"""Stands in for provision_runtime: does what its options say, and reports."""
 import getpass, json, os, pathlib, socket, sys, time
 options = dict(pair.split("=", 1) for pair in sys.argv if "=" in pair)
 out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
@@ -285,11 +286,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(scope="module")
-def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inside") / "inside"
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runtime") / "provision_runtime"
     (folder / "__pycache__").mkdir(parents=True)
     (folder / "__pycache__" / "x.cpython-311.pyc").write_text("host")
-    (folder / "__main__.py").write_text(INSIDE)
+    (folder / "__main__.py").write_text(RUNTIME)
     return folder
 
 
@@ -314,11 +315,11 @@ def built(
     lock: Lock,
     prefix: Prefix,
     base: image.BaseImage,
-    inside: Path,
+    runtime: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Image:
     layout = tmp_path_factory.mktemp("layouts") / "toy"
-    return build(made, lock, prefix, base, inside, layout)
+    return build(made, lock, prefix, base, runtime, layout)
 
 
 def build(
@@ -326,7 +327,7 @@ def build(
     lock: Lock,
     prefix: Prefix,
     base: image.BaseImage,
-    inside: Path,
+    runtime: Path,
     layout: Path,
     **more: Any,
 ) -> Image:
@@ -336,7 +337,13 @@ def build(
         **more,
     }
     return image.build_image(
-        resolution(), lock, prefix, base, layout=layout, inside=inside, **options
+        resolution(),
+        lock,
+        prefix,
+        base,
+        layout=layout,
+        runtime=runtime_package.load(runtime).files,
+        **options,
     )
 
 
@@ -406,7 +413,7 @@ def test_same_lock_same_digest_wherever_the_prefix_lies(
     lock: Lock,
     built: Image,
     base: image.BaseImage,
-    inside: Path,
+    runtime: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -417,7 +424,7 @@ def test_same_lock_same_digest_wherever_the_prefix_lies(
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
     try:
         prefix = made.prefix(elsewhere, lock)
-        again = build(made, lock, prefix, base, inside, tmp_path / "layout")
+        again = build(made, lock, prefix, base, runtime, tmp_path / "layout")
     finally:
         os.umask(before)
     assert (elsewhere / "bin" / "greet").read_bytes().startswith(b"#!/bin/sh")
@@ -426,17 +433,22 @@ def test_same_lock_same_digest_wherever_the_prefix_lies(
 
 
 def test_a_true_layout_is_kept(
-    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, built: Image
+    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, built: Image
 ) -> None:
     def link(target: Path) -> None:
         raise AssertionError("linked again")
 
     before = built.layout.stat().st_mtime_ns
-    assert build(made, lock, prefix, base, inside, built.layout, link=link) == built
+    assert build(made, lock, prefix, base, runtime, built.layout, link=link) == built
     assert built.layout.stat().st_mtime_ns == before
     assert (
         image.find_image(
-            resolution(), lock, base, layout=built.layout, inside=inside, progress=Watching()
+            resolution(),
+            lock,
+            base,
+            layout=built.layout,
+            runtime=runtime_package.load(runtime).files,
+            progress=Watching(),
         )
         == built
     )
@@ -446,7 +458,7 @@ def test_a_true_layout_is_kept(
             lock,
             base,
             layout=built.layout,
-            inside=inside,
+            runtime=runtime_package.load(runtime).files,
             progress=Watching(),
             epoch=1,
         )
@@ -455,20 +467,20 @@ def test_a_true_layout_is_kept(
 
 
 def test_a_failed_build_leaves_the_old_layout(
-    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, tmp_path: Path
+    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, tmp_path: Path
 ) -> None:
     layout = tmp_path / "toy"
-    first = build(made, lock, prefix, base, inside, layout)
+    first = build(made, lock, prefix, base, runtime, layout)
 
     def link(target: Path) -> None:
         (target / "half").write_text("written")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(made, lock, prefix, base, inside, layout, link=link, epoch=1)
+        build(made, lock, prefix, base, runtime, layout, link=link, epoch=1)
     assert oci_layout.read(layout) is not None
     assert list(tmp_path.iterdir()) == [layout]
-    second = build(made, lock, prefix, base, inside, layout, epoch=1)
+    second = build(made, lock, prefix, base, runtime, layout, epoch=1)
     assert second.manifest_digest != first.manifest_digest
 
 
@@ -477,19 +489,19 @@ def test_a_truncated_layer_is_built_again(
     lock: Lock,
     prefix: Prefix,
     base: image.BaseImage,
-    inside: Path,
+    runtime: Path,
     built: Image,
     tmp_path: Path,
 ) -> None:
     layout = tmp_path / "toy"
     shutil.copytree(built.layout, layout)
     os.truncate(oci_layout.blob(layout, built.layers[1].digest), 1000)
-    assert build(made, lock, prefix, base, inside, layout).manifest_digest == built.manifest_digest
+    assert build(made, lock, prefix, base, runtime, layout).manifest_digest == built.manifest_digest
     assert oci_layout.blob(layout, built.layers[1].digest).stat().st_size == built.layers[1].size
 
 
 def test_an_edited_prefix_is_refused(
-    made: Made, base: image.BaseImage, inside: Path, tmp_path: Path
+    made: Made, base: image.BaseImage, runtime: Path, tmp_path: Path
 ) -> None:
     lock = made.lock()
     prefix = made.prefix(tmp_path / "toy", lock)
@@ -498,15 +510,15 @@ def test_an_edited_prefix_is_refused(
     code.unlink()  # it is a hard link into uv's cache
     code.write_text(text.replace("hello", "HELLO"))
     with pytest.raises(IntegrityError, match="changed after it was installed"):
-        build(made, lock, prefix, base, inside, tmp_path / "layout")
+        build(made, lock, prefix, base, runtime, tmp_path / "layout")
     code.write_text(text + "#")
     with pytest.raises(IntegrityError, match="bytes instead of"):
-        build(made, lock, prefix, base, inside, tmp_path / "layout")
+        build(made, lock, prefix, base, runtime, tmp_path / "layout")
     code.unlink()
     with pytest.raises(IntegrityError, match=r"lacks greet/__init__\.py"):
-        build(made, lock, prefix, base, inside, tmp_path / "layout")
+        build(made, lock, prefix, base, runtime, tmp_path / "layout")
     with pytest.raises(StaleLock):
-        build(made, replace(lock, sha256="1" * 64), prefix, base, inside, tmp_path / "layout")
+        build(made, replace(lock, sha256="1" * 64), prefix, base, runtime, tmp_path / "layout")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy"]
 
 
@@ -595,7 +607,7 @@ def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
 def test_a_small_change_sends_small_layers(
     made: Made,
     base: image.BaseImage,
-    inside: Path,
+    runtime: Path,
     loaded: Image,
     docker_client: Any,
     tmp_path: Path,
@@ -610,7 +622,7 @@ def test_a_small_change_sends_small_layers(
     wheels = [changed, *made.wheels[1:]]
     lock = made.lock(*wheels)
     other = build(
-        made, lock, made.prefix(tmp_path / "toy", lock, *wheels), base, inside, tmp_path / "layout"
+        made, lock, made.prefix(tmp_path / "toy", lock, *wheels), base, runtime, tmp_path / "layout"
     )
     assert other.layers[:3] == loaded.layers[:3]
     watching = Watching()
@@ -636,12 +648,12 @@ def test_a_build_that_takes_the_tags_leaves_no_image_behind(
     lock: Lock,
     prefix: Prefix,
     base: image.BaseImage,
-    inside: Path,
+    runtime: Path,
     loaded: Image,
     docker_client: Any,
     tmp_path: Path,
 ) -> None:
-    newer = build(made, lock, prefix, base, inside, tmp_path / "toy", epoch=1)
+    newer = build(made, lock, prefix, base, runtime, tmp_path / "toy", epoch=1)
     assert newer.reference == loaded.reference
     image.load_image(newer, docker_client, Watching())
     ours = docker_client.api.images(
@@ -703,13 +715,13 @@ class Leaky:
 
 
 def test_an_engine_that_goes_away_during_load(
-    loaded: Image, made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, inside: Path, docker_client: Any, tmp_path: Path,
+    loaded: Image, made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, docker_client: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     scheme, _, path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").partition("://")
     if scheme != "unix":
         pytest.skip(f"the engine is not on a socket of this machine: DOCKER_HOST is {scheme}://…")
-    other = build(made, lock, prefix, base, inside, tmp_path / "toy", epoch=2)
+    other = build(made, lock, prefix, base, runtime, tmp_path / "toy", epoch=2)
     leaky = Leaky(path, limit=2_000_000)
     monkeypatch.setenv("DOCKER_HOST", leaky.address)
     client = image.require_engine()

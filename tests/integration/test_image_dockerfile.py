@@ -24,21 +24,21 @@ from typing import Any
 
 import pytest
 
-import provision
 from provision import image, render
 from provision.core.types import Image, Lock, Prefix
+from provision.environment import runtime_package
 from provision.image import conda_files, config, oci_layout
 from tests.integration.test_image import Made, Watching, build, resolution
 
 pytestmark = pytest.mark.docker
 
-INSIDE = Path(provision.__file__).parent.parent / "provision_runtime"
 NAME = "provision-test-dockerfile"
 Files = dict[str, tuple[str, int, str]]  # path -> kind, permissions, and hash or target
 # What may differ, and why.
 DIFFERENT = {
     r"opt/env/conda-meta/.*": "each installer's own record of what it did",
     r"opt/env/lib/python[\d.]+/site-packages/[^/]+\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json)": "the same, of wheels",
+    r"opt/env/lib/python[\d.]+/site-packages/provision_runtime-[^/]+\.dist-info/.*": "docker build copies the package alone",
     r"opt/env/bin/greet": "pip and uv write the script of an entry point in words of their own",
     r"opt/env/CACHEDIR\.TAG": "linkers mark what can be made again",
 }
@@ -61,7 +61,7 @@ def built(
     base = image.find_engine_base(image.require_engine(), docker_base, Watching())
     folder = tmp_path_factory.mktemp("built")
     prefix: Prefix = made.prefix(folder / "prefix", lock)
-    return build(made, lock, prefix, base, INSIDE, folder / "layout")
+    return build(made, lock, prefix, base, runtime_package.FOLDER, folder / "layout")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,11 @@ def context(
 ) -> Path:
     """What docs/image.md pipes to a builder, and the packages that the first stage would fetch."""
     folder = tmp_path_factory.mktemp("context")
-    shutil.copytree(INSIDE, folder / "inside", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        runtime_package.FOLDER,
+        folder / "provision_runtime",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     (folder / "wheels").mkdir()
     for wheel in made.wheels:
         shutil.copy(wheel, folder / "wheels")
@@ -199,7 +203,11 @@ def test_what_a_base_sets_leads_nobody_out_of_the_environment(
     _, _, second = rendered(lock, base).partition(f"\nFROM {base}\n")
     first = f"FROM {base} AS environment\nUSER 0\nRUN mkdir -p {conda_files.PREFIX}/bin\n"
     (tmp_path / "Dockerfile").write_text(f"{first}\nFROM {base}\n{second}")
-    shutil.copytree(INSIDE, tmp_path / "inside", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        runtime_package.FOLDER,
+        tmp_path / "provision_runtime",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     with contextlib.closing(image.require_engine()) as client:
         container = client.containers.create(docker_base, ["true"])
         container.commit(*base.split(":"), changes=FOREIGN)

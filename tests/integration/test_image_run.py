@@ -23,8 +23,8 @@ import yaml
 from provision import image
 from provision import lockfile as locks
 from provision.adapters.uv import uv
-from provision.commands import smoke_runner
 from provision.core.types import Image, LockedPackage
+from provision.environment import runtime_package
 from provision.image import config
 from provision.image.base_archive import NAME as REF_NAME
 from tests.conftest import absence
@@ -146,7 +146,7 @@ def toy(
     )
     base = image.find_engine_base(client, docker_base, Watching())
     built = build(
-        made, lock, prefix, base, smoke_runner.RUNTIME, tmp_path_factory.mktemp("layouts") / "toy"
+        made, lock, prefix, base, runtime_package.FOLDER, tmp_path_factory.mktemp("layouts") / "toy"
     )
     name = f"provision-test/run-{os.getpid()}"  # another run of these tests may use the engine too
     built = dataclasses.replace(built, reference=f"{name}:toy")

@@ -92,11 +92,11 @@ def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_p
     (place / "pip.conf").write_text(f"[global]\nindex-url = {address}/simple\n")
     (place / ".netrc").write_text(f"machine 127.0.0.1 login lab password {PASSWORD}\n")
     base = image.read_disk_base(f"oci:{layout(tmp_path / 'base')}")
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (inside / "__main__.py").write_text("")
+    runtime = tmp_path / "provision_runtime"
+    runtime.mkdir()
+    (runtime / "__main__.py").write_text("")
     prefix = Prefix(name="toy", path=place, lock_sha256=lock.sha256)
-    built = build(made, lock, prefix, base, inside, tmp_path / "layout", link=link)
+    built = build(made, lock, prefix, base, runtime, tmp_path / "layout", link=link)
     assert "python" in [layer.group for layer in built.layers]
     for path in [path for path in built.layout.rglob("*") if path.is_file()]:
         assert not [secret for secret in secrets if secret in path.read_bytes()], path

@@ -34,11 +34,14 @@ import pickle, sys
 from pathlib import Path
 from provision import image
 from provision.adapters import conda
+from provision.environment import runtime_package
 from provision.image import conda_files
 from tests.integration.test_image import Watching
-packages, resolution, lock, prefix, base, inside, cache, to = pickle.load(open(sys.argv[1], "rb"))
+packages, resolution, lock, prefix, base, runtime, cache, to = pickle.load(open(sys.argv[1], "rb"))
 link = lambda staging: conda.link(packages, staging, final=Path(conda_files.PREFIX), cache=cache, progress=Watching())
-made = image.build_image(resolution, lock, prefix, image.read_disk_base(base), layout=to, inside=inside, link=link, progress=Watching())
+files = runtime_package.load(runtime).files
+base = image.read_disk_base(base)
+made = image.build_image(resolution, lock, prefix, base, layout=to, runtime=files, link=link, progress=Watching())
 print(made.manifest_digest)
 """
 
@@ -52,8 +55,8 @@ def made() -> Iterator[Made]:
 
 
 @pytest.fixture(scope="module")
-def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inside") / "inside"
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runtime") / "provision_runtime"
     folder.mkdir()
     (folder / "__main__.py").write_text("print('tested')\n")
     return folder
@@ -80,7 +83,7 @@ def built(
     lock: Lock,
     prefix: Prefix,
     base: Path,
-    inside: Path,
+    runtime: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Image:
     return build(
@@ -88,7 +91,7 @@ def built(
         lock,
         prefix,
         image.read_disk_base(f"oci:{base}"),
-        inside,
+        runtime,
         tmp_path_factory.mktemp("layouts") / "toy",
     )
 
@@ -102,17 +105,17 @@ def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.needs("unshare", "setpriv", "faketime")
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
 def test_an_ordinary_user_without_a_network_makes_the_same_image(
-    made: Made, lock: Lock, prefix: Prefix, base: Path, inside: Path, built: Image, tmp_path: Path
+    made: Made, lock: Lock, prefix: Prefix, base: Path, runtime: Path, built: Image, tmp_path: Path
 ) -> None:
     """One with another umask, in another place, time zone, year and locale, and with another hash seed."""
     theirs = made.folder / "theirs"
     theirs.mkdir()
-    for source, name in ((made.folder / "cache", "cache"), (base, "base"), (inside, "inside")):
+    for source, name in ((made.folder / "cache", "cache"), (base, "base"), (runtime, "runtime")):
         shutil.copytree(source, theirs / name, symlinks=True)
     work = made.conda, resolution(), lock, prefix
     (theirs / "work").write_bytes(
         pickle.dumps(
-            (*work, f"oci:{theirs / 'base'}", theirs / "inside", theirs / "cache", theirs / "out")
+            (*work, f"oci:{theirs / 'base'}", theirs / "runtime", theirs / "cache", theirs / "out")
         )
     )
     subprocess.run(["chown", "-R", str(NOBODY), theirs], check=True)

@@ -123,10 +123,8 @@ def build(
     link: Callable[[Path], None] = link,
     lock: Lock = LOCK,
     base: image.BaseImage = BASE,
+    code: bytes = b"print('smoke')\n",
 ) -> Image:
-    inside = folder / "inside"
-    inside.mkdir(exist_ok=True)
-    (inside / "__main__.py").write_text("print('smoke')\n")
     prefix = Prefix(name="toy", path=folder / "prefix", lock_sha256=LOCK.sha256)
     return image.build_image(
         RESOLUTION,
@@ -134,7 +132,7 @@ def build(
         prefix,
         base,
         layout=folder / "images" / "toy",
-        inside=inside,
+        runtime={"provision_runtime/__main__.py": code},
         link=link,
         progress=Quiet(),
     )
@@ -164,8 +162,7 @@ def test_kept_until_something_it_is_made_of_changes(tmp_path: Path) -> None:
 
 def test_code_that_changed_is_taken_in(tmp_path: Path) -> None:
     made = build(tmp_path)
-    (tmp_path / "inside" / "more.py").write_text("x")
-    other = build(tmp_path)
+    other = build(tmp_path, code=b"print('another')\n")
     assert other.layers[:2] == made.layers[:2]
     assert other.layers[2] != made.layers[2]
 

@@ -16,9 +16,9 @@ import jinja2
 import pytest
 
 from provision import image
-from provision.commands import smoke_runner
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.types import Image, Layer, Lock, Resolution, Spec
+from provision.environment import runtime_package
 from provision.image import (
     base_images,
     conda_files,
@@ -139,10 +139,10 @@ def test_image_config_is_complete() -> None:
     )
     assert "Entrypoint" not in document["config"]
     assert document["config"]["Healthcheck"] == {
-        "Test": ["CMD", "/opt/env/bin/python", "-I", "/opt/provision/inside/facts/health.py"],
+        "Test": ["CMD", "/opt/env/bin/python", "-I", "-m", "provision_runtime.facts.health"],
         "Interval": 60_000_000_000, "Timeout": 30_000_000_000, "Retries": 3,
     }  # fmt: skip
-    assert (smoke_runner.RUNTIME / "health.py").is_file()
+    assert "provision_runtime/facts/health.py" in runtime_package.load().files
 
 
 @pytest.mark.parametrize(

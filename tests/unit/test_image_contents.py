@@ -106,17 +106,11 @@ def test_files_of_conda_packages_know_whose_they_are_and_what_they_must_be(tmp_p
         conda_files.verify(entries["opt/env/bin/plain"], sha256(b"another"))
 
 
-def test_own_part(tmp_path: Path) -> None:
-    (tmp_path / "inside" / "smoke").mkdir(parents=True)
-    (tmp_path / "inside" / "__main__.py").write_text("x")
-    (tmp_path / "inside" / "smoke" / "worker.py").write_text("y")
-    for stray in ("smoke/worker.py~", "smoke/.#worker.py", "notes.txt"):
-        (tmp_path / "inside" / stray).write_text("an editor's")
-    entries = by_path(conda_files.own_entries(tmp_path / "inside"))
+def test_own_part() -> None:
+    entries = by_path(conda_files.own_entries({"provision_runtime/__main__.py": b"x"}, "3.11"))
     assert sorted(entries) == [
         "opt/env/conda-meta/history",
-        "opt/provision/inside/__main__.py",
-        "opt/provision/inside/smoke/worker.py",
+        "opt/env/lib/python3.11/site-packages/provision_runtime/__main__.py",
         "usr/local/bin/provision-smoke",
         "workspace",
     ]

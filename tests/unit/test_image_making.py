@@ -44,6 +44,9 @@ class Listening(Quiet):
         self.written += amount
 
 
+RUNTIME = {"provision_runtime/__main__.py": b"print('smoke')\n"}
+
+
 @dataclass
 class Lab:
     """Environments whose wheels are random bytes, each told by its version."""
@@ -75,9 +78,6 @@ class Lab:
         lock = replace(
             LOCK, packages=packages, sha256=hashlib.sha256(repr(packages).encode()).hexdigest()
         )
-        inside = self.root / "inside"
-        inside.mkdir(parents=True, exist_ok=True)
-        (inside / "__main__.py").write_text("print('smoke')\n")
         prefix = replace(prefix or self.prefix(name, versions), lock_sha256=lock.sha256)
         resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
         self.said = Listening()
@@ -87,7 +87,7 @@ class Lab:
             prefix,
             BASE,
             layout=self.root / "images" / name,
-            inside=inside,
+            runtime=RUNTIME,
             link=self.link,
             progress=self.said,
         )
@@ -255,7 +255,6 @@ def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) ->
     python = replace(PYTHON, depends=("__glibc >=2.99",))
     lock = replace(LOCK, packages=(python,))
     prefix = Prefix(name="toy", path=lab.root / "prefix", lock_sha256=lock.sha256)
-    inside = lab.root
     with pytest.raises(
         InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"
     ):
@@ -265,7 +264,7 @@ def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) ->
             prefix,
             BASE,
             layout=lab.root / "images" / "toy",
-            inside=inside,
+            runtime=RUNTIME,
             link=lab.link,
             progress=lab.said,
         )
@@ -416,8 +415,6 @@ def test_the_number_of_cores_does_not_show(
 def test_conda_packages_of_cuda_have_a_layer_of_their_own(tmp_path: Path) -> None:
     """With its records; and a Python that changes leaves it alone."""
     linked: list[str] = []
-    inside = tmp_path / "inside"
-    inside.mkdir()
     cudnn = replace(
         PYTHON, name="cudnn", version="9.1", url="https://example.org/c/linux-64/cudnn-9.1-0.conda"
     )
@@ -451,7 +448,7 @@ def test_conda_packages_of_cuda_have_a_layer_of_their_own(tmp_path: Path) -> Non
             prefix,
             BASE,
             layout=tmp_path / "images" / "toy",
-            inside=inside,
+            runtime=RUNTIME,
             link=link(version),
             progress=Quiet(),
         )

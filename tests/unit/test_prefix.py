@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from provision.adapters import uv
 from provision.core.atomic import replace_directory, staging_path
 from provision.core.errors import InUse, InvalidSpec
 from provision.core.types import Lock, LockedPackage, Prefix
-from provision.environment import prefix
+from provision.environment import prefix, runtime_package
 
 
 def make(folder: Path, sha: str = "lock") -> Prefix:
@@ -24,7 +25,7 @@ def make(folder: Path, sha: str = "lock") -> Prefix:
     (site / "six.py").write_text("x = 1\n")
     content = (site / "six.py").read_bytes()
     (info / "RECORD").write_text(
-        f"six.py,{prefix._record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
+        f"six.py,{runtime_package.record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
     )
     meta = folder / "conda-meta"
     meta.mkdir()
@@ -45,6 +46,7 @@ def make(folder: Path, sha: str = "lock") -> Prefix:
             {"name": "lab", "folder": str(folder.parent / "envs" / "lab"), "lock_sha256": sha}
         )
     )
+    runtime_package.install(folder, runtime_package.load())
     return Prefix(name="lab", path=folder, lock_sha256=sha)
 
 
@@ -97,6 +99,38 @@ def test_drift_of_packages(tmp_path: Path) -> None:
     ]
 
 
+def runtime_drift(made: Prefix, *, files: bool = False) -> list[tuple[str, str]]:
+    drifts = prefix.drift(made, lock(("six", "1.17.0")), files=files)
+    return [(drift.kind, drift.name) for drift in drifts]
+
+
+def test_the_runtime_package_is_compared_with_the_one_of_this_provision(tmp_path: Path) -> None:
+    """No lock names it, so it is never `extra`."""
+    made = make(tmp_path / "lab")
+    assert runtime_drift(made, files=True) == []
+    runtime_package.install(made.path, runtime_package.load(version="0.0.1"))
+    assert runtime_drift(made) == [("version", "provision-runtime")]
+    assert prefix.is_current(made, lock(("six", "1.17.0")))  # it is brought up to date in place
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "__init__.py").write_text("")
+    runtime_package.install(made.path, runtime_package.load(tmp_path / "code"))
+    assert runtime_drift(made) == [("changed", "provision-runtime")]
+    runtime_package.install(made.path, runtime_package.load())
+    code = runtime_package.site_packages(made.path) / "provision_runtime" / "cli.py"
+    code.write_text("x = 1\n")
+    assert runtime_drift(made) == []
+    assert runtime_drift(made, files=True) == [("changed", "provision_runtime")]
+    code.unlink()
+    assert runtime_drift(made, files=True) == [("absent", "provision_runtime")]
+
+
+def test_a_prefix_of_an_earlier_provision_lacks_the_runtime_package(tmp_path: Path) -> None:
+    made = make(tmp_path / "lab")
+    package = runtime_package.load()
+    shutil.rmtree(runtime_package.site_packages(made.path) / package.dist_info)
+    assert runtime_drift(made) == [("missing", "provision-runtime")]
+
+
 def test_a_wheel_of_the_same_version_that_was_put_in_since_is_drift(tmp_path: Path) -> None:
     made = make(tmp_path / "lab")
     known = json.loads((made.path / prefix.MARKER).read_text())
@@ -114,7 +148,7 @@ def test_a_wheel_of_the_same_version_that_was_put_in_since_is_drift(tmp_path: Pa
     content = b"patched"
     (record.parent.parent / "six.py").write_bytes(content)
     record.write_text(
-        f"six.py,{prefix._record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
+        f"six.py,{runtime_package.record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
     )
     drifts = [
         one for one in prefix.drift(found, lock(("six", "1.17.0")), files=True) if one.name == "six"
@@ -157,7 +191,7 @@ def test_scripts_name_the_final_place_and_record_agrees(tmp_path: Path) -> None:
     assert script.read_text() == f"#!{final}/bin/python\nprint(1)\n"
     assert script.stat().st_mode & 0o777 == 0o755
     assert (
-        f"../../../bin/tool,{prefix._record_hash(script.read_bytes())},{len(script.read_bytes())}"
+        f"../../../bin/tool,{runtime_package.record_hash(script.read_bytes())},{len(script.read_bytes())}"
         in record.read_text()
     )
     assert "../../../bin/binary,sha256=y,1" in record.read_text()

@@ -100,11 +100,10 @@ class Store:
         return self._files.ls(path, detail=True)
 
     def _ask(self, name: str, action: Callable[[str], Any]) -> Any:
-        with (
-            self._alone(),
-            failures(f"{self.url}/{name}" if name else self.url, f"{self._root}/{name}"),
-        ):
-            return action(f"{self._root}/{name}" if name else self._root)
+        url = f"{self.url}/{name}" if name else self.url
+        path = f"{self._root}/{name}" if name else self._root
+        with self._alone(), failures(url, f"{self._root}/{name}"):
+            return action(path)
 
 
 def open_store(url: str, options: Mapping[str, Any]) -> Store:

@@ -1,0 +1,173 @@
+"""The runtime package as it is installed into environments: `provision_runtime` with a dist-info of its own.
+
+Nothing downloads it, so no lock names it: its files come from the provision that runs. The same version of provision always
+installs the same bytes, in prefixes and in images, and pip and importlib.metadata see an ordinary package.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from provision import __version__
+from provision.core.atomic import replace_directory, staging_path
+from provision.core.errors import IntegrityError, from_system
+
+NAME = "provision_runtime"
+FOLDER = Path(str(files(NAME)))
+# Code and its tables. What an editor or an interpreter leaves next to them does not belong to the package.
+_SUFFIXES = (".py", ".json")
+_METADATA = """\
+Metadata-Version: 2.1
+Name: {name}
+Version: {version}
+Summary: What provision runs in the environments that it builds: smoke test, checkpoints, facts.
+License: Apache-2.0
+Requires-Python: >=3.8
+"""
+_WHEEL = """\
+Wheel-Version: 1.0
+Generator: provision {version}
+Root-Is-Purelib: true
+Tag: py3-none-any
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledRuntime:
+    """The runtime package that an environment holds."""
+
+    version: str
+    sha256: str  # of its RECORD, which has the hash of every file
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimePackage:
+    """The runtime package of one version of provision. files: their content by their path below site-packages."""
+
+    version: str
+    files: dict[str, bytes]
+
+    @property
+    def dist_info(self) -> str:
+        return f"{NAME}-{self.version}.dist-info"
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.files[f"{self.dist_info}/RECORD"]).hexdigest()
+
+
+def load(folder: Path = FOLDER, version: str = __version__) -> RuntimePackage:
+    """The package with the code in `folder`."""
+    contents = {
+        f"{NAME}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for path in _sources(folder)
+    }
+    dist_info = f"{NAME}-{version}.dist-info"
+    contents[f"{dist_info}/INSTALLER"] = b"provision\n"
+    contents[f"{dist_info}/METADATA"] = _METADATA.format(name=NAME, version=version).encode()
+    contents[f"{dist_info}/WHEEL"] = _WHEEL.format(version=version).encode()
+    contents[f"{dist_info}/RECORD"] = _record(contents, f"{dist_info}/RECORD")
+    return RuntimePackage(version=version, files=dict(sorted(contents.items())))
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix in _SUFFIXES and path.is_file() and not is_hidden:
+            yield path
+
+
+def _record(contents: dict[str, bytes], own_path: str) -> bytes:
+    """RECORD as the binary distribution format has it: path, hash, size; no hash of itself (PEP 376, PEP 427)."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    for path in sorted([*contents, own_path]):
+        if path == own_path:
+            rows.writerow([path, "", ""])
+        else:
+            rows.writerow([path, record_hash(contents[path]), len(contents[path])])
+    return text.getvalue().encode()
+
+
+def record_hash(content: bytes) -> str:
+    """A hash as RECORD holds it: URL-safe base64 without padding (PEP 376, PEP 427)."""
+    digest = hashlib.sha256(content).digest()
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def site_packages(prefix: Path) -> Path:
+    """Where Python packages lie in a prefix. Raises IntegrityError if it has no Python.
+
+    conda's Python 3.10 and later come with a link `lib/python3.1` to the real folder.
+    """
+    for folder in sorted(prefix.glob("lib/python3*/site-packages")):
+        if not folder.parent.is_symlink():
+            return folder
+    raise IntegrityError(
+        f"{prefix} has no lib/python3.*/site-packages.",
+        advice="`provision env remove` the environment and build it again.",
+    )
+
+
+def installed(prefix: Path) -> InstalledRuntime | None:
+    """The runtime package of a prefix, by its dist-info."""
+    for record in sorted(prefix.glob(f"lib/python3*/site-packages/{NAME}-*.dist-info/RECORD")):
+        version = record.parent.name.removesuffix(".dist-info").removeprefix(f"{NAME}-")
+        return InstalledRuntime(
+            version=version, sha256=hashlib.sha256(record.read_bytes()).hexdigest()
+        )
+    return None
+
+
+def is_current(prefix: Path, package: RuntimePackage) -> bool:
+    """Whether a prefix holds this very package: no other version, every file the same."""
+    site = site_packages(prefix)
+    if [path.name for path in site.glob(f"{NAME}-*.dist-info")] != [package.dist_info]:
+        return False
+    return all(_has_content(site / path, content) for path, content in package.files.items())
+
+
+def _has_content(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
+
+
+def install(prefix: Path, package: RuntimePackage) -> None:
+    """Put the package into a prefix, in place of any other version of it. The caller holds the environment's lock.
+
+    The old dist-info goes first and the new one comes last: whatever a kill leaves between them counts as not installed,
+    and the next call repairs it. The package's own folder changes in one step, for jobs that import it at that moment.
+    """
+    site = site_packages(prefix)
+    package_folder, dist_info = site / NAME, site / package.dist_info
+    try:
+        _remove_leftovers(site)
+        for path, content in package.files.items():
+            folder_name, _, relative = path.partition("/")
+            target = staging_path(site / folder_name) / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            target.chmod(0o644)
+        for outdated in site.glob(f"{NAME}-*.dist-info"):
+            shutil.rmtree(outdated)
+        replace_directory(package_folder)
+        replace_directory(dist_info)
+        _remove_leftovers(site)
+    except OSError as error:
+        raise from_system(error) from error
+
+
+def _remove_leftovers(site: Path) -> None:
+    """Remove staging directories and backups, also those of other versions."""
+    for leftover in site.glob(f".{NAME}*.provision-*"):
+        shutil.rmtree(leftover)
