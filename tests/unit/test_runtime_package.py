@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision import __version__
+from provision.core import atomic
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.environment import runtime_package
 
@@ -133,13 +134,13 @@ def test_a_killed_update_counts_as_not_installed_and_is_repaired(
 ) -> None:
     runtime_package.install(prefix, runtime_package.load(source, "0.0.1"))
     package = runtime_package.load()
-    replace_directory, steps = runtime_package.replace_directory, []
+    steps: list[Path] = []
 
     def killed(path: Path) -> None:
         steps.append(path)
         if len(steps) == step:
             raise KeyboardInterrupt
-        replace_directory(path)
+        atomic.replace_directory(path)
 
     monkeypatch.setattr(runtime_package, "replace_directory", killed)
     with pytest.raises(KeyboardInterrupt):
