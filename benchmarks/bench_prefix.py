@@ -38,15 +38,16 @@ def theirs(env: dict[str, str]) -> float:
     venv, locked = box() / "venv", box() / "requirements.txt"
     shutil.rmtree(venv, ignore_errors=True)
     subprocess.run(
-        [wheels.uv(), "venv", "--quiet", "--python", sys.executable, str(venv)], check=True
+        [wheels.uv_executable(), "venv", "--quiet", "--python", sys.executable, str(venv)],
+        check=True,
     )
     locked.write_text(
-        wheels.requirements(lockfile.read(box() / "envs" / NAME / lockfile.FILE).by("pip"))
+        wheels.hashed_requirements(lockfile.read(box() / "envs" / NAME / lockfile.FILE).by("pip"))
     )
     python = str(venv / "bin" / "python")
     return timed(
         [
-            wheels.uv(),
+            wheels.uv_executable(),
             "pip",
             "sync",
             "--quiet",

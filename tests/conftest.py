@@ -69,7 +69,7 @@ def no_index() -> str | None:
     from provision.core.errors import ProvisionError
 
     try:
-        uv.versions(uv.Request(requirements=("six",), python="3.11", glibc="2.28"))
+        uv.resolve_versions(uv.ResolveRequest(requirements=("six",), python="3.11", glibc="2.28"))
     except ProvisionError as error:
         return f"the package index does not answer: {error}"
     return None

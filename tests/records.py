@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.adapters import conda
-from provision.core.mirrors import Mirrors, asked
+from provision.core.mirrors import Mirrors, parse_mirror
 
 TIMESTAMP = 1_700_000_000_000  # 2023-11-14
 
@@ -45,4 +45,4 @@ def make_channel(folder: Path, records: Mapping[str, Sequence[dict[str, Any]]]) 
 
 def alias(folder: Path) -> Mirrors:
     """Every channel that is known by its name alone, from a folder."""
-    return Mirrors([asked(f"*={folder}", Path())], channel_url=conda.url_of)
+    return Mirrors([parse_mirror(f"*={folder}", Path())], channel_url=conda.channel_url)

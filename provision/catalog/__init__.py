@@ -11,7 +11,7 @@ from provision.catalog.hardware import (
     Gpu,
     Toolkit,
     architectures,
-    compiled_by,
+    cuda_range_text,
     find_gpu,
     gpus,
     runs_on_driver,
@@ -30,11 +30,11 @@ from provision.catalog.releases import (
     Build,
     IndexDefault,
     Release,
+    covers_minor,
     matching_releases,
-    means_minor,
     releases,
 )
-from provision.catalog.rules import Rule, applying, rules
+from provision.catalog.rules import Rule, matching_rules, rules
 from provision.catalog.versions import minor, version_key
 
 __all__ = [
@@ -48,14 +48,14 @@ __all__ = [
     "Release",
     "Rule",
     "Toolkit",
-    "applying",
     "architectures",
-    "compiled_by",
+    "covers_minor",
+    "cuda_range_text",
     "cuda_versions",
     "find_gpu",
     "gpus",
     "matching_releases",
-    "means_minor",
+    "matching_rules",
     "minor",
     "nccl_on_conda_forge",
     "nccl_wheels",

@@ -14,8 +14,8 @@ from provision.catalog.versions import version_key
 from provision.core.errors import InvalidSpec
 from provision.core.types import PLATFORM, Platform
 
-Answer = Literal["yes", "no", "unknown"]
-Reach = Literal[
+Compatibility = Literal["yes", "no", "unknown"]
+GpuSupport = Literal[
     "yes", "ptx", "no", "unknown"
 ]  # ptx: only by compiling the build's PTX when it starts
 # What product names carry that says nothing about the architecture.
@@ -128,7 +128,7 @@ def find_gpu(asked: str) -> Gpu:
     )
 
 
-def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Answer:
+def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Compatibility:
     """Whether a driver (535.129.03, or 535 for a driver of that branch) runs programs of a CUDA version."""
     toolkit = toolkits().get(cuda)
     if toolkit is None or platform not in toolkit.driver_platforms:
@@ -136,7 +136,7 @@ def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Ans
     return _not_older(driver, toolkit.driver_floor)
 
 
-def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> Reach:
+def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> GpuSupport:
     """Whether a build holds code for a GPU. Code for sm_XY runs on X.Z with Z >= Y; PTX on everything newer, if the driver is not
     older than the toolkit's own (NVIDIA CUDA Compatibility guide: minor-version compatibility leaves PTX out)."""
     if build.architectures is None:
@@ -166,7 +166,7 @@ def _runs_code(gpu: tuple[int, int], code: tuple[int, int]) -> bool:
     return gpu[0] == code[0] and code[1] < gpu[1] and gpu not in TEGRA and code not in TEGRA
 
 
-def compiled_by(gpu: Gpu) -> str:
+def cuda_range_text(gpu: Gpu) -> str:
     """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it; empty where no source says."""
     known = architectures().get(gpu.architecture)
     first = (
@@ -180,14 +180,14 @@ def compiled_by(gpu: Gpu) -> str:
     )
 
 
-def runs_on_machine(build: Build, glibc: str) -> Answer:
+def runs_on_machine(build: Build, glibc: str) -> Compatibility:
     """Whether a machine's glibc is new enough for a build."""
     if build.glibc is None:
         return "unknown"
     return "yes" if version_key(glibc) >= version_key(build.glibc) else "no"
 
 
-def _by_toolkit(cuda: str, gpu: Gpu) -> Reach:
+def _by_toolkit(cuda: str, gpu: Gpu) -> GpuSupport:
     """A build whose architectures are not known holds no code for a GPU that its toolkit cannot compile for. PTX would not help
     an older GPU, and might a newer one."""
     toolkit = toolkits().get(cuda)
@@ -204,7 +204,7 @@ def _by_toolkit(cuda: str, gpu: Gpu) -> Reach:
     return "no" if gone else "unknown"
 
 
-def _not_older(driver: str, floor: str) -> Answer:
+def _not_older(driver: str, floor: str) -> Compatibility:
     """A bare branch (525) says nothing about which of its drivers it is, so it answers only for other branches' floors."""
     have, want = version_key(driver), version_key(floor)
     if len(have) < len(want) and have == want[: len(have)]:

@@ -162,7 +162,7 @@ def matching_releases(asked: str) -> tuple[Release, ...]:
     )
 
 
-def means_minor(asked: str, minor: str) -> bool:
+def covers_minor(asked: str, minor: str) -> bool:
     """Whether an expression means all of a minor release, those of its patches included that are still to come. `latest` means the
     newest there is, as a minor release by number does."""
     asked = asked.strip()

@@ -1,6 +1,6 @@
 """Rules: what is known to go wrong with which builds, and what follows: a pin, a refusal or a warning.
 
-A row of rules.yml is a condition (every field that it has must hold) and a consequence. `applying` finds the rows that hold; what
+A row of rules.yml is a condition (every field that it has must hold) and a consequence. `matching_rules` finds the rows that hold; what
 is done with them is the matrix's.
 """
 
@@ -54,7 +54,7 @@ def rules() -> tuple[Rule, ...]:
     return tuple(_rule(row) for row in load("rules.yml"))
 
 
-def applying(
+def matching_rules(
     release: Release,
     build: Build | None,
     source: BuildSource,

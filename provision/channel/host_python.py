@@ -18,10 +18,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from provision.adapters import conda, uv
+from provision.adapters.http import sha256_of
 from provision.catalog import version_key
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
 from provision.core.errors import ToolMissing
-from provision.core.mirrors import DIRECT, Mirrors
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
 from provision.core.types import PLATFORM, Progress
 
@@ -95,7 +96,7 @@ def read_host_python() -> HostPython:
 
 
 def bootstrap(
-    folder: Path, progress: Progress, *, rebuild: bool = False, mirrors: Mirrors = DIRECT
+    folder: Path, progress: Progress, *, rebuild: bool = False, mirrors: Mirrors = NO_MIRRORS
 ) -> HostPythonChannel:
     """Make (or find) a channel with this machine's Python and pip in `folder`. The caller holds the folder.
 
@@ -130,7 +131,7 @@ def _build(python: HostPython, channel: Path, earlier: Path, mirrors: Mirrors) -
         )
         pip_version = _stage_pip(python, stage / "pip", mirrors)
         _assemble("pip", pip_version, stage / "pip", channel, depends=[f"python {python.minor}.*"])
-    conda.index(channel)
+    conda.index_channel(channel)
     (channel / "glibc").write_text(glibc + "\n")
 
 
@@ -158,7 +159,7 @@ def _content_hash(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            content = path.readlink() if path.is_symlink() else conda.sha256_of(path)
+            content = path.readlink() if path.is_symlink() else sha256_of(path)
             digest.update(f"{path.relative_to(folder).as_posix()}\0{content}\0".encode())
     return digest.hexdigest()
 
@@ -315,7 +316,7 @@ def _stage_pip(python: HostPython, stage: Path, mirrors: Mirrors) -> str:
     """pip, as conda-lock wants it in every prefix that has wheels; its script finds the interpreter beside itself."""
     site = stage / "lib" / f"python{python.minor}" / "site-packages"
     site.mkdir(parents=True)
-    version = uv.unpack("pip", site, python=python.minor, mirrors=mirrors)
+    version = uv.unpack_wheel("pip", site, python=python.minor, mirrors=mirrors)
     shutil.rmtree(site / "bin", ignore_errors=True)
     (site / ".lock").unlink(missing_ok=True)
     for record in site.glob(

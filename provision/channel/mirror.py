@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.conda import Row
+from provision.adapters.conda import RepodataRow
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
 from provision.core.mirrors import MANIFEST, SIMPLE, without_login
@@ -126,7 +126,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def write(
-    folder: Path, files: Sequence[MirrorFile], records: Mapping[str, Row], *, prune: bool
+    folder: Path, files: Sequence[MirrorFile], records: Mapping[str, RepodataRow], *, prune: bool
 ) -> list[Path]:
     """Write repodata, index and manifest for the files, which are all there, and for those of earlier runs unless `prune`. Returns what
     is no longer named by them. records: of the conda packages, by address."""
@@ -171,7 +171,7 @@ def _by_subfolder(files: Iterable[MirrorFile]) -> dict[str, list[MirrorFile]]:
     return found
 
 
-def _write_repodata(subfolder: Path, records: Mapping[str, Row], *, prune: bool) -> None:
+def _write_repodata(subfolder: Path, records: Mapping[str, RepodataRow], *, prune: bool) -> None:
     """The records of the packages in a folder: those given, and those that it had of files that are still there."""
     content = {**({} if prune else _earlier(subfolder)), **records}
     kinds: dict[str, dict[str, Any]] = {"packages": {}, "packages.conda": {}}

@@ -263,7 +263,7 @@ def image_sbom(
     made = image_bill(context_of(console, envs), name)
     for what in made.unread:
         console.say(f"{name}: not read: {what}")
-    text = sbom.text(made, kind)
+    text = sbom.sbom_text(made, kind)
     if output is None:
         return console.result({"text": text, "unread": made.unread}, text.rstrip("\n"))
     from provision.core.atomic import atomic_write
@@ -327,7 +327,7 @@ def image_run(
 
     from provision.commands import image_run as workflow
     from provision.core.errors import InvalidSpec
-    from provision.core.process import replace
+    from provision.core.process import exec_command
 
     if options["jupyter"] and command:
         raise InvalidSpec(
@@ -347,7 +347,7 @@ def image_run(
     if options["dry_run"]:
         console.result(argv, shlex.join(argv))
     else:
-        replace(argv, _admitted(console, notebooks) if notebooks else {})
+        exec_command(argv, _admitted(console, notebooks) if notebooks else {})
 
 
 def _admitted(console: Console, notebooks: NotebookServer) -> dict[str, str]:

@@ -429,7 +429,7 @@ def context_of(
     from provision.core import settings
     from provision.core.paths import default_folders
 
-    asked = () if mirrors is None else settings.mirrors(mirrors, alias, os.environ)
+    asked = () if mirrors is None else settings.mirror_settings(mirrors, alias, os.environ)
     return Context(
         where=default_folders(envs),
         progress=console,

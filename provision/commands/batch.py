@@ -18,7 +18,7 @@ from provision.commands.ensure import dockerfile_texts, lock_only, render_only
 from provision.commands.plan import BuildRequest, Context, Plan, name_of, plan
 from provision.commands.preview import lock_preview, render_preview
 from provision.core.errors import InvalidSpec, ProvisionError
-from provision.core.process import end_running
+from provision.core.process import terminate_children
 from provision.core.types import (
     PLATFORM,
     PLATFORMS,
@@ -242,7 +242,7 @@ def _each(
         ):  # Ctrl-C: what has not begun does not begin, and what uv does for the others ends
             for future in running:
                 future.cancel()
-            end_running()
+            terminate_children()
             raise
 
 

@@ -174,7 +174,7 @@ def make_image(
 
     def link(staging: Path) -> None:
         packages, final = lock.by("conda"), Path(images.PREFIX)
-        conda.link(
+        conda.install_packages(
             packages,
             staging,
             final=final,

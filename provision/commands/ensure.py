@@ -241,7 +241,7 @@ def bootstrap(
     context: Context, channels: Path, *, again: bool = False
 ) -> channel.HostPythonChannel:
     """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
-    if conda.here() != PLATFORM:
+    if conda.host_platform() != PLATFORM:
         raise ToolMissing(
             f"This machine's Python can be packaged on {PLATFORM} only.",
             advice="Name a channel that answers with --channel.",

@@ -10,14 +10,14 @@ from provision import image as images
 from provision import lockfile as locks
 from provision.commands.plan import Context
 from provision.core.errors import StaleLock, ToolMissing
-from provision.core.sbom import Bill
-from provision.core.sbom.licenses import said_in
+from provision.core.sbom import Sbom
+from provision.core.sbom.licenses import read_licenses
 from provision.core.types import Image
 from provision.environment import passport
 from provision.resolver import spec
 
 
-def image_bill(context: Context, name: str) -> Bill:
+def image_bill(context: Context, name: str) -> Sbom:
     """`provision image sbom`: of the image that the passport names. No engine is needed, and no prefix: licenses are read in the image.
 
     ToolMissing where there is no image, StaleLock where the lock is not the image's (any more).
@@ -48,7 +48,7 @@ def _made(context: Context, name: str) -> tuple[Image, locks.LockFile]:
     return image, lock
 
 
-def _bill(image: Image, lock: locks.LockFile, sent: Image | None = None) -> Bill:
+def _bill(image: Image, lock: locks.LockFile, sent: Image | None = None) -> Sbom:
     """sent: its compressed form, if that is what the bill is of."""
     looked = images.read_packages(image)
     entries = locks.main_entries(lock, locks.export_platform(lock, None))
@@ -59,6 +59,6 @@ def _bill(image: Image, lock: locks.LockFile, sent: Image | None = None) -> Bill
 
 def _licenses(entries: tuple[locks.LockEntry, ...], own: Mapping[str, bytes]) -> dict[str, str]:
     """By address, as the packages in the image say."""
-    said = said_in(sorted(own.items()))
+    said = read_licenses(sorted(own.items()))
     keys = {entry.url: (entry.manager, canonicalize_name(entry.name)) for entry in entries}
     return {url: said[key] for url, key in keys.items() if key in said}

@@ -16,7 +16,7 @@ from provision.commands.plan import Context
 from provision.core import prefix_registry
 from provision.core.errors import InvalidSpec, Unreachable
 from provision.core.mirrors import without_login
-from provision.core.sbom.licenses import licenses
+from provision.core.sbom.licenses import prefix_licenses
 from provision.environment import prefix as prefixes
 from provision.image import source_date_epoch
 from provision.resolver import spec
@@ -73,7 +73,7 @@ def _asked(context: Context, found: Sequence[locks.LockFile]) -> locks.RemoteAns
         for entry in lock.entries
         if entry.manager == "conda" and entry.url.count("/") > 3
     }
-    records, silent = conda.published(urls, context.mirrors)
+    records, silent = conda.published_rows(urls, context.mirrors)
     for channel, reason in silent.items():
         context.progress.say(f"{without_login(channel)} did not tell its records: {reason}")
     constrains = {url: tuple(record.get("constrains", ())) for url, record in records.items()}
@@ -92,7 +92,7 @@ def _served(
 
     def ask(url: str) -> http.Availability:
         try:
-            return web.availability(context.mirrors.real(url, hashes[url]), hashes[url])
+            return web.availability(context.mirrors.actual_url(url, hashes[url]), hashes[url])
         except Unreachable as error:
             return http.Availability(state="gone", detail=error.message.rstrip("."))
 
@@ -104,17 +104,17 @@ def _metadata(
     found: Sequence[locks.LockFile],
     served: Mapping[str, http.Availability],
     web: http.HttpClient,
-) -> dict[str, uv.Metadata | str]:
+) -> dict[str, uv.WheelMetadata | str]:
     """What each wheel says of itself, or why that could not be had."""
     hashes = _hashes(found)
 
-    def ask(url: str) -> uv.Metadata | str:
+    def ask(url: str) -> uv.WheelMetadata | str:
         if served[url].state != "available":
             return "its file could not be had"
         if not url.partition("#")[0].endswith(".whl"):
             return "it is no wheel, and says what it needs only when it is built"
         try:
-            return uv.metadata(web, context.mirrors.real(url, hashes[url]))
+            return uv.fetch_metadata(web, context.mirrors.actual_url(url, hashes[url]))
         except Unreachable as error:
             return error.message.rpartition(": ")[2].rstrip(".")
 
@@ -180,6 +180,6 @@ def _licenses(context: Context, name: str, lock: locks.LockFile) -> Mapping[str,
             f"licenses are not known: there is no prefix of this very lock (`provision env create {name}` makes it)"
         )
         return {}
-    said = licenses(prefix.path)
+    said = prefix_licenses(prefix.path)
     keys = {entry.url: (entry.manager, canonicalize_name(entry.name)) for entry in lock.entries}
     return {url: said[key] for url, key in keys.items() if key in said}

@@ -108,7 +108,9 @@ def _fetch(
         try:
             wanted.append(
                 http.Download(
-                    url=context.mirrors.real(file.url, file.sha256), sha256=file.sha256, target=path
+                    url=context.mirrors.actual_url(file.url, file.sha256),
+                    sha256=file.sha256,
+                    target=path,
                 )
             )
         except ProvisionError as error:
@@ -123,16 +125,21 @@ def _fetch(
         ]
 
 
-def _records(context: Context, folder: Path, there: Sequence[MirrorFile]) -> dict[str, conda.Row]:
+def _records(
+    context: Context, folder: Path, there: Sequence[MirrorFile]
+) -> dict[str, conda.RepodataRow]:
     """What the channels say of their packages, since that is what solvers go by; of a channel that does not answer, what the packages say
     of themselves."""
     packages = [file for file in there if file.manager == "conda"]
-    found, silent = conda.published([file.url for file in packages], context.mirrors)
+    found, silent = conda.published_rows([file.url for file in packages], context.mirrors)
     for channel, reason in silent.items():
         context.progress.warn(
             f"{channel} did not tell its records ({reason}): the packages' own are used, without the channel's corrections"
         )
-    return {file.url: found.get(file.url) or conda.row_of(folder / file.path) for file in packages}
+    return {
+        file.url: found.get(file.url) or conda.read_archive_row(folder / file.path)
+        for file in packages
+    }
 
 
 def _remove_empty(folder: Path, top: Path) -> None:

@@ -22,7 +22,7 @@ from provision.core.errors import (
     ToolMissing,
     Unreachable,
 )
-from provision.core.mirrors import DIRECT, MANIFEST, Asked, Mirrors
+from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
 from provision.core.paths import Folders
 from provision.core.types import Lock, Manager, Pin, Platform, Progress, Resolution, Spec
 from provision.resolver import spec
@@ -52,14 +52,16 @@ class Context:
         return render.Templates(self.where.templates, self.progress.say)
 
 
-def mirrors_of(wanted: Sequence[Asked]) -> Mirrors:
+def mirrors_of(wanted: Sequence[MirrorSetting]) -> Mirrors:
     """Mirrors whose names and folders are looked up when they are first used."""
 
     def manifest(folder: str) -> str:
         with http.HttpClient(uv.pip_settings() if not folder.startswith("file:") else None) as web:
             return web.text(folder + MANIFEST)
 
-    return Mirrors(wanted, channel_url=conda.url_of, manifest=manifest) if wanted else DIRECT
+    return (
+        Mirrors(wanted, channel_url=conda.channel_url, manifest=manifest) if wanted else NO_MIRRORS
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +270,7 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
 @functools.cache
 def _silent(solver: conda.Solver, channels: tuple[str, ...], platform: Platform) -> dict[str, str]:
     """Asked once per run: naming and planning must not see two answers."""
-    return solver.unanswered(channels, platform)
+    return solver.unreachable_channels(channels, platform)
 
 
 def _tell_warnings(context: Context, resolution: Resolution) -> None:

@@ -27,7 +27,7 @@ def checked(wanted: Spec) -> Spec:
     if wanted.conda:
         from provision.adapters import conda
 
-        if mistakes := conda.check_specs(wanted.conda):
+        if mistakes := conda.spec_errors(wanted.conda):
             raise InvalidSpec(" ".join(mistakes))
     return wanted
 

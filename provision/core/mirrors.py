@@ -17,15 +17,15 @@ from urllib.parse import urlsplit
 
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
 
-ALIAS = "*"  # as a name: every channel that is known by its name alone
-INDEX = "pypi"  # as a name: the package index that uv takes by default
+ALL_CHANNELS = "*"  # as a name: every channel that is known by its name alone
+PACKAGE_INDEX = "pypi"  # as a name: the package index that uv takes by default
 MANIFEST = "mirror.json"  # what makes a folder one that `channel mirror` made
 SIMPLE = "simple"
 SCHEMES = ("http", "https", "file", "s3", "oci")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class MirrorSetting:
     """One mirror as it was asked for: NAME_OR_URL=URL; or the address of a folder of ours alone, which stands for everything."""
 
     what: str | None
@@ -70,7 +70,7 @@ class Mirrors:
 
     def __init__(
         self,
-        wanted: Iterable[Asked] = (),
+        wanted: Iterable[MirrorSetting] = (),
         *,
         channel_url: Callable[[str], str] = str,
         manifest: Callable[[str], str] = str,
@@ -86,7 +86,7 @@ class Mirrors:
         return tuple(one.url for one in self._wanted if one.what is None)
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether all there is comes from folders of ours: no network is needed, and none is tried."""
         return bool(self.folders)
 
@@ -98,9 +98,11 @@ class Mirrors:
     @property
     def index(self) -> str | None:
         """What is asked instead of the default package index."""
-        return next((one.url.rstrip("/") for one in self._wanted if one.what == INDEX), None)
+        return next(
+            (one.url.rstrip("/") for one in self._wanted if one.what == PACKAGE_INDEX), None
+        )
 
-    def real(self, url: str, sha256: str = "") -> str:
+    def actual_url(self, url: str, sha256: str = "") -> str:
         """From where to fetch what a lock names by `url`. Raises Unreachable if folders stand for everything and do not hold it."""
         if not self._wanted:
             return url
@@ -112,14 +114,14 @@ class Mirrors:
         if pairs:
             best = max(pairs, key=lambda pair: len(pair.canonical))
             return best.url + url[len(best.canonical) :]
-        if self.closed and not (url.startswith("file:") and path_of(url).exists()):
+        if self.is_closed and not (url.startswith("file:") and path_from_url(url).exists()):
             raise Unreachable(
                 f"{' and '.join(map(without_login, self.folders))} does not hold {without_login(url)}.",
                 advice="`provision channel mirror NAME DIR` adds what a lock needs; or leave out --mirror.",
             )
         return url
 
-    def canonical(self, url: str, sha256: str = "") -> str:
+    def canonical_url(self, url: str, sha256: str = "") -> str:
         """By which address a lock names what was found at `url`."""
         if not self._wanted:
             return url
@@ -143,26 +145,29 @@ class Mirrors:
                 held, files = read_manifest(self._manifest(one.url), one.url)
                 pairs += held
                 wheels += files
-            elif one.what != INDEX:
+            elif one.what != PACKAGE_INDEX:
                 canonical = one.what if "://" in one.what else self._channel_url(one.what)
                 pairs.append(Mirror(canonical=canonical.rstrip("/") + "/", url=one.url))
         return _Known(pairs=tuple(pairs), wheels=tuple(wheels))
 
 
-DIRECT = Mirrors()
+NO_MIRRORS = Mirrors()
 
 
-def asked(text: str, where: Path) -> Asked:
+def parse_mirror(text: str, where: Path) -> MirrorSetting:
     """Read NAME_OR_URL=URL or DIR. where: the folder that a relative path starts from."""
     what, separator, url = text.partition("=")
     if separator and "/" not in what.partition("://")[0]:
         if not what.strip() or not url.strip():
             raise InvalidSpec(f"`{without_login(text)}` is not a mirror.", advice=_SYNTAX)
-        return Asked(what=what.strip(), url=_folder_url(url.strip(), where))
-    return Asked(what=None, url=_folder_url(text.strip(), where))
+        return MirrorSetting(what=what.strip(), url=_folder_url(url.strip(), where))
+    return MirrorSetting(what=None, url=_folder_url(text.strip(), where))
 
 
-_SYNTAX = f"Write NAME_OR_URL=URL (NAME: a channel, `{ALIAS}` for all channel names, or `{INDEX}`), or a folder that `channel mirror` made."
+_SYNTAX = (
+    f"Write NAME_OR_URL=URL (NAME: a channel, `{ALL_CHANNELS}` for all channel names, or "
+    f"`{PACKAGE_INDEX}`), or a folder that `channel mirror` made."
+)
 
 
 def _folder_url(text: str, where: Path) -> str:
@@ -180,7 +185,7 @@ def _folder_url(text: str, where: Path) -> str:
     return (where / Path(text).expanduser()).absolute().as_uri().rstrip("/") + "/"
 
 
-def path_of(url: str) -> Path:
+def path_from_url(url: str) -> Path:
     """The path that a file: address names."""
     from urllib.request import url2pathname
 
@@ -197,10 +202,10 @@ def without_credentials(text: str) -> str:
     return re.sub(r"/t/[^/\s]+(?=/|$)", "", without_login(text))
 
 
-def chosen(*sources: Sequence[Asked]) -> tuple[Asked, ...]:
+def merge_settings(*sources: Sequence[MirrorSetting]) -> tuple[MirrorSetting, ...]:
     """What holds of what was asked for, strongest source first: each mirrored thing by the strongest that names it, and a folder of
     ours, which stands for everything, alone with what was asked for beside it."""
-    found: dict[str, Asked] = {}
+    found: dict[str, MirrorSetting] = {}
     for source in sources:
         named = [one.what for one in source if one.what is not None]
         if twice := sorted({what for what in named if named.count(what) > 1}):

@@ -49,7 +49,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 _running: set[subprocess.Popen[str]] = set()
 
 
-def replace(command: Sequence[str], extra: Mapping[str, str] | None = None) -> NoReturn:
+def exec_command(command: Sequence[str], extra: Mapping[str, str] | None = None) -> NoReturn:
     """Become the command: its terminal, signals and exit code are ours. extra: variables. ToolMissing where there is none."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -62,10 +62,10 @@ def replace(command: Sequence[str], extra: Mapping[str, str] | None = None) -> N
         ) from error
 
 
-def end_running() -> None:
+def terminate_children() -> None:
     """End every child that some thread still waits for; its `run` raises ToolFailed there."""
     for child in tuple(_running):
-        end_group(child)
+        terminate_group(child)
 
 
 def _die_with_parent() -> None:
@@ -113,7 +113,7 @@ def run(
             ) from error
         finally:
             _running.discard(child)
-            end_group(child)
+            terminate_group(child)
             for stream in (child.stdout, child.stderr):
                 if stream is not None:
                     stream.close()
@@ -175,7 +175,7 @@ def _watched() -> Iterator[_Terminal]:
         terminal.close()
 
 
-def end_group(child: subprocess.Popen[str]) -> None:
+def terminate_group(child: subprocess.Popen[str]) -> None:
     """End a child that is still running, and what it started. A child that ended by itself has waited for its own."""
     if child.poll() is not None:
         return

@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.core.errors import NOT_YAML, InvalidSpec
-from provision.core.mirrors import ALIAS, Asked, asked, chosen, path_of
+from provision.core.mirrors import (
+    ALL_CHANNELS,
+    MirrorSetting,
+    merge_settings,
+    parse_mirror,
+    path_from_url,
+)
 
 FILE = "settings.yml"
 CONFIG = "PROVISION_CONFIG"
@@ -18,30 +24,32 @@ CHANNEL_ALIAS = "PROVISION_CHANNEL_ALIAS"
 KEYS = ("mirrors",)
 
 
-def mirrors(
+def mirror_settings(
     options: Sequence[str], alias: str | None, environ: Mapping[str, str]
-) -> tuple[Asked, ...]:
+) -> tuple[MirrorSetting, ...]:
     """What was asked for on the command line, else by variables, else in the user's file, else in the site's."""
     here = Path.cwd()
-    given = [asked(text, here) for text in options] + ([_alias(alias, here)] if alias else [])
-    variables = [asked(text, here) for text in environ.get(MIRRORS, "").split()]
+    given = [parse_mirror(text, here) for text in options] + (
+        [_alias(alias, here)] if alias else []
+    )
+    variables = [parse_mirror(text, here) for text in environ.get(MIRRORS, "").split()]
     if environ.get(CHANNEL_ALIAS):
         variables.append(_alias(environ[CHANNEL_ALIAS], here))
-    return chosen(given, variables, *(_in_file(path) for path in files(environ)))
+    return merge_settings(given, variables, *(_in_file(path) for path in settings_files(environ)))
 
 
-def _alias(text: str, here: Path) -> Asked:
+def _alias(text: str, here: Path) -> MirrorSetting:
     """A mirror of all channel names. It is a URL, seldom a folder: one that is not there is a slip of the pen, not an outage."""
-    found = asked(f"{ALIAS}={text}", here)
-    if "://" not in text and not path_of(found.url).is_dir():
+    found = parse_mirror(f"{ALL_CHANNELS}={text}", here)
+    if "://" not in text and not path_from_url(found.url).is_dir():
         raise InvalidSpec(
-            f"{path_of(found.url)} is not there.",
+            f"{path_from_url(found.url)} is not there.",
             advice="A channel alias is a URL (https://…), or a folder of channels.",
         )
     return found
 
 
-def files(environ: Mapping[str, str]) -> tuple[Path, ...]:
+def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """The settings files there are, the user's before the site's; PROVISION_CONFIG names the one to use instead."""
     import platformdirs
 
@@ -57,7 +65,7 @@ def files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(path for path in usual if path.is_file())
 
 
-def _in_file(path: Path) -> list[Asked]:
+def _in_file(path: Path) -> list[MirrorSetting]:
     import yaml
 
     try:
@@ -75,4 +83,4 @@ def _in_file(path: Path) -> list[Asked]:
             f"{path}: `mirrors` is not a list of what --mirror takes.",
             advice="Write `- NAME_OR_URL=URL` or `- DIR`.",
         )
-    return [asked(row, path.parent) for row in rows]
+    return [parse_mirror(row, path.parent) for row in rows]

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from packaging.utils import canonicalize_name
 
 from provision.adapters import conda, uv
+from provision.adapters.http import sha256_of
 from provision.core.atomic import (
     backup_path,
     remove_leftovers,
@@ -28,7 +29,7 @@ from provision.core.atomic import (
     staging_path,
 )
 from provision.core.errors import IntegrityError, InUse, InvalidSpec, from_system
-from provision.core.mirrors import DIRECT, Mirrors
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix, Progress
 from provision.environment import runtime_package
@@ -117,7 +118,7 @@ def make(
     path: Path,
     where: Folders,
     progress: Progress,
-    mirrors: Mirrors = DIRECT,
+    mirrors: Mirrors = NO_MIRRORS,
 ) -> Prefix:
     """Realize a lock at `path`, replacing what was there in one step. The caller holds the name and has checked the place.
 
@@ -151,7 +152,7 @@ def make(
 def _fill(
     lock: Lock, building: Path, final: Path, where: Folders, progress: Progress, mirrors: Mirrors
 ) -> None:
-    conda.link(
+    conda.install_packages(
         lock.by("conda"),
         building,
         final=final,
@@ -162,7 +163,7 @@ def _fill(
     locked = lock.by("pip")
     if locked:
         progress.say(f"installing {len(locked)} wheels")
-        uv.install(locked, building / "bin" / "python", mirrors, warn=progress.warn)
+        uv.install_wheels(locked, building / "bin" / "python", mirrors, warn=progress.warn)
         _name_final(building, final)
 
 
@@ -341,7 +342,7 @@ def _file_drift(package: str, path: Path, expected: str | None, prefix: Prefix) 
     shown = os.path.relpath(path, prefix.path)
     if not path.is_file():
         yield Drift(kind="absent", name=package, detail=shown)
-    elif expected and conda.sha256_of(path) != expected:
+    elif expected and sha256_of(path) != expected:
         yield Drift(kind="changed", name=package, detail=shown)
 
 

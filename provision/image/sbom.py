@@ -10,7 +10,7 @@ from email.parser import HeaderParser
 
 from provision.core import sbom
 from provision.core.errors import IntegrityError, ToolMissing
-from provision.core.sbom import Bill, Part
+from provision.core.sbom import Sbom, SbomPackage
 from provision.core.types import Image
 from provision.image import config, oci_layout, system_packages
 from provision.image.conda_files import PREFIX
@@ -26,7 +26,7 @@ _WANTED = re.compile(f"{system_packages.FILES.pattern}|{_CONDA}|{_WHEELS}")
 class Looked:
     """What an image's layers say. own: conda's records and wheels' metadata in the environment, by path."""
 
-    base: tuple[Part, ...]
+    base: tuple[SbomPackage, ...]
     unread: tuple[str, ...]
     own: dict[str, bytes]
     epoch: int
@@ -73,14 +73,14 @@ def _made(image: Image) -> int:
     return config.epoch_of(document["created"])
 
 
-def bill(image: Image, looked: Looked, locked: Sequence[Part]) -> Bill:
+def bill(image: Image, looked: Looked, locked: Sequence[SbomPackage]) -> Sbom:
     """locked: the packages of the image's lock. The same image gives the same bill."""
     from packageurl import PackageURL
 
     name = image.reference.rpartition(":")[0]
     digest = image.manifest_digest
     parts = (*locked, *_runtime_parts(looked.own), *looked.base)
-    return Bill(
+    return Sbom(
         title=f"{name}@{digest}",
         name=name,
         version=digest,
@@ -105,7 +105,7 @@ def bill(image: Image, looked: Looked, locked: Sequence[Part]) -> Bill:
     )
 
 
-def _runtime_parts(own: Mapping[str, bytes]) -> list[Part]:
+def _runtime_parts(own: Mapping[str, bytes]) -> list[SbomPackage]:
     """The runtime package, which no lock names; images of earlier versions have none."""
     from packageurl import PackageURL
 
@@ -116,7 +116,7 @@ def _runtime_parts(own: Mapping[str, bytes]) -> list[Part]:
         metadata = HeaderParser().parsestr(content.decode())
         name, version = metadata["Name"], metadata["Version"]
         parts.append(
-            Part(
+            SbomPackage(
                 key=f"runtime:{name}",
                 manager="pip",
                 name=name,
@@ -129,9 +129,9 @@ def _runtime_parts(own: Mapping[str, bytes]) -> list[Part]:
     return parts
 
 
-def documents(made: Bill) -> list[tuple[str, bytes]]:
+def documents(made: Sbom) -> list[tuple[str, bytes]]:
     """Both bills with their media types, as a registry keeps them beside the image."""
     return [
-        (media_type, sbom.text(made, kind).encode())
+        (media_type, sbom.sbom_text(made, kind).encode())
         for kind, media_type in sbom.MEDIA_TYPES.items()
     ]

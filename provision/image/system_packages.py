@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from provision.core.sbom import Part
+from provision.core.sbom import SbomPackage
 from provision.image.image_files import Within
 
 STATUS, STATUS_FOLDER, APK = "var/lib/dpkg/status", "var/lib/dpkg/status.d/", "lib/apk/db/installed"
@@ -20,7 +20,7 @@ RPM = re.compile(r"(?:var/lib/rpm|usr/lib/sysimage/rpm)/(?:Packages(?:\.db)?|rpm
 LIMIT = 64 << 20  # a whole Debian's status is 10 MB
 
 
-def base_packages(found: Within) -> tuple[Part, ...]:
+def base_packages(found: Within) -> tuple[SbomPackage, ...]:
     """What the base's package manager says is installed. Its packages are named by what they are, so that no two are the same."""
     system = _os_release(found)
     parts = [*_dpkg(found, system), *_apk(found, system)]
@@ -66,7 +66,7 @@ def _stanzas(content: bytes) -> Iterator[Mapping[str, str]]:
             yield fields
 
 
-def _dpkg(found: Within, system: Mapping[str, str]) -> Iterator[Part]:
+def _dpkg(found: Within, system: Mapping[str, str]) -> Iterator[SbomPackage]:
     for path in sorted(found.files):
         if path == STATUS or path.startswith(STATUS_FOLDER):
             for fields in _stanzas(found.files[path]):
@@ -77,7 +77,7 @@ def _dpkg(found: Within, system: Mapping[str, str]) -> Iterator[Part]:
                     yield _deb(fields, found, system)
 
 
-def _deb(fields: Mapping[str, str], found: Within, system: Mapping[str, str]) -> Part:
+def _deb(fields: Mapping[str, str], found: Within, system: Mapping[str, str]) -> SbomPackage:
     name, version = fields["Package"], fields["Version"]
     kind, distribution = _distribution(system, "debian")
     said = _copyright(found.get(f"usr/share/doc/{name}/copyright") or b"")
@@ -103,7 +103,7 @@ def _copyright(content: bytes) -> str:
     )
 
 
-def _apk(found: Within, system: Mapping[str, str]) -> Iterator[Part]:
+def _apk(found: Within, system: Mapping[str, str]) -> Iterator[SbomPackage]:
     kind, distribution = _distribution(system, "alpine")
     for path in (APK, f"usr/{APK}"):
         for fields in _stanzas(found.files.get(path, b"")):
@@ -114,9 +114,11 @@ def _apk(found: Within, system: Mapping[str, str]) -> Iterator[Part]:
 
 def _part(
     manager: str, namespace: str, name: str, version: str, qualifiers: Mapping[str, str], said: str
-) -> Part:
+) -> SbomPackage:
     from packageurl import PackageURL
 
     known = {key: value for key, value in qualifiers.items() if value}
     purl = PackageURL(manager, namespace, name, version, known).to_string()
-    return Part(key=purl, manager=manager, name=name, version=version, purl=purl, license=said)
+    return SbomPackage(
+        key=purl, manager=manager, name=name, version=version, purl=purl, license=said
+    )

@@ -147,7 +147,7 @@ def _seen_from(path: Path, platforms: tuple[Platform, ...], asked: Platform | No
             f"{path} locks nothing for {asked}.",
             advice=f"It is for {', '.join(platforms)}. {ADD_PLATFORM}",
         )
-    here = conda.here()
+    here = conda.host_platform()
     return asked or (here if here in platforms else platforms[0])
 
 
@@ -158,7 +158,7 @@ ADD_PLATFORM = (
 
 def require_this_platform(name: str, platforms: Collection[Platform]) -> None:
     """Raise InvalidSpec unless an environment is for the machine we are on, too."""
-    here = conda.here()
+    here = conda.host_platform()
     if here not in platforms:
         raise InvalidSpec(
             f"{name} is for {', '.join(platforms)}, and this machine is {here or 'another'}: it can be locked here, but not made.",

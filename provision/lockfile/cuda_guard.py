@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from provision.adapters import conda
-from provision.adapters.conda import Record, Records
+from provision.adapters.conda import ChannelRecord, ChannelRecords
 from provision.core.errors import CheckFailed, ProvisionError, Unsolvable
 from provision.core.types import LockedPackage, Resolution
 from provision.lockfile.diagnose import conda as explaining_conda
@@ -104,15 +104,15 @@ def _is_wanted(build: str, resolution: Resolution) -> bool:
 
 
 def cause_of(
-    request: conda.Request, resolution: Resolution, solver: conda.Solver, why: PinReasons
+    request: conda.SolveRequest, resolution: Resolution, solver: conda.Solver, why: PinReasons
 ) -> str:
     """PinReasons conda's solver could choose another build of pytorch, and what stands against the right one."""
-    asked = [spec for spec in request.specs if conda.name_of(spec) == "pytorch"]
+    asked = [spec for spec in request.specs if conda.spec_name(spec) == "pytorch"]
     said = [
         f"It could: {why.listed([spec])} {'asks for it' if conda.pins_build(spec) else 'pins no build string'}."
         for spec in asked
     ]
-    records = Records(solver, request)
+    records = ChannelRecords(solver, request)
     known = [
         record
         for record in records.find("pytorch")
@@ -135,15 +135,15 @@ def cause_of(
     return " ".join(said)
 
 
-def _fits_python(record: Record, resolution: Resolution) -> bool:
+def _fits_python(record: ChannelRecord, resolution: Resolution) -> bool:
     """By the build string, where every builder of pytorch writes it: py3.11_..., ..._py311_..."""
     found = re.search(r"(?:^|_)py(\d)\.?(\d+)(?:_|h|$)", record.build)
     return found is None or f"{found[1]}.{found[2]}" == resolution.python
 
 
 def _against(
-    fitting: Sequence[Record],
-    request: conda.Request,
+    fitting: Sequence[ChannelRecord],
+    request: conda.SolveRequest,
     asked: Sequence[str],
     solver: conda.Solver,
     why: PinReasons,

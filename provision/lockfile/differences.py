@@ -119,7 +119,7 @@ def _newer(one: LockEntry, other: LockEntry) -> bool:
             return Version(one.version) > Version(other.version)
         except InvalidVersion:
             return one.version > other.version
-    return conda.newer(one.version, other.version)
+    return conda.is_newer(one.version, other.version)
 
 
 def _day(lock: LockFile) -> Sequence[str]:

@@ -20,6 +20,7 @@ from provision.core.errors import (
     ToolMissing,
     Unsolvable,
 )
+from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
 from provision.core.process import clean_environment, run
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
@@ -38,9 +39,9 @@ class ExternalSolver:
 
     name: SolverName
     executable: Path
-    mirrors: conda.Mirrors = conda.DIRECT
+    mirrors: Mirrors = NO_MIRRORS
 
-    def solve(self, request: conda.Request) -> tuple[LockedPackage, ...]:
+    def solve(self, request: conda.SolveRequest) -> tuple[LockedPackage, ...]:
         """The packages, sorted by name. Such a solver knows no bounds: where its answer breaks one, the bound is asked for as well."""
         if request.as_of or request.prefer:
             said = "--as-of" if request.as_of else "--update"
@@ -51,7 +52,7 @@ class ExternalSolver:
         found = self._solve(request)
         there = {package.name: _candidate(package) for package in found}
         broken = tuple(
-            bound for bound, _ in conda.unsatisfied(request.bounds, there, if_there=True)
+            bound for bound, _ in conda.unsatisfied_specs(request.bounds, there, optional=True)
         )
         return (
             self._solve(dataclasses.replace(request, specs=(*request.specs, *broken)))
@@ -59,7 +60,7 @@ class ExternalSolver:
             else found
         )
 
-    def _solve(self, request: conda.Request) -> tuple[LockedPackage, ...]:
+    def _solve(self, request: conda.SolveRequest) -> tuple[LockedPackage, ...]:
         with temporary_directory("solver") as folder:
             for name, text in files(request, self.mirrors).items():
                 (folder / name).write_text(text, encoding="utf-8")
@@ -80,7 +81,7 @@ class ExternalSolver:
                     f"What {self.name} answered cannot be locked: {said}", advice=_OURS
                 ) from error
         own = {
-            conda.without_login(self.mirrors.real(conda.url_of(name))): conda.url_of(name)
+            without_login(self.mirrors.actual_url(conda.channel_url(name))): conda.channel_url(name)
             for name in request.channels
         }
         found = tuple(
@@ -89,7 +90,7 @@ class ExternalSolver:
         _check_channels(request.specs, found)
         return found
 
-    def _failure(self, error: ToolFailed, request: conda.Request) -> ToolFailed | Unsolvable:
+    def _failure(self, error: ToolFailed, request: conda.SolveRequest) -> ToolFailed | Unsolvable:
         if "Could not lock the environment" in error.tail:
             message = (
                 f"{self.name} found no environment for {request.platform} (-v shows its words)."
@@ -99,7 +100,7 @@ class ExternalSolver:
         return error
 
 
-def find_solver(name: SolverName, mirrors: conda.Mirrors) -> ExternalSolver:
+def find_solver(name: SolverName, mirrors: Mirrors) -> ExternalSolver:
     """The executable of that name on PATH, or ToolMissing."""
     found = shutil.which(name)
     if found is None:
@@ -110,10 +111,10 @@ def find_solver(name: SolverName, mirrors: conda.Mirrors) -> ExternalSolver:
     return ExternalSolver(name, Path(found), mirrors)
 
 
-def files(request: conda.Request, mirrors: conda.Mirrors) -> dict[str, str]:
+def files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str]:
     """What conda-lock is given: conda's part alone, with channels where they are really read. (JSON is YAML.)"""
     environment = {
-        "channels": [mirrors.real(conda.url_of(name)) for name in request.channels]
+        "channels": [mirrors.actual_url(conda.channel_url(name)) for name in request.channels]
         + ["nodefaults"],
         "dependencies": [_spec(spec, mirrors) for spec in request.specs],
     }
@@ -124,11 +125,14 @@ def files(request: conda.Request, mirrors: conda.Mirrors) -> dict[str, str]:
     }
 
 
-def _spec(spec: str, mirrors: conda.Mirrors) -> str:
+def _spec(spec: str, mirrors: Mirrors) -> str:
     """`channel::package` means nothing to an executable that reads that channel elsewhere; where it came from is looked at instead."""
     channel, separator, rest = spec.rpartition("::")
     return (
-        rest if separator and mirrors.real(conda.url_of(channel)) != conda.url_of(channel) else spec
+        rest
+        if separator
+        and mirrors.actual_url(conda.channel_url(channel)) != conda.channel_url(channel)
+        else spec
     )
 
 
@@ -136,8 +140,8 @@ def _check_channels(specs: Sequence[str], packages: Sequence[LockedPackage]) -> 
     urls = {package.name: package.url for package in packages}
     for spec in specs:
         channel, separator, _ = spec.rpartition("::")
-        url = urls.get(conda.name_of(spec), "")
-        if separator and not url.startswith(conda.url_of(channel)):
+        url = urls.get(conda.spec_name(spec), "")
+        if separator and not url.startswith(conda.channel_url(channel)):
             raise Unsolvable(
                 f"`{spec}` was answered with {url or 'nothing'}, which is of another channel.",
                 advice=_OURS,
@@ -145,7 +149,7 @@ def _check_channels(specs: Sequence[str], packages: Sequence[LockedPackage]) -> 
 
 
 def command(
-    name: SolverName, executable: Path, request: conda.Request, folder: Path
+    name: SolverName, executable: Path, request: conda.SolveRequest, folder: Path
 ) -> list[str | Path]:
     """The conda-lock command that came with us, as it would be typed."""
     argv: list[str | Path] = [
@@ -178,10 +182,10 @@ def command(
 
 def _named(package: LockedPackage, own: Mapping[str, str]) -> LockedPackage:
     """By its channel's own URL. (conda-lock puts variables where an address has a password.)"""
-    url = conda.without_login(package.url)
+    url = without_login(package.url)
     place = next((place for place in own if url.startswith(place)), None)
     return dataclasses.replace(package, url=own[place] + url[len(place) :] if place else url)
 
 
-def _candidate(package: LockedPackage) -> conda.Candidate:
-    return conda.Candidate(name=package.name, version=package.version, build=package.build)
+def _candidate(package: LockedPackage) -> conda.PackageBuild:
+    return conda.PackageBuild(name=package.name, version=package.version, build=package.build)

@@ -164,7 +164,7 @@ def check_inputs(wanted: LockInputs, folder: Path) -> None:
     """Raise InvalidSpec for what no solver would understand, or would not understand as we do; only hand edits can bring such in."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    mistakes = conda.check_specs(wanted.conda)
+    mistakes = conda.spec_errors(wanted.conda)
     for text in wanted.pip:
         try:
             Requirement(text)

@@ -12,6 +12,7 @@ from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unsolvable
+from provision.core.mirrors import Mirrors
 from provision.core.types import LockedPackage, Platform, Resolution
 from provision.lockfile.cuda_guard import cause_of, guard, problem_of, torch_name
 from provision.lockfile.diagnose import conda as explaining_conda
@@ -63,9 +64,9 @@ def problem(
     solver: conda.Solver,
 ) -> JointSolve:
     """What is to be solved for one platform."""
-    if local_python and platform != conda.here():
+    if local_python and platform != conda.host_platform():
         raise InvalidSpec(
-            f"Python would come from this machine ({conda.here()}), which cannot lend it to {platform}.",
+            f"Python would come from this machine ({conda.host_platform()}), which cannot lend it to {platform}.",
             advice="Name a channel that answers with --channel, or ask for this machine's platform alone.",
         )
     why = PinReasons.of(resolution.pins, _bounded(wanted.pip))
@@ -86,15 +87,15 @@ def requests(
     resolution: Resolution,
     platform: Platform,
     local_python: LocalPythonChannel | None,
-    mirrors: conda.Mirrors,
-) -> tuple[conda.Request, wheels.Request | None]:
+    mirrors: Mirrors,
+) -> tuple[conda.SolveRequest, wheels.ResolveRequest | None]:
     """What conda's solver and uv are asked for one platform; uv nothing, if nothing is asked of the package index."""
     virtual = dict(wanted.machines[platform])
     if (
         local_python
     ):  # its Python runs on this machine's glibc or newer, whatever the request assumes of others
         virtual["__glibc"] = max(virtual["__glibc"], local_python.glibc, key=version_key)
-    from_conda = conda.Request(
+    from_conda = conda.SolveRequest(
         specs=wanted.conda,
         channels=(local_python.channel,) if local_python else wanted.channels,
         virtual_packages=tuple(virtual.items()),
@@ -103,7 +104,7 @@ def requests(
         if local_python
         else wanted.as_of,  # what is packaged here and now has no other date
     )
-    from_index = wheels.Request(
+    from_index = wheels.ResolveRequest(
         requirements=wanted.pip,
         python=resolution.python,
         glibc=virtual["__glibc"],
@@ -124,8 +125,8 @@ class JointSolve:
     refuse), conda takes theirs."""
 
     solver: conda.Solver  # ours: solves, unless `outside` does, and explains
-    conda: conda.Request
-    wheels: wheels.Request | None
+    conda: conda.SolveRequest
+    wheels: wheels.ResolveRequest | None
     why: PinReasons
     external: ExternalSolver | None = None
 
@@ -170,13 +171,13 @@ class JointSolve:
         asked = [
             text
             for text in (self.wheels.requirements if self.wheels else ())
-            if conda.name_of(text) == torch_name(resolution)
+            if conda.spec_name(text) == torch_name(resolution)
         ]
         return f"What was asked for is {self.why.listed(asked)}." if asked else ""
 
     def _fits(self, bound: str) -> bool:
         """Whether conda has an answer within one bound alone: versions of one name need not be counted alike (tzdata 2026.2, 2026b)."""
-        return self.solver.solvable(dataclasses.replace(self.conda, bounds=(bound,)))
+        return self.solver.is_solvable(dataclasses.replace(self.conda, bounds=(bound,)))
 
     def _from_index(self, provided: Mapping[str, str]) -> Packages:
         assert self.wheels is not None
@@ -215,5 +216,5 @@ def _bounded(requirements: Sequence[str]) -> dict[str, str]:
     return {
         bound: f"what the wheels ask for: {text}"
         for bound, text in bounds.items()
-        if not conda.check_specs([bound])
+        if not conda.spec_errors([bound])
     }

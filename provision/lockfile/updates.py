@@ -87,7 +87,7 @@ def _exactly(package: LockedPackage) -> str:
     return f"{package.name} =={package.version} {package.build}"
 
 
-def _fewest_moves(solver: conda.Solver, request: conda.Request) -> conda.Request:
+def _fewest_moves(solver: conda.Solver, request: conda.SolveRequest) -> conda.SolveRequest:
     """The same request with bounds that keep all that can stay. A solver that prefers what is locked may still move what it need not:
     each that it moves is tried again where it was."""
     answer = {package.name: package for package in solver.solve(request)}
@@ -96,7 +96,7 @@ def _fewest_moves(solver: conda.Solver, request: conda.Request) -> conda.Request
         if moved is None or (moved.version, moved.build) == (package.version, package.build):
             continue
         bounded = dataclasses.replace(request, bounds=(*request.bounds, _exactly(package)))
-        if solver.solvable(bounded):
+        if solver.is_solvable(bounded):
             request = bounded
             answer = {found.name: found for found in solver.solve(request)}
     return request

@@ -293,7 +293,7 @@ def _reach(
     if build.architectures is None:
         toolkit = catalog.toolkits()[build.cuda]
         fact = f"CUDA {build.cuda} compiles for {toolkit.capability_min} and newer ({toolkit.capability_source}), and {named}"
-        fact += f", {compiled}" if (compiled := catalog.compiled_by(gpu)) else ""
+        fact += f", {compiled}" if (compiled := catalog.cuda_range_text(gpu)) else ""
     else:
         ptx = " and PTX that this driver cannot compile" if build.ptx and spec.driver else ""
         fact = f"{there} holds code for {', '.join(build.architectures)}{ptx} ({build.architectures_source}), and {named}"

@@ -84,7 +84,7 @@ def on_its_machine(spec: Spec, settled: Spec, machine: Machine) -> Spec:
 def applying(spec: Spec, candidate: Candidate, ordered: Sequence[str]) -> tuple[Rule, ...]:
     """The rules that hold for a settled spec."""
     gpus = [catalog.find_gpu(name) for name in spec.gpu]
-    return catalog.applying(
+    return catalog.matching_rules(
         candidate.release,
         candidate.build,
         candidate.source,

@@ -53,7 +53,7 @@ def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:
     """Semantic, from what was asked for; a source other than the one that the release and CUDA alone lead to is part of it, and
     so is a machine that is not the usual one."""
     torch = spec.torch if NUMBER.fullmatch(spec.torch) else candidate.release.version
-    if catalog.means_minor(spec.torch, candidate.release.minor):
+    if catalog.covers_minor(spec.torch, candidate.release.minor):
         torch = candidate.release.minor
     parts = [
         f"torch{torch}",

@@ -208,7 +208,7 @@ def _nothing(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]) -> 
     advice += [
         f"{_named(gpu)}, {compiled}."
         for gpu in query.gpus
-        if query.cuda and (compiled := catalog.compiled_by(gpu))
+        if query.cuda and (compiled := catalog.cuda_range_text(gpu))
     ]
     return NoSuchBuild(
         "No build in the table is known to fit all of that.", advice=" ".join(advice)

@@ -226,7 +226,7 @@ def test_what_the_records_can_solve_alone_is_solved(cases: list[Case]) -> None:
         way_out = dict(re.findall(r"--no-([\w-]+) \(without ([^)]*)\)", str(case.refusal)))
         spared = " and ".join(way_out.values())
         assert at_fault and all(
-            conda.name_of(pin).removeprefix("python-") in spared for pin in at_fault
+            conda.spec_name(pin).removeprefix("python-") in spared for pin in at_fault
         ), (str(cell), str(case.refusal))
         left_out: dict[str, Any] = {option.replace("-", "_"): False for option in way_out}
         assert answered(considered(replace(cell, **left_out))).packages, cell
@@ -256,7 +256,7 @@ def solves_alone(cell: Cell, *more: str, exactly: bool = True) -> bool:
         "__unix": "0",
         **({"__cuda": cell.cuda} if cell.cuda else {}),
     }
-    request = conda.Request(
+    request = conda.SolveRequest(
         specs=(f"python={cell.python}", torch, *((extra,) if exactly else ()), *more),
         channels=("pytorch", "nvidia", "conda-forge")
         if cell.source == "pytorch"
@@ -264,7 +264,7 @@ def solves_alone(cell: Cell, *more: str, exactly: bool = True) -> bool:
         virtual_packages=tuple(machine.items()),
         platform=cell.platform,
     )
-    return SOLVER.solvable(request)
+    return SOLVER.is_solvable(request)
 
 
 def solves_with_another_cuda(cell: Cell) -> bool:

@@ -100,7 +100,7 @@ def named(name: str, folder: Path, members: list[Member]) -> LockedPackage:
 
 def link(folder: Path, toy: LockedPackage, name: str = "env") -> Path:
     target = folder / "envs" / name
-    conda.link([toy], target, final=target, cache=folder / "cache", progress=Quiet())
+    conda.install_packages([toy], target, final=target, cache=folder / "cache", progress=Quiet())
     return target
 
 
@@ -231,7 +231,9 @@ def test_what_a_package_lost_to_another_is_known_before_its_layer_is_taken(
     found = {}
     for name, packages in (("alone", [cudart]), ("both", [cudart, clashing])):
         prefix = tmp_path / name
-        conda.link(packages, prefix, final=prefix, cache=tmp_path / "cache", progress=Quiet())
+        conda.install_packages(
+            packages, prefix, final=prefix, cache=tmp_path / "cache", progress=Quiet()
+        )
         lost = conda_files.clobbered(prefix)
         key = RECIPE.made_of("cuda", [cudart], clobbered=lost)
         files = {

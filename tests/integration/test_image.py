@@ -1,4 +1,4 @@
-"""Images with real parts: packages linked by rattler, wheels installed by uv, an image run by the Docker engine."""
+"""Images with real parts: packages linked by rattler, wheels installed by uv_executable, an image run by the Docker engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ import pytest
 
 from provision import channel, image
 from provision.adapters import conda
-from provision.adapters.uv import uv
+from provision.adapters.http import sha256_of
+from provision.adapters.uv import uv_executable
 from provision.core.errors import (
     IntegrityError,
     InUse,
@@ -103,10 +104,10 @@ class Made:
         self.channel = folder / "channel" / packaged().name
         shutil.copytree(packaged(), self.channel, symlinks=True)
         self._assemble_tool()
-        conda.index(self.channel)
+        conda.index_channel(self.channel)
         names = ("python", "pip", "tool")
         self.conda = conda.solve(
-            conda.Request(
+            conda.SolveRequest(
                 specs=tuple(names),
                 channels=(self.channel.as_uri(),),
                 virtual_packages=(("__glibc", "2.36"),),
@@ -187,14 +188,22 @@ class Made:
 
     def link(self, final: str | Path) -> Callable[[Path], None]:
         cache = self.folder / "cache"
-        return lambda target: conda.link(
+        return lambda target: conda.install_packages(
             self.conda, target, final=Path(final), cache=cache, progress=Watching()
         )
 
     def prefix(self, path: Path, lock: Lock, *wheels: Path) -> Prefix:
         path.mkdir(parents=True)
         self.link(path)(path)
-        command = [uv(), "pip", "install", "--quiet", "--no-deps", "--no-index", "--offline"]
+        command = [
+            uv_executable(),
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--offline",
+        ]
         files = [os.fspath(file) for file in wheels or self.wheels]
         subprocess.run([*command, "--python", path / "bin" / "python", *files], check=True)
         subprocess.run(
@@ -233,7 +242,7 @@ def _record_hash(text: str) -> str:
 
 def _locked(path: Path) -> LockedPackage:
     name, version = path.name.split("-")[:2]
-    digest = conda.sha256_of(path)
+    digest = sha256_of(path)
     return LockedPackage(
         manager="pip",
         name=name.replace("_", "-"),
@@ -377,9 +386,7 @@ def test_layout_is_whole_and_grouped(built: Image) -> None:
         "provision",
     ]
     for layer in built.layers:
-        assert (
-            f"sha256:{conda.sha256_of(oci_layout.blob(built.layout, layer.digest))}" == layer.digest
-        )
+        assert f"sha256:{sha256_of(oci_layout.blob(built.layout, layer.digest))}" == layer.digest
     config = json.loads(oci_layout.blob(built.layout, built.image_id).read_bytes())
     assert config["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
     assert sorted(path.name for path in built.layout.iterdir()) == [
@@ -419,7 +426,7 @@ def test_same_lock_same_digest_wherever_the_prefix_lies(
 ) -> None:
     elsewhere = (
         tmp_path / "a folder with spaces" / ("long" * 40)
-    )  # makes uv write `#!/bin/sh` scripts
+    )  # makes uv_executable write `#!/bin/sh` scripts
     before = os.umask(0o077)
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
     try:

@@ -22,7 +22,7 @@ import yaml
 
 from provision import image
 from provision import lockfile as locks
-from provision.adapters.uv import uv
+from provision.adapters.uv import uv_executable
 from provision.core.types import Image, LockedPackage
 from provision.environment import runtime_package
 from provision.image import config
@@ -125,7 +125,7 @@ def toy(
     """With Jupyter's server, where the package index of this machine has it."""
     prefix = made.prefix(tmp_path_factory.mktemp("prefix") / "toy", made.lock())
     command: list[str | Path] = [
-        uv(),
+        uv_executable(),
         "pip",
         "install",
         "--quiet",

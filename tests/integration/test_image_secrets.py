@@ -15,8 +15,8 @@ import pytest
 
 from provision import image, render
 from provision.adapters import conda
-from provision.adapters.uv import uv
-from provision.core.mirrors import path_of
+from provision.adapters.uv import uv_executable
+from provision.core.mirrors import path_from_url
 from provision.core.types import Prefix
 from provision.image import conda_files, oci_layout
 from tests.integration.test_image import Made, Watching, build, resolution
@@ -62,15 +62,19 @@ def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_p
     def fetched(path: Path) -> str:
         return f"{address}/{path.relative_to(made.folder).as_posix()}"
 
-    packages = tuple(replace(package, url=fetched(path_of(package.url))) for package in made.conda)
+    packages = tuple(
+        replace(package, url=fetched(path_from_url(package.url))) for package in made.conda
+    )
     plain = made.lock()
     wheels = tuple(
-        replace(package, url=fetched(path_of(package.url))) for package in plain.by("pip")
+        replace(package, url=fetched(path_from_url(package.url))) for package in plain.by("pip")
     )
     lock = replace(plain, packages=(*packages, *wheels))
 
     def link(target: Path, final: Path = Path(conda_files.PREFIX)) -> None:
-        conda.link(packages, target, final=final, cache=tmp_path / "cache", progress=Watching())
+        conda.install_packages(
+            packages, target, final=final, cache=tmp_path / "cache", progress=Watching()
+        )
 
     place = tmp_path / "prefix"
     place.mkdir()
@@ -85,7 +89,7 @@ def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_p
         "--python",
         place / "bin" / "python",
     ]
-    subprocess.run([uv(), "pip", "install", *options, *urls], check=True)
+    subprocess.run([uv_executable(), "pip", "install", *options, *urls], check=True)
     secrets = [text.encode() for text in (PASSWORD, TOKEN, GREETED)]
     left = b"".join(path.read_bytes() for path in place.rglob("*.json"))
     assert any(secret in left for secret in secrets)  # installers write down where things came from

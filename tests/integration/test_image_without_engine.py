@@ -38,7 +38,7 @@ from provision.environment import runtime_package
 from provision.image import conda_files
 from tests.integration.test_image import Watching
 packages, resolution, lock, prefix, base, runtime, cache, to = pickle.load(open(sys.argv[1], "rb"))
-link = lambda staging: conda.link(packages, staging, final=Path(conda_files.PREFIX), cache=cache, progress=Watching())
+link = lambda staging: conda.install_packages(packages, staging, final=Path(conda_files.PREFIX), cache=cache, progress=Watching())
 files = runtime_package.load(runtime).files
 base = image.read_disk_base(base)
 made = image.build_image(resolution, lock, prefix, base, layout=to, runtime=files, link=link, progress=Watching())

@@ -16,7 +16,7 @@ from provision.lockfile.diagnose.unsat_core import PinReasons
 from tests.faulty import served
 from tests.small import write_wheel
 
-REQUEST = uv.Request(
+REQUEST = uv.ResolveRequest(
     requirements=("torch==2.13.0+cu116", "numpy"), python="3.11", glibc="2.28", build_path="cu116"
 )
 WHY = PinReasons.of(
@@ -66,7 +66,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def found(*requirements: str) -> dict[str, str]:
-    request = uv.Request(requirements=requirements, python="3.11", glibc="2.28", build_path="cu116")
+    request = uv.ResolveRequest(
+        requirements=requirements, python="3.11", glibc="2.28", build_path="cu116"
+    )
     return {package.name: package.version for package in uv.resolve(request)}
 
 
@@ -102,7 +104,7 @@ def test_an_index_that_lacks_what_comes_along_is_told_with_the_options_that_help
     """As one that a lab filled before it came along: each option where it helps alone, several where only all of them do."""
 
     def advice(*along: str) -> str:
-        request = uv.Request(
+        request = uv.ResolveRequest(
             requirements=("torch==2.13.0", "numpy", *along), python="3.11", glibc="2.28"
         )
         why = PinReasons.of(

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from provision.adapters import uv
-from provision.adapters.uv.file_conflicts import decisive
+from provision.adapters.uv.file_conflicts import wheels_to_reinstall
 from provision.core.errors import Unreachable
 from provision.core.types import LockedPackage, Prefix
 from provision.image import wheel_files
@@ -70,7 +70,9 @@ def locked(folder: Path, name: str) -> LockedPackage:
 
 
 def environment(folder: Path) -> Path:
-    subprocess.run([uv.uv(), "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    subprocess.run(
+        [uv.uv_executable(), "venv", "--quiet", "--python", sys.executable, folder], check=True
+    )
     return folder / "bin" / "python"
 
 
@@ -86,17 +88,17 @@ def test_without_an_index_the_cache_is_enough_if_it_holds_all(
 ) -> None:
     wanted = [locked(tmp_path, name) for name in ("numpy", "ipykernel")]
     said: list[str] = []
-    uv.install(wanted, environment(tmp_path / "first"), warn=said.append)
+    uv.install_wheels(wanted, environment(tmp_path / "first"), warn=said.append)
     assert not said
     index.shutdown()
     index.server_close()
     again = environment(tmp_path / "again")
-    uv.install(wanted, again, warn=said.append)
+    uv.install_wheels(wanted, again, warn=said.append)
     assert installed(again) == {"numpy", "ipykernel"}
     assert len(said) == 1 and "did not answer" in said[0] and "installed from there" in said[0]
     for missing in (locked(tmp_path, "torch"), replace(wanted[0], sha256="0" * 64)):
         with pytest.raises(Unreachable, match="did not answer"):
-            uv.install(
+            uv.install_wheels(
                 [*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=said.append
             )
     assert len(said) == 1
@@ -129,12 +131,12 @@ def test_of_a_file_that_wheels_disagree_about_the_last_by_name_stays(
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     wanted = [clashing(tmp_path, name) for name in ("one", "two", "zen", "large")]
     python = environment(tmp_path / "env")
-    uv.install(wanted[:3], python, warn=pytest.fail)
+    uv.install_wheels(wanted[:3], python, warn=pytest.fail)
     (site,) = python.parent.parent.glob("lib/python3*/site-packages")
-    uv.install(wanted[3:], python, warn=pytest.fail)  # what was there before stays below
+    uv.install_wheels(wanted[3:], python, warn=pytest.fail)  # what was there before stays below
     assert (site / "tests/__init__.py").read_text() == "# of large"
-    assert [package.name for package in decisive(wanted, site)] == ["zen"]
-    uv.install(wanted, python, warn=pytest.fail)
+    assert [package.name for package in wheels_to_reinstall(wanted, site)] == ["zen"]
+    uv.install_wheels(wanted, python, warn=pytest.fail)
     assert (site / "tests/__init__.py").read_text() == "# of zen"
     assert "from tests import zen" in python.with_name("tell").read_text()
     prefix = Prefix(name="env", path=tmp_path / "env", lock_sha256="")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from provision.adapters import conda, http
+from provision.adapters.http import sha256_of
 from provision.core.errors import IntegrityError, ProvisionError, Unreachable
-from provision.core.mirrors import Mirrors, asked
+from provision.core.mirrors import Mirrors, parse_mirror
 from provision.core.types import LockedPackage
 from tests.faulty import Fault, Server, served
 from tests.integration.test_image import Watching
@@ -58,14 +59,14 @@ def package(channel: Path, name: str) -> LockedPackage:
         version="1.0",
         build="h0_0",
         url=url,
-        sha256=conda.sha256_of(path),
+        sha256=sha256_of(path),
     )
 
 
 def link(server: Server, channel: Path, folder: Path, *packages: LockedPackage) -> None:
-    mirrors = Mirrors([asked(f"{OWN}={server.url}", Path())])
+    mirrors = Mirrors([parse_mirror(f"{OWN}={server.url}", Path())])
     wanted = packages or (package(channel, "alpha"), package(channel, "beta"))
-    conda.link(
+    conda.install_packages(
         wanted,
         folder / "prefix",
         final=Path("/opt/env"),
@@ -147,12 +148,12 @@ def test_nobody_is_there(channel: Path, tmp_path: Path) -> None:
 
 
 def test_from_the_disk_only_the_locked_file(channel: Path, tmp_path: Path) -> None:
-    mirrors = Mirrors([asked(f"{OWN}={channel}", Path())])
+    mirrors = Mirrors([parse_mirror(f"{OWN}={channel}", Path())])
     alpha = package(channel, "alpha")
 
     def place(one: LockedPackage, name: str) -> None:
         final, cache = Path("/opt/env"), tmp_path / "cache"
-        conda.link(
+        conda.install_packages(
             [one], tmp_path / name, final=final, cache=cache, progress=Watching(), mirrors=mirrors
         )
 

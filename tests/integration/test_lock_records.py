@@ -139,7 +139,7 @@ def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
         assert (
             torch and f"/conda-forge/{platform}/" in torch.url and torch.build.startswith("cuda126")
         )
-        assert conda.url_of("conda-forge") in torch.url  # not where this machine found it
+        assert conda.channel_url("conda-forge") in torch.url  # not where this machine found it
         assert found.content_hash == lockfile.content_hashes(inputs(resolution))[platform]
     assert seen["linux-64"].content_hash != seen["linux-aarch64"].content_hash
     assert len(packages) == sum(len(found.packages) for found in seen.values())

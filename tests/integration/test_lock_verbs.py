@@ -60,7 +60,8 @@ def wheel(folder: Path, name: str) -> dict[str, Any]:
 def environment(tmp_path: Path) -> Path:
     """An empty environment; its interpreter."""
     subprocess.run(
-        [uv.uv(), "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True
+        [uv.uv_executable(), "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"],
+        check=True,
     )
     return tmp_path / "venv" / "bin" / "python"
 
@@ -74,7 +75,10 @@ def export(home: Home, kind: str, name: str) -> Path:
 
 def installed(python: Path) -> set[str]:
     listed = subprocess.run(
-        [uv.uv(), "pip", "freeze", "--python", python], check=True, capture_output=True, text=True
+        [uv.uv_executable(), "pip", "freeze", "--python", python],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     return {line.partition("==")[0].partition(" @ ")[0] for line in listed.splitlines()}
 
@@ -86,7 +90,7 @@ def test_uv_installs_what_is_exported(home: Home, environment: Path, kind: str, 
     path = export(home, kind, name)
     hashes = ["--require-hashes"] if kind == "requirements" else []
     command: list[str | Path] = [
-        uv.uv(),
+        uv.uv_executable(),
         "pip",
         "install",
         "--no-config",

@@ -21,7 +21,7 @@ import pytest
 from provision import lockfile, render, resolver
 from provision.adapters import conda
 from provision.commands.plan import mirrors_of
-from provision.core.mirrors import asked
+from provision.core.mirrors import parse_mirror
 from provision.resolver import spec
 from tests.conftest import SHARED_RECORDS
 from tests.faulty import Fault, Server, served
@@ -119,7 +119,9 @@ def test_no_file_knows_the_mirror(world: Server, locked: Path, tmp_path: Path) -
     for path in locked.iterdir():
         assert "127.0.0.1" not in path.read_text(), path
     found = lockfile.read_file(locked / "conda-lock.yml")
-    places = {entry.url.startswith((conda.url_of("lab"), f"{WHEELS}/")) for entry in found.entries}
+    places = {
+        entry.url.startswith((conda.channel_url("lab"), f"{WHEELS}/")) for entry in found.entries
+    }
     assert places == {True}
     assert found.custom["provision_portable"] == "true"
     other = user(tmp_path)
@@ -193,7 +195,7 @@ def test_real_records_behind_a_server(wanted: dict[str, object]) -> None:
     )
 
     def locked_behind(*mirrors: str) -> str:
-        solver = conda.Solver(mirrors_of([asked(text, Path()) for text in mirrors]))
+        solver = conda.Solver(mirrors_of([parse_mirror(text, Path()) for text in mirrors]))
         return lockfile.lock_text(
             inputs, lockfile.solve(inputs, resolution, solver=solver), python_from="channel"
         )
@@ -204,7 +206,7 @@ def test_real_records_behind_a_server(wanted: dict[str, object]) -> None:
         )
     assert behind_a_server == locked_behind(f"*={SHARED_RECORDS}")
     assert "127.0.0.1" not in behind_a_server and "file://" not in behind_a_server
-    assert f"url: {conda.url_of('conda-forge')}" in behind_a_server
+    assert f"url: {conda.channel_url('conda-forge')}" in behind_a_server
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +268,7 @@ def test_a_folder_can_be_served(folder: Path, locked: Path, tmp_path: Path) -> N
         assert done.returncode == 0, done.stderr
         assert any(path.startswith("/wheels/") for path in server.log)
     (meta,) = (prefix(home) / "conda-meta").glob("python-3*.json")
-    assert json.loads(meta.read_text())["channel"] == conda.url_of("lab").rstrip("/")
+    assert json.loads(meta.read_text())["channel"] == conda.channel_url("lab").rstrip("/")
 
 
 def test_a_folder_that_lacks_something_says_so(folder: Path, locked: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Wheels that would write outside of their environment: as uv installs them, and as an image takes them."""
+"""Wheels that would write outside of their environment: as uv_executable installs them, and as an image takes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provision import channel
-from provision.adapters.uv import uv
+from provision.adapters.uv import uv_executable
 from provision.core.types import LockedPackage, Prefix
 from provision.image import wheel_files
 from tests.integration.test_image import wheel
@@ -25,10 +25,11 @@ def installed(folder: Path, files: dict[str, str], script: str | None = None) ->
         folder / "envs" / "toy",
     )
     subprocess.run(
-        [uv(), "venv", "--quiet", "--offline", "--python", sys.executable, prefix], check=True
+        [uv_executable(), "venv", "--quiet", "--offline", "--python", sys.executable, prefix],
+        check=True,
     )
     command: list[str | Path] = [
-        uv(),
+        uv_executable(),
         "pip",
         "install",
         "--quiet",

@@ -16,7 +16,7 @@ from provision.cli.main import cli
 from provision.core.types import LockedPackage
 from provision.environment import passport
 
-FORGE = conda.url_of("conda-forge")
+FORGE = conda.channel_url("conda-forge")
 
 SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
 

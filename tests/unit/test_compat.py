@@ -24,7 +24,7 @@ def versions(expression: str) -> list[str]:
 
 
 def ids(*args: object, **options: object) -> set[str]:
-    return {rule.id for rule in catalog.applying(*args, **options)}  # type: ignore[arg-type]
+    return {rule.id for rule in catalog.matching_rules(*args, **options)}  # type: ignore[arg-type]
 
 
 def wheel(version: str, tag: str) -> catalog.Build:

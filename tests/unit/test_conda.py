@@ -17,8 +17,8 @@ from provision.core.types import LockedPackage
 from tests.records import alias, make_channel, record
 
 
-def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: Any) -> conda.Request:
-    return conda.Request(
+def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: Any) -> conda.SolveRequest:
+    return conda.SolveRequest(
         specs=specs, channels=channels, virtual_packages=(("__glibc", "2.28"),), **more
     )
 
@@ -28,7 +28,7 @@ def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
     mirrors = alias(tmp_path / "mirror of all")
     for spec in ("six", "lab::six"):
         (found,) = conda.solve(request(spec), mirrors)
-        assert found.url == f"{conda.url_of('lab')}noarch/six-1-0.conda"
+        assert found.url == f"{conda.channel_url('lab')}noarch/six-1-0.conda"
     (found,) = conda.solve(
         request("six", channels=((tmp_path / "mirror of all" / "lab").as_uri(),))
     )
@@ -91,7 +91,7 @@ def test_a_day_hides_what_came_later_and_what_has_no_date(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["http://[", "a::b", "ht tp://x"])
 def test_what_is_no_channel(name: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a channel"):
-        conda.url_of(name)
+        conda.channel_url(name)
 
 
 def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:

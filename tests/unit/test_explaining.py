@@ -89,7 +89,7 @@ def explained(
     **more: Any,
 ) -> Unsolvable:
     more = {"channels": ("first", "second"), **more}
-    request = conda.Request(specs=specs, virtual_packages=tuple(machine), **more)
+    request = conda.SolveRequest(specs=specs, virtual_packages=tuple(machine), **more)
     with pytest.raises(Unsolvable) as caught:
         lab.solve(request)
     found = explaining_conda.explain(caught.value, request, lab, PinReasons.of(PINS))

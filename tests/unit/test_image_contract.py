@@ -15,7 +15,7 @@ import yaml
 
 from provision import image, render
 from provision.core.errors import InvalidSpec, ToolMissing
-from provision.core.process import replace
+from provision.core.process import exec_command
 from provision.core.types import Resolution
 from tests.unit.test_image_config import resolution
 
@@ -284,4 +284,4 @@ def test_users_that_are_none(written: str) -> None:
 
 def test_a_command_that_is_not_there_is_said_with_the_line_to_copy() -> None:
     with pytest.raises(ToolMissing, match=r"no `no-such-docker` on PATH.*no-such-docker run 'a b'"):
-        replace(["no-such-docker", "run", "a b"])
+        exec_command(["no-such-docker", "run", "a b"])

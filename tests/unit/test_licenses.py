@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.core.sbom.licenses import licenses
+from provision.core.sbom.licenses import prefix_licenses
 
 
 def wheel(prefix: Path, name: str, *headers: str) -> None:
@@ -36,7 +36,7 @@ def wheel(prefix: Path, name: str, *headers: str) -> None:
 )
 def test_what_a_wheel_says(tmp_path: Path, headers: list[str], said: str | None) -> None:
     wheel(tmp_path, "Some_Name", *headers)
-    assert licenses(tmp_path).get(("pip", "some-name")) == said
+    assert prefix_licenses(tmp_path).get(("pip", "some-name")) == said
 
 
 def test_what_conda_says_and_what_cannot_be_read(tmp_path: Path) -> None:
@@ -47,4 +47,4 @@ def test_what_conda_says_and_what_cannot_be_read(tmp_path: Path) -> None:
     (meta / "c.json").write_text("{")
     (meta / "d.json").write_text("[]")
     (tmp_path / "lib" / "python3.11" / "site-packages" / "broken-1.0.dist-info").mkdir(parents=True)
-    assert licenses(tmp_path) == {("conda", "python"): "Python-2.0"}
+    assert prefix_licenses(tmp_path) == {("conda", "python"): "Python-2.0"}

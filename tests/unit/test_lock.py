@@ -484,9 +484,9 @@ def test_what_is_held_of_several_requirements_is_met_by_what_meets_each(
     )
     held = f"y {conda_lock_v1_writer._dependencies(package_of_it)['y']}".strip()
     for version, build in itertools.product(VERSIONS, BUILDS):
-        there = {"y": conda.Candidate(name="y", version=version, build=build)}
-        alone = not any(conda.unsatisfied([f"y {text}".strip()], there) for text in texts)
-        assert alone is not bool(conda.unsatisfied([held], there)), (held, version, build)
+        there = {"y": conda.PackageBuild(name="y", version=version, build=build)}
+        alone = not any(conda.unsatisfied_specs([f"y {text}".strip()], there) for text in texts)
+        assert alone is not bool(conda.unsatisfied_specs([held], there)), (held, version, build)
         assert alone is records.fits(
             held,
             records.Record(name="y", version=version, build=build, build_number=0, fn="y", url="y"),

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings, strategies
 from provision import lockfile
 from provision.adapters import conda
 from provision.adapters.http import Availability
-from provision.adapters.uv import Metadata
+from provision.adapters.uv import WheelMetadata
 from provision.core.errors import IntegrityError, ProvisionError
 from provision.lockfile.verify.model import LockFinding
 
 SHA, MD5 = "a" * 64, "b" * 32
-FORGE = conda.url_of("conda-forge").rstrip("/")
+FORGE = conda.channel_url("conda-forge").rstrip("/")
 FILES = "https://files.invalid/packages"
 
 MACHINE = "subdirs:\n  linux-64:\n    packages:\n      __glibc: '2.28'\n      __linux: '5.10'\n      __unix: '0'\n"
@@ -292,9 +292,9 @@ def test_a_file_that_is_not_served(
     )
 
 
-def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, Metadata | str]:
+def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, WheelMetadata | str]:
     """What the wheels of a lock say of themselves; needs: what some of them need, after `python` a bound on Python."""
-    found: dict[str, Metadata | str] = {}
+    found: dict[str, WheelMetadata | str] = {}
     for one in content["package"]:
         if one["manager"] == "pip":
             rows = needs.get(one["name"].replace("-", "_"), ())
@@ -302,7 +302,7 @@ def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, Metadata 
                 row.removeprefix("python") for row in rows if row.startswith("python>")
             )
             requires = tuple(row for row in rows if not row.startswith("python>"))
-            found[one["url"]] = Metadata(
+            found[one["url"]] = WheelMetadata(
                 name=one["name"], version=one["version"], requires_python=python, requires=requires
             )
     return found
@@ -415,7 +415,7 @@ def test_metadata_that_cannot_be_had_or_read_is_no_finding(
     metadata = said(content)
     url = entry(content, "torch")["url"]
     known = metadata[url]
-    assert isinstance(known, Metadata)
+    assert isinstance(known, WheelMetadata)
     metadata[url] = change if isinstance(change, str) else dataclasses.replace(known, **change)
     verified = lockfile.verify_lock(
         lockfile.read_file(path), lockfile.RemoteAnswers(metadata=metadata), "lab"
@@ -628,7 +628,7 @@ def test_a_strange_lock_is_looked_at_or_refused(
         )
         needs = data.draw(strategies.lists(row, max_size=3))
         metadata = {
-            entry.url: Metadata(
+            entry.url: WheelMetadata(
                 name=entry.name,
                 version=entry.version,
                 requires_python=data.draw(row),

@@ -8,11 +8,11 @@ import pytest
 from provision.core import settings
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
 from provision.core.mirrors import (
-    DIRECT,
-    Asked,
+    NO_MIRRORS,
     Mirrors,
-    asked,
-    chosen,
+    MirrorSetting,
+    merge_settings,
+    parse_mirror,
     without_credentials,
     without_login,
 )
@@ -24,7 +24,7 @@ FORGE = "https://channels.invalid/conda-forge/"
 def mirrors(*texts: str, manifest: str = "") -> Mirrors:
     names = {"*": "https://channels.invalid/", "conda-forge": FORGE}
     return Mirrors(
-        [asked(text, HERE) for text in texts],
+        [parse_mirror(text, HERE) for text in texts],
         channel_url=names.__getitem__,
         manifest=lambda folder: manifest,
     )
@@ -45,13 +45,13 @@ def mirrors(*texts: str, manifest: str = "") -> Mirrors:
     ],
 )
 def test_what_may_be_asked_for(text: str, what: str | None, url: str) -> None:
-    assert asked(text, HERE) == Asked(what=what, url=url)
+    assert parse_mirror(text, HERE) == MirrorSetting(what=what, url=url)
 
 
 @pytest.mark.parametrize("text", ["", "=", "lab=", "=https://m.invalid", "lab=ftp://m.invalid"])
 def test_what_is_no_mirror(text: str) -> None:
     with pytest.raises(InvalidSpec):
-        asked(text, HERE)
+        parse_mirror(text, HERE)
 
 
 def test_addresses_are_translated_both_ways() -> None:
@@ -64,29 +64,34 @@ def test_addresses_are_translated_both_ways() -> None:
         ("https://channels.invalid/conda-forge-testing/linux-64/a-1-0.conda",) * 2,
         ("https://elsewhere.invalid/x",) * 2,
     ]:
-        assert found.real(canonical) == real
-        assert found.canonical(real) == canonical
+        assert found.actual_url(canonical) == real
+        assert found.canonical_url(real) == canonical
 
 
 @pytest.mark.parametrize("login", ["", "me:secret@"])
 def test_the_way_back_does_not_depend_on_a_login(login: str) -> None:
     found = mirrors("https://files.invalid=https://me:secret@m.invalid/files")
-    assert found.real("https://files.invalid/x.whl") == "https://me:secret@m.invalid/files/x.whl"
-    assert found.canonical(f"https://{login}m.invalid/files/x.whl") == "https://files.invalid/x.whl"
+    assert (
+        found.actual_url("https://files.invalid/x.whl") == "https://me:secret@m.invalid/files/x.whl"
+    )
+    assert (
+        found.canonical_url(f"https://{login}m.invalid/files/x.whl")
+        == "https://files.invalid/x.whl"
+    )
 
 
 def test_the_longest_address_decides() -> None:
     found = mirrors("*=https://all.invalid", "conda-forge=https://m.invalid/cf")
-    assert found.real(f"{FORGE}noarch/x") == "https://m.invalid/cf/noarch/x"
+    assert found.actual_url(f"{FORGE}noarch/x") == "https://m.invalid/cf/noarch/x"
     assert (
-        found.real("https://channels.invalid/nvidia/noarch/x")
+        found.actual_url("https://channels.invalid/nvidia/noarch/x")
         == "https://all.invalid/nvidia/noarch/x"
     )
 
 
 def test_without_mirrors_nothing_is_looked_up() -> None:
-    assert DIRECT.real(FORGE) == DIRECT.canonical(FORGE) == FORGE
-    assert not DIRECT.closed and DIRECT.index is None and DIRECT.indexes == ()
+    assert NO_MIRRORS.actual_url(FORGE) == NO_MIRRORS.canonical_url(FORGE) == FORGE
+    assert not NO_MIRRORS.is_closed and NO_MIRRORS.index is None and NO_MIRRORS.indexes == ()
 
 
 SHA = "a" * 64
@@ -105,28 +110,28 @@ MANIFEST = {
 
 def test_a_folder_stands_for_everything(tmp_path: Path) -> None:
     found = mirrors("/srv/mirror", manifest=json.dumps(MANIFEST))
-    assert found.closed
+    assert found.is_closed
     assert found.indexes == ("file:///srv/mirror/simple/",)
     assert (
-        found.real(f"{FORGE}noarch/x")
+        found.actual_url(f"{FORGE}noarch/x")
         == "file:///srv/mirror/channels/channels.invalid/conda-forge/noarch/x"
     )
     wheel = f"file:///srv/mirror/wheels/{SHA}/x-1%2Bcu121-py3-none-any.whl"
     assert (
-        found.real("https://files.invalid/x-1%2Bcu121.whl")
-        == found.real("https://other.invalid/x.whl", SHA)
+        found.actual_url("https://files.invalid/x-1%2Bcu121.whl")
+        == found.actual_url("https://other.invalid/x.whl", SHA)
         == wheel
     )
-    assert found.canonical(wheel, SHA) == "https://files.invalid/x-1%2Bcu121.whl"
+    assert found.canonical_url(wheel, SHA) == "https://files.invalid/x-1%2Bcu121.whl"
     with pytest.raises(
         Unreachable, match=r"file:///srv/mirror/ does not hold https://files\.invalid/y\.whl"
     ):
-        found.real("https://files.invalid/y.whl")
+        found.actual_url("https://files.invalid/y.whl")
     local = tmp_path / "python.conda"
     local.touch()
-    assert found.real(local.as_uri()) == local.as_uri()
+    assert found.actual_url(local.as_uri()) == local.as_uri()
     with pytest.raises(Unreachable):
-        found.real((tmp_path / "none").as_uri())
+        found.actual_url((tmp_path / "none").as_uri())
 
 
 @pytest.mark.parametrize(
@@ -143,26 +148,29 @@ def test_a_folder_stands_for_everything(tmp_path: Path) -> None:
 )
 def test_what_is_no_manifest(text: str) -> None:
     with pytest.raises(IntegrityError, match=r"mirror\.json"):
-        mirrors("/srv/mirror", manifest=text).real(FORGE)
+        mirrors("/srv/mirror", manifest=text).actual_url(FORGE)
 
 
 def test_the_strongest_source_decides_for_each_thing() -> None:
-    options = [asked("lab=https://option.invalid", HERE)]
+    options = [parse_mirror("lab=https://option.invalid", HERE)]
     variables = [
-        asked("lab=https://variable.invalid", HERE),
-        asked("nvidia=https://variable.invalid", HERE),
+        parse_mirror("lab=https://variable.invalid", HERE),
+        parse_mirror("nvidia=https://variable.invalid", HERE),
     ]
-    assert {one.what: one.url for one in chosen(options, variables)} == {
+    assert {one.what: one.url for one in merge_settings(options, variables)} == {
         "lab": "https://option.invalid/",
         "nvidia": "https://variable.invalid/",
     }
     with pytest.raises(InvalidSpec, match="lab is given two mirrors"):
-        chosen([*options, *variables])
+        merge_settings([*options, *variables])
 
 
 def test_a_folder_is_not_mixed_with_what_is_set_elsewhere() -> None:
-    options, variables = [asked("/srv/mirror", HERE)], [asked("lab=https://variable.invalid", HERE)]
-    assert chosen(options, variables) == tuple(options)
+    options, variables = (
+        [parse_mirror("/srv/mirror", HERE)],
+        [parse_mirror("lab=https://variable.invalid", HERE)],
+    )
+    assert merge_settings(options, variables) == tuple(options)
 
 
 def test_passwords_are_not_shown() -> None:
@@ -185,7 +193,7 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     }
     found = {
         one.what: one.url
-        for one in settings.mirrors(["nvidia=https://option.invalid"], None, environ)
+        for one in settings.mirror_settings(["nvidia=https://option.invalid"], None, environ)
     }
     assert found == {
         "nvidia": "https://option.invalid/",
@@ -193,7 +201,7 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "*": f"{tmp_path.as_uri()}/",
         "lab": f"file://{tmp_path}/provision/channels/lab/",
     }
-    assert settings.mirrors([], "https://alias.invalid", {})[0] == Asked(
+    assert settings.mirror_settings([], "https://alias.invalid", {})[0] == MirrorSetting(
         what="*", url="https://alias.invalid/"
     )
 
@@ -213,15 +221,15 @@ def test_a_settings_file_that_is_none(tmp_path: Path, text: str, words: str) -> 
     path = tmp_path / "mine.yml"
     path.write_text(text)
     with pytest.raises(InvalidSpec, match=words):
-        settings.mirrors([], None, {settings.CONFIG: str(path)})
+        settings.mirror_settings([], None, {settings.CONFIG: str(path)})
     with pytest.raises(InvalidSpec, match="not there"):
-        settings.mirrors([], None, {settings.CONFIG: str(tmp_path / "none.yml")})
+        settings.mirror_settings([], None, {settings.CONFIG: str(tmp_path / "none.yml")})
 
 
 def test_an_empty_settings_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yml"
     path.touch()
-    assert settings.mirrors([], None, {settings.CONFIG: str(path)}) == ()
+    assert settings.mirror_settings([], None, {settings.CONFIG: str(path)}) == ()
 
 
 @pytest.mark.parametrize("address", ["notaurl", "no/such/folder", "https://", "ftp://host"])
@@ -231,9 +239,9 @@ def test_what_is_no_address_is_a_mistake_and_not_an_outage(
     monkeypatch.chdir(tmp_path)
     for alias, environ in ((address, {}), (None, {settings.CHANNEL_ALIAS: address})):
         with pytest.raises(InvalidSpec):
-            settings.mirrors([], alias, environ)
+            settings.mirror_settings([], alias, environ)
     (tmp_path / "notaurl").mkdir()
-    assert settings.mirrors([], "notaurl", {})[0].url == f"{tmp_path.as_uri()}/notaurl/"
+    assert settings.mirror_settings([], "notaurl", {})[0].url == f"{tmp_path.as_uri()}/notaurl/"
 
 
 @pytest.mark.parametrize(

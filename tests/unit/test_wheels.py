@@ -18,7 +18,7 @@ from provision.core.errors import (
     Unreachable,
     Unsolvable,
 )
-from provision.core.mirrors import Mirrors, asked
+from provision.core.mirrors import Mirrors, parse_mirror
 from provision.core.types import LockedPackage
 
 CAPTURED = Path(__file__).parent.parent / "data" / "uv"
@@ -46,7 +46,7 @@ CAPTURED = Path(__file__).parent.parent / "data" / "uv"
 )
 def test_failures_of_uv_are_explained(case: str, kind: type[ProvisionError], words: str) -> None:
     failed = ToolFailed(["uv", "pip"], 1, (CAPTURED / f"{case}.txt").read_text())
-    explained = uv.explain(failed)
+    explained = uv.translate_failure(failed)
     assert type(explained) is kind
     assert words in str(explained)
     assert "Using Python" not in str(explained)
@@ -54,7 +54,7 @@ def test_failures_of_uv_are_explained(case: str, kind: type[ProvisionError], wor
 
 def test_what_is_not_recognized_stays_a_tool_failure() -> None:
     failed = ToolFailed(["uv", "pip"], 101, "thread 'main' panicked\n")
-    assert uv.explain(failed) is failed
+    assert uv.translate_failure(failed) is failed
 
 
 def test_edges_from_annotations() -> None:
@@ -77,7 +77,7 @@ def test_what_only_condas_packages_need_is_no_wheel_of_ours() -> None:
         "torch": ("nvidia-nccl-cu12", "packaging"),
         "nvidia-nccl-cu12": ("deep",),
     }
-    request = resolver.Request(
+    request = resolver.ResolveRequest(
         requirements=("TorchMetrics>=1", "torch"),
         python="3.11",
         glibc="2.28",
@@ -105,7 +105,7 @@ def test_an_option_that_uv_takes_once_is_given_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
     monkeypatch.setattr(index_settings, "_uv_is_configured", lambda: False)
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
-    found = uv.indexes("cu126")
+    found = uv.index_options("cu126")
     for options in (found.remote, found.every):
         assert options.count("--index-strategy") == options.count("unsafe-best-match") == 1
     assert [word for word in found.every if "--" not in word][:3] == [
@@ -132,14 +132,14 @@ def test_pip_settings_are_read_as_pip_orders_them() -> None:
 
 def test_uv_own_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
-    assert uv.indexes() == uv.Indexes()
+    assert uv.index_options() == uv.IndexOptions()
 
 
 def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl/")
-    assert "https://torch.invalid/whl/cu126" in uv.indexes("cu126").remote
-    assert uv.indexes(None).remote == ()
+    assert "https://torch.invalid/whl/cu126" in uv.index_options("cu126").remote
+    assert uv.index_options(None).remote == ()
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
-    request = uv.Request(requirements=(), python="3.11", glibc=glibc)
+    request = uv.ResolveRequest(requirements=(), python="3.11", glibc=glibc)
     assert resolver._python_platform(request) == f"x86_64-manylinux_{expected.replace('.', '_')}"
 
 
@@ -163,7 +163,7 @@ def test_what_is_installed_is_named_by_hash() -> None:
         package = LockedPackage(
             manager="pip", name="six", version="1.17.0", url=url, sha256="a" * 64, direct=direct
         )
-        return uv.requirements([package])
+        return uv.hashed_requirements([package])
 
     file = "six-1.17.0-py2.py3-none-any.whl"
     hashed = f"--hash=sha256:{'a' * 64}\n"
@@ -215,7 +215,9 @@ def test_only_what_pypi_can_count_binds_wheels(name: str, version: str, expected
 
 
 def mirrors(*texts: str, manifest: str = "") -> Mirrors:
-    return Mirrors([asked(text, Path("/work")) for text in texts], manifest=lambda folder: manifest)
+    return Mirrors(
+        [parse_mirror(text, Path("/work")) for text in texts], manifest=lambda folder: manifest
+    )
 
 
 def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +227,7 @@ def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
         "extra-index-url": "https://two.invalid/simple",
     }
     monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
-    found = uv.indexes(
+    found = uv.index_options(
         mirrors=mirrors("pypi=https://m.invalid/simple", "https://two.invalid=file:///srv/two")
     )
     assert found.remote[:4] == (
@@ -238,7 +240,7 @@ def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_of_ours_is_the_only_index() -> None:
-    found = uv.indexes("cu126", mirrors("/srv/mirror"))
+    found = uv.index_options("cu126", mirrors("/srv/mirror"))
     assert found.alone and found.local == ()
     assert found.remote == (
         "--no-config",
@@ -246,8 +248,8 @@ def test_a_folder_of_ours_is_the_only_index() -> None:
         "file:///srv/mirror/simple/",
         "--offline",
     )
-    assert "--offline" not in uv.indexes(mirrors=mirrors("https://m.invalid/mirror")).remote
-    assert "--index-strategy" in uv.indexes(mirrors=mirrors("/srv/one", "/srv/two")).remote
+    assert "--offline" not in uv.index_options(mirrors=mirrors("https://m.invalid/mirror")).remote
+    assert "--index-strategy" in uv.index_options(mirrors=mirrors("/srv/one", "/srv/two")).remote
 
 
 def test_a_file_is_named_by_its_own_address() -> None:
@@ -280,7 +282,7 @@ def test_what_a_folder_holds_is_asked_for_by_name() -> None:
     }
     package = LockedPackage(manager="pip", name="x", version="1.0", url=row["url"], sha256=sha)
     folder = mirrors("/m", manifest=json.dumps({"schema": 1, "channels": {}, "wheels": {sha: row}}))
-    assert uv.requirements([package], folder) == f"x==1.0 --hash=sha256:{sha}\n"
-    assert uv.requirements([package], mirrors("file:///srv=file:///elsewhere")).startswith(
+    assert uv.hashed_requirements([package], folder) == f"x==1.0 --hash=sha256:{sha}\n"
+    assert uv.hashed_requirements([package], mirrors("file:///srv=file:///elsewhere")).startswith(
         "x @ file:///elsewhere/x-1.0"
     )

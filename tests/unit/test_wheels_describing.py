@@ -14,7 +14,7 @@ from tests.faulty import Fault, Server, served
 from tests.small import write_wheel
 
 NEEDS = ("numpy>=1.26", "sympy; extra == 'all'")
-LAB = uv.Metadata(name="lab", version="1.0", requires_python="", requires=NEEDS)
+LAB = uv.WheelMetadata(name="lab", version="1.0", requires_python="", requires=NEEDS)
 
 
 @pytest.fixture(autouse=True)
@@ -33,16 +33,16 @@ def server(wheel: Path) -> Iterator[Server]:
         yield running
 
 
-def ask(url: str) -> uv.Metadata:
+def ask(url: str) -> uv.WheelMetadata:
     with http.HttpClient() as web:
-        return uv.metadata(web, url)
+        return uv.fetch_metadata(web, url)
 
 
 def test_the_file_beside_the_wheel_is_enough(server: Server, wheel: Path) -> None:
     text = "Metadata-Version: 2.1\nName: Lab\nVersion: 1.0\nRequires-Python: >=3.9\nSummary: caf\xe9\nRequires-Dist: torch (==2.3.1)\n"
     Path(f"{wheel}.metadata").write_bytes(text.encode("latin-1"))
     found = ask(f"{server.url}/{wheel.name}#sha256=00")
-    assert found == uv.Metadata(
+    assert found == uv.WheelMetadata(
         name="Lab", version="1.0", requires_python=">=3.9", requires=("torch (==2.3.1)",)
     )
     assert server.log == [f"/{wheel.name}.metadata"]

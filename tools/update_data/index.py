@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, NoSuchProjectError, PyPISimple
 from remotezip import RemoteZip, RemoteZipError
 
-from provision.adapters.uv import TORCH_INDEX, indexes
+from provision.adapters.uv import TORCH_INDEX, index_options
 from provision.core.errors import Unreachable
 
 READERS = 8
@@ -140,7 +140,7 @@ class Index:
 
 def configured(url: str | None = None) -> Index:
     """The index that pip or uv is configured to use; their default where nothing is."""
-    options = indexes().remote
+    options = index_options().remote
     named = [value for option, value in itertools.pairwise(options) if option == "--default-index"]
     by_uv = [
         os.environ[name] for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL") if os.environ.get(name)

@@ -4,48 +4,42 @@ Callers see plain values (`LockedPackage`, paths); rattler's types stay in here.
 awaited to its end, so a returned function has nothing in flight.
 """
 
-from provision.adapters.conda.channels import url_of
-from provision.adapters.conda.install import index, link
+from provision.adapters.conda.channels import channel_url
+from provision.adapters.conda.install import index_channel, install_packages
 from provision.adapters.conda.matchspec import (
-    check_specs,
     is_version,
-    name_of,
     pins_build,
+    spec_errors,
+    spec_name,
     without_build,
     without_version,
 )
-from provision.adapters.conda.platforms import here
-from provision.adapters.conda.published_rows import Row, published, row_of
-from provision.adapters.conda.repodata import Record, Records
-from provision.adapters.conda.satisfaction import Candidate, newer, unsatisfied
-from provision.adapters.conda.solver import Request, Solver, solve
-from provision.adapters.http import sha256_of
-from provision.core.mirrors import DIRECT, Mirrors, without_login
+from provision.adapters.conda.platforms import host_platform
+from provision.adapters.conda.published_rows import RepodataRow, published_rows, read_archive_row
+from provision.adapters.conda.repodata import ChannelRecord, ChannelRecords
+from provision.adapters.conda.satisfaction import PackageBuild, is_newer, unsatisfied_specs
+from provision.adapters.conda.solver import Solver, SolveRequest, solve
 
 __all__ = [
-    "DIRECT",
-    "Candidate",
-    "Mirrors",
-    "Record",
-    "Records",
-    "Request",
-    "Row",
+    "ChannelRecord",
+    "ChannelRecords",
+    "PackageBuild",
+    "RepodataRow",
+    "SolveRequest",
     "Solver",
-    "check_specs",
-    "here",
-    "index",
+    "channel_url",
+    "host_platform",
+    "index_channel",
+    "install_packages",
+    "is_newer",
     "is_version",
-    "link",
-    "name_of",
-    "newer",
     "pins_build",
-    "published",
-    "row_of",
-    "sha256_of",
+    "published_rows",
+    "read_archive_row",
     "solve",
-    "unsatisfied",
-    "url_of",
+    "spec_errors",
+    "spec_name",
+    "unsatisfied_specs",
     "without_build",
-    "without_login",
     "without_version",
 ]

@@ -15,7 +15,7 @@ from provision.adapters.conda.path_guard import Guard
 from provision.adapters.conda.stall_watch import Stalled, Watched, watched
 from provision.adapters.http import TIMEOUT_VARIABLE, sha256_of
 from provision.core.errors import IntegrityError, NoSpace, ToolFailed, Unreachable
-from provision.core.mirrors import DIRECT, Mirrors, path_of, without_login
+from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url, without_login
 from provision.core.types import PLATFORM, LockedPackage, Progress
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from rattler.install import InstallerReporter
 
 
-def link(
+def install_packages(
     packages: Sequence[LockedPackage],
     target: Path,
     *,
     final: Path,
     cache: Path,
     progress: Progress,
-    mirrors: Mirrors = DIRECT,
+    mirrors: Mirrors = NO_MIRRORS,
 ) -> None:
     """Fetch packages into `cache` and link them into `target`, an empty folder or none; paths inside the files name `final`. What a
     mirror served is recorded under its own address.
@@ -40,7 +40,9 @@ def link(
     Raises IntegrityError when a file is not what the lock says or would be written elsewhere, Unreachable when it cannot be had, NoSpace
     on a full disk.
     """
-    fetched = [dataclasses.replace(package, url=mirrors.real(package.url)) for package in packages]
+    fetched = [
+        dataclasses.replace(package, url=mirrors.actual_url(package.url)) for package in packages
+    ]
     for package in fetched:
         _verify_local(package)
     cache.mkdir(parents=True, exist_ok=True)
@@ -185,7 +187,7 @@ def _verify_local(package: LockedPackage) -> None:
     """rattler 0.28 checks the hash of what it downloads but not of `file://` packages (tried: any hash is accepted)."""
     if not package.url.startswith("file:"):
         return
-    path = path_of(package.url)
+    path = path_from_url(package.url)
     if (
         path.exists()
         and (key := (package.sha256, path, path.stat().st_mtime_ns, path.stat().st_size))
@@ -231,7 +233,7 @@ def _build_number(build: str) -> int:
     return int(tail) if tail.isdigit() else 0
 
 
-def index(folder: Path) -> None:
+def index_channel(folder: Path) -> None:
     """Write repodata for a folder of packages so that it can be used as a channel."""
     from rattler.index import index_fs
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 
-def check_specs(specs: Iterable[str]) -> list[str]:
+def spec_errors(specs: Iterable[str]) -> list[str]:
     """The mistakes in conda requirements, one sentence each."""
     import rattler
 
@@ -19,7 +19,7 @@ def check_specs(specs: Iterable[str]) -> list[str]:
     return mistakes
 
 
-def name_of(spec: str) -> str:
+def spec_name(spec: str) -> str:
     """The package that a requirement is about."""
     return re.split(r"[\s=<>!~\[]", spec.rpartition("::")[2].strip(), maxsplit=1)[0].lower()
 
@@ -27,7 +27,7 @@ def name_of(spec: str) -> str:
 def without_version(spec: str) -> str:
     """The same package from the same channel, in any version."""
     channel, separator, _ = spec.rpartition("::")
-    return f"{channel}{separator}{name_of(spec)}"
+    return f"{channel}{separator}{spec_name(spec)}"
 
 
 def without_build(spec: str) -> str:
@@ -36,7 +36,7 @@ def without_build(spec: str) -> str:
     import rattler
 
     version = rattler.MatchSpec(rest).version
-    return f"{channel}{separator}{name_of(spec)}" + (f" {version}" if version else "")
+    return f"{channel}{separator}{spec_name(spec)}" + (f" {version}" if version else "")
 
 
 def pins_build(spec: str) -> bool:

@@ -12,6 +12,6 @@ _BY_MACHINE: dict[tuple[str, str], Platform] = {
 }
 
 
-def here() -> Platform | None:
+def host_platform() -> Platform | None:
     """None: a machine that no environment of ours can run on."""
     return _BY_MACHINE.get((platform.system(), platform.machine()))

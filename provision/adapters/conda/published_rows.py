@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from provision.adapters.conda.calls import again, client, last_cause, run
-from provision.adapters.conda.channels import url_of
+from provision.adapters.conda.channels import channel_url
 from provision.core.errors import IntegrityError, Unreachable
-from provision.core.mirrors import DIRECT, Mirrors
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 
 # A record as repodata.json has it.
-Row = Mapping[str, Any]
+RepodataRow = Mapping[str, Any]
 
 
-def published(
-    urls: Iterable[str], mirrors: Mirrors = DIRECT
-) -> tuple[dict[str, Row], dict[str, str]]:
+def published_rows(
+    urls: Iterable[str], mirrors: Mirrors = NO_MIRRORS
+) -> tuple[dict[str, RepodataRow], dict[str, str]]:
     """The rows of packages by their addresses, as far as their channels have them; and the channels that did not answer, each with
     the reason."""
-    found: dict[str, Row] = {}
+    found: dict[str, RepodataRow] = {}
     silent: dict[str, str] = {}
     for channel, files in _by_channel(urls).items():
         try:
@@ -42,11 +42,11 @@ def _by_channel(urls: Iterable[str]) -> dict[str, dict[tuple[str, str], str]]:
 
 def _of_channel(
     channel: str, files: Mapping[tuple[str, str], str], mirrors: Mirrors
-) -> dict[str, Row]:
+) -> dict[str, RepodataRow]:
     import rattler
     from rattler.exceptions import GatewayError
 
-    place = rattler.Channel(mirrors.real(url_of(channel)))
+    place = rattler.Channel(mirrors.actual_url(channel_url(channel)))
     names = sorted({filename.rsplit("-", 2)[0] for _, filename in files})
     subdirs = [rattler.Subdir(subdir) for subdir in sorted({subdir for subdir, _ in files})]
 
@@ -67,14 +67,14 @@ def _of_channel(
     return {url: _plain(there[key].to_json()) for key, url in files.items() if key in there}
 
 
-def _plain(text: str) -> Row:
+def _plain(text: str) -> RepodataRow:
     """Without what says where the record is from."""
     return {
         key: value for key, value in json.loads(text).items() if key not in ("url", "channel", "fn")
     }
 
 
-def row_of(path: Path) -> Row:
+def read_archive_row(path: Path) -> RepodataRow:
     """The record of a package file, from what is in it. Raises IntegrityError."""
     import rattler
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.adapters.conda.calls import run
-from provision.adapters.conda.channels import url_of
-from provision.adapters.conda.solver import Request, Solver, end_of
+from provision.adapters.conda.channels import channel_url
+from provision.adapters.conda.solver import Solver, SolveRequest, end_of
 from provision.core.types import Platform
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ CLOSE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class ChannelRecord:
     """One record of a channel."""
 
     name: str
@@ -33,20 +33,22 @@ class Record:
     visible: bool  # under the request's --as-of
 
 
-class Records:
+class ChannelRecords:
     """The records behind a request; what a solver has read already is not read again."""
 
-    def __init__(self, solver: Solver, request: Request) -> None:
+    def __init__(self, solver: Solver, request: SolveRequest) -> None:
         self._solver, self._request = solver, request
         self._read: dict[tuple[str, str, Platform], list[rattler.RepoDataRecord]] = {}
 
-    def find(self, spec: str, platform: Platform | None = None) -> tuple[Record, ...]:
+    def find(self, spec: str, platform: Platform | None = None) -> tuple[ChannelRecord, ...]:
         """The records that a requirement admits, each channel's apart and in order of priority, newest first."""
         asked, _, rest = spec.rpartition("::")
         channels = [
-            name for name in self._request.channels if not asked or url_of(name) == url_of(asked)
+            name
+            for name in self._request.channels
+            if not asked or channel_url(name) == channel_url(asked)
         ]
-        found: list[Record] = []
+        found: list[ChannelRecord] = []
         for name in channels:
             records = self._query(name, rest, platform or self._request.platform)
             found += [self._record(record, name) for record in sorted(records, reverse=True)]
@@ -56,17 +58,17 @@ class Records:
         import rattler
 
         if (channel, spec, platform) not in self._read:
-            sources = [rattler.Channel(self._solver.mirrors.real(url_of(channel)))]
+            sources = [rattler.Channel(self._solver.mirrors.actual_url(channel_url(channel)))]
             query = self._solver.gateway().query(
                 sources, [platform, "noarch"], [rattler.MatchSpec(spec)], recursive=False
             )
             self._read[channel, spec, platform] = [record for part in run(query) for record in part]
         return self._read[channel, spec, platform]
 
-    def _record(self, record: rattler.RepoDataRecord, channel: str) -> Record:
+    def _record(self, record: rattler.RepoDataRecord, channel: str) -> ChannelRecord:
         date = record.indexed_timestamp or record.timestamp
         limit = end_of(self._request.as_of) if self._request.as_of else None
-        return Record(
+        return ChannelRecord(
             name=record.name.normalized,
             version=str(record.version),
             build=str(record.build),
@@ -96,7 +98,7 @@ class Records:
         """The names of the packages that a channel has for a platform alone (not noarch)."""
         import rattler
 
-        sources = [rattler.Channel(self._solver.mirrors.real(url_of(channel)))]
+        sources = [rattler.Channel(self._solver.mirrors.actual_url(channel_url(channel)))]
         return frozenset(
             name.normalized for name in run(self._solver.gateway().names(sources, [platform]))
         )
@@ -106,7 +108,7 @@ class Records:
         import rattler
 
         sources = [
-            rattler.Channel(self._solver.mirrors.real(url_of(channel)))
+            rattler.Channel(self._solver.mirrors.actual_url(channel_url(channel)))
             for channel in self._request.channels
         ]
         names = run(self._solver.gateway().names(sources, [self._request.platform, "noarch"]))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class PackageBuild:
     """What is there under a name: a package, or what the machine offers (a virtual package)."""
 
     name: str
@@ -21,10 +21,10 @@ class Candidate:
     subdir: str = "noarch"
 
 
-def unsatisfied(
-    specs: Sequence[str], there: Mapping[str, Candidate], *, if_there: bool = False
+def unsatisfied_specs(
+    specs: Sequence[str], there: Mapping[str, PackageBuild], *, optional: bool = False
 ) -> list[tuple[str, str]]:
-    """The requirements that what is there does not satisfy, each with what is wrong. `if_there`: a package need not be there
+    """The requirements that what is there does not satisfy, each with what is wrong. `optional`: a package need not be there
     (`constrains`). A requirement that rattler does not understand is one that nothing satisfies."""
     import rattler
 
@@ -35,7 +35,7 @@ def unsatisfied(
             name = str(wanted.name.normalized if wanted.name else "")
             have = there.get(name)
             if have is None:
-                if not if_there:
+                if not optional:
                     found.append((spec, "is not there"))
             elif not wanted.matches(_record(have)):
                 found.append((spec, f"is {have.version} {have.build}".rstrip()))
@@ -44,7 +44,7 @@ def unsatisfied(
     return found
 
 
-def _record(have: Candidate) -> rattler.PackageRecord:
+def _record(have: PackageBuild) -> rattler.PackageRecord:
     import rattler
     from rattler.package.build_string import BuildString
 
@@ -53,7 +53,7 @@ def _record(have: Candidate) -> rattler.PackageRecord:
     )
 
 
-def newer(one: str, other: str) -> bool:
+def is_newer(one: str, other: str) -> bool:
     """Whether a version is newer than another, as conda counts them."""
     import rattler
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.adapters.conda.calls import again, client, last_cause, run, told, what_to_do
-from provision.adapters.conda.channels import url_of
+from provision.adapters.conda.channels import channel_url
 from provision.adapters.http import read_timeout_s
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
-from provision.core.mirrors import DIRECT, Mirrors, without_login
+from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
 from provision.core.types import PLATFORM, LockedPackage, Platform
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ANSWER_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SolveRequest:
     """What is to be solved, for one platform."""
 
     specs: tuple[str, ...]
@@ -45,7 +45,7 @@ class Solver:
     """Solves against channels. What it has read of them is kept for the next solve (rattler's gateway), so many solves cost one
     reading; several threads may use one. Memory stays flat: what is kept is the records of the packages that were looked at."""
 
-    def __init__(self, mirrors: Mirrors = DIRECT) -> None:
+    def __init__(self, mirrors: Mirrors = NO_MIRRORS) -> None:
         self.mirrors = mirrors
         self._opening = threading.Lock()
         self._opened: rattler.Gateway | None = None
@@ -58,17 +58,20 @@ class Solver:
                 self._opened = rattler.Gateway(client=client(whole=True))
             return self._opened
 
-    def solve(self, request: Request) -> tuple[LockedPackage, ...]:
+    def solve(self, request: SolveRequest) -> tuple[LockedPackage, ...]:
         """The packages, sorted by name. Raises Unsolvable or Unreachable; never returns a part."""
         own = self._own(request)
         locked = (_locked(record, own, request.platform) for record in self._records(request))
         return tuple(sorted(locked, key=lambda package: package.name))
 
-    def _own(self, request: Request) -> dict[str, str]:
+    def _own(self, request: SolveRequest) -> dict[str, str]:
         """Where each channel is really read -> its own URL, in order of priority."""
-        return {self.mirrors.real(url_of(name)): url_of(name) for name in request.channels}
+        return {
+            self.mirrors.actual_url(channel_url(name)): channel_url(name)
+            for name in request.channels
+        }
 
-    def _records(self, request: Request) -> list[rattler.RepoDataRecord]:
+    def _records(self, request: SolveRequest) -> list[rattler.RepoDataRecord]:
         import rattler
         from rattler.exceptions import GatewayError, SolverError
 
@@ -103,7 +106,7 @@ class Solver:
                 details=told(error),
             ) from error
 
-    def _still_there(self, request: Request) -> list[rattler.RepoDataRecord]:
+    def _still_there(self, request: SolveRequest) -> list[rattler.RepoDataRecord]:
         """The channels' own records of the packages that are preferred: a lock does not hold all that a record says."""
         import rattler
 
@@ -120,7 +123,7 @@ class Solver:
         )
         return [record for part in parts for record in part if _own_url(record, own) in urls]
 
-    def unanswered(self, channels: Sequence[str], platform: Platform) -> dict[str, str]:
+    def unreachable_channels(self, channels: Sequence[str], platform: Platform) -> dict[str, str]:
         """Channels that do not serve records for a platform, each with the reason. Asks all, within ANSWER_TIMEOUT_S each."""
         return run(self._ask(channels, platform))
 
@@ -134,7 +137,7 @@ class Solver:
 
         async def ask(name: str) -> tuple[str, str | None]:
             try:
-                place = rattler.Channel(self.mirrors.real(url_of(name)))
+                place = rattler.Channel(self.mirrors.actual_url(channel_url(name)))
                 query = self.gateway().query(
                     [place], [platform, "noarch"], ["python"], recursive=False
                 )
@@ -150,7 +153,7 @@ class Solver:
         answers = await asyncio.gather(*(ask(name) for name in channels))
         return {name: reason for name, reason in answers if reason is not None}
 
-    def solvable(self, request: Request) -> bool:
+    def is_solvable(self, request: SolveRequest) -> bool:
         """Whether there is an answer; the packages are not looked at."""
         try:
             self._records(request)
@@ -164,13 +167,13 @@ class Solver:
 
         parsed = rattler.MatchSpec(spec)
         if parsed.channel is None or (
-            real := self.mirrors.real(url_of(parsed.channel.base_url))
-        ) == url_of(parsed.channel.base_url):
+            real := self.mirrors.actual_url(channel_url(parsed.channel.base_url))
+        ) == channel_url(parsed.channel.base_url):
             return parsed
         return rattler.MatchSpec(f"{real}::{str(parsed).partition('::')[2]}")
 
 
-def solve(request: Request, mirrors: Mirrors = DIRECT) -> tuple[LockedPackage, ...]:
+def solve(request: SolveRequest, mirrors: Mirrors = NO_MIRRORS) -> tuple[LockedPackage, ...]:
     """One solve on its own."""
     return Solver(mirrors).solve(request)
 

@@ -14,7 +14,7 @@ from provision.adapters.http.pool import in_parallel
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry
 from provision.adapters.http.session import open_session
 from provision.core.errors import IntegrityError, ProvisionError, Unreachable, from_system
-from provision.core.mirrors import path_of, without_login
+from provision.core.mirrors import path_from_url, without_login
 
 if TYPE_CHECKING:
     import requests
@@ -116,7 +116,7 @@ class HttpClient:
         A file on the disk is also hashed, since that costs next to nothing.
         """
         if url.startswith("file:"):
-            return _local_availability(path_of(url), sha256)
+            return _local_availability(path_from_url(url), sha256)
         try:
             status = retry(lambda: self._status(url), url)
         except Unreachable as error:
@@ -269,7 +269,7 @@ def _check_hash(download: Download, partial: Path) -> None:
 
 
 def _copy(url: str, target: Path) -> None:
-    source = path_of(url)
+    source = path_from_url(url)
     if not source.is_file():
         raise Unreachable(f"{source} does not exist.")
     with source.open("rb") as reader, target.open("wb") as writer:
@@ -290,7 +290,7 @@ def _local_availability(path: Path, sha256: str) -> Availability:
 
 
 def _local_text(url: str) -> str:
-    path = path_of(url)
+    path = path_from_url(url)
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from provision.core.types import LockedPackage
 
 
-def decisive(packages: Sequence[LockedPackage], site: Path) -> list[LockedPackage]:
+def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[LockedPackage]:
     """The installed packages that must be installed once more, one after another, for the last by name to have its way. Most
     environments have none."""
     folders = {

@@ -6,19 +6,19 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from provision.adapters.uv.file_conflicts import decisive
-from provision.adapters.uv.settings import Indexes, indexes
-from provision.adapters.uv.uv_process import call, is_unanswered, uv
+from provision.adapters.uv.file_conflicts import wheels_to_reinstall
+from provision.adapters.uv.settings import IndexOptions, index_options
+from provision.adapters.uv.uv_process import call, is_unanswered, uv_executable
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
-from provision.core.mirrors import DIRECT, Mirrors
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 
 
-def install(
+def install_wheels(
     packages: Sequence[LockedPackage],
     interpreter: Path,
-    mirrors: Mirrors = DIRECT,
+    mirrors: Mirrors = NO_MIRRORS,
     *,
     warn: Callable[[str], None],
 ) -> None:
@@ -26,10 +26,10 @@ def install(
     build = next(
         (package.version.partition("+")[2] for package in packages if package.name == "torch"), None
     )
-    where = indexes(build, mirrors)
+    where = index_options(build, mirrors)
     _install(packages, interpreter, mirrors, where, warn=warn)
     for site in interpreter.parent.parent.glob("lib/python3*/site-packages"):
-        for package in decisive(packages, site):
+        for package in wheels_to_reinstall(packages, site):
             _install([package], interpreter, mirrors, where, "--reinstall", warn=warn)
 
 
@@ -37,7 +37,7 @@ def _install(
     packages: Sequence[LockedPackage],
     interpreter: Path,
     mirrors: Mirrors,
-    where: Indexes,
+    where: IndexOptions,
     *options: str,
     warn: Callable[[str], None],
 ) -> None:
@@ -49,9 +49,9 @@ def _install(
     """
     with temporary_directory("uv") as folder:
         wanted = folder / "requirements.txt"
-        wanted.write_text(requirements(packages, mirrors))
+        wanted.write_text(hashed_requirements(packages, mirrors))
         command: list[str | Path] = [
-            uv(),
+            uv_executable(),
             "pip",
             "install",
             "--python",
@@ -85,21 +85,23 @@ def _is_installed_from_cache(command: Sequence[str | Path], alone: bool) -> bool
 
 def _by_hash(package: LockedPackage, mirrors: Mirrors) -> str:
     """By name from an index; by address what no index has: a folder of ours has an index of all that it holds."""
-    url = mirrors.real(package.url, package.sha256)
-    indexed = mirrors.closed and url != package.url
+    url = mirrors.actual_url(package.url, package.sha256)
+    indexed = mirrors.is_closed and url != package.url
     by_address = (package.direct or package.url.startswith("file:")) and not indexed
     return f"{package.name}{' @ ' + url if by_address else '==' + package.version} --hash=sha256:{package.sha256}"
 
 
-def requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = DIRECT) -> str:
+def hashed_requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = NO_MIRRORS) -> str:
     """What uv is asked to install: requirements with hashes."""
     return "".join(f"{_by_hash(package, mirrors)}\n" for package in packages)
 
 
-def unpack(requirement: str, target: Path, *, python: str, mirrors: Mirrors = DIRECT) -> str:
+def unpack_wheel(
+    requirement: str, target: Path, *, python: str, mirrors: Mirrors = NO_MIRRORS
+) -> str:
     """Unpack one package without its dependencies into a folder, and return its version."""
     command: list[str | Path] = [
-        uv(),
+        uv_executable(),
         "pip",
         "install",
         "--quiet",
@@ -109,7 +111,7 @@ def unpack(requirement: str, target: Path, *, python: str, mirrors: Mirrors = DI
         "--python-version",
         python,
     ]
-    where = indexes(mirrors=mirrors)
+    where = index_options(mirrors=mirrors)
     call(
         [*command, "--no-python-downloads", "--python", sys.executable, *where.remote, requirement],
         alone=where.alone,

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv.settings import indexes, own_address
-from provision.adapters.uv.uv_process import call, uv
+from provision.adapters.uv.settings import index_options, own_address
+from provision.adapters.uv.uv_process import call, uv_executable
 from provision.catalog import version_key
 from provision.core.errors import ProvisionError, Unsolvable
-from provision.core.mirrors import DIRECT, Mirrors
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import PLATFORM, LockedPackage, Platform
 
@@ -40,7 +40,7 @@ UV_MACHINE: Mapping[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aa
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ResolveRequest:
     """What is to be resolved, for one platform."""
 
     requirements: tuple[str, ...]
@@ -59,12 +59,10 @@ class Request:
     as_of: str | None = (
         None  # YYYY-MM-DD: files uploaded after that day (UTC), or at a time that nobody tells, are invisible
     )
-    mirrors: Mirrors = (
-        DIRECT  # where indexes and files really are; the answer names files by their own addresses
-    )
+    mirrors: Mirrors = NO_MIRRORS  # where indexes and files really are; the answer names files by their own addresses
 
 
-def resolve(request: Request) -> tuple[LockedPackage, ...]:
+def resolve(request: ResolveRequest) -> tuple[LockedPackage, ...]:
     """The wheels that satisfy a request, one file each, with hashes, sorted by name. Raises Unsolvable, or Unreachable when an
     index does not answer."""
     entries, edges = _in_turn(request, _files)
@@ -77,7 +75,7 @@ def resolve(request: Request) -> tuple[LockedPackage, ...]:
     return tuple(sorted(found, key=lambda package: package.name))
 
 
-def versions(request: Request) -> dict[str, str]:
+def resolve_versions(request: ResolveRequest) -> dict[str, str]:
     """Name -> version of all that would be in the environment, conda's part of it included; no file is looked at."""
     answer = _in_turn(request, _versions)
     return {
@@ -85,9 +83,11 @@ def versions(request: Request) -> dict[str, str]:
     }
 
 
-def _in_turn(request: Request, ask: Callable[[Request, Sequence[str | Path], Path], T]) -> T:
-    """Ask the indexes, and only if they have no answer the folders of this machine too."""
-    where = indexes(request.build_path, request.mirrors)
+def _in_turn(
+    request: ResolveRequest, ask: Callable[[ResolveRequest, Sequence[str | Path], Path], T]
+) -> T:
+    """Ask the index_options, and only if they have no answer the folders of this machine too."""
+    where = index_options(request.build_path, request.mirrors)
     options: list[str | Path] = [
         "--python-version",
         request.python,
@@ -104,8 +104,8 @@ def _in_turn(request: Request, ask: Callable[[Request, Sequence[str | Path], Pat
             return ask(request, [*options, *where.every], folder)
 
 
-def _versions(request: Request, options: Sequence[str | Path], folder: Path) -> str:
-    """Which versions, and who needs whom, as uv annotates it."""
+def _versions(request: ResolveRequest, options: Sequence[str | Path], folder: Path) -> str:
+    """Which resolve_versions, and who needs whom, as uv annotates it."""
     wanted, bounds, answer = (
         folder / name for name in ("requirements.in", "constraints.txt", "versions.txt")
     )
@@ -131,13 +131,13 @@ def _versions(request: Request, options: Sequence[str | Path], folder: Path) -> 
             "-o",
             answer,
         ],
-        alone=request.mirrors.closed,
+        alone=request.mirrors.is_closed,
     )
     return answer.read_text()
 
 
 def _files(
-    request: Request, options: Sequence[str | Path], folder: Path
+    request: ResolveRequest, options: Sequence[str | Path], folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
     """pylock's entries, and who needs whom: uv tells these in two formats, so the versions are found first and then their files."""
     answer = _versions(request, options, folder)
@@ -148,14 +148,14 @@ def _files(
     try:  # all that it needs was read a moment ago; some indexes make uv read it again (torch 1.13: 7 s)
         call(
             [*command, *([] if "--offline" in options else ["--offline"])],
-            alone=request.mirrors.closed,
+            alone=request.mirrors.is_closed,
         )
     except ProvisionError:  # there may be no cache
-        call(command, alone=request.mirrors.closed)
+        call(command, alone=request.mirrors.is_closed)
     return _toml(files.read_text()).get("packages", []), _edges(answer)
 
 
-def _needed(request: Request, edges: Mapping[str, Sequence[str]]) -> set[str]:
+def _needed(request: ResolveRequest, edges: Mapping[str, Sequence[str]]) -> set[str]:
     """What must be installed as a wheel: what is asked for and what that needs, but neither what conda has nor what only that
     needs as a wheel (conda's pytorch brings its own CUDA, not the NVIDIA wheels)."""
     provided = {canonicalize_name(name) for name in request.provided}
@@ -173,7 +173,7 @@ def _compile(options: Sequence[str | Path]) -> list[str | Path]:
     # Any interpreter will do to resolve for another version; without this, uv downloads one of that version (tried: 11 s and 40 s, and
     # a site that is not the configured index).
     return [
-        uv(),
+        uv_executable(),
         "pip",
         "compile",
         "--quiet",
@@ -199,7 +199,7 @@ def _check_dates(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:
         )
 
 
-def _python_platform(request: Request) -> str:
+def _python_platform(request: ResolveRequest) -> str:
     fitting = [known for known in UV_GLIBC if version_key(known) <= version_key(request.glibc)]
     newest = max(fitting, key=version_key, default=UV_GLIBC[0])
     return f"{UV_MACHINE[request.platform]}-manylinux_{newest.replace('.', '_')}"
@@ -263,7 +263,7 @@ def _archive(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _package(
-    entry: Mapping[str, Any], edges: Mapping[str, tuple[str, ...]], mirrors: Mirrors = DIRECT
+    entry: Mapping[str, Any], edges: Mapping[str, tuple[str, ...]], mirrors: Mirrors = NO_MIRRORS
 ) -> LockedPackage:
     archive = _archive(entry)
     if "sha256" not in archive.get("hashes", {}):

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from provision.core.mirrors import DIRECT, Mirrors
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
 
 TORCH_INDEX = "PROVISION_TORCH_INDEX"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indexes:
-    """Options for uv: those that name indexes, and those that name this machine's disk."""
+class IndexOptions:
+    """Options for uv: those that name index_options, and those that name this machine's disk."""
 
     remote: tuple[str, ...] = ()
     local: tuple[str, ...] = ()
@@ -32,18 +32,18 @@ class Indexes:
         return _one_strategy((*self.remote, *self.local))
 
 
-def indexes(build_path: str | None = None, mirrors: Mirrors = DIRECT) -> Indexes:
+def index_options(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS) -> IndexOptions:
     """Index options from the configuration, each index where its mirror is.
 
     build_path: the folder of PyTorch's own wheel index that holds the wanted build (`cu126`, `cpu`), used when the user has
     named that index in PROVISION_TORCH_INDEX.
     """
-    if mirrors.closed:
-        return Indexes(remote=_of_folders(mirrors), alone=True)
-    found = _mirrored(Indexes() if _uv_is_configured() else _from_pip(pip_settings()), mirrors)
-    if build_path and (url := torch_index(build_path)):
-        extra = ("--index", mirrors.real(url), *STRATEGY)
-        return Indexes(remote=_one_strategy(found.remote + extra), local=found.local)
+    if mirrors.is_closed:
+        return IndexOptions(remote=_of_folders(mirrors), alone=True)
+    found = _mirrored(IndexOptions() if _uv_is_configured() else _from_pip(pip_settings()), mirrors)
+    if build_path and (url := torch_index_url(build_path)):
+        extra = ("--index", mirrors.actual_url(url), *STRATEGY)
+        return IndexOptions(remote=_one_strategy(found.remote + extra), local=found.local)
     return found
 
 
@@ -57,7 +57,7 @@ def _one_strategy(options: Sequence[str]) -> tuple[str, ...]:
     return others + STRATEGY if len(others) < len(options) else others
 
 
-def torch_index(build_path: str) -> str | None:
+def torch_index_url(build_path: str) -> str | None:
     """The address of a folder of PyTorch's own wheel index, if the user has named that index."""
     base = os.environ.get(TORCH_INDEX)
     return f"{base.rstrip('/')}/{build_path}" if base else None
@@ -79,9 +79,9 @@ def _of_folders(mirrors: Mirrors) -> tuple[str, ...]:
     )
 
 
-def _mirrored(found: Indexes, mirrors: Mirrors) -> Indexes:
+def _mirrored(found: IndexOptions, mirrors: Mirrors) -> IndexOptions:
     remote, local = (
-        [mirrors.real(word) if "://" in word else word for word in options]
+        [mirrors.actual_url(word) if "://" in word else word for word in options]
         for options in (found.remote, found.local)
     )
     if mirrors.index:
@@ -90,7 +90,7 @@ def _mirrored(found: Indexes, mirrors: Mirrors) -> Indexes:
             mirrors.index,
             *(remote[2:] if remote[:1] == ["--default-index"] else remote),
         ]
-    return Indexes(remote=tuple(remote), local=tuple(local))
+    return IndexOptions(remote=tuple(remote), local=tuple(local))
 
 
 def _uv_is_configured() -> bool:
@@ -145,7 +145,7 @@ def _read_pip_settings(listed: str) -> dict[str, str]:
     return {name: value for section in sections.values() for name, value in section.items()}
 
 
-def _from_pip(settings: Mapping[str, str]) -> Indexes:
+def _from_pip(settings: Mapping[str, str]) -> IndexOptions:
     remote: list[str] = []
     local: list[str] = []
     if settings.get("index-url"):
@@ -158,7 +158,7 @@ def _from_pip(settings: Mapping[str, str]) -> Indexes:
         )
     for options in (remote, local):
         options += STRATEGY if options else ()
-    return Indexes(remote=tuple(remote), local=tuple(local))
+    return IndexOptions(remote=tuple(remote), local=tuple(local))
 
 
 # PyPI names a file by its content, and mirrors that keep its paths serve it under the same tail: /packages/, the BLAKE2b hash, the name.
@@ -167,7 +167,7 @@ _OF_PYPI = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
 
 def own_address(url: str, sha256: str, mirrors: Mirrors) -> str:
     """By which address a lock names a file that an index told: its own, whatever mirror served it, as far as that can be known."""
-    found = mirrors.canonical(url, sha256)
+    found = mirrors.canonical_url(url, sha256)
     if (
         found == url
         and mirrors.index

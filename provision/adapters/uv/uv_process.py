@@ -21,7 +21,7 @@ from provision.core.errors import (
 from provision.core.process import clean_environment, run
 
 
-def uv() -> str:
+def uv_executable() -> str:
     """The uv executable that came with us as a package."""
     try:
         from uv import find_uv_bin
@@ -55,7 +55,7 @@ def call(command: Sequence[str | Path], *, show: bool = False, alone: bool = Fal
     try:
         return run(command, env=env, show=show).stdout
     except ToolFailed as error:
-        raise explain(error) from error
+        raise translate_failure(error) from error
 
 
 UNANSWERED = "The package index did not answer"
@@ -79,7 +79,7 @@ _NO_ANSWER = (
 )
 
 
-def explain(error: ToolFailed) -> ProvisionError:
+def translate_failure(error: ToolFailed) -> ProvisionError:
     """uv's failure in our terms. The texts are uv 0.13's; what is not recognized stays a ToolFailed."""
     text = error.tail
     said = text.partition("error: ")[2] or text

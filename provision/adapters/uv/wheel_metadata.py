@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from provision.adapters.http import TEXT_LIMIT, HttpClient
 from provision.core.errors import Unreachable
-from provision.core.mirrors import path_of, without_login
+from provision.core.mirrors import path_from_url, without_login
 
 # At once of an archive: enough for the end of most, where the list of their files is.
 PIECE = 1 << 16
@@ -30,7 +30,7 @@ UNREADABLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metadata:
+class WheelMetadata:
     """What a wheel is and needs, in its own words."""
 
     name: str
@@ -39,11 +39,11 @@ class Metadata:
     requires: tuple[str, ...]
 
 
-def metadata(web: HttpClient, url: str) -> Metadata:
+def fetch_metadata(web: HttpClient, url: str) -> WheelMetadata:
     """Of the wheel at this address. Raises Unreachable; why stands after the last `: ` of its message."""
     plain = url.partition("#")[0]
     if plain.startswith("file:"):
-        return _parsed(_of_archive(path_of(plain), plain), plain)
+        return _parsed(_of_archive(path_from_url(plain), plain), plain)
     try:
         beside = web.content(f"{plain}.metadata")
     except Unreachable:  # an index need not have it
@@ -67,7 +67,7 @@ def _of_archive(archive: Path | IO[bytes], url: str) -> bytes:
         ) from error
 
 
-def _parsed(content: bytes, url: str) -> Metadata:
+def _parsed(content: bytes, url: str) -> WheelMetadata:
     """What answers in a wheel's place (a login page) is none of its words."""
     from packaging.metadata import parse_email
 
@@ -76,7 +76,7 @@ def _parsed(content: bytes, url: str) -> Metadata:
         raise Unreachable(
             f"{without_login(url)} cannot be looked into: what is served as its metadata is something else."
         )
-    return Metadata(
+    return WheelMetadata(
         name=said["name"],
         version=said["version"],
         requires_python=said.get("requires_python", ""),

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["cyclonedx", "spdx"]
+SbomFormat = Literal["cyclonedx", "spdx"]
 # What registries and other tools call the two.
-MEDIA_TYPES: dict[Format, str] = {
+MEDIA_TYPES: dict[SbomFormat, str] = {
     "cyclonedx": "application/vnd.cyclonedx+json",
     "spdx": "application/spdx+json",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SbomPackage:
     """One package. key: what tells it from all others of the bill. needs: the keys of those that it needs, as far as that is known."""
 
     key: str
@@ -38,7 +38,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bill:
+class Sbom:
     """A bill and what it is of. unread: what may hold packages that are not in it, each in words."""
 
     title: str
@@ -47,7 +47,7 @@ class Bill:
     kind: Literal["platform", "container"]
     reference: str  # what CycloneDX knows the subject by
     comment: str
-    parts: Sequence[Part]
+    parts: Sequence[SbomPackage]
     identity: str  # the same for the same bill
     properties: tuple[tuple[str, str], ...] = ()
     purl: str = ""
@@ -68,17 +68,17 @@ class Bill:
         )
 
     @property
-    def sorted_parts(self) -> list[Part]:
+    def sorted_parts(self) -> list[SbomPackage]:
         return sorted(self.parts, key=lambda part: (part.manager, part.name, part.key))
 
 
-def text(bill: Bill, kind: Format) -> str:
+def sbom_text(bill: Sbom, kind: SbomFormat) -> str:
     from provision.core.sbom import cyclonedx, spdx
 
     return cyclonedx.text(bill) if kind == "cyclonedx" else spdx.text(bill)
 
 
-def expression(said: str) -> str | None:
+def license_expression(said: str) -> str | None:
     """A package's license as an SPDX expression, if it is one."""
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 

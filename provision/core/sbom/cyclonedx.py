@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from provision.core.sbom import Bill, Part, expression
+from provision.core.sbom import Sbom, SbomPackage, license_expression
 
 
-def text(bill: Bill) -> str:
+def text(bill: Sbom) -> str:
     parts = bill.sorted_parts
     references = {part.key: part.purl for part in parts}
     document = {
@@ -32,7 +32,7 @@ def text(bill: Bill) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _metadata(bill: Bill) -> dict[str, Any]:
+def _metadata(bill: Sbom) -> dict[str, Any]:
     subject: dict[str, Any] = {
         "type": bill.kind,
         "bom-ref": bill.reference,
@@ -54,7 +54,7 @@ def _metadata(bill: Bill) -> dict[str, Any]:
     return metadata
 
 
-def _component(part: Part) -> dict[str, Any]:
+def _component(part: SbomPackage) -> dict[str, Any]:
     component: dict[str, Any] = {
         "type": "library",
         "bom-ref": part.purl,
@@ -69,7 +69,7 @@ def _component(part: Part) -> dict[str, Any]:
     ]
     if hashes:
         component["hashes"] = hashes
-    if found := expression(part.license):
+    if found := license_expression(part.license):
         component["licenses"] = [{"expression": found}]
     elif part.license:
         component["licenses"] = [{"license": {"name": part.license}}]

@@ -19,12 +19,12 @@ Said = tuple[tuple[Manager, str], str]  # manager and name, license
 NAME_LIMIT = 120
 
 
-def licenses(prefix: Path) -> Mapping[tuple[Manager, str], str]:
+def prefix_licenses(prefix: Path) -> Mapping[tuple[Manager, str], str]:
     """By manager and name; packages that say nothing are left out."""
-    return said_in(_files(prefix))
+    return read_licenses(_files(prefix))
 
 
-def said_in(files: Iterable[tuple[str, bytes]]) -> Mapping[tuple[Manager, str], str]:
+def read_licenses(files: Iterable[tuple[str, bytes]]) -> Mapping[tuple[Manager, str], str]:
     """The same, of conda's records (conda-meta/*.json) and wheels' METADATA with their paths."""
     found: dict[tuple[Manager, str], str] = {}
     for path, content in files:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from provision.core.sbom import Bill, Part, expression
+from provision.core.sbom import Sbom, SbomPackage, license_expression
 
 # SPDX demands a time of creation. A lock has none, and the same lock shall give the same document: without SOURCE_DATE_EPOCH it is
 # the epoch itself, which says as much as it knows.
@@ -17,7 +17,7 @@ NO_TEXT = "The package names this license; its text is in the package."
 ROOTS = {"platform": "SPDXRef-environment", "container": "SPDXRef-image"}
 
 
-def text(bill: Bill) -> str:
+def text(bill: Sbom) -> str:
     parts = bill.sorted_parts
     ids = {
         part.key: f"SPDXRef-{number}-{part.manager}-{_idstring(part.name)}"
@@ -46,12 +46,12 @@ def text(bill: Bill) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _own_licenses(parts: Iterable[Part]) -> set[str]:
+def _own_licenses(parts: Iterable[SbomPackage]) -> set[str]:
     """Licenses that packages name themselves: LicenseRef-NVIDIA-Proprietary."""
     return {
         name
         for part in parts
-        for name in re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression(part.license) or "")
+        for name in re.findall(r"LicenseRef-[A-Za-z0-9.-]+", license_expression(part.license) or "")
     }
 
 
@@ -64,7 +64,7 @@ def _relationship(one: str, kind: str, other: str) -> dict[str, str]:
     return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
 
 
-def _root_package(bill: Bill, identifier: str) -> dict[str, Any]:
+def _root_package(bill: Sbom, identifier: str) -> dict[str, Any]:
     package: dict[str, Any] = {
         "SPDXID": identifier,
         "name": bill.name,
@@ -93,8 +93,8 @@ def _address(purl: str) -> dict[str, str]:
     }
 
 
-def _package(part: Part, identifier: str) -> dict[str, Any]:
-    found = expression(part.license)
+def _package(part: SbomPackage, identifier: str) -> dict[str, Any]:
+    found = license_expression(part.license)
     checksums = [
         {"algorithm": name, "checksumValue": value}
         for name, value in (("MD5", part.md5), ("SHA256", part.sha256))

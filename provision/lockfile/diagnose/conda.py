@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from provision.adapters import conda
-from provision.adapters.conda import Record, Records
+from provision.adapters.conda import ChannelRecord, ChannelRecords
 from provision.catalog import version_key
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.types import PLATFORMS
@@ -39,7 +39,7 @@ Part = tuple[str, str]  # "spec" or "bound", and the requirement
 
 
 def explain(
-    error: Unsolvable, request: conda.Request, solver: conda.Solver, why: PinReasons
+    error: Unsolvable, request: conda.SolveRequest, solver: conda.Solver, why: PinReasons
 ) -> Unsolvable:
     """The same failure, with its cause as far as it could be found within the budget."""
     try:
@@ -60,10 +60,10 @@ class _Case:
     """One request that has no answer, and what is known of the channels behind it."""
 
     def __init__(
-        self, request: conda.Request, solver: conda.Solver, why: PinReasons, budget: Budget
+        self, request: conda.SolveRequest, solver: conda.Solver, why: PinReasons, budget: Budget
     ) -> None:
         self.request, self.solver, self.why, self.budget = request, solver, why, budget
-        self.records = Records(solver, request)
+        self.records = ChannelRecords(solver, request)
 
     def explain(self, depth: int = DEPTH) -> tuple[str, str] | None:
         return self._absent() or self._conflict(depth)
@@ -73,7 +73,7 @@ class _Case:
         specs = tuple(text for kind, text in parts if kind == "spec")
         bounds = tuple(text for kind, text in parts if kind == "bound")
         virtual = self.request.virtual_packages if machine is None else machine
-        return self.solver.solvable(
+        return self.solver.is_solvable(
             dataclasses.replace(self.request, specs=specs, bounds=bounds, virtual_packages=virtual)
         )
 
@@ -92,7 +92,7 @@ class _Case:
             advice += f" Or take {' and '.join(map(without, dict.fromkeys(options)))}."
         return (f"{said}.", advice) if missing else None
 
-    def usable(self, spec: str) -> list[Record]:
+    def usable(self, spec: str) -> list[ChannelRecord]:
         """The records that the solver may choose: those of the first channel that has any."""
         visible = [record for record in self.records.find(spec) if record.visible]
         return [record for record in visible if record.channel == visible[0].channel]
@@ -115,10 +115,10 @@ class _Case:
         return f"{where} has {known[0].name} {listed(_nearest(spec, known))}"
 
     def _asked(self, channel: str) -> bool:
-        return conda.url_of(channel) in map(conda.url_of, self.request.channels)
+        return conda.channel_url(channel) in map(conda.channel_url, self.request.channels)
 
     def _elsewhere(self, spec: str, channel: str, where: str) -> str:
-        request, name = self.request, conda.name_of(spec)
+        request, name = self.request, conda.spec_name(spec)
         if not any(
             self.records.holds(own, request.platform)
             for own in ([channel] if channel else request.channels)
@@ -152,7 +152,7 @@ class _Case:
                 "Ask for a machine that offers it (--cuda, --glibc), or for a build that needs less.",
             )
         verb = "cannot be had together" if len(texts) > 1 else "cannot be had"
-        if len(texts) > 1 and len({conda.name_of(text) for text in texts}) == 1:
+        if len(texts) > 1 and len({conda.spec_name(text) for text in texts}) == 1:
             verb = "exclude each other"
         because = "; ".join(dict.fromkeys(self._against(texts))) or (
             self._deeper(texts, depth) if depth else None
@@ -188,11 +188,11 @@ class _Case:
             yield from said or self._third(one, other)
 
     def _direct(self, one: str, other: str) -> Iterable[str]:
-        wishes = _wishes(self.usable(one), conda.name_of(other))
+        wishes = _wishes(self.usable(one), conda.spec_name(other))
         if wishes and not any(
             self.records.meet([wish, other.rpartition("::")[2]]) for wish in wishes[:SHOWN]
         ):
-            yield f"{conda.name_of(one)} wants {listed(wishes)}"
+            yield f"{conda.spec_name(one)} wants {listed(wishes)}"
 
     def _third(self, one: str, other: str) -> Iterable[str]:
         names = [
@@ -203,7 +203,7 @@ class _Case:
             mine, theirs = _wishes(self.usable(one), name), _wishes(self.usable(other), name)
             pairs = itertools.product(mine[:SHOWN], theirs[:SHOWN])
             if mine and theirs and not any(self.records.meet(pair) for pair in pairs):
-                yield f"{conda.name_of(one)} wants {listed(mine)}, {conda.name_of(other)} wants {listed(theirs)}"
+                yield f"{conda.spec_name(one)} wants {listed(mine)}, {conda.spec_name(other)} wants {listed(theirs)}"
 
     def _deeper(self, texts: Sequence[str], depth: int) -> str | None:
         """The same question for what the newest record of one requirement needs, beside the other requirements."""
@@ -217,7 +217,7 @@ class _Case:
         )
         found = (
             None
-            if self.solver.solvable(request)
+            if self.solver.is_solvable(request)
             else _Case(request, self.solver, why, self.budget).explain(depth - 1)
         )
         return (
@@ -238,7 +238,7 @@ class _Case:
                 and self._solvable([*rest, ("spec", loose)])
             ):
                 ways.append(
-                    f"`{part[1]}` could be {conda.name_of(loose)} {self._version(part[1], loose)}"
+                    f"`{part[1]}` could be {conda.spec_name(loose)} {self._version(part[1], loose)}"
                 )
         texts, at_fault = [text for _, text in every], [text for _, text in core]
         ways += suggest_options(
@@ -255,7 +255,7 @@ class _Case:
     def _version(self, spec: str, loose: str) -> str:
         specs = tuple(loose if text == spec else text for text in self.request.specs)
         answer = self.solver.solve(dataclasses.replace(self.request, specs=specs))
-        return next(package.version for package in answer if package.name == conda.name_of(loose))
+        return next(package.version for package in answer if package.name == conda.spec_name(loose))
 
 
 def listed(texts: Iterable[str]) -> str:
@@ -265,7 +265,7 @@ def listed(texts: Iterable[str]) -> str:
     )
 
 
-def _nearest(spec: str, known: Sequence[Record]) -> list[str]:
+def _nearest(spec: str, known: Sequence[ChannelRecord]) -> list[str]:
     """The versions of a package, those next to the one asked for first."""
     asked = _numbers(re.split(r"[=<>!~\s]+", spec, maxsplit=1)[-1])
     return sorted(
@@ -282,7 +282,7 @@ def _distance(one: Sequence[int], other: Sequence[int]) -> list[int]:
     return [abs(a - b) for a, b in itertools.zip_longest(one, other, fillvalue=0)]
 
 
-def _wishes(records: Sequence[Record], name: str) -> list[str]:
+def _wishes(records: Sequence[ChannelRecord], name: str) -> list[str]:
     """What records say of a package, each wish once."""
     texts = (
         text

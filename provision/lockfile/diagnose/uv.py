@@ -24,7 +24,7 @@ BUDGET_S = 20.0
 WORDS = "-v shows the solver's own words."
 
 
-def explain(error: Unsolvable, request: uv.Request, why: PinReasons) -> Unsolvable:
+def explain(error: Unsolvable, request: uv.ResolveRequest, why: PinReasons) -> Unsolvable:
     """The same failure, with its cause as far as it could be found within the budget."""
     budget = Budget(BUDGET_S)
     try:
@@ -33,13 +33,15 @@ def explain(error: Unsolvable, request: uv.Request, why: PinReasons) -> Unsolvab
         return error
 
 
-def _explain(error: Unsolvable, request: uv.Request, why: PinReasons, budget: Budget) -> Unsolvable:
+def _explain(
+    error: Unsolvable, request: uv.ResolveRequest, why: PinReasons, budget: Budget
+) -> Unsolvable:
     def failure(
         requirements: Sequence[str], provided: Mapping[str, str] = request.provided
     ) -> Unsolvable | None:
         budget.check()
         try:
-            uv.versions(
+            uv.resolve_versions(
                 dataclasses.replace(
                     request, requirements=tuple(requirements), provided=provided, prefer={}
                 )
@@ -78,11 +80,11 @@ def _explain(error: Unsolvable, request: uv.Request, why: PinReasons, budget: Bu
     )
 
 
-def _index(request: uv.Request, core: Sequence[str]) -> str:
+def _index(request: uv.ResolveRequest, core: Sequence[str]) -> str:
     """A torch that is not the index's default build is on an index that must be configured."""
     if request.build_path is None or not any("+" in text for text in core):
         return ""
-    folder = uv.torch_index(request.build_path)
+    folder = uv.torch_index_url(request.build_path)
     if folder:
         return (
             f"{uv.TORCH_INDEX} leads to {without_login(folder)}: look there for what it has for this Python and platform, or correct "
@@ -94,7 +96,7 @@ def _index(request: uv.Request, core: Sequence[str]) -> str:
     )
 
 
-def _fact(request: uv.Request, budget: Budget) -> str | None:
+def _fact(request: uv.ResolveRequest, budget: Budget) -> str | None:
     """The date or the machine, if that is what stands in the way."""
     changed = {
         f"they need a newer glibc than {request.glibc} (--glibc).": dataclasses.replace(
@@ -108,7 +110,7 @@ def _fact(request: uv.Request, budget: Budget) -> str | None:
     for fact, other in changed.items():
         budget.check()
         try:
-            uv.versions(other)
+            uv.resolve_versions(other)
         except Unsolvable:
             continue
         return fact
@@ -124,11 +126,13 @@ def _said(error: Unsolvable) -> str:
     return said.partition(" hint: ")[0].rstrip(". ") + "."
 
 
-def _way_out(request: uv.Request, core: Sequence[str], why: PinReasons, budget: Budget) -> str:
+def _way_out(
+    request: uv.ResolveRequest, core: Sequence[str], why: PinReasons, budget: Budget
+) -> str:
     def solvable(rest: Sequence[str]) -> bool:
         budget.check()
         try:
-            uv.versions(dataclasses.replace(request, requirements=tuple(rest), prefer={}))
+            uv.resolve_versions(dataclasses.replace(request, requirements=tuple(rest), prefer={}))
         except Unsolvable:
             return False
         return True
@@ -140,7 +144,9 @@ def _way_out(request: uv.Request, core: Sequence[str], why: PinReasons, budget: 
         if why.is_users(text) and name != text:
             budget.check()
             try:
-                found = uv.versions(dataclasses.replace(request, requirements=loose, prefer={}))
+                found = uv.resolve_versions(
+                    dataclasses.replace(request, requirements=loose, prefer={})
+                )
             except Unsolvable:
                 continue
             ways.append(f"`{text}` could be {name} {found[canonicalize_name(name)]}")

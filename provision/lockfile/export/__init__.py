@@ -130,4 +130,4 @@ def _exported(
         return formats.requirements(entries, name, platform)
     if kind == "pylock":
         return formats.pylock(entries, platform)
-    return sbom.text(bill(name, platform, lock.sha256, entries, licenses, epoch), kind)
+    return sbom.sbom_text(bill(name, platform, lock.sha256, entries, licenses, epoch), kind)

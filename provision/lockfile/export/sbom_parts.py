@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from packaging.utils import canonicalize_name
 
 from provision.core.mirrors import without_credentials
-from provision.core.sbom import Bill, Part
+from provision.core.sbom import Sbom, SbomPackage
 from provision.lockfile.conda_lock_v1_contents import LockEntry
 
 
@@ -19,9 +19,9 @@ def bill(
     entries: Sequence[LockEntry],
     licenses: Mapping[str, str],
     epoch: int | None,
-) -> Bill:
+) -> Sbom:
     """Of the environment that a lock describes. licenses: by address, as the packages themselves say."""
-    return Bill(
+    return Sbom(
         title=f"{name}-{platform}",
         name=name,
         version=lock_sha256[:16],
@@ -35,13 +35,15 @@ def bill(
     )
 
 
-def sbom_parts(entries: Sequence[LockEntry], licenses: Mapping[str, str]) -> tuple[Part, ...]:
+def sbom_parts(
+    entries: Sequence[LockEntry], licenses: Mapping[str, str]
+) -> tuple[SbomPackage, ...]:
     needs = edges(entries)
     return tuple(_part(entry, licenses.get(entry.url, ""), needs[entry.url]) for entry in entries)
 
 
-def _part(entry: LockEntry, license_said: str, needs: Sequence[str]) -> Part:
-    return Part(
+def _part(entry: LockEntry, license_said: str, needs: Sequence[str]) -> SbomPackage:
+    return SbomPackage(
         key=entry.url,
         manager=entry.manager,
         name=entry.name,

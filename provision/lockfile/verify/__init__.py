@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.adapters.http import Availability
-from provision.adapters.uv import Metadata
+from provision.adapters.uv import WheelMetadata
 from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
 from provision.lockfile.input_files import VIRTUAL_PACKAGES
 from provision.lockfile.verify import dependencies, entries, inputs, wheel_requirements
@@ -27,7 +27,7 @@ class RemoteAnswers:
     constrains: Mapping[str, tuple[str, ...]] | None = (
         None  # of the packages whose channel's records were at hand
     )
-    metadata: Mapping[str, Metadata | str] | None = (
+    metadata: Mapping[str, WheelMetadata | str] | None = (
         None  # of wheels: what each says of itself, or why that could not be had
     )
 

@@ -22,7 +22,7 @@ def of_conda(
     constrains: Mapping[str, tuple[str, ...]],
 ) -> Iterator[LockFinding]:
     there = {
-        entry.name: conda.Candidate(
+        entry.name: conda.PackageBuild(
             name=entry.name, version=entry.version, build=entry.build_string
         )
         for entry in entries
@@ -41,7 +41,7 @@ def of_conda(
                 not (machine and machine.knows(platform, name)) or (ours and name == "__glibc")
             ):
                 continue
-            for spec, problem in conda.unsatisfied(
+            for spec, problem in conda.unsatisfied_specs(
                 [f"{name} {bound}".strip()], {**there, **offered}
             ):
                 message = f"needs {spec}, and {name} {problem}" + (
@@ -50,8 +50,8 @@ def of_conda(
                 yield LockFinding(
                     platform=entry.platform, package=entry.name, kind="dependency", message=message
                 )
-        for spec, problem in conda.unsatisfied(
-            constrains.get(entry.url, ()), {**there, **offered}, if_there=True
+        for spec, problem in conda.unsatisfied_specs(
+            constrains.get(entry.url, ()), {**there, **offered}, optional=True
         ):
             message = f"constrains {spec}, and that {problem}"
             yield LockFinding(
@@ -59,10 +59,10 @@ def of_conda(
             )
 
 
-def _virtual(name: str, said: str) -> conda.Candidate:
+def _virtual(name: str, said: str) -> conda.PackageBuild:
     """What virtual-packages.yml says of the machine: a version, and for some a build (`1 x86_64`)."""
     version, _, build = said.partition(" ")
-    return conda.Candidate(name=name, version=version, build=build or "0")
+    return conda.PackageBuild(name=name, version=version, build=build or "0")
 
 
 def of_pip(

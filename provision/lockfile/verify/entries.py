@@ -69,7 +69,7 @@ def _channel_problem(entry: LockEntry, lock: LockFile) -> str | None:
     for channel in lock.channels:
         if channel == "defaults" and DEFAULTS.search(url):
             return None
-        if url.startswith(without_login(conda.url_of(channel))):
+        if url.startswith(without_login(conda.channel_url(channel))):
             return None
     place = without_login(entry.url).rsplit("/", 2)[0]
     return f"is from {place}, which is none of the lock's channels ({', '.join(map(without_login, lock.channels)) or 'it has none'})"

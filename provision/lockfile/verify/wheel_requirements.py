@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv import Metadata
+from provision.adapters.uv import WheelMetadata
 from provision.lockfile.conda_lock_v1_contents import LockEntry
 from provision.lockfile.joint_solve import AS_WHEELS
 from provision.lockfile.verify.conda_names import conda_names, is_python_package
@@ -63,7 +63,7 @@ class _Wheel:
 
 
 def of_wheels(
-    entries: Sequence[LockEntry], said: Mapping[str, Metadata | str], asked: Sequence[str] = ()
+    entries: Sequence[LockEntry], said: Mapping[str, WheelMetadata | str], asked: Sequence[str] = ()
 ) -> Needs:
     """Of one platform's wheels. said: each wheel's metadata by address, or why it could not be had. asked: the requirements of the
     inputs, whose extras are wanted, too."""
@@ -98,13 +98,15 @@ def of_wheels(
     return Needs(findings=tuple(findings), absent=frozenset(absent), unchecked=unchecked)
 
 
-def _known(entry: LockEntry, said: Metadata | str | None, environment: Environment) -> _Wheel | str:
+def _known(
+    entry: LockEntry, said: WheelMetadata | str | None, environment: Environment
+) -> _Wheel | str:
     """A wheel with what it needs, or why that is not known."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    if not isinstance(said, Metadata):
+    if not isinstance(said, WheelMetadata):
         return said or "its metadata was not asked for"
     try:
         if canonicalize_name(said.name) != canonicalize_name(entry.name) or Version(
