@@ -18,7 +18,7 @@ from pathlib import Path
 
 from measure import PROVISION, box, environment
 
-from provision import catalog
+from provision import catalog, sources
 
 CELLS = 100
 ALONE = 10  # so many of them are also locked each in a process of its own; their median stands for the others
@@ -64,7 +64,7 @@ def cells() -> list[dict[str, object]]:
     found = []
     for version, release in reversed(catalog.releases().items()):
         for source in ("conda-forge", "pytorch"):
-            for build in release.builds(source):
+            for build in sources.by_name(source).builds(release):
                 for python in build.python or build.python_seen:
                     asked = {
                         "torch": version,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from provision.catalog.loading import load
 from provision.catalog.versions import minor, version_key
 from provision.core.errors import InvalidSpec, NoSuchBuild
-from provision.core.types import PLATFORM, BuildSource, Platform
+from provision.core.types import PLATFORM, Platform
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -107,7 +107,8 @@ class Release:
     wheels: tuple[Build, ...]
     pytorch: tuple[Build, ...]
     conda_forge: tuple[Build, ...]
-    sources: dict[BuildSource, str]  # where it is known from which builds a source has
+    pytorch_source: str  # where it is known from which builds the pytorch channel has
+    conda_forge_source: str
     unlisted: dict[
         str, str
     ]  # CUDA of wheels that were seen built but are not part of the release -> what is known of them
@@ -132,14 +133,6 @@ class Release:
             self.torchaudio_pins_torch or minor(self.torchaudio) == self.minor
         )
         return self.torchaudio if mine else None
-
-    def builds(self, source: BuildSource) -> tuple[Build, ...]:
-        by_source: dict[BuildSource, tuple[Build, ...]] = {
-            "wheels": self.wheels,
-            "pytorch": self.pytorch,
-            "conda-forge": self.conda_forge,
-        }
-        return by_source[source]
 
 
 @functools.cache
@@ -224,11 +217,8 @@ def _release(version: str, row: dict[str, Any]) -> Release:
         conda_forge=tuple(
             _forge_build(cuda, build) for cuda, build in row["conda_forge"]["cuda"].items()
         ),
-        sources={
-            "wheels": defaults[PLATFORM].source,
-            "pytorch": row["pytorch_channel"]["source"],
-            "conda-forge": row["conda_forge"]["source"],
-        },
+        pytorch_source=row["pytorch_channel"]["source"],
+        conda_forge_source=row["conda_forge"]["source"],
         unlisted={
             f"{tag[2:-1]}.{tag[-1]}": f"{one['note']} ({one['source']})"
             for tag, one in row.get("unlisted_wheels", {}).items()

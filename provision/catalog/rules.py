@@ -34,7 +34,7 @@ class Rule:
     cuda: str | None = None  # never holds for CPU builds
     nccl: str | None = None  # never holds where NCCL's version is not known
     python: str | None = None
-    sources: tuple[BuildSource, ...] = ("wheels", "pytorch", "conda-forge")
+    sources: tuple[BuildSource, ...] = ()
     platforms: tuple[Platform, ...] = ()
     package: str | None = None  # the request names a package like this (shell pattern) beside torch
     channels: tuple[str, ...] = ()  # the request lists these channels in this order
@@ -79,7 +79,7 @@ def matching_rules(
     return tuple(
         rule
         for rule in rules()
-        if source in rule.sources
+        if (not rule.sources or source in rule.sources)
         and _within(release.version, rule.torch)
         and _within(build.cuda if build else None, rule.cuda)
         and _within(carried if build else None, rule.nccl)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from provision import catalog
+from provision import catalog, sources
 from provision.catalog import Build, Gpu, version_key
 from provision.ci.runners import Runner
 from provision.core.types import Platform, Resolution
@@ -161,7 +161,7 @@ def _machine_misfits(target: CiTarget, runner: Runner, ranks: int) -> Iterable[R
 def _build(target: CiTarget) -> Build:
     """The build that the resolution is of; it has one, since it has a CUDA version."""
     resolution = target.resolution
-    builds = catalog.releases()[resolution.torch].builds(resolution.source)
+    builds = sources.by_name(resolution.source).builds(catalog.releases()[resolution.torch])
     return next(build for build in builds if build.cuda == resolution.cuda).on(target.platform)
 
 

@@ -21,7 +21,7 @@ FORMATS: tuple[WorkflowFormat, ...] = ("github", "gitlab")
 # GitHub: "A job matrix can generate a maximum of 256 jobs per workflow run" (its documentation of workflow syntax).
 MATRIX_MAX = 256
 CACHE = ".provision/cache"  # in the checkout: a cache action and GitLab both want a path that they can name
-DATA = ".provision/catalog/data"
+DATA = ".provision/data"
 # Weekly, off the full hour, when schedules of many start late.
 SCHEDULE = "17 4 * * 1"
 

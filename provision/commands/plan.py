@@ -24,7 +24,8 @@ from provision.core.errors import (
 )
 from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
 from provision.core.paths import Folders
-from provision.core.types import Lock, Manager, Pin, Platform, Progress, Resolution, Spec
+from provision.core.spec_fields import Spec
+from provision.core.types import Lock, Manager, Pin, Platform, Progress, Resolution
 from provision.resolver import spec
 
 ImageMode = Literal["auto", "demand", "skip"]

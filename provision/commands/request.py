@@ -9,7 +9,8 @@ from typing import Any
 from provision import resolver
 from provision.core import machine
 from provision.core.errors import InvalidSpec, ProvisionError
-from provision.core.types import Machine, Resolution, Spec
+from provision.core.spec_fields import Spec
+from provision.core.types import Machine, Resolution
 from provision.resolver import spec
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-BuildSource = Literal["wheels", "pytorch", "conda-forge"]
-Source = Literal[
-    "auto", "wheels", "pytorch", "conda-forge"
-]  # as asked for; auto becomes one of the others
+if TYPE_CHECKING:
+    from provision.core.spec_fields import Spec
+
+BuildSource = str  # the name of a source of builds, which `provision.sources` knows
+SourceChoice = str  # the same, or auto: as a request has it
 PythonFrom = Literal["auto", "channel", "host"]
 Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
@@ -23,39 +24,6 @@ Place = Literal["prefix", "image"]  # where a smoke test runs
 Platform = Literal["linux-64", "linux-aarch64"]  # conda's subdirs
 PLATFORMS: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
 PLATFORM: Platform = "linux-64"  # what is asked for unless a spec says otherwise
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spec:
-    """What a user asked for: the content of spec.yml after options were laid over it."""
-
-    name: str
-    torch: str  # 2, 2.3, 2.3.1, a PEP 440 range such as >=2.3,<2.6, or latest
-    cuda: (
-        str | None
-    )  # 12.1, 12, or auto (the newest that `driver` and `gpu` can run); None: a CPU build, asked for as such
-    python: str | None = None
-    nccl: str | None = None
-    cudnn: str | None = None
-    gpu: tuple[str, ...] = ()  # GPUs it must run on: sm_90 or a product name
-    driver: str | None = None  # the oldest NVIDIA driver it must run on
-    glibc: str | None = None  # the oldest glibc it must run on
-    platforms: tuple[Platform, ...] = (PLATFORM,)
-    infiniband: bool = (
-        False  # several hosts over InfiniBand or RoCE: user-space RDMA libraries come along
-    )
-    as_of: str | None = (
-        None  # YYYY-MM-DD: records and wheels newer than the end of that day (UTC) are invisible to the solvers
-    )
-    source: Source = "auto"
-    channels: tuple[str, ...] = ()
-    conda: tuple[str, ...] = ()
-    pip: tuple[str, ...] = ()
-    base: str | None = None
-    python_from: PythonFrom = "auto"
-    companions: bool = True  # torchvision and torchaudio along with torch
-    jupyter: bool = True  # ipykernel along, through which Jupyter starts the environment
-    fast_checkpoints: bool = True  # xxhash along, with which inside.checkpoint loads and saves again several times as fast
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,85 +1,73 @@
-"""Whether a candidate is what a spec asks for, choice by choice. An objection names the fact that stands against it, and its source."""
+"""Whether a candidate meets a request, one constraint for each choice of the request.
+
+The only place that decides whether a build fits: `resolve` asks it for the build to take, `provision matrix` for the table, and
+`suggest` for what exists nearby. A violation names the fact that stands against the candidate, and that fact's source.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
-from provision import catalog
-from provision.catalog import version_key
+from provision import catalog, sources
+from provision.catalog import Gpu, version_key
 from provision.core.errors import NoSuchBuild
-from provision.core.types import PLATFORM, Platform, Spec
+from provision.core.spec_fields import Spec
+from provision.core.types import PLATFORM, Platform
 from provision.resolver import python_versions
-from provision.resolver.candidate import SPOKEN, Candidate
+from provision.sources.base import ASKED_FOR, NO_SOURCE, Axis, Candidate, Verdict, Violation, means
 
 # What a request can give up to come to a build that exists, and what it cannot: the machine is as it is.
-Axis = Literal[
-    "torch", "cuda", "source", "platform", "python", "nccl", "cudnn", "gpu", "driver", "glibc"
-]
 CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python", "nccl", "cudnn")
 MACHINE: tuple[Axis, ...] = ("gpu", "driver", "glibc")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Violation:
-    """Why a candidate is not, or may not be, what is asked for."""
-
-    axis: Axis
-    fact: str
-    source: str
-    rules_out: bool = (
-        True  # false: it may be what is asked for; no source says, or not without a drawback
-    )
-    unlikely: bool = False  # it may be, but only by what nobody says that the build has: asked for by name, never taken by itself
-
-    def __str__(self) -> str:
-        return f"{self.fact} ({self.source})" if self.source else self.fact
-
-
-NO_SOURCE = "no source says"
-
-
 def violations(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     """Everything that stands against a candidate, in the order in which a request is read."""
-    for check in CHECKS.values():
-        yield from check(candidate, spec)
+    for constraint in CONSTRAINTS.values():
+        yield from constraint(candidate, spec)
+
+
+def axis_violations(candidate: Candidate, spec: Spec, axis: Axis) -> Iterator[Violation]:
+    """Everything that stands against a candidate in one respect."""
+    yield from CONSTRAINTS[axis](candidate, spec)
+
+
+def machine_violations(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
+    """What stands against a candidate on the machine that a spec describes."""
+    for axis in MACHINE:
+        yield from CONSTRAINTS[axis](candidate, spec)
 
 
 def fits(candidate: Candidate, spec: Spec) -> bool:
-    """Whether nothing that is known rules a candidate out."""
-    return not any(found.rules_out for found in violations(candidate, spec))
-
-
-def on_machine(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """What stands against a candidate on the machine that a spec describes."""
-    for axis in MACHINE:
-        yield from CHECKS[axis](candidate, spec)
+    """Whether nothing rules a candidate out."""
+    return not any(violation.rules_out for violation in violations(candidate, spec))
 
 
 def passes(candidate: Candidate, spec: Spec, axis: Axis) -> bool:
-    """Whether a candidate is what is asked for in one respect, or may be."""
-    return not any(found.rules_out for found in CHECKS[axis](candidate, spec))
+    """Whether nothing rules a candidate out in one respect."""
+    return not any(violation.rules_out for violation in CONSTRAINTS[axis](candidate, spec))
 
 
-def starts(version: str | None, prefix: str) -> bool:
-    """Whether a version is the one meant: 2.20 means 2.20 and every 2.20.x."""
-    return version is not None and (version == prefix or version.startswith(prefix + "."))
+def verdict(candidate: Candidate, spec: Spec, axis: Axis) -> Verdict:
+    """Whether a candidate is known to fit in one respect. In a table nothing need be known, so nothing is ruled out for that."""
+    verdicts = {violation.verdict for violation in CONSTRAINTS[axis](candidate, spec)}
+    worst_first: tuple[Verdict, ...] = ("no", "unknown", "ptx")
+    for possible in worst_first:
+        if possible in verdicts:
+            return possible
+    return "fits"
 
 
 def _torch(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    if candidate.release.version not in releases_of(spec.torch):
-        yield Violation(
-            axis="torch",
-            fact=f"torch {candidate.release.version} is not {spec.torch}",
-            source="asked for",
-        )
+    version = candidate.release.version
+    if version not in releases_of(spec.torch):
+        yield Violation(axis="torch", fact=f"torch {version} is not {spec.torch}", source=ASKED_FOR)
 
 
 @functools.cache
 def releases_of(torch: str) -> tuple[str, ...]:
-    """The releases that a spec's torch means, oldest first; none where the table has no such."""
+    """The releases that a spec's torch means, oldest first; empty if the catalog has no such release."""
     try:
         return tuple(release.version for release in catalog.matching_releases(torch))
     except NoSuchBuild:
@@ -87,254 +75,244 @@ def releases_of(torch: str) -> tuple[str, ...]:
 
 
 def _cuda(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    if not _is_cuda(candidate.cuda, spec.cuda):
-        asked = f"CUDA {spec.cuda}" if spec.cuda else "CPU"
+    """auto means every CUDA, 12 means every 12.x, None means a CPU build."""
+    if candidate.cuda is None or spec.cuda is None:
+        is_meant = candidate.cuda is spec.cuda
+    else:
+        is_meant = spec.cuda == "auto" or means(spec.cuda, candidate.cuda)
+    if not is_meant:
+        flavor = f"CUDA {spec.cuda}" if spec.cuda else "CPU"
         yield Violation(
-            axis="cuda", fact=f"{candidate} is not for {asked}", source=candidate.origin
+            axis="cuda", fact=f"{candidate} is not for {flavor}", source=candidate.origin
         )
-
-
-def _is_cuda(have: str | None, asked: str | None) -> bool:
-    """auto means every CUDA, 12 every 12.x; no CUDA is asked for and had as None."""
-    if have is None or asked is None:
-        return have is asked
-    return asked == "auto" or starts(have, asked)
 
 
 def _source(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    if spec.source != "auto" and spec.source != candidate.source:
-        yield Violation(
-            axis="source", fact=f"{candidate} is not from {SPOKEN[spec.source]}", source="asked for"
-        )
+    if spec.source not in (sources.AUTO, candidate.source.name):
+        title = sources.by_name(spec.source).title
+        yield Violation(axis="source", fact=f"{candidate} is not from {title}", source=ASKED_FOR)
 
 
 def _platform(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     for platform in spec.platforms:
         if platform not in candidate.platforms:
-            known = ", ".join(candidate.platforms)
+            existing = ", ".join(candidate.platforms)
             yield Violation(
                 axis="platform",
-                fact=f"{candidate} exists for {known} and not for {platform}",
+                fact=f"{candidate} exists for {existing} and not for {platform}",
                 source=candidate.origin,
             )
         elif not candidate.is_known_on(platform):
-            fact = f"whether there is a build of {candidate} for {platform} is not known"
-            yield Violation(axis="platform", fact=fact, source=NO_SOURCE, rules_out=False)
+            yield Violation(
+                axis="platform",
+                fact=f"whether there is a build of {candidate} for {platform} is not known",
+                source=NO_SOURCE,
+                rules_out=False,
+            )
     if candidate.is_named_differently(spec.platforms):
-        fact = (
-            f"{candidate} is plain torch=={candidate.release.version} on one of {', '.join(spec.platforms)} and named by its build on another, "
-            "which one environment.yml cannot say"
-        )
         yield Violation(
             axis="platform",
-            fact=fact,
+            fact=f"{candidate} is plain torch=={candidate.release.version} on one of "
+            f"{', '.join(spec.platforms)} and named by its build on another, "
+            "which one environment.yml cannot express",
             source=candidate.release.index_default[spec.platforms[0]].source,
         )
 
 
 def _python(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    here = [platform for platform in spec.platforms if platform in candidate.platforms]
+    platforms = candidate.common_platforms(spec.platforms)
     if spec.python is None:
-        if here and not python_versions.supported(candidate, here, companions=spec.companions):
-            fact = f"{candidate} and its companions have no Python in common on {', '.join(here)}"
-            yield Violation(axis="python", fact=fact, source=candidate.origin)
-        return
-    for platform in here:
-        built = python_versions.built_for(candidate, platform)
-        origin = python_versions.source_of(candidate, platform)
-        if spec.python not in built:
-            fact = f"torch {candidate.release.version} has no build for Python {spec.python} from {SPOKEN[candidate.source]} on {platform}, only for "
+        if platforms and not python_versions.supported(
+            candidate, platforms, companions=spec.companions
+        ):
             yield Violation(
                 axis="python",
-                fact=fact + ", ".join(built),
-                source=origin or candidate.release.python_source,
+                fact=f"{candidate} and its companions have no Python in common on "
+                f"{', '.join(platforms)}",
+                source=candidate.origin,
             )
-        elif not python_versions.is_known(candidate, platform, spec.python):
-            fact = f"whether there is a build of {candidate} for Python {spec.python} is not known"
-            yield Violation(axis="python", fact=fact, source=NO_SOURCE, rules_out=False)
-    fewer = python_versions.with_companions(candidate) if spec.companions else None
+        return
+    for platform in platforms:
+        violation = _python_violation(candidate, platform, spec.python)
+        if violation:
+            yield violation
+    fewer = candidate.source.companion_pythons(candidate.release) if spec.companions else None
     if fewer is not None and spec.python not in fewer:
-        fact = (
-            f"torchvision {candidate.release.torchvision}, which goes with torch {candidate.release.version}, has no wheel for Python {spec.python}, "
-            f"only for {', '.join(fewer)}; --no-companions leaves it out"
+        release = candidate.release
+        yield Violation(
+            axis="python",
+            fact=f"torchvision {release.torchvision}, which goes with torch {release.version}, has "
+            f"no wheel for Python {spec.python}, only for {', '.join(fewer)}; --no-companions "
+            "leaves it out",
+            source=release.torchvision_source,
         )
-        yield Violation(axis="python", fact=fact, source=candidate.release.torchvision_source)
+
+
+def _python_violation(candidate: Candidate, platform: Platform, python: str) -> Violation | None:
+    if python_versions.is_known(candidate, platform, python):
+        return None
+    pythons = python_versions.built_for(candidate, platform)
+    if python in pythons:
+        return Violation(
+            axis="python",
+            fact=f"whether there is a build of {candidate} for Python {python} is not known",
+            source=NO_SOURCE,
+            rules_out=False,
+        )
+    release = candidate.release
+    source = python_versions.source_of(candidate, platform) or release.python_source
+    return Violation(
+        axis="python",
+        fact=f"torch {release.version} has no build for Python {python} from "
+        f"{candidate.source.title} on {platform}, only for {', '.join(pythons)}",
+        source=source,
+        is_certain=python_versions.are_all_known(candidate, platform),
+    )
 
 
 def _nccl(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """NCCL is a result of the build, except on conda-forge, where the solver may choose."""
+    """NCCL follows from the build, except where the solver may choose it."""
     if spec.nccl is None:
         return
     if candidate.build is None:
-        yield Violation(
-            axis="nccl", fact=f"{candidate} is a CPU build without NCCL", source=candidate.origin
-        )
-    elif candidate.source == "conda-forge":
-        yield from _nccl_on_conda_forge(candidate, spec, spec.nccl)
-    elif not starts(candidate.build.nccl, spec.nccl):
-        carried = candidate.build.nccl or "whose version is not known"
-        fact = f"{candidate} carries NCCL {carried}, not {spec.nccl}, and it cannot be exchanged"
-        yield Violation(axis="nccl", fact=fact, source=candidate.build.nccl_source or NO_SOURCE)
-
-
-def _nccl_on_conda_forge(candidate: Candidate, spec: Spec, asked: str) -> Iterator[Violation]:
-    assert candidate.build is not None
-    table = catalog.nccl_on_conda_forge()
-    meant = [one for version, one in table.items() if starts(version, asked)]
-    newest = next(reversed(table))
-    source = table[newest].source
-    if not meant:
-        has = "is not known to have" if version_key(asked) > version_key(newest) else "never had"
-        for_cuda = dict.fromkeys(
-            catalog.minor(version)
-            for version, one in table.items()
-            if one.runs_with(candidate.build.cuda)
-        )
-        fact = f"conda-forge {has} NCCL {asked}, and for CUDA {candidate.build.cuda} has {', '.join(for_cuda) or 'none'}"
-        yield Violation(axis="nccl", fact=fact, source=source)
-        return
-    fitting = [one for one in meant if one.runs_with(candidate.build.cuda)]
-    floor, floor_source = candidate.floor("nccl", spec.platforms)
-    if not fitting:
-        fact = f"conda-forge built NCCL {asked} for CUDA {', '.join(meant[-1].cuda)} only"
-        yield Violation(axis="nccl", fact=fact, source=source)
-    elif floor and all(version_key(one.version) < version_key(floor) for one in fitting):
-        yield Violation(
-            axis="nccl",
-            fact=f"{candidate} needs NCCL {floor} or later, not {asked}",
-            source=floor_source or NO_SOURCE,
-        )
-    elif floor is None:
-        fact = f"which NCCL {candidate} takes is not known; the solver will tell"
-        yield Violation(axis="nccl", fact=fact, source=NO_SOURCE, rules_out=False)
+        fact = f"{candidate} is a CPU build without NCCL"
+        yield Violation(axis="nccl", fact=fact, source=candidate.origin)
+    else:
+        yield from candidate.source.nccl_violations(candidate, spec, spec.nccl)
 
 
 def _cudnn(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     if spec.cudnn is None:
         return
     if candidate.build is None:
-        yield Violation(
-            axis="cudnn", fact=f"{candidate} is a CPU build without cuDNN", source=candidate.origin
-        )
-    elif candidate.source == "conda-forge":
-        yield from _cudnn_on_conda_forge(candidate, spec, spec.cudnn)
-    elif (
-        candidate.source == "pytorch"
-        and candidate.build.cudnn
-        and starts(spec.cudnn, candidate.build.cudnn)
-    ):
-        if spec.cudnn != candidate.build.cudnn:  # a build string holds three numbers of it
-            fact = f"{candidate} carries cuDNN {candidate.build.cudnn}; whether that is {spec.cudnn} is not known"
-            yield Violation(
-                axis="cudnn",
-                fact=fact,
-                source=candidate.build.cudnn_source or NO_SOURCE,
-                rules_out=False,
-            )
-    elif not starts(candidate.build.cudnn, spec.cudnn):
-        carried = candidate.build.cudnn or "whose version is not known"
-        fact = f"{candidate} carries cuDNN {carried}, not {spec.cudnn}, and it cannot be exchanged"
-        yield Violation(axis="cudnn", fact=fact, source=candidate.build.cudnn_source or NO_SOURCE)
-
-
-def _cudnn_on_conda_forge(candidate: Candidate, spec: Spec, asked: str) -> Iterator[Violation]:
-    """The solver chooses, from the build's own cuDNN on and within its major version."""
-    floor, source = candidate.floor("cudnn", spec.platforms)
-    if floor is None:
-        fact = f"which cuDNN {candidate} takes is not known; the solver will tell"
-        yield Violation(axis="cudnn", fact=fact, source=NO_SOURCE, rules_out=False)
-        return
-    wanted, least = version_key(asked), version_key(floor)
-    if wanted[0] != least[0] or wanted < least[: len(wanted)]:
-        fact = f"{candidate} needs cuDNN {floor} or a later {least[0]}.x, not {asked}"
-        yield Violation(axis="cudnn", fact=fact, source=source or NO_SOURCE)
+        fact = f"{candidate} is a CPU build without cuDNN"
+        yield Violation(axis="cudnn", fact=fact, source=candidate.origin)
+    else:
+        yield from candidate.source.cudnn_violations(candidate, spec, spec.cudnn)
 
 
 def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """Every GPU named must find code for itself in the build."""
-    for asked in spec.gpu:
-        gpu = catalog.find_gpu(asked)
-        if candidate.build is None:
-            continue
-        for platform in spec.platforms:
-            if platform in candidate.platforms and (
-                found := _reach(candidate, platform, gpu, spec)
-            ):
-                yield found
+    """Every GPU of the request must find code for itself in the build."""
+    if candidate.build is None:
+        return
+    for name in spec.gpu:
+        gpu = catalog.find_gpu(name)
+        for platform in candidate.common_platforms(spec.platforms):
+            violation = _gpu_violation(candidate, platform, gpu, spec.driver)
+            if violation:
+                yield violation
 
 
-def _reach(
-    candidate: Candidate, platform: Platform, gpu: catalog.Gpu, spec: Spec
+def _gpu_violation(
+    candidate: Candidate, platform: Platform, gpu: Gpu, driver: str | None
 ) -> Violation | None:
     assert candidate.build is not None
     build = candidate.build.on(platform)
-    there = f"{candidate}" + (f" on {platform}" if platform != PLATFORM else "")
-    reach = catalog.runs_on_gpu(build, gpu, spec.driver)
-    named = (
-        f"{gpu.name} is {gpu.architecture}" if gpu.name != gpu.architecture else gpu.architecture
-    )
+    reach = catalog.runs_on_gpu(build, gpu, driver)
     if reach == "yes":
         return None
+    subject = str(candidate) if platform == PLATFORM else f"{candidate} on {platform}"
     if reach == "ptx":
-        fact = f"{there} holds no code for {gpu.name}, which compiles its PTX when a program starts"
         return Violation(
-            axis="gpu", fact=fact, source=build.architectures_source or NO_SOURCE, rules_out=False
+            axis="gpu",
+            fact=f"{subject} holds no code for {gpu.name}, which compiles its PTX when a program "
+            "starts",
+            source=build.architectures_source or NO_SOURCE,
+            rules_out=False,
+            through_ptx=True,
         )
-    if reach == "unknown" and build.architectures is None and _is_beyond(build.cuda, gpu):
-        toolkit = catalog.toolkits()[build.cuda]
+    described = described_gpu(gpu)
+    toolkit = catalog.toolkits().get(build.cuda)
+    if reach == "no":
+        if build.architectures is not None:
+            architectures = ", ".join(build.architectures)
+            ptx = " and PTX that this driver cannot compile" if build.ptx and driver else ""
+            code = f"{subject} holds code for {architectures}{ptx} ({build.architectures_source})"
+            return Violation(axis="gpu", fact=f"{code}, and {described}", source=gpu.source)
+        assert toolkit is not None  # which is how the answer is known
         fact = (
-            f"CUDA {build.cuda} compiles for nothing newer than {toolkit.capability_max} ({toolkit.capability_source}), and {named}; "
-            f"whether {there} holds PTX for newer GPUs is not known"
+            f"CUDA {build.cuda} compiles for {toolkit.capability_min} and newer "
+            f"({toolkit.capability_source}), and {described}"
         )
-        return Violation(axis="gpu", fact=fact, source=gpu.source, rules_out=False, unlikely=True)
-    if reach == "unknown":
-        fact = f"for which GPUs {there} holds code is not known, so neither is whether it runs on {gpu.name}"
-        return Violation(axis="gpu", fact=fact, source=NO_SOURCE, rules_out=False)
-    if build.architectures is None:
-        toolkit = catalog.toolkits()[build.cuda]
-        fact = f"CUDA {build.cuda} compiles for {toolkit.capability_min} and newer ({toolkit.capability_source}), and {named}"
-        fact += f", {compiled}" if (compiled := catalog.cuda_range_text(gpu)) else ""
-    else:
-        ptx = " and PTX that this driver cannot compile" if build.ptx and spec.driver else ""
-        fact = f"{there} holds code for {', '.join(build.architectures)}{ptx} ({build.architectures_source}), and {named}"
-    return Violation(axis="gpu", fact=fact, source=gpu.source)
-
-
-def _is_beyond(cuda: str, gpu: catalog.Gpu) -> bool:
-    """Whether a GPU is newer than all that a toolkit compiles for."""
-    toolkit = catalog.toolkits().get(cuda)
+        compiled = catalog.cuda_range_text(gpu)
+        if compiled:
+            fact += f", {compiled}"
+        return Violation(axis="gpu", fact=fact, source=gpu.source)
     newest = toolkit.capability_max if toolkit else None
-    return newest is not None and version_key(gpu.capability) > version_key(newest)
+    is_beyond = newest is not None and version_key(gpu.capability) > version_key(newest)
+    if toolkit and is_beyond and build.architectures is None:
+        return Violation(
+            axis="gpu",
+            fact=f"CUDA {build.cuda} compiles for nothing newer than {newest} "
+            f"({toolkit.capability_source}), and {described}; "
+            f"whether {subject} holds PTX for newer GPUs is not known",
+            source=gpu.source,
+            rules_out=False,
+            unlikely=True,
+        )
+    return Violation(
+        axis="gpu",
+        fact=f"for which GPUs {subject} holds code is not known, so neither is whether it runs on "
+        f"{gpu.name}",
+        source=NO_SOURCE,
+        rules_out=False,
+    )
+
+
+def described_gpu(gpu: Gpu) -> str:
+    """A GPU with its architecture: V100 is sm_70."""
+    return gpu.name if gpu.name == gpu.architecture else f"{gpu.name} is {gpu.architecture}"
 
 
 def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
+    """NVIDIA's tables name drivers for x86_64 only: on other platforms an old driver rules a build out, but not for certain."""
     if spec.driver is None or candidate.build is None:
         return
-    answer = catalog.runs_on_driver(candidate.build.cuda, spec.driver)
-    toolkit = catalog.toolkits().get(candidate.build.cuda)
+    cuda = candidate.build.cuda
+    toolkit = catalog.toolkits().get(cuda)
     if toolkit is None:
-        fact = f"which driver CUDA {candidate.build.cuda} needs is not known"
-        yield Violation(axis="driver", fact=fact, source=NO_SOURCE, rules_out=False)
+        yield Violation(
+            axis="driver",
+            fact=f"which driver CUDA {cuda} needs is not known",
+            source=NO_SOURCE,
+            rules_out=False,
+        )
         return
-    needs = f"CUDA {candidate.build.cuda} needs driver {toolkit.driver_floor} or later"
-    if answer == "no":
-        fact = f"{needs}, and the driver is {spec.driver}"
-        yield Violation(axis="driver", fact=fact, source=toolkit.driver_source)
-    elif answer == "unknown":
-        fact = f"{needs}; whether {spec.driver} is that is not known"
-        yield Violation(axis="driver", fact=fact, source=toolkit.driver_source, rules_out=False)
-    elif others := ", ".join(
+    needs = f"CUDA {cuda} needs driver {toolkit.driver_floor} or later"
+    undocumented = [
         platform for platform in spec.platforms if platform not in toolkit.driver_platforms
-    ):
-        fact = f"{needs} on {', '.join(toolkit.driver_platforms)}; which it needs on {others} is not known"
-        yield Violation(axis="driver", fact=fact, source=toolkit.driver_source, rules_out=False)
+    ]
+    answer = catalog.runs_on_driver(cuda, spec.driver)
+    if answer == "no":
+        yield Violation(
+            axis="driver",
+            fact=f"{needs}, and the driver is {spec.driver}",
+            source=toolkit.driver_source,
+            is_certain=len(undocumented) < len(spec.platforms),
+        )
+    elif answer == "unknown":
+        yield Violation(
+            axis="driver",
+            fact=f"{needs}; whether {spec.driver} is that is not known",
+            source=toolkit.driver_source,
+            rules_out=False,
+        )
+    elif undocumented:
+        documented = ", ".join(toolkit.driver_platforms)
+        yield Violation(
+            axis="driver",
+            fact=f"{needs} on {documented}; which it needs on {', '.join(undocumented)} is not "
+            "known",
+            source=toolkit.driver_source,
+            rules_out=False,
+        )
 
 
 def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     if spec.glibc is None:
         return
-    here = [platform for platform in spec.platforms if platform in candidate.platforms]
-    needed = candidate.glibc(here)
+    platforms = candidate.common_platforms(spec.platforms)
+    needed = candidate.glibc(platforms)
     if needed is None:
         yield Violation(
             axis="glibc",
@@ -343,16 +321,16 @@ def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
             rules_out=False,
         )
     elif version_key(needed) > version_key(spec.glibc):
-        build = candidate.on(here[-1])
-        source = (build.glibc_source if build else None) or NO_SOURCE
+        build = candidate.on(platforms[-1])
+        source = build.glibc_source if build else None
         yield Violation(
             axis="glibc",
             fact=f"{candidate} needs glibc {needed} or later, and {spec.glibc} was asked for",
-            source=source,
+            source=source or NO_SOURCE,
         )
 
 
-CHECKS: dict[Axis, Callable[[Candidate, Spec], Iterator[Violation]]] = {
+CONSTRAINTS: dict[Axis, Callable[[Candidate, Spec], Iterator[Violation]]] = {
     "torch": _torch,
     "cuda": _cuda,
     "source": _source,

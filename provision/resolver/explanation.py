@@ -7,16 +7,17 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from provision import sources
 from provision.catalog import version_key
-from provision.core.types import Choice, Machine, Pin, Platform, Spec
+from provision.core.spec_fields import Spec
+from provision.core.types import Choice, Machine, Pin, Platform
 from provision.resolver import constraints, python_versions
-from provision.resolver.candidate import SOURCES, Candidate, candidates_of
-from provision.resolver.rationale import why_source
-from provision.resolver.refusal import conflict
-from provision.resolver.resolution import applying, on_its_machine, resolve
-from provision.resolver.select import choose
+from provision.resolver.rationale import source_reason
+from provision.resolver.refusal import contradicting_facts
+from provision.resolver.resolution import decide
+from provision.sources.base import NO_SOURCE, Candidate
 
-NOT_ASKED = "not asked for"
+NOT_REQUESTED = "not asked for"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,132 +36,118 @@ class Explanation:
 
 
 def explain(spec: Spec, machine: Machine | None = None) -> Explanation:
-    """Resolve a spec and say why; refused as it would be by `resolve`."""
-    machine = machine or Machine()
-    found = resolve(spec, machine)
-    candidate = choose(spec, machine)
-    assert candidate is not None  # it was resolved
-    there = on_its_machine(spec, found.spec, machine)
-    held = applying(there, candidate, found.channels)
-    return Explanation(
-        name=found.spec.name,
-        choices=found.choices,
-        pins=found.pins,
-        rules=tuple(
+    """Resolve a spec and say why. Raises what `resolve` raises."""
+    decision = decide(spec, machine or Machine())
+    resolution = decision.resolution
+    rules = []
+    for rule in decision.rules:
+        rules.append(
             Choice(
                 what=rule.id,
                 value=rule.requirement or rule.consequence,
                 reason=rule.reason,
                 source=rule.source,
             )
-            for rule in held
+        )
+    return Explanation(
+        name=resolution.spec.name,
+        choices=resolution.choices,
+        pins=resolution.pins,
+        rules=tuple(rules),
+        warnings=resolution.warnings,
+        not_chosen=(
+            *_newer_releases(decision.described, decision.candidate),
+            *_other_cudas(decision.described, decision.candidate),
+            *_other_sources(decision.described, decision.candidate),
+            *_other_pythons(decision.described, resolution.spec, decision.candidate),
         ),
-        warnings=found.warnings,
-        not_chosen=tuple(_not_chosen(spec, there, candidate)),
-        channels=found.channels,
-        platforms=found.platforms,
-        virtual_packages=dict(found.virtual_packages),
+        channels=resolution.channels,
+        platforms=resolution.platforms,
+        virtual_packages=dict(resolution.virtual_packages),
     )
 
 
-def _not_chosen(asked: Spec, settled: Spec, candidate: Candidate) -> Iterator[Choice]:
-    """settled: with the machine that `auto` was for."""
-    there = dataclasses.replace(asked, gpu=settled.gpu, driver=settled.driver)
-    yield from _releases(there, candidate)
-    yield from _cudas(there, candidate)
-    yield from _sources(there, candidate)
+def _newer_releases(described: Spec, candidate: Candidate) -> Iterator[Choice]:
+    """Newer releases that the request also means, and why each does not fit."""
+    chosen = version_key(candidate.release.version)
+    for version in reversed(constraints.releases_of(described.torch)):
+        if version_key(version) > chosen:
+            facts = contradicting_facts(dataclasses.replace(described, torch=version))
+            yield _contradicted("torch", version, facts)
+
+
+def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
+    """The other CUDA versions of the release, newest first, and why not."""
     others = [
-        minor
-        for minor in python_versions.supported(
-            candidate, settled.platforms, companions=settled.companions
-        )
-        if minor != settled.python
-    ]
-    if others:
-        source = python_versions.source_of(candidate, settled.platforms[0]) or constraints.NO_SOURCE
-        near = (
-            "the default"
-            if settled.python == python_versions.DEFAULT_PYTHON
-            else f"the nearest to {python_versions.DEFAULT_PYTHON}"
-        )
-        why = f"{settled.python} {'was asked for' if asked.python else f'is {near}'}"
-        yield Choice(
-            what="python", value=", ".join(others), reason=f"would do as well; {why}", source=source
-        )
-
-
-def _releases(asked: Spec, candidate: Candidate) -> Iterator[Choice]:
-    """Newer releases that were meant too, and why each would not do."""
-    versions = [
-        version
-        for version in constraints.releases_of(asked.torch)
-        if version_key(version) > version_key(candidate.release.version)
-    ]
-    for version in reversed(versions):
-        yield _because("torch", version, conflict(dataclasses.replace(asked, torch=version)))
-
-
-def _cudas(asked: Spec, candidate: Candidate) -> Iterator[Choice]:
-    """The other CUDAs of the release, newest first, and why not."""
-    builds = [
         other
-        for other in candidates_of(candidate.release.version)
+        for other in sources.candidates_of(candidate.release.version)
         if other.build and other.cuda != candidate.cuda
     ]
-    for cuda, alike in itertools.groupby(builds, key=lambda other: other.cuda):
-        having = ", ".join(other.source for other in alike)
-        one = dataclasses.replace(asked, torch=candidate.release.version, cuda=cuda)
-        if not constraints.passes(
-            next(other for other in builds if other.cuda == cuda), asked, "cuda"
-        ):
-            yield Choice(
-                what="cuda",
-                value=f"{cuda} ({having})",
-                reason=NOT_ASKED,
-                source=candidate.release.sources[candidate.source],
-            )
-        elif facts := conflict(one):
-            yield _because("cuda", f"{cuda} ({having})", facts)
-        else:
-            reason = (
-                "older"
-                if version_key(cuda or "0") < version_key(candidate.cuda or "0")
-                else "whether it runs there is not known"
-            )
-            yield Choice(
-                what="cuda",
-                value=f"{cuda} ({having})",
-                reason=reason,
-                source=candidate.release.sources[candidate.source],
-            )
-
-
-def _sources(asked: Spec, candidate: Candidate) -> Iterator[Choice]:
-    """The other sources: whether they have this build, and why not from there."""
-    exact = dataclasses.replace(asked, torch=candidate.release.version, cuda=candidate.cuda)
-    for source in SOURCES:
-        if source == candidate.source:
+    for cuda, group in itertools.groupby(others, key=lambda other: other.cuda):
+        builds = list(group)
+        value = f"{cuda} ({', '.join(build.source.name for build in builds)})"
+        exact = dataclasses.replace(described, torch=candidate.release.version, cuda=cuda)
+        if not constraints.passes(builds[0], described, "cuda"):
+            reason = NOT_REQUESTED
+        elif facts := contradicting_facts(exact):
+            yield _contradicted("cuda", value, facts)
             continue
-        alike = (
-            other
-            for other in candidates_of(candidate.release.version)
-            if (other.cuda, other.source) == (candidate.cuda, source)
-        )
-        having = next(alike, None)
-        if having is None or not constraints.fits(
-            having, dataclasses.replace(exact, source=source)
-        ):
-            yield _because("source", source, conflict(dataclasses.replace(exact, source=source)))
+        elif version_key(cuda or "0") < version_key(candidate.cuda or "0"):
+            reason = "older"
         else:
-            why = NOT_ASKED if asked.source != "auto" else why_source(exact, candidate)
-            yield Choice(
-                what="source",
-                value=source,
-                reason=f"has this build too; {why}",
-                source=having.origin,
-            )
+            reason = "whether it runs on that machine is not known"
+        origin = candidate.source.origin(candidate.release)
+        yield Choice(what="cuda", value=value, reason=reason, source=origin)
 
 
-def _because(what: str, value: str, facts: list[str]) -> Choice:
-    """The facts carry their sources."""
+def _other_sources(described: Spec, candidate: Candidate) -> Iterator[Choice]:
+    """The other sources: whether they have this build, and why it is not taken from them."""
+    exact = dataclasses.replace(described, torch=candidate.release.version, cuda=candidate.cuda)
+    same_builds = {
+        other.source.name: other
+        for other in sources.candidates_of(candidate.release.version)
+        if other.cuda == candidate.cuda
+    }
+    for source in sources.REGISTRY:
+        if source is candidate.source:
+            continue
+        from_source = dataclasses.replace(exact, source=source.name)
+        other = same_builds.get(source.name)
+        if other is None or not constraints.fits(other, from_source):
+            yield _contradicted("source", source.name, contradicting_facts(from_source))
+            continue
+        reason = NOT_REQUESTED
+        if described.source == sources.AUTO:
+            reason = source_reason(exact, candidate)
+        yield Choice(
+            what="source",
+            value=source.name,
+            reason=f"has this build too; {reason}",
+            source=other.origin,
+        )
+
+
+def _other_pythons(described: Spec, settled: Spec, candidate: Candidate) -> Iterator[Choice]:
+    supported = python_versions.supported(
+        candidate, settled.platforms, companions=settled.companions
+    )
+    others = [python for python in supported if python != settled.python]
+    if not others:
+        return
+    if described.python:
+        reason = f"{settled.python} was asked for"
+    elif settled.python == python_versions.DEFAULT_PYTHON:
+        reason = f"{settled.python} is the default"
+    else:
+        reason = f"{settled.python} is the nearest to {python_versions.DEFAULT_PYTHON}"
+    yield Choice(
+        what="python",
+        value=", ".join(others),
+        reason=f"would do as well; {reason}",
+        source=python_versions.source_of(candidate, settled.platforms[0]) or NO_SOURCE,
+    )
+
+
+def _contradicted(what: str, value: str, facts: list[str]) -> Choice:
+    """The facts carry their own sources."""
     return Choice(what=what, value=value, reason="; ".join(facts), source="")

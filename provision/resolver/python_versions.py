@@ -1,105 +1,85 @@
-"""Python versions: which a build can live with, which is taken where nothing is asked for, and how well that is known."""
+"""Python versions: which a build supports, how well that is known, and which is taken if the request leaves it open."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from provision.catalog import version_key
-from provision.core.types import Platform, Spec
-from provision.resolver.candidate import Candidate
+from provision.core.spec_fields import Spec
+from provision.core.types import Platform
+from provision.sources.base import Candidate
 
-# Supported by every release from 1.13 on, and the newest of which that is true of wheels and both channels.
+# Every release from 1.13 on supports it, from the wheels and from both channels, and no newer Python has that.
 DEFAULT_PYTHON = "3.11"
 
 
 def built_for(candidate: Candidate, platform: Platform) -> tuple[str, ...]:
-    """Pythons that a build was made for; where no source says, those of the release's wheels."""
+    """The Pythons that a build was made for; where no source says, those of the release's wheels."""
     if candidate.build is None:
-        return _cpu(candidate, platform)
+        return candidate.source.cpu_pythons(candidate.release, platform)
     build = candidate.build.on(platform)
     return build.python if build.python is not None else candidate.release.python
 
 
-def _cpu(candidate: Candidate, platform: Platform) -> tuple[str, ...]:
-    if candidate.source == "wheels":
-        return candidate.release.index_default[platform].python
-    known = {
-        minor
-        for build in candidate.release.builds(candidate.source)
-        if platform in build.platforms
-        for minor in build.on(platform).python or ()
-    }
-    return tuple(sorted(known, key=version_key)) or candidate.release.python
-
-
 def source_of(candidate: Candidate, platform: Platform) -> str | None:
-    """Where the Pythons of a build are known from; None where they are not."""
-    if candidate.build is None:
-        known = next(
-            (
-                build
-                for build in candidate.release.builds(candidate.source)
-                if platform in build.platforms
-            ),
-            None,
-        )
-        return (
-            known.on(platform).python_source
-            if known
-            else candidate.release.index_default[platform].source
-        )
-    return candidate.build.on(platform).python_source
+    """The source of a build's Pythons; None if they are not known."""
+    if candidate.build is not None:
+        return candidate.build.on(platform).python_source
+    for build in candidate.source.builds(candidate.release):
+        if platform in build.platforms:
+            return build.on(platform).python_source
+    return candidate.release.index_default[platform].source
 
 
 def is_known(candidate: Candidate, platform: Platform, python: str) -> bool:
-    """Whether a source says that there is a build for this Python."""
+    """Whether a source says that there is a build for this Python; a free-threaded one is written 3.13t."""
     if candidate.build is None:
-        return True
+        return python in built_for(candidate, platform)
     build = candidate.build.on(platform)
-    return build.python is not None or python in build.python_seen
+    pythons = build.python_seen if build.python is None else build.python
+    return python in pythons or python in build.free_threaded
+
+
+def are_all_known(candidate: Candidate, platform: Platform) -> bool:
+    """Whether a source says for which Pythons the build was made, so that there are no others."""
+    return candidate.build is None or candidate.build.on(platform).python is not None
 
 
 def supported(
     candidate: Candidate, platforms: Sequence[Platform], *, companions: bool
 ) -> tuple[str, ...]:
-    """Pythons that a build, and its companions if they come along, have on all of the platforms."""
-    here = [platform for platform in platforms if platform in candidate.platforms]
-    common = (
-        [
-            minor
-            for minor in built_for(candidate, here[0])
-            if all(minor in built_for(candidate, other) for other in here[1:])
-        ]
-        if here
-        else []
-    )
-    fewer = with_companions(candidate) if companions else None
-    return tuple(minor for minor in common if fewer is None or minor in fewer)
-
-
-def with_companions(candidate: Candidate) -> tuple[str, ...] | None:
-    """Pythons that torchvision has wheels for, where those are fewer than torch has."""
-    return candidate.release.companions_python if candidate.source == "wheels" else None
+    """The Pythons that a build, and its companions if they are installed, have on all of the platforms."""
+    common = candidate.common_platforms(platforms)
+    if not common:
+        return ()
+    pythons = list(built_for(candidate, common[0]))
+    for platform in common[1:]:
+        on_platform = built_for(candidate, platform)
+        pythons = [python for python in pythons if python in on_platform]
+    fewer = candidate.source.companion_pythons(candidate.release) if companions else None
+    if fewer is not None:
+        pythons = [python for python in pythons if python in fewer]
+    return tuple(pythons)
 
 
 def chosen(candidate: Candidate, spec: Spec) -> str:
-    """The Python asked for, else the one nearest to the default; one that a source names is taken before one that may exist."""
+    """The Python of the request, else the one nearest to the default. One that a source names comes before one that may exist."""
     if spec.python is not None:
         return spec.python
-    choices = supported(candidate, spec.platforms, companions=spec.companions)
-    named = [
-        minor
-        for minor in choices
-        if all(is_known(candidate, platform, minor) for platform in spec.platforms)
+    possible = supported(candidate, spec.platforms, companions=spec.companions)
+    certain = [
+        python
+        for python in possible
+        if all(is_known(candidate, platform, python) for platform in spec.platforms)
     ]
-    return nearest(named or choices, DEFAULT_PYTHON)
+    return nearest(certain or possible, DEFAULT_PYTHON)
 
 
-def nearest(choices: Sequence[str], wanted: str) -> str:
+def nearest(pythons: Sequence[str], wanted: str) -> str:
     """The minor version fewest steps away; the older of two."""
-    return min(choices, key=lambda minor: steps(minor, wanted))
+    return min(pythons, key=lambda python: steps(python, wanted))
 
 
-def steps(one: str, other: str) -> int:
+def steps(python: str, other: str) -> int:
     """How many minor versions lie between."""
-    return abs(version_key(one)[1] - version_key(other)[1])
+    return abs(version_key(python)[1] - version_key(other)[1])

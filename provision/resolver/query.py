@@ -1,29 +1,104 @@
-"""What may be asked of the table. Every mistake in a query is reported at once."""
+"""What the table of builds can be asked for. Every mistake in a query is reported at once."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from provision import catalog
 from provision.catalog import Gpu, Release
 from provision.core.errors import InvalidSpec
-from provision.core.types import BuildSource, Platform
+from provision.core.spec_fields import Spec, SpecKey
+from provision.core.types import PLATFORMS, BuildSource, Platform
+from provision.sources.base import Axis
 
-NUMBERS = {
-    "cuda": (r"\d+(\.\d+)?", "12.1 or 12"),
-    "python": (r"3\.\d+t?", "3.11, or 3.13t for a free-threaded one"),
-    "driver": (r"\d+(\.\d+){0,2}", "535 or 535.129.03"),
-    "glibc": (r"\d+\.\d+", "2.28"),
-    "nccl": (r"\d+(\.\d+){0,2}", "2.27 or 2.27.5"),
-}
+# The options of a query, declared once as those of a spec are. A query has looser forms: a free-threaded Python, several sources.
+QUERY_KEYS = (
+    SpecKey(
+        kind="release",
+        name="torch",
+        metavar="EXPR",
+        help="PyTorch release: 2, 2.3, 2.3.1, '>=2.3,<2.6' or latest.",
+        docs="",
+    ),
+    SpecKey(
+        kind="text",
+        name="cuda",
+        metavar="X.Y",
+        help="Built for this CUDA: 12.1, or 12 for every 12.x.",
+        docs="",
+        pattern=r"\d+(\.\d+)?",
+        example="12.1 or 12",
+    ),
+    SpecKey(
+        kind="text",
+        name="python",
+        metavar="X.Y",
+        help="Built for this Python: 3.13, or 3.13t for a free-threaded one.",
+        docs="",
+        pattern=r"3\.\d+t?",
+        example="3.11, or 3.13t for a free-threaded one",
+    ),
+    SpecKey(
+        kind="gpus",
+        name="gpu",
+        metavar="GPU",
+        help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. Repeatable.",
+        docs="",
+    ),
+    SpecKey(
+        kind="text",
+        name="driver",
+        metavar="VERSION",
+        help="Runs with this NVIDIA driver: 535, or 535.129.03.",
+        docs="",
+        pattern=r"\d+(\.\d+){0,2}",
+        example="535 or 535.129.03",
+    ),
+    SpecKey(
+        kind="text",
+        name="glibc",
+        metavar="X.Y",
+        help="Runs with this glibc.",
+        docs="",
+        pattern=r"\d+\.\d+",
+        example="2.28",
+    ),
+    SpecKey(
+        kind="list",
+        name="platform",
+        help="For this platform. Repeatable.",
+        docs="",
+        choices=PLATFORMS,
+    ),
+    SpecKey(kind="sources", name="source", help="From this source. Repeatable.", docs=""),
+    SpecKey(
+        kind="text",
+        name="nccl",
+        metavar="VERSION",
+        help="Has this NCCL, or can be given it: 2.27 or 2.27.5.",
+        docs="",
+        pattern=r"\d+(\.\d+){0,2}",
+        example="2.27 or 2.27.5",
+    ),
+    SpecKey(
+        kind="switch",
+        name="unknown",
+        help="Also show builds that may fit, where no source says.",
+        docs="",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """Parts that are None or empty ask for nothing. Of sources and platforms one is enough; a build must run on every GPU."""
+    """Which builds to show. None and empty parts ask for nothing.
+
+    A build must be from one of the sources, for one of the platforms, and run on every GPU.
+    """
 
     releases: tuple[Release, ...]
     cuda: str | None = None
@@ -34,12 +109,53 @@ class Query:
     gpus: tuple[Gpu, ...] = ()
     platforms: tuple[Platform, ...] = ()
     sources: tuple[BuildSource, ...] = ()
-    unknown: bool = False  # also show what might fit
+    unknown: bool = False  # also show what may fit
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """What a build of those releases, sources and platforms is judged by."""
+        requested: dict[Axis, Any] = {
+            "cuda": self.cuda,
+            "python": self.python,
+            "nccl": self.nccl,
+            "driver": self.driver,
+            "gpu": self.gpus,
+            "glibc": self.glibc,
+        }
+        return tuple(axis for axis, value in requested.items() if value)
+
+    def spec(self, platform: Platform) -> Spec:
+        """The query as a request for one platform, which the constraints understand."""
+        return Spec(
+            name="",
+            torch="",
+            cuda=self.cuda or "auto",
+            python=self.python,
+            nccl=self.nccl,
+            gpu=tuple(gpu.name for gpu in self.gpus),
+            driver=self.driver,
+            glibc=self.glibc,
+            platforms=(platform,),
+            companions=False,
+        )
+
+    def without(self, field: str) -> Query:
+        """The query with one part given up."""
+        emptied: Any = () if isinstance(getattr(self, field), tuple) else None
+        return dataclasses.replace(self, **{field: emptied})
 
 
 def parse_query(options: Mapping[str, Any]) -> Query:
-    """A query from what was asked for in words. Raises InvalidSpec, NoSuchBuild for a torch that the table does not have."""
-    mistakes = list(_number_mistakes(options))
+    """A query from options. Raises InvalidSpec, and NoSuchBuild for a torch that the table does not have."""
+    mistakes = []
+    versions = {}
+    for key in QUERY_KEYS:
+        value = options.get(key.name)
+        if not key.pattern:
+            continue
+        versions[key.name] = value
+        if value is not None and not re.fullmatch(key.pattern, value):
+            mistakes.append(f"--{key.name} is a version such as {key.example}, not {value!r}.")
     gpus = []
     for name in options.get("gpu", ()):
         try:
@@ -48,21 +164,16 @@ def parse_query(options: Mapping[str, Any]) -> Query:
             mistakes.append(str(error))
     if mistakes:
         raise InvalidSpec(" ".join(mistakes))
-    asked = options.get("torch")
+    torch = options.get("torch")
+    if torch is None:
+        releases = tuple(catalog.releases().values())
+    else:
+        releases = catalog.matching_releases(torch)
     return Query(
-        releases=catalog.matching_releases(asked)
-        if asked is not None
-        else tuple(catalog.releases().values()),
+        releases=releases,
         gpus=tuple(gpus),
         platforms=tuple(options.get("platform", ())),
         sources=tuple(options.get("source", ())),
         unknown=bool(options.get("unknown")),
-        **{name: options.get(name) for name in NUMBERS},
+        **versions,
     )
-
-
-def _number_mistakes(options: Mapping[str, Any]) -> Iterator[str]:
-    for name, (pattern, example) in NUMBERS.items():
-        value = options.get(name)
-        if value is not None and not re.fullmatch(pattern, value):
-            yield f"--{name} is a version such as {example}, not {value!r}."

@@ -1,159 +1,171 @@
-"""Why a request has no build: the facts that conflict, each with its source, and what exists instead."""
+"""Why a request has no build: the facts that contradict it, each with its source, and what exists instead."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from provision import catalog
+from provision import catalog, sources
 from provision.catalog import version_key
 from provision.core.errors import NoSuchBuild
-from provision.core.types import PLATFORM, BuildSource, Spec
+from provision.core.spec_fields import Spec
+from provision.core.types import PLATFORM
 from provision.resolver import constraints
-from provision.resolver.candidate import SOURCES, SPOKEN, Candidate, candidates_of
-from provision.resolver.constraints import Axis
 from provision.resolver.suggest import Neighbor, nearest
+from provision.sources.base import Axis, Candidate, Source, Violation, means
 
 NEAREST = 6
-FACTS = 3  # of a kind; a range has many builds, and each its own
+FACTS = 3  # of a kind; a range has many builds, each with a fact of its own
+# What is left to contradict a request once release, CUDA and source are found.
+REMAINING_AXES: tuple[Axis, ...] = (
+    "platform",
+    "python",
+    "nccl",
+    "cudnn",
+    "gpu",
+    "driver",
+    "glibc",
+)
 
 
 def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> NoSuchBuild:
     """The refusal of a spec that no candidate satisfies. leads_to: what a spec resolves to, by which every offer is tried."""
-    facts = "; ".join(conflict(spec))
-    near = [_offer(found) for found in nearest(spec, NEAREST, leads_to)]
-    beside = " beside those packages" if spec.conda or spec.pip else ""
-    advice = (
-        f"Nearest: {'; '.join(near)}."
-        if near
-        else f"Nothing in the table comes near it: no build runs on that machine{beside}."
-    )
-    return NoSuchBuild(f"There is no build for {in_words(spec)}: {facts}.", advice=advice)
+    facts = "; ".join(contradicting_facts(spec))
+    offers = [_offer(neighbor) for neighbor in nearest(spec, NEAREST, leads_to)]
+    if offers:
+        advice = f"Nearest: {'; '.join(offers)}."
+    else:
+        with_packages = " together with those packages" if spec.conda or spec.pip else ""
+        advice = (
+            f"Nothing in the table comes near it: no build runs on that machine{with_packages}."
+        )
+    return NoSuchBuild(f"There is no build for {described_request(spec)}: {facts}.", advice=advice)
 
 
-def _offer(found: Neighbor) -> str:
-    """What to type instead, what to leave out, and where the build is from where the words do not say."""
-    remarks: list[str] = [found.candidate.source] if found.spec.source == "auto" else []
-    remarks += [f"without --{axis}" for axis in found.dropped]
-    return f"`{found.options}`" + (f" ({', '.join(remarks)})" if remarks else "")
+def _offer(neighbor: Neighbor) -> str:
+    """What to type instead, what to leave out, and the source of the build if the options do not name it."""
+    remarks = []
+    if neighbor.spec.source == sources.AUTO:
+        remarks.append(neighbor.candidate.source.name)
+    remarks += [f"without --{axis}" for axis in neighbor.dropped]
+    return f"`{neighbor.options}`" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
-def in_words(spec: Spec) -> str:
-    """What a spec asks for, in the words of a sentence."""
-    named = {
-        "CUDA": spec.cuda,
-        "Python": spec.python,
-        "NCCL": spec.nccl,
-        "cuDNN": spec.cudnn,
-        "driver": spec.driver,
-        "glibc": spec.glibc,
-    }
-    words = [f"torch {spec.torch}", *([] if spec.cuda else ["CPU"])]
-    words += [f"{what} {value}" for what, value in named.items() if value]
-    words += [f"source {spec.source}"] if spec.source != "auto" else []
-    words += [*spec.gpu, *(spec.platforms if spec.platforms != (PLATFORM,) else ())]
-    return ", ".join(words)
+def described_request(spec: Spec) -> str:
+    """What a spec asks for, as part of a sentence."""
+    parts = [f"torch {spec.torch}"]
+    if spec.cuda is None:
+        parts.append("CPU")
+    for title, value in (
+        ("CUDA", spec.cuda),
+        ("Python", spec.python),
+        ("NCCL", spec.nccl),
+        ("cuDNN", spec.cudnn),
+        ("driver", spec.driver),
+        ("glibc", spec.glibc),
+    ):
+        if value:
+            parts.append(f"{title} {value}")
+    if spec.source != sources.AUTO:
+        parts.append(f"source {spec.source}")
+    parts += spec.gpu
+    if spec.platforms != (PLATFORM,):
+        parts += spec.platforms
+    return ", ".join(parts)
 
 
-def conflict(spec: Spec) -> list[str]:
-    """The facts that stand against a request, each a sentence part with its source."""
-    of_release = [
-        candidate
-        for version in reversed(constraints.releases_of(spec.torch))
-        for candidate in candidates_of(version)
-    ]
+def contradicting_facts(spec: Spec) -> list[str]:
+    """The facts that stand against a request, each a part of a sentence with its source."""
+    of_release: list[Candidate] = []
+    for version in reversed(constraints.releases_of(spec.torch)):
+        of_release.extend(sources.candidates_of(version))
     if not of_release:
-        known = list(catalog.releases())
-        return [
-            f"torch {spec.torch} is not in the table of known releases ({known[0]} to {known[-1]})"
-        ]
+        releases = list(catalog.releases())
+        oldest, newest = releases[0], releases[-1]
+        return [f"torch {spec.torch} is not in the table of known releases ({oldest} to {newest})"]
     of_cuda = [candidate for candidate in of_release if constraints.passes(candidate, spec, "cuda")]
     if not of_cuda:
-        return [*(_has(spec, of_release, source) for source in SOURCES), *_seen(spec, of_release)]
+        facts = [_available_cudas(spec, of_release, source) for source in sources.REGISTRY]
+        return facts + _unreleased_builds(spec, of_release, sources.REGISTRY)
     of_source = [
         candidate for candidate in of_cuda if constraints.passes(candidate, spec, "source")
     ]
     if not of_source:
-        assert spec.source != "auto"
-        return [
-            _has(spec, of_release, spec.source),
-            *(_seen(spec, of_release) if spec.source == "wheels" else ()),
-        ]
-    return _objections(spec, of_source)
+        source = sources.by_name(spec.source)
+        facts = [_available_cudas(spec, of_release, source)]
+        return facts + _unreleased_builds(spec, of_release, [source])
+    return _violated_facts(spec, of_source)
 
 
-def _has(spec: Spec, of_release: Sequence[Candidate], source: BuildSource) -> str:
-    """With which CUDAs a source has the releases asked for."""
-    found = sorted(
-        {
-            candidate.cuda
-            for candidate in of_release
-            if candidate.source == source and candidate.cuda
-        },
-        key=version_key,
-    )
-    newest = of_release[0].release
-    having = (
-        f"torch {spec.torch} with CUDA {', '.join(found)} only"
-        if found
-        else f"no torch {spec.torch}"
-    )
-    return f"{SPOKEN[source]} {'have' if source == 'wheels' else 'has'} {having} ({newest.sources[source]})"
-
-
-def _seen(spec: Spec, of_release: Sequence[Candidate]) -> list[str]:
-    """What is known of wheels with that CUDA that are no part of the newest release which has such: whoever finds them should know."""
-    known = (
-        f"wheels of torch {candidate.release.version} with CUDA {cuda} are no part of the release: {note}"
+def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source) -> str:
+    """With which CUDAs a source has the releases of the request."""
+    cudas = {
+        candidate.cuda
         for candidate in of_release
-        for cuda, note in candidate.release.unlisted.items()
-        if spec.cuda and constraints.starts(cuda, spec.cuda)
-    )
-    return list(known)[:1]
-
-
-REST: tuple[Axis, ...] = ("platform", "python", "nccl", "cudnn", "gpu", "driver", "glibc")
-
-
-def _objections(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
-    """What stands against all builds of that release, CUDA and source; where each fails by another choice, against the closest."""
-    against = {
-        candidate: found
-        for candidate in survivors
-        if (
-            found := [
-                one
-                for axis in REST
-                for one in constraints.CHECKS[axis](candidate, spec)
-                if one.rules_out
-            ]
-        )
+        if candidate.source is source and candidate.cuda is not None
     }
+    available = f"no torch {spec.torch}"
+    if cudas:
+        listed = ", ".join(sorted(cudas, key=version_key))
+        available = f"torch {spec.torch} with CUDA {listed} only"
+    verb = "have" if source.is_plural else "has"
+    return f"{source.title} {verb} {available} ({source.origin(of_release[0].release)})"
+
+
+def _unreleased_builds(
+    spec: Spec, of_release: Sequence[Candidate], of_sources: Sequence[Source]
+) -> list[str]:
+    """Builds with that CUDA that were seen but are part of no release: whoever finds them should know. Of the newest release."""
+    for candidate in of_release:
+        for source in of_sources:
+            for cuda, note in source.unreleased_builds(candidate.release).items():
+                if spec.cuda and means(spec.cuda, cuda):
+                    version = candidate.release.version
+                    return [
+                        f"{source.name} of torch {version} with CUDA {cuda} are no part of the "
+                        f"release: {note}"
+                    ]
+    return []
+
+
+def _violated_facts(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
+    """What stands against all builds of that release, CUDA and source. If each fails for another reason: against the closest."""
+    against: dict[Candidate, list[Violation]] = {}
+    for candidate in survivors:
+        found: list[Violation] = []
+        for axis in REMAINING_AXES:
+            for violation in constraints.axis_violations(candidate, spec, axis):
+                if violation.rules_out:
+                    found.append(violation)
+        if found:
+            against[candidate] = found
+    if not against:
+        return []
     common = [
         axis
-        for axis in REST
-        if against and all(any(one.axis == axis for one in found) for found in against.values())
+        for axis in REMAINING_AXES
+        if all(any(violation.axis == axis for violation in found) for found in against.values())
     ]
     if not common:
-        return _some(map(str, min(against.values(), key=_count, default=())))
-    seen: dict[tuple[str, str | None, str], Candidate] = {}
-    for candidate in against:  # the newest patch release speaks for the others
-        seen.setdefault((candidate.release.minor, candidate.cuda, candidate.source), candidate)
-    return [
-        text
-        for axis in common
-        for text in _some(
-            str(one)
-            for candidate in seen.values()
-            for one in against[candidate]
-            if one.axis == axis
+        return _first_facts(str(violation) for violation in min(against.values(), key=len))
+    # The newest patch release speaks for the others.
+    newest: dict[tuple[str, str | None, str], Candidate] = {}
+    for candidate in against:
+        newest.setdefault(
+            (candidate.release.minor, candidate.cuda, candidate.source.name), candidate
         )
-    ]
+    facts = []
+    for axis in common:
+        facts += _first_facts(
+            str(violation)
+            for candidate in newest.values()
+            for violation in against[candidate]
+            if violation.axis == axis
+        )
+    return facts
 
 
-def _count(found: Sequence[object]) -> int:
-    return len(found)
-
-
-def _some(facts: Iterable[str]) -> list[str]:
-    told = list(dict.fromkeys(facts))
-    return told[:FACTS] + ([f"and {len(told) - FACTS} more"] if len(told) > FACTS else [])
+def _first_facts(facts: Iterable[str]) -> list[str]:
+    unique = list(dict.fromkeys(facts))
+    if len(unique) <= FACTS:
+        return unique
+    return [*unique[:FACTS], f"and {len(unique) - FACTS} more"]

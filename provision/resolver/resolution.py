@@ -5,141 +5,163 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from provision import catalog
 from provision.catalog import Rule
 from provision.core.errors import InvalidSpec, NoSuchBuild
-from provision.core.types import Choice, Machine, Pin, Resolution, Spec
-from provision.resolver import conflicts, constraints
-from provision.resolver.candidate import Candidate
-from provision.resolver.pins import channels, local_version, pins
+from provision.core.spec_fields import Spec
+from provision.core.types import Choice, Machine, Pin, Resolution
+from provision.resolver import constraints
+from provision.resolver.conflicts import added_packages, conflicts
+from provision.resolver.pins import channels, pins
 from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
-from provision.resolver.select import choose, described, settle
+from provision.resolver.select import select, settle, with_machine
+from provision.sources.base import Candidate
 
 KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
 
 
-def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
-    """Match a spec with the facts. Raises NoSuchBuild with what exists instead, InvalidSpec for extras that cannot be.
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A resolution with what it was decided by, for `explain`."""
 
-    machine: the one that `cuda: auto` is for, where the spec names none. The answer's spec is settled: resolved again, without
-    a machine, it gives the same pins.
+    candidate: Candidate
+    described: Spec  # the request with the machine that it is for
+    rules: tuple[Rule, ...]  # those that hold
+    resolution: Resolution
+
+
+def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
+    """Match a spec with the facts. Raises NoSuchBuild with what exists instead, InvalidSpec for added packages that conflict.
+
+    Pure: no network, no clock. machine: the one that `cuda: auto` is for, if the spec describes none. The answer's spec is settled:
+    resolved again, without a machine, it gives the same pins.
     """
-    machine = machine or Machine()
-    candidate = choose(spec, machine)
+    return decide(spec, machine or Machine()).resolution
+
+
+def decide(spec: Spec, machine: Machine) -> Decision:
+    """`resolve`, with what the decision went by."""
+    candidate = select(spec, machine)
     if candidate is None:
-        typed = (spec.gpu, spec.driver)
-        raise no_such_build(
-            described(spec, machine),
-            lambda offered: leads_to(dataclasses.replace(offered, gpu=typed[0], driver=typed[1])),
-        )
-    return _resolution(spec, machine, candidate)
+
+        def leads_to_as_typed(offered: Spec) -> Candidate | None:
+            return leads_to(dataclasses.replace(offered, gpu=spec.gpu, driver=spec.driver))
+
+        raise no_such_build(with_machine(spec, machine), leads_to_as_typed)
+    return _decision(spec, machine, candidate)
 
 
 def leads_to(spec: Spec) -> Candidate | None:
-    """The candidate that a spec resolves to, or None if it is refused. Its CUDA is given."""
-    candidate = choose(spec, Machine())
+    """The candidate that a spec resolves to, or None if it is refused. Its CUDA is not `auto`."""
+    candidate = select(spec, Machine())
+    if candidate is None:
+        return None
     try:
-        return candidate if candidate and _resolution(spec, Machine(), candidate) else None
+        _decision(spec, Machine(), candidate)
     except (InvalidSpec, NoSuchBuild):
         return None
+    return candidate
 
 
-def _resolution(spec: Spec, machine: Machine, candidate: Candidate) -> Resolution:
+def _decision(spec: Spec, machine: Machine, candidate: Candidate) -> Decision:
+    described = with_machine(spec, machine)
     settled = settle(spec, candidate)
-    there = on_its_machine(spec, settled, machine)
-    ordered = channels(settled, candidate)
-    rules = applying(there, candidate, ordered)
-    made = tuple(pins(settled, candidate, rules))
-    _refuse(settled, candidate, rules, made)
-    return Resolution(
+    # What is known of the build on the machine that `auto` was for is reported too.
+    on_machine = dataclasses.replace(settled, gpu=described.gpu, driver=described.driver)
+    ordered_channels = channels(settled, candidate)
+    rules = _applying_rules(on_machine, candidate, ordered_channels)
+    resolved_pins = tuple(pins(settled, candidate, rules))
+    _refuse_mistakes(settled, candidate, rules, resolved_pins)
+    build = candidate.build
+    solver_glibc = glibc(settled, candidate)
+    resolution = Resolution(
         spec=settled,
         torch=candidate.release.version,
-        local_version=local_version(candidate),
-        source=candidate.source,
+        local_version=candidate.source.local_version(candidate),
+        source=candidate.source.name,
         cuda=candidate.cuda,
         python=settled.python or "",
         nccl=nccl(settled, candidate),
-        cudnn=candidate.build.cudnn if candidate.build else None,
-        architectures=(candidate.build.architectures or ()) if candidate.build else (),
-        glibc=glibc(settled, candidate),
+        cudnn=build.cudnn if build else None,
+        architectures=(build.architectures or ()) if build else (),
+        glibc=solver_glibc,
         driver_floor=driver_floor(settled, candidate),
         needs_local_build=candidate.needs_torch_index(settled.platforms),
-        channels=ordered,
-        pins=made,
-        virtual_packages=_virtual_packages(candidate, glibc(settled, candidate)),
-        choices=tuple(choices(spec, described(spec, machine), settled, candidate, ordered)),
+        channels=ordered_channels,
+        pins=resolved_pins,
+        virtual_packages=_virtual_packages(candidate, solver_glibc),
+        choices=tuple(choices(spec, described, settled, candidate, ordered_channels)),
         platforms=settled.platforms,
-        warnings=_warnings(there, candidate, rules),
+        warnings=_warnings(on_machine, candidate, rules),
     )
+    return Decision(candidate=candidate, described=described, rules=rules, resolution=resolution)
 
 
-def on_its_machine(spec: Spec, settled: Spec, machine: Machine) -> Spec:
-    """The settled spec with the machine that `auto` was for, so that what is known of the two is said."""
-    there = described(spec, machine)
-    return dataclasses.replace(settled, gpu=there.gpu, driver=there.driver)
-
-
-def applying(spec: Spec, candidate: Candidate, ordered: Sequence[str]) -> tuple[Rule, ...]:
+def _applying_rules(
+    spec: Spec, candidate: Candidate, ordered_channels: Sequence[str]
+) -> tuple[Rule, ...]:
     """The rules that hold for a settled spec."""
-    gpus = [catalog.find_gpu(name) for name in spec.gpu]
+    through_ptx = any(
+        violation.through_ptx for violation in constraints.axis_violations(candidate, spec, "gpu")
+    )
     return catalog.matching_rules(
         candidate.release,
         candidate.build,
-        candidate.source,
+        candidate.source.name,
         python=spec.python,
         nccl=nccl(spec, candidate),
         platforms=spec.platforms,
-        packages=conflicts.packages(spec),
-        channels=spec.channels or ordered,
-        through_ptx=candidate.build is not None
-        and any(catalog.runs_on_gpu(candidate.build, gpu, spec.driver) == "ptx" for gpu in gpus),
+        packages=added_packages(spec),
+        channels=spec.channels or ordered_channels,
+        through_ptx=through_ptx,
     )
 
 
-def _refuse(spec: Spec, candidate: Candidate, rules: Sequence[Rule], made: Sequence[Pin]) -> None:
-    """Everything that is known to be wrong with a request, at once."""
-    refused = [rule for rule in rules if rule.consequence == "refuse"]
-    builds = [
-        f"{candidate}: {rule.reason} ({rule.source}). {rule.advice}".strip()
-        for rule in refused
-        if rule.package is None
-    ]
-    if builds:
-        raise NoSuchBuild(" ".join(builds))
-    mistakes = [
-        f"{_named(spec, rule)}: {rule.reason} ({rule.source}). {rule.advice}".strip()
-        for rule in refused
-        if rule.package
-    ]
-    mistakes += conflicts.conflicts(spec, candidate, made)
+def _refuse_mistakes(
+    spec: Spec, candidate: Candidate, rules: Sequence[Rule], resolved_pins: Sequence[Pin]
+) -> None:
+    """Raise for everything that is known to be wrong with a request, at once."""
+    about_builds, about_packages = [], []
+    for rule in rules:
+        if rule.consequence != "refuse":
+            continue
+        reason = f"{rule.reason} ({rule.source}). {rule.advice}"
+        if rule.package is None:
+            about_builds.append(f"{candidate}: {reason}".strip())
+        else:
+            names = fnmatch.filter(added_packages(spec), rule.package)
+            listed = ", ".join(f"`{name}`" for name in names)
+            about_packages.append(f"{listed}: {reason}".strip())
+    if about_builds:
+        raise NoSuchBuild(" ".join(about_builds))
+    mistakes = [*about_packages, *conflicts(spec, candidate, resolved_pins)]
     if mistakes:
         raise InvalidSpec(" ".join(mistakes))
 
 
-def _named(spec: Spec, rule: Rule) -> str:
-    """The packages of a request that a rule is about."""
-    return ", ".join(
-        f"`{name}`" for name in fnmatch.filter(conflicts.packages(spec), rule.package or "*")
-    )
-
-
 def _warnings(spec: Spec, candidate: Candidate, rules: Sequence[Rule]) -> tuple[Choice, ...]:
     """What no source says about this combination, and the pitfalls that no pin avoids."""
-    unknown = [
-        Choice(what=found.axis, value="", reason=found.fact, source=found.source)
-        for found in constraints.violations(candidate, spec)
-        if not found.rules_out
-    ]
-    told = [
-        Choice(what=rule.id, value=rule.advice, reason=rule.reason, source=rule.source)
-        for rule in rules
-        if rule.consequence == "warn"
-    ]
-    return (*unknown, *told)
+    warnings = []
+    for violation in constraints.violations(candidate, spec):
+        if not violation.rules_out:
+            warnings.append(
+                Choice(
+                    what=violation.axis, value="", reason=violation.fact, source=violation.source
+                )
+            )
+    for rule in rules:
+        if rule.consequence == "warn":
+            warnings.append(
+                Choice(what=rule.id, value=rule.advice, reason=rule.reason, source=rule.source)
+            )
+    return tuple(warnings)
 
 
-def _virtual_packages(candidate: Candidate, glibc: str) -> tuple[tuple[str, str], ...]:
-    machine = [("__glibc", glibc), ("__linux", KERNEL_LINUX), ("__unix", "0")]
-    return tuple(sorted([*machine, *([("__cuda", candidate.cuda)] if candidate.cuda else [])]))
+def _virtual_packages(candidate: Candidate, glibc_version: str) -> tuple[tuple[str, str], ...]:
+    packages = {"__glibc": glibc_version, "__linux": KERNEL_LINUX, "__unix": "0"}
+    if candidate.cuda:
+        packages["__cuda"] = candidate.cuda
+    return tuple(sorted(packages.items()))

@@ -1,75 +1,28 @@
-"""spec.yml and command-line options -> Spec. Owns what may be asked for and in which words, not whether it exists."""
+"""spec.yml and options -> Spec. Owns what may be asked for and how it is written, not whether it exists.
+
+The keys and the forms of their values are declared in `core/spec_fields.py`.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from provision import sources
 from provision.core.errors import NOT_YAML, InvalidSpec
-from provision.core.types import PLATFORMS, Spec
+from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecKey
+from provision.core.types import PLATFORMS
 
 # One rule for every place a name goes: a folder, a Docker repository (lower case, no double separators), a Jupyter kernel.
 NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 NAME_LENGTH = 100
-# Docker's reference grammar, loosely: what must never reach a Dockerfile or an engine is white space, quotes and braces.
-REFERENCE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
-REQUIREMENT = r"[A-Za-z0-9][^\n\r#{}$`\"';|&\\]*"
-CHANNEL = r"[A-Za-z0-9][^\s#{}`\"';|&\\]*"
-GPU = r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]*"
 
-KEYS = (
-    "torch",
-    "cuda",
-    "cpu",
-    "python",
-    "nccl",
-    "cudnn",
-    "gpu",
-    "driver",
-    "glibc",
-    "platforms",
-    "infiniband",
-    "as_of",
-    "source",
-    "channels",
-    "conda",
-    "pip",
-    "base",
-    "python_from",
-    "companions",
-    "jupyter",
-    "fast_checkpoints",
-)
-# What says something about GPUs, and nothing about a build without CUDA.
-ABOUT_GPUS = ("cuda", "nccl", "cudnn", "gpu", "driver")
-FLAGS = ("cpu", "companions", "jupyter", "fast_checkpoints", "infiniband")
-# A text's form, and what one looks like.
-TEXTS = {
-    "cuda": (r"\d+(\.\d+)?|auto", "12.1, 12 (the newest 12.x) or auto"),
-    "python": (r"\d+\.\d+", "3.11"),
-    "nccl": (r"\d+(\.\d+){0,3}", "2.20.5"),
-    "cudnn": (r"\d+(\.\d+){0,3}", "8.9.2.26 or 9.1"),
-    "driver": (r"\d+(\.\d+){0,2}", "535 or 535.54.03"),
-    "glibc": (r"\d+\.\d+", "2.28"),
-    "base": (REFERENCE, "debian:bookworm-slim"),
-}
-CHOICES = {
-    "source": ("auto", "wheels", "pytorch", "conda-forge"),
-    "python_from": ("auto", "channel", "host"),
-}
-# A list's items' form, and what one is called.
-LISTS = {
-    "channels": (CHANNEL, "a channel"),
-    "conda": (REQUIREMENT, "a requirement"),
-    "pip": (REQUIREMENT, "a requirement"),
-    "gpu": (GPU, "a GPU"),
-    "platforms": ("|".join(PLATFORMS), f"a platform ({', '.join(PLATFORMS)})"),
-}
-TORCH_FORM = "2, 2.3, 2.3.1, >=2.3,<2.6 or latest"
+KEYS = tuple(key.name for key in SPEC_KEYS)
+ABOUT_GPUS = tuple(key.name for key in SPEC_KEYS if key.about_gpus)
+_KEYS_BY_NAME = {key.name: key for key in SPEC_KEYS}
 
 
 def check_name(name: str) -> str:
@@ -77,9 +30,27 @@ def check_name(name: str) -> str:
     if len(name) > NAME_LENGTH or not NAME.fullmatch(name):
         raise InvalidSpec(
             f"`{name}` cannot be an environment's name.",
-            advice=f"Use lower-case letters and digits, joined by single `.`, `_` or `-`; {NAME_LENGTH} characters at most.",
+            advice="Use lower-case letters and digits, joined by single `.`, `_` or `-`; "
+            f"{NAME_LENGTH} characters at most.",
         )
     return name
+
+
+def package_name(requirement: str) -> str:
+    """The canonical name in a requirement of conda or pip."""
+    from packaging.utils import canonicalize_name
+
+    without_channel = requirement.rpartition("::")[2].strip()
+    return canonicalize_name(re.split(r"[^A-Za-z0-9._-]", without_channel, maxsplit=1)[0])
+
+
+def allowed_choices(key: SpecKey) -> tuple[str, ...]:
+    """The values of a key that has only some."""
+    if key.kind == "source":
+        return (sources.AUTO, *sources.names())
+    if key.kind == "sources":
+        return sources.names()
+    return key.choices
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -95,26 +66,33 @@ def read(path: Path) -> dict[str, Any]:
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise InvalidSpec(
             f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}.",
-            advice="Mend it and run again.",
+            advice="Correct it and run again.",
         ) from error
     if root is None or not isinstance(content, dict):
         raise InvalidSpec(f"{path}: a spec is a mapping with keys among {', '.join(KEYS)}.")
-    first = {key.value: key.start_mark.line + 1 for key, _ in reversed(root.value)}
-    places = [(key.start_mark.line + 1, key.value) for key, _ in root.value]
-    repeated = [(line, f"`{key}` stands here again.") for line, key in places if line != first[key]]
-    written = {
-        key.value: value.value for key, value in root.value if isinstance(value, yaml.ScalarNode)
-    }
-    _refuse(
-        repeated + [(first.get(str(key), 1), text) for key, text in _mistakes(content, written)],
-        path,
-    )
+    first_lines: dict[str, int] = {}
+    scalars: dict[str, str] = {}
+    mistakes: list[tuple[int, str]] = []
+    for key_node, value_node in root.value:
+        line = key_node.start_mark.line + 1
+        if key_node.value in first_lines:
+            mistakes.append((line, f"`{key_node.value}` is here a second time."))
+        first_lines.setdefault(key_node.value, line)
+        if isinstance(value_node, yaml.ScalarNode):
+            scalars[key_node.value] = value_node.value
+    for key, sentence in _mistakes(content, scalars):
+        mistakes.append((first_lines.get(str(key), 1), sentence))
+    if mistakes:
+        listed = [f"{path}:{line}: {sentence}" for line, sentence in sorted(mistakes)]
+        raise InvalidSpec(" ".join(listed))
     return content
 
 
 def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -> Spec:
-    """Options laid over a spec file's content; an option that was not given (None, empty) leaves the file's word. Packages are
-    added to the file's, and replace those of the same name."""
+    """Lay options over a spec file's content.
+
+    An option that is None or empty leaves what the file says. Packages are added to the file's, and replace those of the same name.
+    """
     given = {
         key: value
         for key, value in options.items()
@@ -125,142 +103,131 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
             "--cuda and --cpu were both given.",
             advice="Ask for one: a CUDA version, or a build without CUDA.",
         )
-    added: dict[str, Any] = {
-        key: _with(file.get(key, ()), given[key]) for key in ("conda", "pip") if key in given
-    }
-    merged: dict[str, Any] = {**file, **given, **added}
+    merged: dict[str, Any] = {**file, **given}
+    for key in SPEC_KEYS:
+        if key.extends_file and key.name in given:
+            merged[key.name] = _replace_packages(file.get(key.name, ()), given[key.name])
     if "cuda" in given:
         merged.pop("cpu", None)
     if "cpu" in given:
-        merged = {
-            key: value for key, value in merged.items() if key not in ABOUT_GPUS or key in given
-        }
-    mistakes = _mistakes(merged)
+        for key_name in ABOUT_GPUS:
+            if key_name not in given:
+                merged.pop(key_name, None)
+    mistakes = [sentence for _, sentence in _mistakes(merged)]
     if "torch" not in merged:
-        mistakes.append(
-            ("torch", "torch: which PyTorch? Give --torch, e.g. 2.3 (or write it in spec.yml).")
-        )
+        mistakes.append("torch: which PyTorch? Give --torch, e.g. 2.3 (or write it in spec.yml).")
     if not merged.get("cuda") and not merged.get("cpu"):
         mistakes.append(
-            (
-                "cuda",
-                "cuda: which CUDA? Give --cuda, e.g. 12.1, or --cpu for machines without GPUs.",
-            )
+            "cuda: which CUDA? Give --cuda, e.g. 12.1, or --cpu for machines without GPUs."
         )
     if mistakes:
-        raise InvalidSpec(" ".join(text for _, text in mistakes))
-    return Spec(
-        name=check_name(name) if name else "",
-        torch=merged["torch"],
-        cuda=None if merged.get("cpu") else merged["cuda"],
-        **{
-            key: _settled(key, merged[key])
-            for key in merged.keys() - {"torch", "cuda", "cpu"}
-            if merged[key] not in (None, (), [])
-        },
-    )
+        raise InvalidSpec(" ".join(mistakes))
+    values: dict[str, Any] = {
+        key: _field_value(key, value)
+        for key, value in merged.items()
+        if key not in ("cuda", "cpu") and value not in (None, (), [])
+    }
+    cuda = None if merged.get("cpu") else merged["cuda"]
+    return Spec(name=check_name(name) if name else "", cuda=cuda, **values)
 
 
-def _settled(key: str, value: Any) -> Any:
+def _field_value(key: str, value: Any) -> Any:
     """Lists as the Spec holds them, each entry once; platforms in one order, so that the same ones give the same bytes."""
     if key == "platforms":
         return tuple(platform for platform in PLATFORMS if platform in value)
-    return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return tuple(dict.fromkeys(value))
+    return value
 
 
-def _with(listed: Sequence[str], given: Sequence[str]) -> list[str]:
-    names = {_package(text) for text in given}
-    return [text for text in listed if _package(text) not in names] + list(given)
-
-
-def _package(requirement: str) -> str:
-    """The name in a requirement of either kind, as both compare it."""
-    name = re.split(r"[^A-Za-z0-9._-]", requirement.rpartition("::")[2], maxsplit=1)[0]
-    return re.sub(r"[._-]+", "-", name).lower()
+def _replace_packages(listed: Sequence[str], added: Sequence[str]) -> list[str]:
+    names = {package_name(requirement) for requirement in added}
+    remaining = [requirement for requirement in listed if package_name(requirement) not in names]
+    return remaining + list(added)
 
 
 def content(spec: Spec) -> dict[str, Any]:
-    """What spec.yml holds for this spec: only what differs from the defaults, in the order of KEYS."""
-    asked: dict[str, Any] = {"torch": spec.torch}
-    asked |= {"cuda": spec.cuda} if spec.cuda else {"cpu": True}
-    for field in dataclasses.fields(spec):
-        value = getattr(spec, field.name)
-        if (
-            field.name in KEYS
-            and field.name not in asked
-            and field.name != "cuda"
-            and value != field.default
-        ):
-            asked[field.name] = list(value) if isinstance(value, tuple) else value
-    return {key: asked[key] for key in KEYS if key in asked}
-
-
-def _refuse(mistakes: Sequence[tuple[int, str]], path: Path) -> None:
-    if mistakes:
-        listed = " ".join(f"{path}:{line}: {text}" for line, text in sorted(mistakes))
-        raise InvalidSpec(listed)
+    """What spec.yml holds for this spec: only what differs from the defaults, in the order of the keys."""
+    defaults = Spec(name="", torch="", cuda=None)
+    values: dict[str, Any] = {}
+    for key in KEYS:
+        if key == "cpu":
+            if spec.cuda is None:
+                values["cpu"] = True
+            continue
+        value = getattr(spec, key)
+        if value != getattr(defaults, key):
+            values[key] = list(value) if isinstance(value, tuple) else value
+    return values
 
 
 def _mistakes(
-    content: Mapping[Any, Any], written: Mapping[str, str] | None = None
+    content: Mapping[Any, Any], scalars: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """Every key or value that is not what it must be, as (key, sentence). written: scalars as they stand in the file."""
-    found = []
-    for key, value in content.items():
-        if key not in KEYS:
-            found.append(
-                (str(key), f"`{key}` is not a key of a spec; the keys are {', '.join(KEYS)}.")
-            )
-        elif problem := _problem(key, value, (written or {}).get(key)):
-            found.append((key, problem))
+    """Every key or value that is not what it must be, as (key, sentence). scalars: as they are written in the file."""
+    mistakes = []
+    for name, value in content.items():
+        key = _KEYS_BY_NAME.get(name)
+        if key is None:
+            listed = ", ".join(KEYS)
+            mistakes.append((str(name), f"`{name}` is not a key of a spec; the keys are {listed}."))
+            continue
+        problem = _value_problem(key, value, (scalars or {}).get(name))
+        if problem:
+            mistakes.append((name, problem))
     if content.get("cuda") and content.get("cpu"):
-        found.append(("cpu", "`cuda` and `cpu: true` exclude each other."))
+        mistakes.append(("cpu", "`cuda` and `cpu: true` exclude each other."))
     elif content.get("cpu"):
-        found += [
-            (key, f"`{key}` is about GPUs, and `cpu: true` asks for a build without CUDA.")
-            for key in ABOUT_GPUS
-            if content.get(key)
-        ]
-    return found
+        for name in ABOUT_GPUS:
+            if content.get(name):
+                sentence = f"`{name}` is about GPUs, and `cpu: true` asks for a build without CUDA."
+                mistakes.append((name, sentence))
+    return mistakes
 
 
-def _problem(key: str, value: Any, written: str | None = None) -> str | None:
-    if key in FLAGS:
-        return None if isinstance(value, bool) else f"`{key}` is true or false, not `{value}`."
-    if key in LISTS:
+def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str | None:
+    """What is wrong with a key's value. scalar: as it is written in the file."""
+    if key.kind in ("flag", "switch"):
+        if isinstance(value, bool):
+            return None
+        return f"`{key.name}` is true or false, not `{value}`."
+    if key.is_list:
         return _list_problem(key, value)
-    if not isinstance(value, str):
-        return _not_text(key, value, written)
-    if key in CHOICES:
-        return (
-            None
-            if value in CHOICES[key]
-            else f"`{key}` is one of {', '.join(CHOICES[key])}, not `{value}`."
-        )
-    if key in TEXTS:
-        if key == "python" and re.fullmatch(r"\d+\.\d+t", value):
-            return (
-                f"`python` {value} is a free-threaded Python, of which no environments are made; which wheels there are says "
-                + (f"`provision matrix --python {value}`. Ask for {value[:-1]}.")
-            )
-        pattern, example = TEXTS[key]
-        return (
-            None if re.fullmatch(pattern, value) else f"`{key}` is like {example}, not `{value}`."
-        )
-    return {"torch": _torch_problem, "as_of": _date_problem}[key](value)
-
-
-def _not_text(key: str, value: Any, written: str | None) -> str:
-    """YAML reads 2.10 without quotes as the number 2.1, and yes as true: what to write is what stands in the file."""
+    if isinstance(value, str):
+        return _TEXT_PROBLEMS[key.kind](key, value)
     if value is None:
-        return f"`{key}` says nothing; give it a value, or leave the line out."
+        return f"`{key.name}` has no value; give it one, or leave the line out."
     if isinstance(value, (list, dict, set)):
-        return f"`{key}` is one text, not `{value}`."
-    text = str(value) if written is None else written
-    return _problem(key, text) or f'`{key}` must be text; write it in quotes: {key}: "{text}".'
+        return f"`{key.name}` is one text, not `{value}`."
+    # YAML reads 2.10 without quotes as the number 2.1, and yes as true: advise what is written in the file.
+    text = str(value) if scalar is None else scalar
+    problem = _TEXT_PROBLEMS[key.kind](key, text)
+    return problem or f'`{key.name}` must be text; write it in quotes: {key.name}: "{text}".'
 
 
-def _torch_problem(value: str) -> str | None:
+def _pattern_problem(key: SpecKey, value: str) -> str | None:
+    if re.fullmatch(key.pattern, value):
+        return None
+    return f"`{key.name}` is like {key.example}, not `{value}`."
+
+
+def _python_problem(key: SpecKey, value: str) -> str | None:
+    if re.fullmatch(r"\d+\.\d+t", value):
+        return (
+            f"`python` {value} is a free-threaded Python, for which we make no environments; "
+            f"`provision matrix --python {value}` shows the wheels there are. Ask for {value[:-1]}."
+        )
+    return _pattern_problem(key, value)
+
+
+def _choice_problem(key: SpecKey, value: str) -> str | None:
+    choices = allowed_choices(key)
+    if value in choices:
+        return None
+    return f"`{key.name}` is one of {', '.join(choices)}, not `{value}`."
+
+
+def _release_problem(key: SpecKey, value: str) -> str | None:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     if value == "latest" or re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){0,2}", value):
@@ -269,50 +236,62 @@ def _torch_problem(value: str) -> str | None:
         if re.fullmatch(r"[0-9A-Za-z.*,<>=!~ ]+", value) and SpecifierSet(value):
             return None
     except InvalidSpecifier:
-        pass
-    return f"`torch` is like {TORCH_FORM}, not `{value}`."
+        pass  # reported below
+    return f"`{key.name}` is like {key.example}, not `{value}`."
 
 
-def _date_problem(value: str) -> str | None:
+def _day_problem(key: SpecKey, value: str) -> str | None:
     try:
         if re.fullmatch(r"\d{4}-\d\d-\d\d", value) and date.fromisoformat(value):
             return None
     except ValueError:
-        pass
-    return f"`as_of` is a day like 2024-06-30, not `{value}`."
+        pass  # reported below
+    return f"`{key.name}` is a day like 2024-06-30, not `{value}`."
 
 
-def _list_problem(key: str, value: Any) -> str | None:
+_TEXT_PROBLEMS: dict[Kind, Callable[[SpecKey, str], str | None]] = {
+    "text": _pattern_problem,
+    "python": _python_problem,
+    "choice": _choice_problem,
+    "source": _choice_problem,
+    "release": _release_problem,
+    "day": _day_problem,
+}
+
+
+def _list_problem(key: SpecKey, value: Any) -> str | None:
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-        return f"`{key}` is a list of texts."
-    pattern, kind = LISTS[key]
-    wrong = [item for item in value if not re.fullmatch(pattern, item)]
+        return f"`{key.name}` is a list of texts."
+    wrong = [item for item in value if not re.fullmatch(key.pattern, item)]
     if wrong:
-        return f"`{key}` holds what cannot be {kind}: {', '.join(map(repr, wrong))}."
-    further = {"pip": _requirement_problem, "gpu": _gpu_problem}.get(key)
-    return further(value) if further else None
+        listed = ", ".join(repr(item) for item in wrong)
+        return f"`{key.name}` holds what cannot be {key.item}: {listed}."
+    if key.kind == "pip requirements":
+        return _pip_problem(key, value)
+    if key.kind == "gpus":
+        return _gpu_problem(key, value)
+    return None
 
 
-def _requirement_problem(requirements: Sequence[str]) -> str | None:
+def _pip_problem(key: SpecKey, requirements: Sequence[str]) -> str | None:
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in requirements:
         try:
             Requirement(text)
         except InvalidRequirement as error:
-            return (
-                f"`pip` holds `{text}`, which is not a requirement: {str(error).splitlines()[0]}."
-            )
+            reason = str(error).splitlines()[0]
+            return f"`{key.name}` holds `{text}`, which is not a requirement: {reason}."
     return None
 
 
-def _gpu_problem(names: Sequence[str]) -> str | None:
-    """GPUs are named in words that the facts know; a misspelt one is a mistake like the others, and told with them."""
+def _gpu_problem(key: SpecKey, names: Sequence[str]) -> str | None:
+    """A misspelt GPU is a mistake like the others, and reported with them."""
     from provision import catalog
 
     for name in names:
         try:
             catalog.find_gpu(name)
         except InvalidSpec as error:
-            return f"`gpu`: {error.message} {error.advice}".strip()
+            return f"`{key.name}`: {error.message} {error.advice}".strip()
     return None

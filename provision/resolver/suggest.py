@@ -13,21 +13,25 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from provision import catalog
+from provision import catalog, sources
 from provision.catalog import minor, version_key
-from provision.core.types import PLATFORM, Spec
+from provision.core.spec_fields import Spec
+from provision.core.types import PLATFORM
 from provision.resolver import constraints, python_versions
-from provision.resolver.candidate import Candidate, candidates
-from provision.resolver.constraints import CHANGEABLE, Axis
+from provision.resolver.constraints import CHANGEABLE
+from provision.sources.base import Axis, Candidate, means
 
 # From a CUDA build to a CPU build, or back, is farther than between any two versions.
 ACROSS = 100
+# Offers that agree in these and in the minor release say the same: only the newest patch release is offered.
+SAME_OFFER = ("cuda", "source", "python", "nccl", "cudnn", "platforms")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbor:
-    """A combination that exists, as a request for it, and how far it is from what was asked for."""
+    """A combination that exists, as a request for it, and how far it is from the request that has none."""
 
     candidate: Candidate
     spec: Spec  # resolves to the candidate
@@ -40,222 +44,213 @@ class Neighbor:
 
     @property
     def dropped(self) -> tuple[Axis, ...]:
-        """What must not be asked for at all."""
-        return tuple(
-            axis
-            for axis, value in (("nccl", self.spec.nccl), ("cudnn", self.spec.cudnn))
-            if axis in self.changed and not value
-        )
+        """The libraries of which no version can be asked for."""
+        dropped: list[Axis] = []
+        if "nccl" in self.changed and not self.spec.nccl:
+            dropped.append("nccl")
+        if "cudnn" in self.changed and not self.spec.cudnn:
+            dropped.append("cudnn")
+        return tuple(dropped)
 
     @property
     def options(self) -> str:
         """What to give on the command line instead."""
-        words = [
-            "--torch",
-            self.spec.torch,
-            *(["--cuda", self.spec.cuda] if self.spec.cuda else ["--cpu"]),
-        ]
-        words += [] if self.spec.source == "auto" else ["--source", self.spec.source]
+        spec = self.spec
+        arguments = ["--torch", spec.torch]
+        arguments += ["--cuda", spec.cuda] if spec.cuda else ["--cpu"]
+        if spec.source != sources.AUTO:
+            arguments += ["--source", spec.source]
         for option, value in (
-            ("--python", self.spec.python),
-            ("--nccl", self.spec.nccl),
-            ("--cudnn", self.spec.cudnn),
+            ("--python", spec.python),
+            ("--nccl", spec.nccl),
+            ("--cudnn", spec.cudnn),
         ):
-            words += [option, value] if value else []
-        if "platform" in self.changed or self.spec.platforms != (PLATFORM,):
-            words += [word for platform in self.spec.platforms for word in ("--platform", platform)]
-        return shlex.join(words)
+            if value:
+                arguments += [option, value]
+        if "platform" in self.changed or spec.platforms != (PLATFORM,):
+            for platform in spec.platforms:
+                arguments += ["--platform", platform]
+        return shlex.join(arguments)
 
 
 def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Candidate | None]) -> list[Neighbor]:
-    """The nearest combinations, each of which resolves to its candidate (leads_to: what a spec resolves to); of the patch releases of one
-    minor release, only the newest. What runs on the machine only perhaps, or only by compiling PTX, is offered only where nothing
-    runs as it is."""
-    all_of = list(_neighbors(spec))
-    plainly = [one for one in all_of if not any(constraints.on_machine(one.candidate, one.spec))]
-    ordered = sorted(plainly or all_of, key=_order)
-    seen: set[tuple[object, ...]] = set()
-    found: list[Neighbor] = []
-    for neighbor in ordered:
-        alike = (
-            neighbor.candidate.release.minor,
-            *(getattr(neighbor.spec, field) for field in _TOLD),
-        )
-        if alike not in seen and (leading := _leading(neighbor, leads_to)):
-            seen.add(alike)
-            found.append(leading)
-        if len(found) == limit:
+    """The nearest combinations, each of which resolves to its candidate (leads_to: what a spec resolves to).
+
+    Of the patch releases of one minor release only the newest. What only may run on the machine, or runs only by compiling PTX, is
+    offered only if nothing runs as it is.
+    """
+    possible = list(_neighbors(spec))
+    certain = [
+        neighbor
+        for neighbor in possible
+        if not any(constraints.machine_violations(neighbor.candidate, neighbor.spec))
+    ]
+    offered: set[tuple[object, ...]] = set()
+    neighbors: list[Neighbor] = []
+    for neighbor in sorted(certain or possible, key=_order):
+        same = tuple(getattr(neighbor.spec, field) for field in SAME_OFFER)
+        offer = (neighbor.candidate.release.minor, *same)
+        if offer in offered:
+            continue
+        leading = _with_leading_options(neighbor, leads_to)
+        if leading is None:
+            continue
+        offered.add(offer)
+        neighbors.append(leading)
+        if len(neighbors) == limit:
             break
-    return found
+    return neighbors
 
 
-def _leading(neighbor: Neighbor, leads_to: Callable[[Spec], Candidate | None]) -> Neighbor | None:
-    """The neighbor by words that lead to its candidate: those as they are, or with its source or its exact release said as well."""
-    spec, candidate = neighbor.spec, neighbor.candidate
-    for further in (
-        {},
-        {"source": candidate.source},
-        {"torch": candidate.release.version},
-        {"source": candidate.source, "torch": candidate.release.version},
-    ):
-        offered = dataclasses.replace(spec, **further)
+def _with_leading_options(
+    neighbor: Neighbor, leads_to: Callable[[Spec], Candidate | None]
+) -> Neighbor | None:
+    """The neighbor with options that lead to its candidate: as they are, or with its source, its exact release, or both."""
+    candidate = neighbor.candidate
+    source = {"source": candidate.source.name}
+    release = {"torch": candidate.release.version}
+    attempts: tuple[dict[str, Any], ...] = ({}, source, release, {**source, **release})
+    for changes in attempts:
+        offered = dataclasses.replace(neighbor.spec, **changes)
         if leads_to(offered) is candidate:
             return dataclasses.replace(neighbor, spec=offered)
     return None
 
 
-_TOLD = ("cuda", "source", "python", "nccl", "cudnn", "platforms")
-
-
 def _order(neighbor: Neighbor) -> tuple[object, ...]:
-    release = tuple(-number for number in version_key(neighbor.candidate.release.version))
-    cuda = tuple(-number for number in version_key(neighbor.candidate.cuda or "0"))
-    return (
-        *neighbor.distance,
-        neighbor.candidate.preference(neighbor.spec.platforms)[0],
-        release,
-        cuda,
-    )
+    candidate = neighbor.candidate
+    preference = candidate.source.preference(candidate, neighbor.spec.platforms)[0]
+    newer_release = tuple(-number for number in version_key(candidate.release.version))
+    newer_cuda = tuple(-number for number in version_key(candidate.cuda or "0"))
+    return (*neighbor.distance, preference, newer_release, newer_cuda)
 
 
 def _neighbors(spec: Spec) -> Iterator[Neighbor]:
-    on_gpus = spec.gpu or spec.driver
-    for candidate in candidates():
-        neighbor = None if on_gpus and candidate.build is None else _toward(candidate, spec)
+    needs_gpu = spec.gpu or spec.driver
+    for candidate in sources.candidates():
+        if needs_gpu and candidate.build is None:
+            continue
+        neighbor = _neighbor(candidate, spec)
         if neighbor is not None and constraints.fits(candidate, neighbor.spec):
             yield neighbor
 
 
-def _toward(candidate: Candidate, spec: Spec) -> Neighbor | None:
+def _neighbor(candidate: Candidate, spec: Spec) -> Neighbor | None:
     """The request for this candidate that gives up the least, or None if no request comes to it."""
-    exact = (
-        spec.torch if re.fullmatch(r"\d+\.\d+(\.\d+)?", spec.torch) else candidate.release.version
-    )
     changed: list[Axis] = []
     steps = 0
+    closer = spec
     for axis in CHANGEABLE:
-        if constraints.passes(candidate, spec, axis):
+        if constraints.passes(candidate, closer, axis):
             continue
-        closer = CLOSER[axis](candidate, spec)
-        if closer is None:
+        change = CHANGES[axis](candidate, closer)
+        if change is None:
             return None
-        spec, far = closer
+        closer, distance = change
         changed.append(axis)
-        steps += far
-    spec = dataclasses.replace(
-        spec, cuda=candidate.cuda, torch=spec.torch if "torch" in changed else exact
-    )
-    return Neighbor(candidate=candidate, spec=spec, changed=tuple(changed), steps=steps)
+        steps += distance
+    torch = closer.torch
+    if "torch" not in changed and not re.fullmatch(r"\d+\.\d+(\.\d+)?", spec.torch):
+        torch = candidate.release.version
+    closer = dataclasses.replace(closer, cuda=candidate.cuda, torch=torch)
+    return Neighbor(candidate=candidate, spec=closer, changed=tuple(changed), steps=steps)
 
 
-Closer = tuple[Spec, int] | None  # the spec with one choice given up, and by how many versions
+# The spec with one choice given up, and by how many versions; None if that choice cannot be changed so that the candidate fits.
+Change = tuple[Spec, int] | None
 
 
-def _torch(candidate: Candidate, spec: Spec) -> Closer:
+def _change_torch(candidate: Candidate, spec: Spec) -> Change:
     minors = _minors()
-    meant = (
-        constraints.releases_of(spec.torch)
-        or re.findall(r"\d+(?:\.\d+)*", spec.torch)
-        or minors[-1:]
-    )
-    return dataclasses.replace(spec, torch=candidate.release.version), _apart(
-        candidate.release.minor, map(minor, meant), minors
-    )
+    meant = constraints.releases_of(spec.torch) or re.findall(r"\d+(?:\.\d+)*", spec.torch)
+    distance = _distance(candidate.release.minor, map(minor, meant or minors[-1:]), minors)
+    return dataclasses.replace(spec, torch=candidate.release.version), distance
 
 
-def _cuda(candidate: Candidate, spec: Spec) -> Closer:
+def _change_cuda(candidate: Candidate, spec: Spec) -> Change:
+    changed = dataclasses.replace(spec, cuda=candidate.cuda)
     if candidate.cuda is None or spec.cuda is None:
-        return dataclasses.replace(spec, cuda=candidate.cuda), ACROSS
-    meant = [cuda for cuda in _cudas() if constraints.starts(cuda, spec.cuda)] or [spec.cuda]
-    return dataclasses.replace(spec, cuda=candidate.cuda), _apart(candidate.cuda, meant, _cudas())
+        return changed, ACROSS
+    return changed, _distance(candidate.cuda, _meant(spec.cuda, _cudas()), _cudas())
 
 
-def _source(candidate: Candidate, spec: Spec) -> Closer:
-    return dataclasses.replace(spec, source=candidate.source), 0
+def _change_source(candidate: Candidate, spec: Spec) -> Change:
+    return dataclasses.replace(spec, source=candidate.source.name), 0
 
 
-def _platform(candidate: Candidate, spec: Spec) -> Closer:
-    kept = (
-        tuple(platform for platform in spec.platforms if platform in candidate.platforms)
-        or candidate.platforms[:1]
-    )
-    kept = kept[:1] if candidate.is_named_differently(kept) else kept
-    return (
-        (dataclasses.replace(spec, platforms=kept), len(set(spec.platforms) - set(kept)))
-        if kept
-        else None
-    )
-
-
-def _python(candidate: Candidate, spec: Spec) -> Closer:
-    choices = python_versions.supported(candidate, spec.platforms, companions=spec.companions)
-    if not choices or spec.python is None:
+def _change_platform(candidate: Candidate, spec: Spec) -> Change:
+    platforms = candidate.common_platforms(spec.platforms) or candidate.platforms[:1]
+    if candidate.is_named_differently(platforms):
+        platforms = platforms[:1]
+    if not platforms:
         return None
-    found = python_versions.nearest(choices, spec.python)
-    return dataclasses.replace(spec, python=found), python_versions.steps(found, spec.python)
+    dropped = set(spec.platforms) - set(platforms)
+    return dataclasses.replace(spec, platforms=platforms), len(dropped)
 
 
-def _nccl(candidate: Candidate, spec: Spec) -> Closer:
+def _change_python(candidate: Candidate, spec: Spec) -> Change:
+    pythons = python_versions.supported(candidate, spec.platforms, companions=spec.companions)
+    if not pythons or spec.python is None:
+        return None
+    python = python_versions.nearest(pythons, spec.python)
+    distance = python_versions.steps(python, spec.python)
+    return dataclasses.replace(spec, python=python), distance
+
+
+def _change_nccl(candidate: Candidate, spec: Spec) -> Change:
     assert spec.nccl is not None
-    asked = spec.nccl
-    if candidate.build is None or (
-        candidate.build.nccl is None and candidate.source != "conda-forge"
-    ):
+    build = candidate.build
+    versions = []
+    if build and build.nccl:
+        versions = [build.nccl]
+    elif build and candidate.source.solver_chooses_libraries:
+        floor = version_key(candidate.floor("nccl", spec.platforms)[0] or "0")
+        for version, entry in catalog.nccl_on_conda_forge().items():
+            if entry.runs_with(build.cuda) and version_key(version) >= floor:
+                versions.append(version)
+    if not versions:
         return dataclasses.replace(spec, nccl=None), ACROSS
-    if candidate.build.nccl is not None:
-        return dataclasses.replace(spec, nccl=candidate.build.nccl), _apart(
-            candidate.build.nccl, _meant(asked, _nccls()), _nccls()
-        )
-    floor = version_key(candidate.floor("nccl", spec.platforms)[0] or "0")
-    fitting = [
-        version
-        for version, one in catalog.nccl_on_conda_forge().items()
-        if one.runs_with(candidate.build.cuda) and version_key(version) >= floor
-    ]
-    if not fitting:
-        return dataclasses.replace(spec, nccl=None), ACROSS
-    found = min(
-        reversed(fitting), key=lambda version: _apart(version, _meant(asked, _nccls()), _nccls())
-    )
-    return dataclasses.replace(spec, nccl=found), _apart(found, _meant(asked, _nccls()), _nccls())
+    meant, known = _meant(spec.nccl, _nccls()), _nccls()
+    closest = min(reversed(versions), key=lambda version: _distance(version, meant, known))
+    return dataclasses.replace(spec, nccl=closest), _distance(closest, meant, known)
 
 
-def _cudnn(candidate: Candidate, spec: Spec) -> Closer:
+def _change_cudnn(candidate: Candidate, spec: Spec) -> Change:
     assert spec.cudnn is not None
-    have = (
-        (candidate.build.cudnn or candidate.floor("cudnn", spec.platforms)[0])
-        if candidate.build
-        else None
-    )
-    if have is None:
+    build = candidate.build
+    version = None
+    if build:
+        version = build.cudnn or candidate.floor("cudnn", spec.platforms)[0]
+    if version is None:
         return dataclasses.replace(spec, cudnn=None), ACROSS
-    return dataclasses.replace(spec, cudnn=have), _apart(
-        have, _meant(spec.cudnn, _cudnns()), _cudnns()
-    )
+    distance = _distance(version, _meant(spec.cudnn, _cudnns()), _cudnns())
+    return dataclasses.replace(spec, cudnn=version), distance
 
 
-CLOSER: dict[Axis, Callable[[Candidate, Spec], Closer]] = {
-    "torch": _torch,
-    "cuda": _cuda,
-    "source": _source,
-    "platform": _platform,
-    "python": _python,
-    "nccl": _nccl,
-    "cudnn": _cudnn,
+CHANGES: dict[Axis, Callable[[Candidate, Spec], Change]] = {
+    "torch": _change_torch,
+    "cuda": _change_cuda,
+    "source": _change_source,
+    "platform": _change_platform,
+    "python": _change_python,
+    "nccl": _change_nccl,
+    "cudnn": _change_cudnn,
 }
 
 
-def _meant(asked: str, known: Sequence[str]) -> list[str]:
-    """The known versions that 2.20 means, or what was asked for where none is known."""
-    return [version for version in known if constraints.starts(version, asked)] or [asked]
+def _meant(version: str, known: Sequence[str]) -> list[str]:
+    """The known versions that 2.20 means, or the version itself if none of them is known."""
+    return [candidate for candidate in known if means(version, candidate)] or [version]
 
 
-def _apart(version: str, meant: Iterable[str], known: Sequence[str]) -> int:
-    """How many known versions lie between a version and the nearest that was meant."""
-    place = bisect.bisect_left(known, version_key(version), key=version_key)
-    return min(
-        abs(place - bisect.bisect_left(known, version_key(one), key=version_key)) for one in meant
-    )
+def _distance(version: str, meant: Iterable[str], known: Sequence[str]) -> int:
+    """How many known versions lie between a version and the nearest that is meant."""
+    position = _position(version, known)
+    return min(abs(position - _position(other, known)) for other in meant)
+
+
+def _position(version: str, known: Sequence[str]) -> int:
+    return bisect.bisect_left(known, version_key(version), key=version_key)
 
 
 @functools.cache
@@ -265,27 +260,25 @@ def _minors() -> tuple[str, ...]:
 
 @functools.cache
 def _cudas() -> tuple[str, ...]:
-    return _sorted({candidate.cuda for candidate in candidates() if candidate.cuda})
+    return _sorted({candidate.cuda for candidate in sources.candidates() if candidate.cuda})
 
 
 @functools.cache
 def _nccls() -> tuple[str, ...]:
-    return _sorted(
-        {
-            candidate.build.nccl
-            for candidate in candidates()
-            if candidate.build and candidate.build.nccl
-        }
-        | catalog.nccl_on_conda_forge().keys()
-    )
+    versions = set(catalog.nccl_on_conda_forge())
+    for candidate in sources.candidates():
+        if candidate.build and candidate.build.nccl:
+            versions.add(candidate.build.nccl)
+    return _sorted(versions)
 
 
 @functools.cache
 def _cudnns() -> tuple[str, ...]:
-    builds = [candidate.build for candidate in candidates() if candidate.build]
-    return _sorted(
-        {version for build in builds for version in (build.cudnn, build.cudnn_floor) if version}
-    )
+    versions = set()
+    for candidate in sources.candidates():
+        if candidate.build:
+            versions |= {candidate.build.cudnn, candidate.build.cudnn_floor}
+    return _sorted(version for version in versions if version)
 
 
 def _sorted(versions: Iterable[str]) -> tuple[str, ...]:

@@ -1,24 +1,31 @@
-"""The cells of the table, and whether each fits a query: yes, no, or not known."""
+"""Facts -> the table of every CUDA build: torch x CUDA x source x platform, and which of them fit a query. Pure.
+
+A build fits if every part of the query is known to be met. If a fact is not known the build may fit: it is counted, and shown only
+on request, marked. Whether a build fits is decided by `constraints`; choosing one build is `select`'s.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from provision import catalog
-from provision.catalog import Build, Release, version_key
+from provision import catalog, sources
+from provision.catalog import version_key
 from provision.core.errors import NoSuchBuild
 from provision.core.types import BuildSource, Platform
+from provision.resolver import constraints
 from provision.resolver.query import Query
+from provision.sources.base import Axis, Candidate, Verdict
 
-SOURCES: tuple[BuildSource, ...] = ("wheels", "pytorch", "conda-forge")
-PARTS = ("cuda", "python", "nccl", "driver", "gpu", "glibc")
-# Option -> field of the query, for what to give up when nothing fits.
-GIVEN_UP = {part: part for part in PARTS} | {
+# Option -> field of the query, for what to give up if nothing fits.
+GIVEN_UP = {
+    "cuda": "cuda",
+    "python": "python",
+    "nccl": "nccl",
+    "driver": "driver",
     "gpu": "gpus",
+    "glibc": "glibc",
     "platform": "platforms",
     "source": "sources",
 }
@@ -49,14 +56,14 @@ class TableRow:
     glibc: str | None
     torchvision: str | None
     torchaudio: str | None
-    from_source: str  # where the build is known from
-    through_ptx: bool = False  # it reaches a GPU of the query by compiling PTX only
+    from_source: str  # the source of the fact that the build exists
+    through_ptx: bool = False  # it reaches a GPU of the query only by compiling PTX
     not_known: tuple[str, ...] = ()  # parts of the query that no fact answers for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The cells that fit, newest torch first; how many more might, by the part of the query that is not known."""
+    """The rows that fit, newest torch first; how many more may fit, by the part of the query that is not known."""
 
     cells: tuple[TableRow, ...]
     hidden: int
@@ -65,98 +72,59 @@ class Table:
 
 
 def build_table(query: Query) -> Table:
-    """All cells that fit. Raises NoSuchBuild if there is none, and says which part of the query to give up."""
-    judged = list(_judged(query))
-    shown = tuple(row for row in judged if query.unknown or not row.not_known)
-    hidden = [] if query.unknown else [row for row in judged if row.not_known]
-    hints = _hints(query, judged)
-    if not shown:
-        raise _nothing(query, hidden, hints)
-    hidden_by = dict(Counter(part for row in hidden for part in row.not_known))
-    return Table(cells=shown, hidden=len(hidden), hidden_by=hidden_by, hints=hints)
+    """All builds that fit. Raises NoSuchBuild if there is none, and says which part of the query to give up."""
+    possible = list(_possible_rows(query))
+    uncertain = [row for row in possible if row.not_known]
+    if query.unknown:
+        rows, hidden = possible, []
+    else:
+        rows, hidden = [row for row in possible if not row.not_known], uncertain
+    hints = _hints(query, uncertain)
+    if not rows:
+        raise _nothing_fits(query, hidden, hints)
+    hidden_by = Counter(part for row in hidden for part in row.not_known)
+    return Table(cells=tuple(rows), hidden=len(hidden), hidden_by=dict(hidden_by), hints=hints)
 
 
-def _judged(query: Query) -> Iterator[TableRow]:
-    """Cells that fit or might."""
-    for release, source, build, platform in _builds(query):
-        there = build.on(platform)
-        answers = {part: _answer(part, query, there, platform) for part in PARTS}
-        if "no" not in answers.values():
-            unknown = tuple(part for part in PARTS if answers[part] == "unknown")
-            row = _cell(release, source, there, platform)
-            yield dataclasses.replace(row, through_ptx=answers["gpu"] == "ptx", not_known=unknown)
+def _possible_rows(query: Query) -> Iterator[TableRow]:
+    """Builds that fit or may fit."""
+    for candidate, platform in _builds(query):
+        spec = query.spec(platform)
+        verdicts: dict[Axis, Verdict] = {
+            axis: constraints.verdict(candidate, spec, axis) for axis in query.axes
+        }
+        if "no" not in verdicts.values():
+            unknown = tuple(axis for axis, verdict in verdicts.items() if verdict == "unknown")
+            through_ptx = verdicts.get("gpu") == "ptx"
+            yield _row(candidate, platform, through_ptx=through_ptx, not_known=unknown)
 
 
-def _builds(query: Query) -> Iterator[tuple[Release, BuildSource, Build, Platform]]:
+def _builds(query: Query) -> Iterator[tuple[Candidate, Platform]]:
+    """The CUDA builds of the query's releases, sources and platforms; of a release source by source, newest CUDA first."""
     for release in reversed(query.releases):
-        for source in SOURCES:
-            if query.sources and source not in query.sources:
+        for source in sources.REGISTRY:
+            if query.sources and source.name not in query.sources:
                 continue
-            for build in sorted(
-                release.builds(source), key=lambda build: version_key(build.cuda), reverse=True
-            ):
-                for platform in build.platforms:
+            for candidate in sources.candidates_of(release.version):
+                if candidate.source is not source or candidate.build is None:
+                    continue
+                for platform in candidate.platforms:
                     if not query.platforms or platform in query.platforms:
-                        yield release, source, build, platform
+                        yield candidate, platform
 
 
-def _answer(part: str, query: Query, build: Build, platform: Platform) -> str:
-    """yes, ptx, no or unknown. What is not asked is met."""
-    if part == "cuda" and query.cuda:
-        return "yes" if _means(query.cuda, build.cuda) else "no"
-    if part == "python" and query.python:
-        return _has_python(build, query.python)
-    if part == "nccl" and query.nccl:
-        return _has_nccl(build, query.nccl)
-    if part == "driver" and query.driver:
-        return catalog.runs_on_driver(build.cuda, query.driver, platform)
-    if part == "gpu" and query.gpus:
-        return _reaches_all(build, query)
-    if part == "glibc" and query.glibc:
-        return catalog.runs_on_machine(build, query.glibc)
-    return "yes"
-
-
-def _means(asked: str, version: str) -> bool:
-    """2.27 means every 2.27.x."""
-    return version == asked or version.startswith(f"{asked}.")
-
-
-def _has_python(build: Build, python: str) -> str:
-    if python in (*(build.python or build.python_seen), *build.free_threaded):
-        return "yes"
-    return "unknown" if build.python is None else "no"
-
-
-def _has_nccl(build: Build, nccl: str) -> str:
-    if build.nccl:
-        return "yes" if _means(nccl, build.nccl) else "no"
-    if not (build.nccl_is_package and build.specs):  # not one that conda's solver chooses
-        return "unknown"
-    found = [
-        one
-        for one in catalog.nccl_on_conda_forge().values()
-        if _means(nccl, one.version) and one.runs_with(build.cuda)
-    ]
-    if build.nccl_floor is None:
-        return "unknown" if found else "no"
-    return (
-        "yes"
-        if any(version_key(one.version) >= version_key(build.nccl_floor) for one in found)
-        else "no"
-    )
-
-
-def _reaches_all(build: Build, query: Query) -> str:
-    reaches = [catalog.runs_on_gpu(build, gpu, query.driver) for gpu in query.gpus]
-    return next((worst for worst in ("no", "unknown", "ptx") if worst in reaches), "yes")
-
-
-def _cell(release: Release, source: BuildSource, build: Build, platform: Platform) -> TableRow:
+def _row(
+    candidate: Candidate, platform: Platform, *, through_ptx: bool, not_known: tuple[str, ...]
+) -> TableRow:
+    release, build = candidate.release, candidate.on(platform)
+    assert build is not None
     toolkit = catalog.toolkits().get(build.cuda)
+    driver = None
+    if toolkit and platform in toolkit.driver_platforms:
+        driver = toolkit.driver_floor
     return TableRow(
         torch=release.version,
-        source=source,
+        source=candidate.source.name,
         cuda=build.cuda,
         platform=platform,
         index_default=build.on_pypi,
@@ -170,50 +138,47 @@ def _cell(release: Release, source: BuildSource, build: Build, platform: Platfor
         cudnn=build.cudnn,
         cudnn_at_least=build.cudnn_floor,
         triton=build.triton,
-        driver=toolkit.driver_floor if toolkit and platform in toolkit.driver_platforms else None,
+        driver=driver,
         architectures=build.architectures,
         ptx=build.ptx,
         glibc=build.glibc,
         torchvision=release.torchvision,
         torchaudio=release.companion_audio,
         from_source=build.source,
+        through_ptx=through_ptx,
+        not_known=not_known,
     )
 
 
-def _hints(query: Query, judged: Sequence[TableRow]) -> tuple[str, ...]:
+def _hints(query: Query, uncertain: Sequence[TableRow]) -> tuple[str, ...]:
     """A bare branch leaves open whether its first drivers or its last are meant."""
-    floors = {row.driver for row in judged if "driver" in row.not_known and row.driver}
+    floors = {row.driver for row in uncertain if "driver" in row.not_known and row.driver}
     return tuple(
         f"Driver {query.driver} may be older than {floor}: give the whole version to know."
         for floor in sorted(floors, key=version_key)
     )
 
 
-def _nothing(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]) -> NoSuchBuild:
-    """What to give up: each part of the query by itself, where that alone is enough."""
+def _nothing_fits(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]) -> NoSuchBuild:
+    """What to give up: each part of the query by itself, if that alone is enough."""
     advice = []
     if hidden:
         parts = ", ".join(sorted({part for row in hidden for part in row.not_known}))
-        advice += [f"{len(hidden)} might ({parts} not known): show them with --unknown.", *hints]
+        advice.append(f"{len(hidden)} might ({parts} not known): show them with --unknown.")
+        advice += hints
     for option, field in GIVEN_UP.items():
         if getattr(query, field):
-            emptied: dict[str, Any] = {
-                field: () if isinstance(getattr(query, field), tuple) else None
-            }
-            fitting = sum(
-                not row.not_known for row in _judged(dataclasses.replace(query, **emptied))
-            )
-            advice += [f"Without --{option}, {fitting} do."] if fitting else []
-    advice = advice or ["Nothing less does either."]
-    advice += [
-        f"{_named(gpu)}, {compiled}."
-        for gpu in query.gpus
-        if query.cuda and (compiled := catalog.cuda_range_text(gpu))
-    ]
+            rows = _possible_rows(query.without(field))
+            fitting = sum(not row.not_known for row in rows)
+            if fitting:
+                advice.append(f"Without --{option}, {fitting} do.")
+    if not advice:
+        advice.append("Giving up one of them is not enough.")
+    if query.cuda:
+        for gpu in query.gpus:
+            compiled = catalog.cuda_range_text(gpu)
+            if compiled:
+                advice.append(f"{constraints.described_gpu(gpu)}, {compiled}.")
     return NoSuchBuild(
         "No build in the table is known to fit all of that.", advice=" ".join(advice)
     )
-
-
-def _named(gpu: catalog.Gpu) -> str:
-    return gpu.name if gpu.name == gpu.architecture else f"{gpu.name} is {gpu.architecture}"

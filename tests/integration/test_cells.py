@@ -14,18 +14,11 @@ from typing import Any
 
 import pytest
 
-from provision import catalog, lockfile, render, resolver
+from provision import catalog, lockfile, render, resolver, sources
 from provision.adapters import conda
 from provision.core.errors import Unsolvable
-from provision.core.types import (
-    PLATFORMS,
-    BuildSource,
-    LockedPackage,
-    Platform,
-    Resolution,
-    Spec,
-)
-from provision.resolver import candidate as resolver_candidates
+from provision.core.spec_fields import Spec
+from provision.core.types import PLATFORMS, BuildSource, LockedPackage, Platform, Resolution
 from provision.resolver import python_versions
 from tests.conftest import SHARED_RECORDS
 from tests.integration import records
@@ -34,7 +27,7 @@ from tests.records import alias
 
 pytestmark = pytest.mark.conda
 
-SOURCES: tuple[BuildSource, ...] = ("pytorch", "conda-forge")
+SOURCES = ("pytorch", "conda-forge")
 SOLVER = conda.Solver(alias(SHARED_RECORDS))
 
 
@@ -84,7 +77,7 @@ def cells() -> Iterator[Cell]:
     matrix derives from it."""
     for release in catalog.releases().values():
         for source in SOURCES:
-            for build in release.builds(source):
+            for build in sources.by_name(source).builds(release):
                 for platform in build.platforms:
                     for python in build.on(platform).python or release.python:
                         yield Cell(
@@ -94,13 +87,13 @@ def cells() -> Iterator[Cell]:
                             platform=platform,
                             python=python,
                         )
-    for known in resolver_candidates.candidates():
-        if known.build is None and known.source in SOURCES:
+    for known in sources.candidates():
+        if known.build is None and known.source.name in SOURCES:
             for platform in known.platforms:
                 for python in python_versions.supported(known, [platform], companions=False):
                     yield Cell(
                         torch=known.release.version,
-                        source=known.source,
+                        source=known.source.name,
                         cuda=None,
                         platform=platform,
                         python=python,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from provision import catalog
+from provision import catalog, sources
 from provision.catalog import Build
 from provision.core.types import PLATFORMS, BuildSource, Platform
 from tests.conftest import SHARED_RECORDS
@@ -42,7 +42,7 @@ def of(record: dict[str, object], source: BuildSource) -> tuple[Build | None, st
     cuda = numbers[1] if source == "pytorch" else f"{numbers[1][:2]}.{numbers[1][2:]}"
     release = catalog.releases().get(str(record["version"]))
     return next(
-        (one for one in release.builds(source) if one.cuda == cuda), None
+        (one for one in sources.by_name(source).builds(release) if one.cuda == cuda), None
     ) if release else None, f"3.{python[1]}"
 
 

@@ -39,15 +39,8 @@ from provision.core.errors import (
     ToolMissing,
     Unreachable,
 )
-from provision.core.types import (
-    PLATFORM,
-    Image,
-    Lock,
-    LockedPackage,
-    Prefix,
-    Resolution,
-    Spec,
-)
+from provision.core.spec_fields import Spec
+from provision.core.types import PLATFORM, Image, Lock, LockedPackage, Prefix, Resolution
 from provision.environment import runtime_package
 from provision.image import conda_files, docker_load, docker_sdk, oci_layout
 

@@ -7,11 +7,12 @@ import functools
 
 import pytest
 
-from provision import catalog, resolver
+from provision import catalog, resolver, sources
 from provision.catalog import Build
 from provision.ci import CiTarget, Job, Runner, assign, assignment
 from provision.core.errors import NoSuchBuild
-from provision.core.types import Platform, Resolution, Spec
+from provision.core.spec_fields import Spec
+from provision.core.types import Platform, Resolution
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given, settings  # noqa: E402
@@ -23,8 +24,8 @@ def builds() -> list[tuple[Resolution, Build]]:
     """One resolution of every build of the table, from every source."""
     found = []
     for release in catalog.releases().values():
-        for source in resolver.SOURCES:
-            for build in release.builds(source):
+        for source in sources.names():
+            for build in sources.by_name(source).builds(release):
                 try:
                     spec = Spec(
                         name="x",

@@ -24,7 +24,7 @@ from provision.cli import build
 from provision.cli.main import cli
 from provision.commands.ci import options
 from provision.core.errors import InvalidSpec
-from provision.core.types import Spec
+from provision.core.spec_fields import Spec
 from provision.resolver import spec
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "ci"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from provision import catalog
+from provision import catalog, sources
 from provision.catalog.loading import check_sources, load
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.types import PLATFORMS
-from provision.resolver import SOURCES
 
 BUILDS = [
     pytest.param(release, source, build, id=f"{release.version}-{source}-{build.cuda}")
     for release in catalog.releases().values()
-    for source in SOURCES
-    for build in release.builds(source)
+    for source in sources.names()
+    for build in sources.by_name(source).builds(release)
 ]
 
 
@@ -358,7 +357,7 @@ def test_nccl_on_conda_forge() -> None:
 
 def test_rules_are_sourced_and_parse() -> None:
     for rule in catalog.rules():
-        assert rule.reason and rule.source and rule.sources
+        assert rule.reason and rule.source
         for specifier in (rule.torch, rule.cuda, rule.nccl, rule.python):
             SpecifierSet(specifier or "")
         assert (rule.consequence == "pin") == bool(rule.requirement), rule.id
@@ -380,8 +379,8 @@ def test_every_rule_can_hold() -> None:
         rule.package for rule in catalog.rules() if rule.package and "*" not in rule.package
     }
     for release in catalog.releases().values():
-        for source in SOURCES:
-            for build in release.builds(source):
+        for source in sources.names():
+            for build in sources.by_name(source).builds(release):
                 for nccl in (None, "2.17.1", "2.25.1", "2.29.2"):
                     everything |= ids(
                         release, build, source, nccl=nccl, packages=names, channels=["conda-forge", "pytorch"],

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from provision import catalog, resolver
+from provision import catalog, resolver, sources
 from provision.cli.main import cli
 from provision.core import machine
 from provision.core.types import Machine
@@ -140,12 +140,12 @@ def test_a_source_that_is_not_the_usual_one_has_its_reason() -> None:
 
 @pytest.mark.parametrize("release", catalog.releases())
 def test_every_build_can_be_explained(release: str) -> None:
-    for source in resolver.SOURCES:
-        for build in catalog.releases()[release].builds(source):
+    for source in sources.names():
+        for build in sources.by_name(source).builds(catalog.releases()[release]):
             found = explain("torch", release, "cuda", build.cuda, "source", source)
             assert all(row.reason for row in found.not_chosen)
             assert {row.value for row in found.not_chosen if row.what == "source"} == set(
-                resolver.SOURCES
+                sources.names()
             ) - {source}
 
 

@@ -16,15 +16,8 @@ import pytest
 
 from provision import __version__, image
 from provision.core.errors import NoSpace, StaleLock
-from provision.core.types import (
-    Image,
-    Lock,
-    LockedPackage,
-    MeterContext,
-    Prefix,
-    Resolution,
-    Spec,
-)
+from provision.core.spec_fields import Spec
+from provision.core.types import Image, Lock, LockedPackage, MeterContext, Prefix, Resolution
 from provision.image import oci_layout
 from tests.unit.test_image_layers import archive as layer_of
 

@@ -17,7 +17,8 @@ import pytest
 
 from provision import image
 from provision.core.errors import InvalidSpec, ToolMissing
-from provision.core.types import Image, Layer, Lock, Resolution, Spec
+from provision.core.spec_fields import Spec
+from provision.core.types import Image, Layer, Lock, Resolution
 from provision.environment import runtime_package
 from provision.image import (
     base_images,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision import catalog, lockfile, render, resolver
+from provision import catalog, lockfile, render, resolver, sources
 from provision.lockfile import content_hash
 from provision.resolver import spec
 
@@ -69,7 +69,7 @@ def test_what_is_hashed_here_is_hashed_as_by_conda_lock(
 def test_what_we_render_is_hashed_here(version: str) -> None:
     found = 0
     for source in ("wheels", "pytorch", "conda-forge"):
-        for build in catalog.releases()[version].builds(source):
+        for build in sources.by_name(source).builds(catalog.releases()[version]):
             asked = {
                 "torch": version,
                 "cuda": build.cuda,

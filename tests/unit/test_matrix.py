@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from provision import catalog, resolver
+from provision import catalog, resolver, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.types import Machine, Resolution
 from provision.resolver import spec
@@ -574,7 +574,7 @@ def test_dasks_distributed_is_a_warning() -> None:
     assert "Dask" in told.reason and told.source and "Remove it" in told.value
 
 
-@pytest.mark.parametrize("source", resolver.SOURCES)
+@pytest.mark.parametrize("source", sources.names())
 def test_cpu_builds_from_every_source(source: str) -> None:
     found = resolve(torch="2.3", cpu=True, source=source)
     pins = {

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision import catalog, resolver
+from provision import catalog, resolver, sources
 from provision.catalog import minor, version_key
 from provision.cli.options import SPEC_OPTIONS
 from provision.core.errors import NoSuchBuild
-from provision.core.types import PLATFORMS, BuildSource, Machine, Platform, Spec
+from provision.core.spec_fields import Spec
+from provision.core.types import PLATFORMS, BuildSource, Machine, Platform
 from provision.resolver import spec
 from provision.resolver import suggest as nearby
 from provision.resolver.resolution import leads_to
@@ -47,8 +48,8 @@ class Point:
 
 def builds() -> Iterator[tuple[catalog.Release, Any, catalog.Build | None, tuple[Platform, ...]]]:
     for release in catalog.releases().values():
-        for source in resolver.SOURCES:
-            of_source = release.builds(source)
+        for source in sources.names():
+            of_source = sources.by_name(source).builds(release)
             for build in of_source:
                 yield release, source, build, build.platforms
             if of_source:
@@ -115,7 +116,7 @@ def pythons(
             return release.index_default[platform].python
         known = [
             one.on(platform).python or ()
-            for one in release.builds(source)
+            for one in sources.by_name(source).builds(release)
             if platform in one.platforms
         ]
         return tuple(itertools.chain(*known)) or release.python
@@ -208,7 +209,7 @@ def request(*, flavor: dict[str, Any], **asked: Any) -> Spec:
 choices: dict[str, st.SearchStrategy[Any]] = {
     "torch": st.sampled_from([*RELEASES, *MINORS, "2", "latest", ">=2.3,<2.6", "9.9", "1.5", ">=3", "2.3.7"]),
     "flavor": st.sampled_from([*({"cuda": cuda} for cuda in [*CUDAS, "12", "13", "12.7", "9.2", "99.0"]), {"cpu": True}]),
-    "source": st.sampled_from(["auto", *resolver.SOURCES]),
+    "source": st.sampled_from(["auto", *sources.names()]),
     "python": st.none() | st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.16"]),
     "nccl": st.none() | st.sampled_from(["2.14", "2.20.5", "2.28", "2.16.5", "2.99"]),
     "platforms": st.sampled_from([["linux-64"], ["linux-64"], ["linux-aarch64"], list(PLATFORMS)]),
@@ -246,7 +247,9 @@ def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
     for one in told:  # each is as far as it says, and nothing nearer was left out
         assert (
             one.distance
-            >= far[minor(one.candidate.release.version), one.candidate.cuda, one.candidate.source]
+            >= far[
+                minor(one.candidate.release.version), one.candidate.cuda, one.candidate.source.name
+            ]
         )
     nearer = {(key[0], key[1]) for key, one in far.items() if one < told[-1].distance}
     assert nearer <= {(minor(one.candidate.release.version), one.candidate.cuda) for one in told}
@@ -265,7 +268,7 @@ def test_what_is_offered_can_be_had(wanted: Spec) -> None:
             assert (found.torch, found.cuda, found.source) == (
                 one.candidate.release.version,
                 one.candidate.cuda,
-                one.candidate.source,
+                one.candidate.source.name,
             )
             assert one.spec.python in (None, found.python)
             assert found.platforms == one.spec.platforms

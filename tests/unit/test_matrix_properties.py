@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from provision import catalog, render, resolver
+from provision import catalog, render, resolver, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
-from provision.core.types import PLATFORMS, Machine, Resolution, Spec
+from provision.core.spec_fields import SPEC_KEYS, Spec
+from provision.core.types import PLATFORMS, Machine, Resolution
 from provision.resolver import spec
 
 GPUS = ["V100", "H100", "sm_86", "B200", "RTX 4090", "sm_121"]
@@ -26,9 +27,11 @@ GPUS = ["V100", "H100", "sm_86", "B200", "RTX 4090", "sm_121"]
 def builds() -> Iterator[tuple[catalog.Release, str, catalog.Build | None]]:
     """Every build of the table, from the facts themselves; None is the CPU build."""
     for release in catalog.releases().values():
-        for source in resolver.SOURCES:
-            yield from ((release, source, build) for build in release.builds(source))
-            if release.builds(source):
+        for source in sources.names():
+            yield from (
+                (release, source, build) for build in sources.by_name(source).builds(release)
+            )
+            if sources.by_name(source).builds(release):
                 yield release, source, None
 
 
@@ -126,7 +129,7 @@ def check(found: Resolution) -> None:
     for rule in catalog.rules():
         if (
             rule.consequence == "pin"
-            and found.source in rule.sources
+            and found.source in (rule.sources or sources.names())
             and SpecifierSet(rule.torch).contains(found.torch)
         ):
             assert rule.requirement in lines, rule.id
@@ -168,7 +171,9 @@ def _plain(rule: catalog.Rule) -> bool:
 def _holds(rule: catalog.Rule, found: Resolution) -> bool:
     inside = SpecifierSet(rule.nccl or "").contains(found.nccl or "")
     return (
-        inside and SpecifierSet(rule.torch).contains(found.torch) and found.source in rule.sources
+        inside
+        and SpecifierSet(rule.torch).contains(found.torch)
+        and found.source in (rule.sources or sources.names())
     )
 
 
@@ -209,7 +214,7 @@ open_requests = st.builds(
             {"cpu": True},
         ]
     ),
-    source=st.sampled_from(["auto", "auto", *resolver.SOURCES]),
+    source=st.sampled_from(["auto", "auto", *sources.names()]),
     python=st.none() | st.sampled_from(["3.8", "3.12"]),
 )
 machines = st.builds(
@@ -240,7 +245,7 @@ def test_what_is_left_open_is_settled_for_every_machine(wanted: Spec, machine: M
         assert resolver.resolve(there).pins == found.pins  # it runs there
         newer = [
             row
-            for row in catalog.releases()[found.torch].builds(found.source)
+            for row in sources.by_name(found.source).builds(catalog.releases()[found.torch])
             if catalog.version_key(row.cuda) > catalog.version_key(found.cuda or "")
         ]
         for build in newer:
@@ -356,7 +361,7 @@ def test_the_parsers_refuse_what_is_none() -> None:
 
 def words(key: str) -> st.SearchStrategy[str]:
     """Any value that a key of a spec may have."""
-    pattern = spec.TEXTS[key][0] if key in spec.TEXTS else spec.LISTS[key][0]
+    pattern = next(declared.pattern for declared in SPEC_KEYS if declared.name == key)
     return st.from_regex(pattern, fullmatch=True).filter(lambda text: len(text) < 20)
 
 
@@ -368,7 +373,7 @@ well_formed = st.fixed_dictionaries(
     optional={
         "cuda": words("cuda"), "cpu": st.just(True), "python": words("python"), "nccl": words("nccl"), "cudnn": words("cudnn"),
         "driver": words("driver"), "glibc": words("glibc"), "gpu": st.lists(words("gpu"), max_size=2), "infiniband": st.booleans(),
-        "platforms": st.lists(words("platforms"), max_size=2), "source": st.sampled_from(spec.CHOICES["source"]),
+        "platforms": st.lists(words("platforms"), max_size=2), "source": st.sampled_from(["auto", *sources.names()]),
         "pip": st.lists(words("pip"), max_size=2), "conda": st.lists(words("conda"), max_size=2), "companions": st.booleans(),
     },
 )  # fmt: skip

@@ -1,0 +1,326 @@
+"""What an environment can be asked for: the fields of a spec, each declared once.
+
+A declaration holds everything that depends on the field: its key in spec.yml, its option, the form of its values, its help and its
+row in docs/spec.md. The command line, the reader of spec.yml and the documentation are made from `SPEC_KEYS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from provision.core.types import PLATFORM, PLATFORMS, Platform, PythonFrom, SourceChoice
+
+# The form of a key's values. `resolver/spec.py` validates each kind, `cli/spec_options.py` makes an option of it.
+Kind = Literal[
+    "text",  # matches `pattern`
+    "release",  # a release of torch, a range of them, or latest
+    "python",  # a minor version
+    "day",  # YYYY-MM-DD
+    "flag",  # true or false
+    "switch",  # true, or left out
+    "choice",  # one of `choices`
+    "source",  # auto, or the name of a source of builds
+    "sources",  # names of sources
+    "list",  # texts that match `pattern`
+    "gpus",  # a list of GPUs that the catalog knows
+    "pip requirements",  # a list of PEP 508 requirements
+]
+LIST_KINDS = ("list", "sources", "gpus", "pip requirements")
+
+# Docker's reference grammar, loosely: white space, quotes and braces must never reach a Dockerfile or an engine.
+REFERENCE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
+REQUIREMENT = r"[A-Za-z0-9][^\n\r#{}$`\"';|&\\]*"
+CHANNEL = r"[A-Za-z0-9][^\s#{}`\"';|&\\]*"
+GPU = r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecKey:
+    """One key of spec.yml and its option."""
+
+    kind: Kind
+    help: str  # of the option: one sentence
+    docs: str  # what docs/spec.md says about it, where that is more than the help; Markdown
+    name: str = ""  # the field's name unless it is given
+    option: str = ""  # --NAME unless it is given
+    metavar: str | None = None
+    default: str = ""  # what the help says about the default
+    pattern: str = ""  # of a text, or of each item of a list
+    example: str = ""  # what a value looks like, for error messages
+    item: str = ""  # what an item of the list is called
+    choices: tuple[str, ...] = ()
+    about_gpus: bool = False  # says nothing about a build without CUDA
+    extends_file: bool = False  # the option's items are added to those of spec.yml
+
+    @property
+    def is_list(self) -> bool:
+        return self.kind in LIST_KINDS
+
+
+def key(**declaration: Any) -> dict[str, SpecKey]:
+    """A field's declaration as the metadata of a dataclass field."""
+    return {"key": SpecKey(**declaration)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What a user asked for: the content of spec.yml with the options laid over it."""
+
+    name: str
+    torch: str = field(
+        metadata=key(
+            kind="release",
+            metavar="VERSION",
+            help="PyTorch release: 2.3 (newest 2.3.x), 2 (newest 2.x), 2.3.1, '>=2.3,<2.6' or "
+            "latest.",
+            docs='`2.3` (newest 2.3.x), `2.3.1`, `2` (newest 2.x), a range (`">=2.3,<2.6"`), '
+            "`latest`",
+            example="2, 2.3, 2.3.1, >=2.3,<2.6 or latest",
+        )
+    )
+    cuda: str | None = field(  # None: a CPU build, asked for as such
+        metadata=key(
+            kind="text",
+            metavar="X.Y",
+            help="CUDA version of the build: 12.1, 12 (newest 12.x), or auto (newest that --driver "
+            "and --gpu, or this machine, can run).",
+            docs="`12.1`, `12` (newest 12.x), `auto` (newest that the machine runs)",
+            pattern=r"\d+(\.\d+)?|auto",
+            example="12.1, 12 (the newest 12.x) or auto",
+            about_gpus=True,
+        )
+    )
+    python: str | None = field(
+        default=None,
+        metadata=key(
+            kind="python",
+            metavar="X.Y",
+            help="Python minor version.",
+            default="3.11 if the build supports it",
+            docs="minor version. Default: 3.11, or the nearest that the build supports",
+            pattern=r"\d+\.\d+",
+            example="3.11",
+        ),
+    )
+    nccl: str | None = field(
+        default=None,
+        metadata=key(
+            kind="text",
+            metavar="VERSION",
+            help="Require this NCCL version.",
+            docs='only a build with this NCCL: `"2.20"` means every 2.20.x. For conda-forge it is '
+            "a requirement on the solver",
+            pattern=r"\d+(\.\d+){0,3}",
+            example="2.20.5",
+            about_gpus=True,
+        ),
+    )
+    cudnn: str | None = field(
+        default=None,
+        metadata=key(
+            kind="text",
+            metavar="VERSION",
+            help="Require this cuDNN version.",
+            docs="the same for cuDNN",
+            pattern=r"\d+(\.\d+){0,3}",
+            example="8.9.2.26 or 9.1",
+            about_gpus=True,
+        ),
+    )
+    gpu: tuple[str, ...] = field(
+        default=(),
+        metadata=key(
+            kind="gpus",
+            metavar="GPU",
+            help="A GPU that the build must run on: H100, sm_90 or 9.0. Repeatable.",
+            docs='GPUs that the build must run on: `H100`, `sm_90`, `"9.0"`, or what nvidia-smi '
+            "prints",
+            pattern=GPU,
+            item="a GPU",
+            about_gpus=True,
+        ),
+    )
+    driver: str | None = field(
+        default=None,
+        metadata=key(
+            kind="text",
+            metavar="VERSION",
+            help="The oldest NVIDIA driver that the build must run on, e.g. 535.",
+            docs="the oldest NVIDIA driver that the build must run on: `535`, `535.54.03`",
+            pattern=r"\d+(\.\d+){0,2}",
+            example="535 or 535.54.03",
+            about_gpus=True,
+        ),
+    )
+    glibc: str | None = field(
+        default=None,
+        metadata=key(
+            kind="text",
+            metavar="X.Y",
+            help="The oldest glibc that the build must run on.",
+            default="2.28",
+            docs="the oldest glibc that the build must run on. Default: 2.28, or newer if the build "
+            "needs it",
+            pattern=r"\d+\.\d+",
+            example="2.28",
+        ),
+    )
+    platforms: tuple[Platform, ...] = field(
+        default=(PLATFORM,),
+        metadata=key(
+            kind="list",
+            option="--platform",
+            help="A platform to lock for. Repeatable.",
+            default=PLATFORM,
+            docs="`linux-64` (default), `linux-aarch64`; the build must exist for all of them",
+            pattern="|".join(PLATFORMS),
+            item=f"a platform ({', '.join(PLATFORMS)})",
+            choices=PLATFORMS,
+        ),
+    )
+    infiniband: bool = field(
+        default=False,
+        metadata=key(
+            kind="flag",
+            help="Also install the RDMA libraries that NCCL loads for InfiniBand and RoCE.",
+            docs="for jobs on several hosts over InfiniBand or RoCE: installs `rdma-core`, so that "
+            "NCCL finds libibverbs",
+        ),
+    )
+    as_of: str | None = field(
+        default=None,
+        metadata=key(
+            kind="day",
+            metavar="YYYY-MM-DD",
+            help="Ignore packages that were published after this day (UTC).",
+            docs='a day, `"2024-06-30"`: the solvers ignore packages that were published later',
+        ),
+    )
+    source: SourceChoice = field(
+        default="auto",
+        metadata=key(
+            kind="source",
+            help="Where the build comes from.",
+            docs="where the build comes from; [what `auto` means](#which-source-auto-means)",
+        ),
+    )
+    channels: tuple[str, ...] = field(
+        default=(),
+        metadata=key(
+            kind="list",
+            option="--channel",
+            metavar="NAME|URL",
+            help="A conda channel. Repeatable, in order of priority.",
+            default="conda-forge",
+            docs="conda channels by name or URL, in order of priority. Default: conda-forge",
+            pattern=CHANNEL,
+            item="a channel",
+        ),
+    )
+    conda: tuple[str, ...] = field(
+        default=(),
+        metadata=key(
+            kind="list",
+            metavar="SPEC",
+            help="Another conda package. Repeatable.",
+            docs="more conda packages",
+            pattern=REQUIREMENT,
+            item="a requirement",
+            extends_file=True,
+        ),
+    )
+    pip: tuple[str, ...] = field(
+        default=(),
+        metadata=key(
+            kind="pip requirements",
+            metavar="REQ",
+            help="Another package from the package index. Repeatable.",
+            docs="more packages from the package index",
+            pattern=REQUIREMENT,
+            item="a requirement",
+            extends_file=True,
+        ),
+    )
+    base: str | None = field(
+        default=None,
+        metadata=key(
+            kind="text",
+            metavar="REF",
+            help="Base image.",
+            docs="base image",
+            pattern=REFERENCE,
+            example="debian:bookworm-slim",
+        ),
+    )
+    python_from: PythonFrom = field(
+        default="auto",
+        metadata=key(
+            kind="choice",
+            help="Take Python from a conda channel or from this machine.",
+            docs="where Python comes from: a conda `channel`, or the `host` (this machine)",
+            choices=("auto", "channel", "host"),
+        ),
+    )
+    companions: bool = field(
+        default=True,
+        metadata=key(
+            kind="flag",
+            help="Also install torchvision and torchaudio.",
+            docs="without torchvision and torchaudio",
+        ),
+    )
+    jupyter: bool = field(
+        default=True,
+        metadata=key(
+            kind="flag",
+            help="Also install ipykernel, with which Jupyter starts the environment.",
+            docs="without ipykernel: Jupyter cannot start the environment, and `build` registers no "
+            "kernel",
+        ),
+    )
+    fast_checkpoints: bool = field(
+        default=True,
+        metadata=key(
+            kind="flag",
+            help="Also install xxhash, which makes loading and repeated saving of checkpoints several "
+            "times faster.",
+            docs="without xxhash: loading and repeated saving of [checkpoints](checkpoints.md) is "
+            "several times slower on few cores",
+        ),
+    )
+
+
+# The one key without a field of its own: in a Spec it is `cuda=None`.
+CPU = SpecKey(
+    kind="switch",
+    name="cpu",
+    option="--cpu",
+    help="Use a build without CUDA, for machines without GPUs.",
+    docs="a build without CUDA; the option drops what the file says about GPUs",
+)
+
+
+def _spec_keys() -> tuple[SpecKey, ...]:
+    keys = []
+    for declared in dataclasses.fields(Spec):
+        if "key" not in declared.metadata:
+            continue  # the name: it is the folder's
+        spec_key: SpecKey = declared.metadata["key"]
+        option = spec_key.option or "--" + declared.name.replace("_", "-")
+        default = spec_key.default
+        if spec_key.kind == "flag":
+            default = "yes" if declared.default else "no"
+        elif spec_key.kind in ("choice", "source"):
+            default = str(declared.default)
+        keys.append(
+            dataclasses.replace(spec_key, name=declared.name, option=option, default=default)
+        )
+        if declared.name == "cuda":
+            keys.append(CPU)
+    return tuple(keys)
+
+
+# Every key of spec.yml, in the order in which the file and the help have them.
+SPEC_KEYS = _spec_keys()

@@ -1,0 +1,67 @@
+"""The sources of PyTorch builds, one module each, and the candidates that they offer.
+
+To add a source: write its module (a class with the methods of `base.Source`; a conda channel derives from `CondaChannelSource`) and
+name it in `REGISTRY`. docs/architecture.md lists the other files.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from provision import catalog
+from provision.catalog import version_key
+from provision.sources.base import Axis, Candidate, Source, Violation
+from provision.sources.conda_forge import CondaForge
+from provision.sources.pypi_wheels import PypiWheels
+from provision.sources.pytorch_channel import PytorchChannel
+
+__all__ = [
+    "AUTO",
+    "REGISTRY",
+    "Axis",
+    "Candidate",
+    "Source",
+    "Violation",
+    "by_name",
+    "candidates",
+    "candidates_of",
+    "names",
+]
+
+# What a request says that leaves the choice of the source to us.
+AUTO = "auto"
+# In the order in which the table lists them; `Source.preference` decides what `auto` means.
+REGISTRY: list[Source] = [PypiWheels(), PytorchChannel(), CondaForge()]
+
+
+def names() -> tuple[str, ...]:
+    return tuple(source.name for source in REGISTRY)
+
+
+def by_name(name: str) -> Source:
+    """The source of that name, which the registry must have: names from outside are validated when a spec is read."""
+    return next(source for source in REGISTRY if source.name == name)
+
+
+@functools.cache
+def candidates() -> tuple[Candidate, ...]:
+    """Every build that exists: newest release first, of a release newest CUDA first and CPU last."""
+    found: list[Candidate] = []
+    for version in reversed(catalog.releases()):
+        found.extend(candidates_of(version))
+    return tuple(found)
+
+
+@functools.cache
+def candidates_of(version: str) -> tuple[Candidate, ...]:
+    """Every build of one release: newest CUDA first, CPU last; of one CUDA in the order of the registry."""
+    release = catalog.releases()[version]
+    for_gpus, for_cpus = [], []
+    for source in REGISTRY:
+        builds = source.builds(release)
+        for build in builds:
+            for_gpus.append(Candidate(release=release, source=source, build=build))
+        if builds:
+            for_cpus.append(Candidate(release=release, source=source, build=None))
+    for_gpus.sort(key=lambda candidate: version_key(candidate.cuda or "0"), reverse=True)
+    return (*for_gpus, *for_cpus)

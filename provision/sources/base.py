@@ -1,0 +1,292 @@
+"""What a source of PyTorch builds is, the candidates that it offers, and what can stand against one.
+
+A source (PyTorch's wheels, the pytorch channel, conda-forge) is one object behind the `Source` protocol. Whoever needs to know
+something that differs between sources asks the candidate's source, and never compares its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from provision.catalog import Build, Release, version_key
+from provision.core.spec_fields import Spec
+from provision.core.types import Choice, LockedPackage, Manager, Pin, Platform, Resolution
+
+Library = Literal["nccl", "cudnn"]
+# What a candidate is judged by, in the order in which a request is read.
+Axis = Literal[
+    "torch", "cuda", "source", "platform", "python", "nccl", "cudnn", "gpu", "driver", "glibc"
+]
+Verdict = Literal["fits", "ptx", "unknown", "no"]
+
+NO_SOURCE = "no source says"
+NOT_KNOWN = "not known"
+ASKED_FOR = "asked for"
+COMPANION = "the release made for this torch"
+LIBRARY_TITLES: dict[Library, str] = {"nccl": "NCCL", "cudnn": "cuDNN"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """Why a candidate does not meet a request, or may not.
+
+    `rules_out` is about choosing a build: some facts must be known before a build is taken, so a build may be ruled out although
+    nobody knows that it does not fit. `is_certain` tells the two apart.
+    """
+
+    axis: Axis
+    fact: str
+    source: str
+    rules_out: bool = True  # false: a drawback, or something that no source says
+    is_certain: bool = True  # false: ruled out, if at all, because the fact is not known
+    through_ptx: bool = False  # the GPU runs the build only by compiling its PTX
+    # No source says, and it is improbable: taken only if the source is asked for by name.
+    unlikely: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.fact} ({self.source})" if self.source else self.fact
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.through_ptx:
+            return "ptx"
+        return "no" if self.rules_out and self.is_certain else "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # each exists once
+class Candidate:
+    """One build that exists: of a release, from a source, for one CUDA version or for CPUs."""
+
+    release: Release
+    source: Source
+    build: Build | None  # None: the build for CPUs
+
+    @property
+    def cuda(self) -> str | None:
+        return self.build.cuda if self.build else None
+
+    @property
+    def flavor(self) -> str:
+        return f"CUDA {self.cuda}" if self.build else "CPU"
+
+    def __str__(self) -> str:
+        return f"torch {self.release.version} for {self.flavor} from {self.source.title}"
+
+    @property
+    def origin(self) -> str:
+        """The source of the fact that this build exists."""
+        return self.build.source if self.build else self.source.origin(self.release)
+
+    @property
+    def platforms(self) -> tuple[Platform, ...]:
+        """The platforms that it exists for, or may exist for."""
+        return self.build.platforms if self.build else self.source.cpu_platforms(self.release)
+
+    def common_platforms(self, platforms: Sequence[Platform]) -> tuple[Platform, ...]:
+        """Those of the platforms that it exists for."""
+        return tuple(platform for platform in platforms if platform in self.platforms)
+
+    def is_known_on(self, platform: Platform) -> bool:
+        """Whether a source says that it exists for a platform."""
+        return self.build is not None or self.source.has_cpu_build(self.release, platform)
+
+    def on(self, platform: Platform) -> Build | None:
+        return self.build.on(platform) if self.build else None
+
+    def is_index_default(self, platform: Platform) -> bool:
+        """Whether a package index serves this build as plain `torch==V`."""
+        return self.source.is_index_default(self.release, self.build, platform)
+
+    def needs_torch_index(self, platforms: Sequence[Platform]) -> bool:
+        """Whether only PyTorch's own wheel index has this build, for at least one of the platforms."""
+        if self.source.manager != "pip":
+            return False
+        return not all(self.is_index_default(platform) for platform in platforms)
+
+    def is_named_differently(self, platforms: Sequence[Platform]) -> bool:
+        """Whether it is the index's default on one platform and not on another: `torch==V` here and `torch==V+cpu` there.
+
+        One line for each with a marker would be needed, and conda-lock understands only sys_platform, os_name and
+        platform_system as markers.
+        """
+        answers = {self.is_index_default(platform) for platform in self.common_platforms(platforms)}
+        return len(answers) > 1
+
+    def glibc(self, platforms: Sequence[Platform]) -> str | None:
+        """The glibc that it needs, or None if no source says for one of the platforms."""
+        versions = []
+        for platform in platforms:
+            build = self.on(platform)
+            if build is None or not build.glibc:
+                return None
+            versions.append(build.glibc)
+        return max(versions, key=version_key, default=None)
+
+    def floor(
+        self, library: Library, platforms: Sequence[Platform]
+    ) -> tuple[str | None, str | None]:
+        """The oldest NCCL or cuDNN that the build accepts on all of the platforms, and the source of that; None if not known."""
+        oldest: tuple[str | None, str | None] = (None, None)
+        for platform in self.common_platforms(platforms):
+            build = self.on(platform)
+            if build is None:
+                continue
+            if library == "nccl":
+                floor, source = build.nccl_floor, build.nccl_source
+            else:
+                floor, source = build.cudnn_floor, build.cudnn_source
+            if floor and (oldest[0] is None or version_key(floor) > version_key(oldest[0])):
+                oldest = (floor, source)
+        return oldest
+
+
+class Source(Protocol):
+    """One place that PyTorch builds come from. Every question whose answer differs by source is a method here."""
+
+    @property
+    def name(self) -> str:
+        """As it is written in spec.yml, in options and in JSON."""
+
+    @property
+    def title(self) -> str:
+        """As it is called within a sentence."""
+
+    @property
+    def is_plural(self) -> bool:
+        """Whether the title takes a plural verb."""
+
+    @property
+    def manager(self) -> Manager:
+        """What installs torch and the packages that go with it."""
+
+    @property
+    def torch_package(self) -> str:
+        """The name of the torch package in a lock."""
+
+    @property
+    def solver_chooses_libraries(self) -> bool:
+        """Whether NCCL and cuDNN are shared packages whose versions conda's solver chooses."""
+
+    # Which builds exist.
+
+    def builds(self, release: Release) -> tuple[Build, ...]:
+        """The CUDA builds of a release."""
+
+    def origin(self, release: Release) -> str:
+        """The source of the fact which builds of a release it has."""
+
+    def cpu_platforms(self, release: Release) -> tuple[Platform, ...]:
+        """The platforms that its CPU build of a release exists for, or may exist for."""
+
+    def has_cpu_build(self, release: Release, platform: Platform) -> bool:
+        """Whether it is known to have a CPU build of a release for a platform."""
+
+    def cpu_pythons(self, release: Release, platform: Platform) -> tuple[str, ...]:
+        """The Pythons that its CPU build is made for."""
+
+    def companion_pythons(self, release: Release) -> tuple[str, ...] | None:
+        """The Pythons that its torchvision is built for, if those are fewer than torch's."""
+
+    def is_index_default(self, release: Release, build: Build | None, platform: Platform) -> bool:
+        """Whether a package index serves a build as plain `torch==V`."""
+
+    def unreleased_builds(self, release: Release) -> dict[str, str]:
+        """CUDA version -> what is known of builds that were seen but are not part of the release."""
+
+    def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
+        """The rank of this source in `auto` (lower is better) and why. Facts decide, never what the network answers."""
+
+    # Whether a build has the library versions of a request.
+
+    def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
+        """What stands against a CUDA build if this NCCL version is asked for."""
+
+    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
+        """What stands against a CUDA build if this cuDNN version is asked for."""
+
+    # What a build is in environment.yml and in the lock.
+
+    def local_version(self, candidate: Candidate) -> str:
+        """What `torch.__version__` says."""
+
+    def channels(self, candidate: Candidate) -> tuple[str, ...]:
+        """The conda channels that must come before those of the request."""
+
+    def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
+        """torch and its companions as requirements. The spec is settled: its Python is chosen."""
+
+    def locked_torch_problem(
+        self, packages: Sequence[LockedPackage], torch: LockedPackage, resolution: Resolution
+    ) -> str | None:
+        """What is wrong if the locked torch is not the build of the resolution."""
+
+    def is_build_string_of(self, build_string: str, cuda: str | None) -> bool:
+        """Whether a conda build string is of a CUDA version, or of no CUDA."""
+
+    # Why: for `matrix explain` and the passport.
+
+    def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
+        """Which NCCL or cuDNN the environment gets."""
+
+    def companion_choice(self, name: str, version: str, source: str) -> Choice:
+        """Which torchvision or torchaudio the environment gets, of a release that has one."""
+
+    def channels_choice(
+        self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
+    ) -> Choice:
+        """Why the channels stand in this order."""
+
+
+def means(prefix: str, version: str | None) -> bool:
+    """Whether a version is meant by its first numbers: 2.20 means 2.20 and every 2.20.x."""
+    return version is not None and (version == prefix or version.startswith(prefix + "."))
+
+
+def fixed_library_violations(
+    library: Library, candidate: Candidate, version: str
+) -> Iterator[Violation]:
+    """For builds that bring their own NCCL or cuDNN, which cannot be exchanged: a version that is asked for must be known."""
+    assert candidate.build is not None
+    if library == "nccl":
+        carried, source = candidate.build.nccl, candidate.build.nccl_source
+    else:
+        carried, source = candidate.build.cudnn, candidate.build.cudnn_source
+    if means(version, carried):
+        return
+    title = LIBRARY_TITLES[library]
+    shown = carried or "whose version is not known"
+    yield Violation(
+        axis=library,
+        fact=f"{candidate} carries {title} {shown}, not {version}, and it cannot be exchanged",
+        source=source or NO_SOURCE,
+        is_certain=carried is not None,
+    )
+
+
+def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterator[Pin]:
+    """torchvision and torchaudio of the release, where it has them. form: the requirement, with {name} and {version}."""
+    release = candidate.release
+    for name, version, source in (
+        ("torchvision", release.torchvision, release.torchvision_source),
+        ("torchaudio", release.companion_audio, release.torchaudio_source),
+    ):
+        if version:
+            requirement = form.format(name=name, version=version)
+            yield Pin(manager=manager, requirement=requirement, reason=COMPANION, source=source)
+
+
+def torch_reason(spec: Spec, candidate: Candidate) -> str:
+    if spec.torch == candidate.release.version:
+        return ASKED_FOR
+    return f"newest {spec.torch} release"
+
+
+def plain_channels_choice(spec: Spec, channels: tuple[str, ...]) -> Choice:
+    """For sources that need no channel of their own: those of the request, or the default."""
+    if spec.channels:
+        reason, source = "in the order of the request", "spec.yml"
+    else:
+        reason, source = "the default", "provision"
+    return Choice(what="channels", value=", ".join(channels), reason=reason, source=source)

@@ -1,0 +1,120 @@
+"""What conda channels with builds of pytorch have in common. A source that is a conda channel derives from `CondaChannelSource`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from provision.catalog import Build, Release, version_key
+from provision.core.spec_fields import Spec
+from provision.core.types import PLATFORM, Choice, LockedPackage, Manager, Pin, Platform, Resolution
+from provision.sources.base import (
+    COMPANION,
+    NO_SOURCE,
+    NOT_KNOWN,
+    Candidate,
+    Library,
+    Violation,
+    fixed_library_violations,
+    plain_channels_choice,
+)
+
+
+class CondaChannelSource:
+    """Builds from one conda channel. Derived classes say which builds those are and how they are pinned."""
+
+    name: str
+    title: str
+    is_plural = False
+    manager: Manager = "conda"
+    torch_package = "pytorch"
+    solver_chooses_libraries = False
+
+    def builds(self, release: Release) -> tuple[Build, ...]:
+        raise NotImplementedError
+
+    def origin(self, release: Release) -> str:
+        raise NotImplementedError
+
+    def cpu_platforms(self, release: Release) -> tuple[Platform, ...]:
+        return (PLATFORM,)
+
+    def has_cpu_build(self, release: Release, platform: Platform) -> bool:
+        return any(platform in build.platforms for build in self.builds(release))
+
+    def cpu_pythons(self, release: Release, platform: Platform) -> tuple[str, ...]:
+        """The Pythons of any of its CUDA builds; if those are not known, the Pythons of the release's wheels."""
+        pythons: set[str] = set()
+        for build in self.builds(release):
+            if platform in build.platforms:
+                pythons.update(build.on(platform).python or ())
+        return tuple(sorted(pythons, key=version_key)) or release.python
+
+    def companion_pythons(self, release: Release) -> tuple[str, ...] | None:
+        return None
+
+    def is_index_default(self, release: Release, build: Build | None, platform: Platform) -> bool:
+        return False
+
+    def unreleased_builds(self, release: Release) -> dict[str, str]:
+        return {}
+
+    def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
+        raise NotImplementedError
+
+    def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
+        yield from fixed_library_violations("nccl", candidate, nccl)
+
+    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
+        yield from fixed_library_violations("cudnn", candidate, cudnn)
+
+    def local_version(self, candidate: Candidate) -> str:
+        return candidate.release.version
+
+    def channels(self, candidate: Candidate) -> tuple[str, ...]:
+        return (self.name,)
+
+    def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
+        raise NotImplementedError
+
+    def locked_torch_problem(
+        self, packages: Sequence[LockedPackage], torch: LockedPackage, resolution: Resolution
+    ) -> str | None:
+        if torch.version != resolution.torch:
+            return f"The locked pytorch is {torch.version}, not {resolution.torch}."
+        if self.is_build_string_of(torch.build, resolution.cuda):
+            return None
+        if resolution.cuda is None:
+            return "A CPU environment was asked for."
+        return f"CUDA {resolution.cuda} was asked for, but the locked build is another one."
+
+    def is_build_string_of(self, build_string: str, cuda: str | None) -> bool:
+        if cuda is None:
+            return "cuda" not in build_string
+        tag = self.cuda_in_build_string(cuda)
+        return re.search(rf"cuda{re.escape(tag)}(?![\d.])", build_string) is not None
+
+    def cuda_in_build_string(self, cuda: str) -> str:
+        """How build strings write a CUDA version: cuda126_mkl_py311_h1_304."""
+        return cuda.replace(".", "")
+
+    def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
+        build = candidate.build
+        assert build is not None
+        if library == "cudnn":
+            value, source = build.cudnn, build.cudnn_source
+            reason = "the one that the build was made with"
+        else:
+            value, source = build.nccl, build.nccl_source
+            reason = "linked statically into the build; cannot be chosen"
+        return Choice(
+            what=library, value=value or NOT_KNOWN, reason=reason, source=source or NO_SOURCE
+        )
+
+    def companion_choice(self, name: str, version: str, source: str) -> Choice:
+        return Choice(what=name, value=version, reason=COMPANION, source=source)
+
+    def channels_choice(
+        self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
+    ) -> Choice:
+        return plain_channels_choice(spec, channels)

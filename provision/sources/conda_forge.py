@@ -1,0 +1,179 @@
+"""conda-forge: builds of the community, whose NCCL and cuDNN are shared packages that conda's solver chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from provision import catalog
+from provision.catalog import Build, CondaForgeNccl, Release, version_key
+from provision.core.spec_fields import Spec
+from provision.core.types import PLATFORMS, Choice, Pin, Platform
+from provision.sources.base import (
+    ASKED_FOR,
+    NO_SOURCE,
+    Candidate,
+    Library,
+    Violation,
+    means,
+)
+from provision.sources.conda_channel import CondaChannelSource
+
+BY_SOLVER = "chosen by the solver"
+COMPANION_LINE = (
+    "the releases made for this torch; conda-forge lacks some, and builds each for one torch"
+)
+
+
+class CondaForge(CondaChannelSource):
+    """Builds of the pytorch-cpu feedstock."""
+
+    name = "conda-forge"
+    title = "conda-forge"
+    solver_chooses_libraries = True
+
+    def builds(self, release: Release) -> tuple[Build, ...]:
+        return release.conda_forge
+
+    def origin(self, release: Release) -> str:
+        return release.conda_forge_source
+
+    def cpu_platforms(self, release: Release) -> tuple[Platform, ...]:
+        """It builds for CPUs on every platform; no source says of which releases."""
+        return PLATFORMS
+
+    def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
+        version, cuda = candidate.release.version, candidate.cuda
+        reason = f"neither the default wheel nor the pytorch channel has {version} with CUDA {cuda}"
+        return 2, reason
+
+    def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
+        build = candidate.build
+        assert build is not None
+        table = catalog.nccl_on_conda_forge()
+        versions = [entry for version, entry in table.items() if means(nccl, version)]
+        compatible = [entry for entry in versions if entry.runs_with(build.cuda)]
+        floor, floor_source = candidate.floor("nccl", spec.platforms)
+        if not versions:
+            yield _missing_nccl(table, nccl, build.cuda)
+        elif not compatible:
+            cudas = ", ".join(versions[-1].cuda)
+            yield Violation(
+                axis="nccl",
+                fact=f"conda-forge built NCCL {nccl} for CUDA {cudas} only",
+                source=versions[-1].source,
+            )
+        elif floor is None:
+            yield Violation(
+                axis="nccl",
+                fact=f"which NCCL {candidate} takes is not known; the solver will tell",
+                source=NO_SOURCE,
+                rules_out=False,
+            )
+        elif all(version_key(entry.version) < version_key(floor) for entry in compatible):
+            yield Violation(
+                axis="nccl",
+                fact=f"{candidate} needs NCCL {floor} or later, not {nccl}",
+                source=floor_source or NO_SOURCE,
+            )
+
+    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
+        """The solver chooses any cuDNN from the build's own on, within its major version."""
+        floor, source = candidate.floor("cudnn", spec.platforms)
+        if floor is None:
+            yield Violation(
+                axis="cudnn",
+                fact=f"which cuDNN {candidate} takes is not known; the solver will tell",
+                source=NO_SOURCE,
+                rules_out=False,
+            )
+            return
+        requested, oldest = version_key(cudnn), version_key(floor)
+        if requested[0] != oldest[0] or requested < oldest[: len(requested)]:
+            yield Violation(
+                axis="cudnn",
+                fact=f"{candidate} needs cuDNN {floor} or a later {oldest[0]}.x, not {cudnn}",
+                source=source or NO_SOURCE,
+            )
+
+    def channels(self, candidate: Candidate) -> tuple[str, ...]:
+        return ()  # it is the default, and a request may name a mirror of it in its place
+
+    def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
+        release, build, origin = candidate.release, candidate.build, candidate.origin
+        torch = build.specs[0] if build else f"pytorch={release.version}=cpu*"
+        yield Pin(manager="conda", requirement=torch, reason="build string pinned", source=origin)
+        if build:
+            for requirement in build.specs[1:]:
+                yield Pin(
+                    manager="conda",
+                    requirement=requirement,
+                    reason="the CUDA of that build",
+                    source=origin,
+                )
+            yield Pin(
+                manager="conda",
+                requirement=_matchspec("nccl", spec.nccl, parts=3),
+                reason=ASKED_FOR if spec.nccl else BY_SOLVER,
+                source=origin,
+            )
+        if build and spec.cudnn:
+            requirement = _matchspec("cudnn", spec.cudnn, parts=4)
+            yield Pin(manager="conda", requirement=requirement, reason=ASKED_FOR, source=origin)
+        if spec.companions and release.torchvision:
+            yield Pin(
+                manager="conda",
+                requirement=f"torchvision={catalog.minor(release.torchvision)}.*",
+                reason=COMPANION_LINE,
+                source=release.torchvision_source,
+            )
+
+    def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
+        build = candidate.build
+        assert build is not None
+        requested = spec.nccl if library == "nccl" else spec.cudnn
+        source = build.nccl_source if library == "nccl" else build.cudnn_source
+        reason = "a shared package on conda-forge, chosen by the solver"
+        floor = candidate.floor(library, spec.platforms)[0]
+        if floor:
+            reason += f" from {floor} on"
+        return Choice(
+            what=library,
+            value=requested or BY_SOLVER,
+            reason=reason,
+            source=source or NO_SOURCE,
+        )
+
+    def companion_choice(self, name: str, version: str, source: str) -> Choice:
+        if name == "torchaudio":
+            return Choice(
+                what=name,
+                value="left out",
+                reason="which torchaudio conda-forge has is not known; add it with --conda torchaudio",
+                source=NO_SOURCE,
+            )
+        line = f"{catalog.minor(version)}.*"
+        return Choice(what=name, value=line, reason=COMPANION_LINE, source=source)
+
+
+def _missing_nccl(table: dict[str, CondaForgeNccl], nccl: str, cuda: str) -> Violation:
+    """conda-forge has no such NCCL: say which it has for this CUDA."""
+    newest = next(reversed(table))
+    is_newer = version_key(nccl) > version_key(newest)
+    minors = dict.fromkeys(
+        catalog.minor(version) for version, entry in table.items() if entry.runs_with(cuda)
+    )
+    has = "is not known to have" if is_newer else "never had"
+    available = ", ".join(minors) or "none"
+    return Violation(
+        axis="nccl",
+        fact=f"conda-forge {has} NCCL {nccl}, and for CUDA {cuda} has {available}",
+        source=table[newest].source,
+    )
+
+
+def _matchspec(package: str, version: str | None, *, parts: int) -> str:
+    """A conda requirement for a version given by its first numbers. parts: how many numbers a whole version has."""
+    if version is None:
+        return package
+    is_whole = version.count(".") >= parts - 1
+    return f"{package}={version}" if is_whole else f"{package}={version}.*"

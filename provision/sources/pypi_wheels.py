@@ -1,0 +1,186 @@
+"""PyTorch's own wheels: on a package index one CUDA build for each release, the others on PyTorch's own wheel index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from provision.catalog import Build, Release
+from provision.core.spec_fields import Spec
+from provision.core.types import (
+    PLATFORM,
+    PLATFORMS,
+    Choice,
+    LockedPackage,
+    Manager,
+    Pin,
+    Platform,
+    Resolution,
+)
+from provision.sources.base import (
+    COMPANION,
+    NO_SOURCE,
+    NOT_KNOWN,
+    Candidate,
+    Library,
+    Violation,
+    companion_pins,
+    fixed_library_violations,
+    plain_channels_choice,
+    torch_reason,
+)
+
+PIP = Pin(
+    manager="conda",
+    requirement="pip",
+    reason="conda-lock installs wheels with the prefix's own pip",
+    source="conda-lock 4",
+)
+
+
+class PypiWheels:
+    """torch as a wheel, beside a Python from conda."""
+
+    name = "wheels"
+    title = "the wheels"
+    is_plural = True
+    manager: Manager = "pip"
+    torch_package = "torch"
+    solver_chooses_libraries = False
+
+    def builds(self, release: Release) -> tuple[Build, ...]:
+        return release.wheels
+
+    def origin(self, release: Release) -> str:
+        return release.index_default[PLATFORM].source
+
+    def cpu_platforms(self, release: Release) -> tuple[Platform, ...]:
+        return tuple(platform for platform in PLATFORMS if platform in release.index_default)
+
+    def has_cpu_build(self, release: Release, platform: Platform) -> bool:
+        # Where the CPU build is not the index's default, PyTorch's own index may have it.
+        return self.is_index_default(release, None, platform) or platform == PLATFORM
+
+    def cpu_pythons(self, release: Release, platform: Platform) -> tuple[str, ...]:
+        return release.index_default[platform].python
+
+    def companion_pythons(self, release: Release) -> tuple[str, ...] | None:
+        return release.companions_python
+
+    def is_index_default(self, release: Release, build: Build | None, platform: Platform) -> bool:
+        default = release.index_default.get(platform)
+        tag = build.tag if build else "cpu"
+        return default is not None and default.build == tag
+
+    def unreleased_builds(self, release: Release) -> dict[str, str]:
+        return release.unlisted
+
+    def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
+        version, cuda = candidate.release.version, candidate.cuda
+        if candidate.build is None:
+            return 0, "CPU builds come from PyTorch's own wheels"
+        if candidate.needs_torch_index(platforms):
+            return 3, f"only PyTorch's own wheel index has {version} with CUDA {cuda}"
+        return 0, f"the package index's default build of {version} has CUDA {cuda}"
+
+    def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
+        yield from fixed_library_violations("nccl", candidate, nccl)
+
+    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
+        yield from fixed_library_violations("cudnn", candidate, cudnn)
+
+    def local_version(self, candidate: Candidate) -> str:
+        """At run time every wheel has a local version; the file names of the index's default builds have none."""
+        tag = candidate.build.tag if candidate.build else "cpu"
+        return f"{candidate.release.version}+{tag}"
+
+    def channels(self, candidate: Candidate) -> tuple[str, ...]:
+        return ()
+
+    def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
+        """PyTorch's wheels are named by their build, except the one that a package index serves by default."""
+        release, build = candidate.release, candidate.build
+        local_version = self.local_version(candidate)
+        suffix, described = "", "the index default build"
+        if candidate.needs_torch_index(spec.platforms):
+            suffix, described = "+" + local_version.partition("+")[2], "this build"
+        origin = build.source if build else "asked for with --cpu"
+        reason = torch_reason(spec, candidate)
+        yield PIP
+        yield Pin(
+            manager="pip",
+            requirement=f"torch=={release.version}{suffix}",
+            reason=f"{reason}; {described} is {candidate.flavor} ({local_version})",
+            source=origin,
+        )
+        if spec.companions:
+            yield from companion_pins(candidate, "pip", "{name}=={version}" + suffix)
+        if build and build.nccl and build.nccl_is_package:
+            yield Pin(
+                manager="pip",
+                requirement=f"nvidia-nccl-cu{build.cuda.split('.')[0]}=={build.nccl}",
+                reason="the NCCL that this torch was built for; two versions in one process break "
+                "collectives",
+                source=build.nccl_source or origin,
+            )
+
+    def locked_torch_problem(
+        self, packages: Sequence[LockedPackage], torch: LockedPackage, resolution: Resolution
+    ) -> str | None:
+        version, _, local = torch.version.partition("+")
+        if version != resolution.torch:
+            return f"The locked torch is {torch.version}, not {resolution.torch}."
+        tag = resolution.local_version.partition("+")[2]
+        if local != tag and (local or resolution.needs_local_build):
+            return f"The locked torch is not the {tag} build."
+        # Since torch 1.13 the CUDA libraries are packages of their own, and no longer inside the wheel.
+        has_cuda_packages = any(
+            pin.requirement.startswith("nvidia-nccl-cu") for pin in resolution.pins
+        )
+        if has_cuda_packages and not any(
+            requirement.startswith(("nvidia-", "cuda-")) for requirement in torch.depends
+        ):
+            return (
+                f"CUDA {resolution.cuda} was asked for, but the locked torch needs no CUDA libraries: "
+                "it is a build for CPUs."
+            )
+        return _locked_nccl_problem(packages, resolution)
+
+    def is_build_string_of(self, build_string: str, cuda: str | None) -> bool:
+        return False  # wheels have no build strings
+
+    def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
+        build = candidate.build
+        assert build is not None
+        if library == "cudnn":
+            value, source = build.cudnn, build.cudnn_source
+            reason = "the one that the build was made with"
+        else:
+            value, source = build.nccl, build.nccl_source
+            reason = "linked statically into the build; cannot be chosen"
+            if build.nccl_is_package:
+                reason = "a package of its own: the exact version that torch's metadata pins"
+        return Choice(
+            what=library, value=value or NOT_KNOWN, reason=reason, source=source or NO_SOURCE
+        )
+
+    def companion_choice(self, name: str, version: str, source: str) -> Choice:
+        return Choice(what=name, value=version, reason=COMPANION, source=source)
+
+    def channels_choice(
+        self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
+    ) -> Choice:
+        return plain_channels_choice(spec, channels)
+
+
+def _locked_nccl_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:
+    """The NVIDIA wheels show which CUDA a wheel without a local version was built for."""
+    locked = [package for package in packages if re.fullmatch(r"nvidia-nccl-cu\d+", package.name)]
+    if resolution.cuda is None:
+        return "A CPU environment was asked for, but the lock holds NCCL." if locked else None
+    families = {package.name.rpartition("-")[2] for package in locked}
+    if len(families) > 1:
+        return f"The lock mixes NVIDIA wheel families: {', '.join(sorted(families))}."
+    if locked and resolution.nccl and locked[0].version != resolution.nccl:
+        return f"The locked NCCL is {locked[0].version}, not {resolution.nccl}."
+    return None

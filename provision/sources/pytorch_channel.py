@@ -1,0 +1,95 @@
+"""The pytorch channel: PyTorch's own conda packages, up to 2.5, with NCCL and cuDNN inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from provision.catalog import Build, Release
+from provision.core.spec_fields import Spec
+from provision.core.types import Choice, Pin, Platform
+from provision.sources.base import (
+    NO_SOURCE,
+    Candidate,
+    Violation,
+    companion_pins,
+    fixed_library_violations,
+    means,
+)
+from provision.sources.conda_channel import CondaChannelSource
+
+
+class PytorchChannel(CondaChannelSource):
+    """Builds whose CUDA is chosen by a selector package (pytorch-cuda, cudatoolkit or cpuonly)."""
+
+    name = "pytorch"
+    title = "the pytorch channel"
+
+    def builds(self, release: Release) -> tuple[Build, ...]:
+        return release.pytorch
+
+    def origin(self, release: Release) -> str:
+        return release.pytorch_source
+
+    def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
+        version, cuda = candidate.release.version, candidate.cuda
+        reason = f"the default wheel of {version} has another CUDA; the pytorch channel has {cuda}"
+        return 1, reason
+
+    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
+        """A build string holds only three of cuDNN's four numbers."""
+        assert candidate.build is not None
+        carried = candidate.build.cudnn
+        if carried is None or not means(carried, cudnn):
+            yield from fixed_library_violations("cudnn", candidate, cudnn)
+        elif cudnn != carried:
+            yield Violation(
+                axis="cudnn",
+                fact=f"{candidate} carries cuDNN {carried}; whether that is {cudnn} is not known",
+                source=candidate.build.cudnn_source or NO_SOURCE,
+                rules_out=False,
+            )
+
+    def channels(self, candidate: Candidate) -> tuple[str, ...]:
+        """It must come first: the order of channels decides between CUDA and CPU (mamba-org/micromamba-docker#388).
+
+        Whether its CUDA lies in the nvidia channel depends on the build.
+        """
+        if candidate.build is None:
+            return (self.name,)
+        return tuple(name for name in candidate.build.channels if name != "conda-forge")
+
+    def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
+        """Build strings are pinned: without one a solver may answer with a CPU build (conda/conda#14761)."""
+        build, origin = candidate.build, candidate.origin
+        if build:
+            build_string = build.tag.replace("py3.*", f"py{spec.python}")
+            selectors, reason = build.specs, "selects the CUDA variant"
+        else:
+            build_string = f"py{spec.python}_cpu*"
+            selectors, reason = ("cpuonly",), "selects the CPU variant"
+        yield Pin(
+            manager="conda",
+            requirement=f"pytorch::pytorch={candidate.release.version}={build_string}",
+            reason="build string pinned",
+            source=origin,
+        )
+        for selector in selectors:
+            is_here = selector.startswith(("pytorch-cuda", "cpuonly"))
+            requirement = f"pytorch::{selector}" if is_here else selector
+            yield Pin(manager="conda", requirement=requirement, reason=reason, source=origin)
+        if spec.companions:
+            yield from companion_pins(candidate, "conda", "pytorch::{name}={version}")
+
+    def cuda_in_build_string(self, cuda: str) -> str:
+        """py3.11_cuda12.1_cudnn8.9.2_0"""
+        return cuda
+
+    def channels_choice(
+        self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
+    ) -> Choice:
+        reason = "the pytorch channel first: the order decides between CUDA and CPU builds"
+        source = "mamba-org/micromamba-docker#388"
+        if candidate.build and "nvidia" in channels:
+            reason += f"; nvidia has what {candidate.build.specs[0]} selects"
+            source += f"; {candidate.build.channels_source}"
+        return Choice(what="channels", value=", ".join(channels), reason=reason, source=source)
