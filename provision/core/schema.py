@@ -1,16 +1,34 @@
-"""Documents against their JSON schemas, which lie in provision/schemas: locks, passports, reports, layouts, runners."""
+"""Checks documents against their JSON schemas in provision/schemas: locks, runners, passports, reports, layouts."""
 
 from __future__ import annotations
 
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 SCHEMAS = Path(__file__).parent.parent / "schemas"
 # A message may quote the whole value; this many characters of it are enough to recognize it.
 MESSAGE_LIMIT = 160
+# jsonschema-rs refuses documents that are nested more deeply than about 255 levels.
+DEPTH_LIMIT = 200
+DocumentPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaViolation:
+    """One violation of a schema.
+
+    keyword: the schema's keyword that is violated (`required`, `type`, ...); `json` for a value that JSON cannot hold.
+    names: the missing or unexpected properties, if the violation is about properties.
+    """
+
+    path: DocumentPath
+    keyword: str
+    names: tuple[str, ...]
+    message: str
 
 
 def schema_error(document: Any, schema: str) -> str | None:
@@ -18,17 +36,41 @@ def schema_error(document: Any, schema: str) -> str | None:
 
     The text names the entry and the field: `package[3].hash (numpy): "md5" is a required property`.
     """
+    violations = schema_violations(document, schema)
+    if not violations:
+        return None
+    first = min(violations, key=lambda violation: len(violation.path))
+    return f"{_location(document, first.path)}: {first.message}"
+
+
+def schema_violations(document: Any, schema: str) -> list[SchemaViolation]:
+    """All violations of `provision/schemas/<schema>.schema.json`."""
     try:
         errors = list(_validator(schema).iter_errors(document))
-    except UnicodeEncodeError:  # JSON may hold half of a surrogate pair; no text does
-        return "the top level: a text is not valid Unicode"
-    if not errors:
-        return None
-    error = _most_telling(min(errors, key=lambda each: len(each.instance_path)))
+    except ValueError:  # YAML and Python hold values that JSON does not
+        path, problem = _not_json(document, ())
+        return [SchemaViolation(path=path, keyword="json", names=(), message=problem)]
+    return [_violation(error) for error in errors]
+
+
+def schema_document(schema: str) -> Mapping[str, Any]:
+    """The schema itself, for messages that quote its descriptions."""
+    return _schema(schema)
+
+
+def _violation(error: Any) -> SchemaViolation:
+    error = _most_telling(error)
     message = error.message
     if len(message) > MESSAGE_LIMIT:
         message = f"{message[:MESSAGE_LIMIT]}..."
-    return f"{_location(document, error.instance_path)}: {message}"
+    names: tuple[str, ...] = ()
+    if error.kind.name == "required":
+        names = (str(error.kind.property),)
+    elif error.kind.name == "additionalProperties":
+        names = tuple(error.kind.unexpected)
+    return SchemaViolation(
+        path=tuple(error.instance_path), keyword=error.kind.name, names=names, message=message
+    )
 
 
 def _most_telling(error: Any) -> Any:
@@ -37,6 +79,32 @@ def _most_telling(error: Any) -> Any:
     if not alternatives:
         return error
     return _most_telling(max(alternatives, key=lambda each: len(each.instance_path)))
+
+
+def _not_json(value: Any, path: DocumentPath) -> tuple[DocumentPath, str]:
+    """Where a document holds what JSON cannot hold, and what that is; the top level if nothing was recognized."""
+    if len(path) > DEPTH_LIMIT:
+        return path[:2], "it contains itself, or is nested too deeply"
+    children: list[tuple[str | int, Any]] = []
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                return path, f"the key `{key}` is not text"
+        children = list(value.items())
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        children = list(enumerate(value))
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # JSON may hold half of a surrogate pair; no text does
+            return path, "the text is not valid Unicode"
+    elif value is not None and not isinstance(value, bool | int | float):
+        return path, f"a {type(value).__name__} is not text: write it in quotes"
+    for step, child in children:
+        place, problem = _not_json(child, (*path, step))
+        if problem:
+            return place, problem
+    return path, "" if path else "it holds a value that JSON cannot hold"
 
 
 def _location(document: Any, path: Sequence[str | int]) -> str:
@@ -56,8 +124,14 @@ def _location(document: Any, path: Sequence[str | int]) -> str:
 
 
 @functools.cache
+def _schema(schema: str) -> Mapping[str, Any]:
+    document = json.loads((SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+@functools.cache
 def _validator(schema: str) -> Any:
     import jsonschema_rs
 
-    text = (SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8")
-    return jsonschema_rs.validator_for(json.loads(text))
+    return jsonschema_rs.validator_for(dict(_schema(schema)))

@@ -1,12 +1,21 @@
 """environment.yml + virtual-packages.yml -> conda-lock.yml (v1).
 
-What a workflow needs is named here: what is locked (asked), which packages answer it (solving), whether torch is the build that
-was asked for (guarding), its content hash (hashing), and the file as it is written (writing) and read (reading).
+What commands need is named here: the inputs (input_files), the packages that satisfy them (joint_solve, external_solver), the
+check that torch is the requested build (cuda_guard), and the lock file itself (conda_lock_v1), which can be verified, compared,
+updated and exported.
 """
 
-from provision.lockfile.conda_lock_v1 import compose, read, read_platforms, require_this_platform
-from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile, read_file
-from provision.lockfile.conda_lock_v1_writer import FILE, lock_text
+from provision.lockfile.conda_lock_v1 import (
+    FILE,
+    LockEntry,
+    LockFile,
+    compose,
+    lock_text,
+    read,
+    read_file,
+    read_platforms,
+    require_this_platform,
+)
 from provision.lockfile.content_hash import content_hashes
 from provision.lockfile.cuda_guard import guard
 from provision.lockfile.differences import LockDiff, diff_locks

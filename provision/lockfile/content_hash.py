@@ -1,7 +1,7 @@
-"""conda-lock's content hash: tells its own `--check-input-hash` whether a lock is that of the two files.
+"""conda-lock's content hash: how its own `--check-input-hash` recognizes that a lock is of the two input files.
 
-conda-lock takes 0.45 s to import, which is half of a lock. So what we render is hashed here, in the way of conda-lock 4, and only
-what is written in other ways is left to conda-lock. A test compares the two on requirements of all sorts.
+conda-lock takes 0.45 s to import, half as long as a whole lock takes. So inputs in the forms that we render are hashed here,
+the way conda-lock 4 does it, and only other forms are left to conda-lock. A test compares the two on all sorts of requirements.
 """
 
 from __future__ import annotations
@@ -11,65 +11,68 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from provision.catalog import DATA
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import Platform
-from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, LockInputs, Machine
+from provision.lockfile.input_files import (
+    ENVIRONMENT,
+    VIRTUAL_PACKAGES,
+    LockInputs,
+    VirtualPackages,
+)
 
-# What we render is among these; whatever is not goes to conda-lock.
+# The forms of conda requirements and channels that we render; conda-lock hashes all others.
 VERSION = r"[0-9]+(?:\.[0-9]+)*"
-CONDA = re.compile(
+COMPARISON = rf"(?:<=?|>=?|!=){VERSION}"
+CONDA_REQUIREMENT = re.compile(
     rf"(?:(?P<channel>[a-z][a-z0-9-]*)::)?(?P<name>[a-z0-9][a-z0-9._-]*)"
-    rf"(?:=(?P<fuzzy>{VERSION})(?:\.\*)?|=(?P<exact>{VERSION})=(?P<build>[A-Za-z0-9_.*]+)|(?P<range>(?:<=?|>=?|!=){VERSION}(?:,(?:<=?|>=?|!=){VERSION})*))?"
+    rf"(?:=(?P<fuzzy>{VERSION})(?:\.\*)?"
+    rf"|=(?P<exact>{VERSION})=(?P<build>[A-Za-z0-9_.*]+)"
+    rf"|(?P<range>{COMPARISON}(?:,{COMPARISON})*))?"
 )
 CHANNEL = re.compile(r"[a-z][a-z0-9-]*")
-KEYS = {"name", "channels", "dependencies"}
 TIMESTAMP = 1577854800000  # of every virtual package (conda-lock's DEFAULT_TIME)
-Dependency = dict[str, Any]
+Row = dict[str, Any]
 
 
-def content_hashes(wanted: LockInputs) -> dict[Platform, str]:
+def content_hashes(inputs: LockInputs) -> dict[Platform, str]:
     """Platform -> conda-lock's hash of the inputs."""
-    return ours(wanted) or theirs(wanted)
+    return own_hashes(inputs) or conda_lock_hashes(inputs)
 
 
-def ours(wanted: LockInputs) -> dict[Platform, str] | None:
-    """None for inputs that hold what only conda-lock itself knows how to read."""
-    if not wanted.plain or not all(CHANNEL.fullmatch(channel) for channel in wanted.channels):
+def own_hashes(inputs: LockInputs) -> dict[Platform, str] | None:
+    """The hashes, or None if only conda-lock can read the inputs."""
+    if not inputs.plain or not all(CHANNEL.fullmatch(channel) for channel in inputs.channels):
         return None
-    rows = [_conda(text) for text in wanted.conda] + [_pip(text) for text in wanted.pip]
-    if wanted.pip:
-        rows.append(
-            _dependency("pip", "conda", "*")
-        )  # conda-lock adds it wherever there is a pip section
-    known = {(row["manager"], row["name"]): row for row in rows if row}
-    machines = [
-        word
-        for machine in wanted.machines.values()
-        for _, version in machine
-        for word in version.split()[1:]
-    ]
-    if None in rows or machines:
-        return None
+    for machine in inputs.machines.values():
+        if any(len(version.split()) > 1 for _, version in machine):  # a version and a build
+            return None
+    rows = [_conda_row(text) for text in inputs.conda] + [_pip_row(text) for text in inputs.pip]
+    if inputs.pip:  # conda-lock adds pip wherever there is a pip section
+        rows.append(_row("pip", "conda", "*"))
+    by_name: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if row is None:
+            return None
+        by_name[row["manager"], row["name"]] = row
     return {
-        platform: _hash(wanted.channels, list(known.values()), platform, machine)
-        for platform, machine in wanted.machines.items()
+        platform: _hash(inputs.channels, list(by_name.values()), platform, machine)
+        for platform, machine in inputs.machines.items()
     }
 
 
 def _hash(
-    channels: Sequence[str], rows: Sequence[Dependency], platform: Platform, machine: Machine
+    channels: Sequence[str], rows: Sequence[Row], platform: Platform, machine: VirtualPackages
 ) -> str:
+    channel_texts = [
+        json.dumps({"url": channel, "used_env_vars": []}, separators=(",", ":"))
+        for channel in channels
+    ]
     content = {
-        "channels": [
-            json.dumps({"url": channel, "used_env_vars": []}, separators=(",", ":"))
-            for channel in channels
-        ],
+        "channels": channel_texts,
         "specs": sorted(rows, key=lambda row: (row["manager"], row["name"])),
         "virtual_package_hash": {
             "noarch": _subdir("noarch", ()),
@@ -79,46 +82,47 @@ def _hash(
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _conda(text: str) -> Dependency | None:
-    found = CONDA.fullmatch(text)
-    if found is None:
+def _conda_row(text: str) -> Row | None:
+    match = CONDA_REQUIREMENT.fullmatch(text)
+    if match is None:
         return None
-    version = f"{found['fuzzy']}.*" if found["fuzzy"] else found["exact"] or found["range"] or ""
-    return _dependency(
-        found["name"], "conda", version, build=found["build"], conda_channel=found["channel"]
-    )
+    version = match["exact"] or match["range"] or ""
+    if match["fuzzy"]:
+        version = f"{match['fuzzy']}.*"
+    row = _row(match["name"], "conda", version)
+    return {**row, "build": match["build"], "conda_channel": match["channel"]}
 
 
-def _pip(text: str) -> Dependency | None:
+def _pip_row(text: str) -> Row | None:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    wanted = Requirement(text)
-    if wanted.url or wanted.marker or "===" in text:
+    requirement = Requirement(text)
+    if requirement.url or requirement.marker or "===" in text:
         return None
-    return _dependency(
-        canonicalize_name(wanted.name),
-        "pip",
-        str(wanted.specifier) or "*",
-        extras=sorted(wanted.extras),
-    )
+    row = _row(canonicalize_name(requirement.name), "pip", str(requirement.specifier) or "*")
+    return {**row, "extras": sorted(requirement.extras)}
 
 
-def _dependency(name: str, manager: str, version: str, **more: Any) -> Dependency:
-    plain: Dependency = {
+def _row(name: str, manager: str, version: str) -> Row:
+    """A requirement as conda-lock's model of a dependency prints it."""
+    return {
         "category": "main",
         "extras": [],
         "build": None,
         "conda_channel": None,
         "hash": None,
+        "name": name,
+        "manager": manager,
+        "version": version,
     }
-    return {**plain, "name": name, "manager": manager, "version": version, **more}
 
 
-def _subdir(subdir: str, machine: Machine) -> dict[str, Any]:
+def _subdir(subdir: str, machine: VirtualPackages) -> dict[str, Any]:
     """The channel of virtual packages that conda-lock would make for a solver."""
-    packages = {
-        f"{name}-{version}-0.tar.bz2": {
+    packages = {}
+    for name, version in machine:
+        packages[f"{name}-{version}-0.tar.bz2"] = {
             "name": name,
             "version": version,
             "build": "0",
@@ -130,49 +134,41 @@ def _subdir(subdir: str, machine: Machine) -> dict[str, Any]:
             "subdir": subdir,
             "timestamp": TIMESTAMP,
         }
-        for name, version in machine
-    }
     return {"info": {"subdir": subdir}, "packages": packages}
 
 
-_importing = threading.Lock()
+_import_lock = threading.Lock()
 
 
 def load_conda_lock() -> None:
-    """Its modules import each other in a circle: two threads that begin at different ones see half of them (tried). So whoever needs
-    one of them comes through here first."""
-    with _importing:
+    """Import conda-lock; call this before importing any of its modules.
+
+    Its modules import each other in a circle: two threads that start with different ones each see half of it (tried).
+    """
+    with _import_lock:
         import conda_lock  # noqa: F401 - for the import alone
 
 
-def theirs(wanted: LockInputs) -> dict[Platform, str]:
-    """By conda-lock's own reading of the two files."""
+def conda_lock_hashes(inputs: LockInputs) -> dict[Platform, str]:
+    """The hashes by conda-lock's own code, from copies of the two files."""
     load_conda_lock()
     from conda_lock.content_hash import compute_content_hashes
     from conda_lock.src_parser import make_lock_spec
     from conda_lock.virtual_package import virtual_package_repo_from_specification
 
     names = (DATA / "pypi-conda-names.yml").absolute().as_uri()
-    with _written(wanted) as folder:
+    with temporary_directory("hash") as folder:
+        (folder / ENVIRONMENT).write_text(inputs.environment, encoding="utf-8")
+        (folder / VIRTUAL_PACKAGES).write_text(inputs.virtual_packages, encoding="utf-8")
         spec = make_lock_spec(
             src_files=[folder / ENVIRONMENT],
-            platform_overrides=list(wanted.machines),
+            platform_overrides=list(inputs.machines),
             mapping_url=names,
         )
         machines = virtual_package_repo_from_specification(folder / VIRTUAL_PACKAGES)
         try:
             hashes: dict[Platform, str] = compute_content_hashes(spec, machines)
         finally:
-            shutil.rmtree(
-                machines.base_path
-            )  # conda-lock leaves it to an exit handler, which need not run
+            # conda-lock leaves this to an exit handler, which need not run.
+            shutil.rmtree(machines.base_path)
     return hashes
-
-
-@contextmanager
-def _written(wanted: LockInputs) -> Iterator[Path]:
-    """A folder, for as long as it is needed, with the two files as they are locked."""
-    with temporary_directory("hash") as folder:
-        (folder / ENVIRONMENT).write_text(wanted.environment, encoding="utf-8")
-        (folder / VIRTUAL_PACKAGES).write_text(wanted.virtual_packages, encoding="utf-8")
-        yield folder

@@ -1,4 +1,4 @@
-"""The CUDA guard: a CUDA environment never silently becomes a CPU one. And why a solver chose another build, as far as records tell."""
+"""The CUDA guard: a CUDA environment never silently becomes a CPU one. And why a solver chose another build, if records tell."""
 
 from __future__ import annotations
 
@@ -7,42 +7,40 @@ import re
 from collections.abc import Sequence
 
 from provision.adapters import conda
-from provision.adapters.conda import ChannelRecord, ChannelRecords
+from provision.adapters.conda import Record, Records
 from provision.core.errors import CheckFailed, ProvisionError, Unsolvable
 from provision.core.types import LockedPackage, Resolution
-from provision.lockfile.diagnose import conda as explaining_conda
+from provision.lockfile.diagnose import conda as diagnose_conda
 from provision.lockfile.diagnose.unsat_core import PinReasons
 
-SHOWN = 6
-TRIED = 3  # builds that might have been chosen instead, each of which costs a solve or two
+MAX_BUILDS_SHOWN = 6
+MAX_BUILDS_TRIED = 3  # each costs a solve or two
 
 
 def guard(packages: Sequence[LockedPackage], resolution: Resolution, cause: str = "") -> None:
-    """The locked torch of one platform must be the build that was asked for. Raises CheckFailed with the record that was chosen."""
-    if problem := problem_of(packages, resolution):
+    """Raise CheckFailed, naming the chosen record, unless the locked torch of one platform is the requested build."""
+    problem = torch_problem(packages, resolution)
+    if problem:
         raise CheckFailed(
-            f"{problem}{' ' + cause if cause else ''}",
+            f"{problem} {cause}".rstrip(),
             advice="Nothing was written. Compare environment.yml and virtual-packages.yml with what `provision render --check` shows.",
         )
 
 
-def problem_of(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:
+def torch_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:
     """What is wrong with the locked torch, naming its record."""
     name = torch_name(resolution)
     torch = next((package for package in packages if package.name == name), None)
     if torch is None:
-        return f"The solver's answer holds no {name}; was it removed from environment.yml by hand?"
-    problem = (
-        _wheel_problem(packages, torch, resolution)
-        if resolution.source == "wheels"
-        else _build_problem(torch, resolution)
-    )
-    chosen = f"{torch.name} {torch.version} {torch.build}".rstrip()
-    return (
-        f"{problem} The solver chose {chosen} ({torch.filename}, {torch.platform})."
-        if problem
-        else None
-    )
+        return f"The solver's answer has no {name}; was it removed from environment.yml by hand?"
+    if resolution.source == "wheels":
+        problem = _wheel_problem(packages, torch, resolution)
+    else:
+        problem = _build_problem(torch, resolution)
+    if problem is None:
+        return None
+    record = f"{torch.name} {torch.version} {torch.build}".rstrip()
+    return f"{problem} The solver chose {record} ({torch.filename}, {torch.platform})."
 
 
 def torch_name(resolution: Resolution) -> str:
@@ -55,117 +53,126 @@ def _wheel_problem(
     version, _, local = torch.version.partition("+")
     if version != resolution.torch:
         return f"The locked torch is {torch.version}, not {resolution.torch}."
-    wanted = resolution.local_version.partition("+")[2]
-    if (not local and resolution.needs_local_build) or local not in ("", wanted):
-        return f"The locked torch is not the {wanted} build."
-    if _brings_cuda(resolution) and not any(
-        text.startswith(("nvidia-", "cuda-")) for text in torch.depends
+    requested_local = resolution.local_version.partition("+")[2]
+    if resolution.needs_local_build:
+        is_requested_build = local == requested_local
+    else:
+        is_requested_build = local in ("", requested_local)
+    if not is_requested_build:
+        return f"The locked torch is not the {requested_local} build."
+    # Since torch 1.13 CUDA is in packages that torch requires; before, it was inside the wheel.
+    has_cuda_packages = any(pin.requirement.startswith("nvidia-nccl-cu") for pin in resolution.pins)
+    if has_cuda_packages and not any(
+        dependency.startswith(("nvidia-", "cuda-")) for dependency in torch.depends
     ):
-        return f"CUDA {resolution.cuda} was asked for, but the locked torch needs no CUDA libraries: it is a build for CPUs."
+        return (
+            f"The request is for CUDA {resolution.cuda}, but the locked torch requires no CUDA "
+            "libraries: it is a CPU build."
+        )
     return _nccl_problem(packages, resolution)
-
-
-def _brings_cuda(resolution: Resolution) -> bool:
-    """Whether the build asked for has CUDA in packages beside it (since torch 1.13), and not inside."""
-    return any(pin.requirement.startswith("nvidia-nccl-cu") for pin in resolution.pins)
 
 
 def _nccl_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:
     """The NVIDIA wheels show which CUDA a wheel without a local version was built for."""
-    locked = [package for package in packages if re.fullmatch(r"nvidia-nccl-cu\d+", package.name)]
+    nccl = [package for package in packages if re.fullmatch(r"nvidia-nccl-cu\d+", package.name)]
+    if not nccl:
+        return None
     if resolution.cuda is None:
-        return "A CPU environment was asked for, but the lock holds NCCL." if locked else None
-    families = {package.name.rpartition("-")[2] for package in locked}
+        return "The request is for a CPU environment, but the lock has NCCL."
+    families = {package.name.rpartition("-")[2] for package in nccl}
     if len(families) > 1:
         return f"The lock mixes NVIDIA wheel families: {', '.join(sorted(families))}."
-    if locked and resolution.nccl and locked[0].version != resolution.nccl:
-        return f"The locked NCCL is {locked[0].version}, not {resolution.nccl}."
+    if resolution.nccl and nccl[0].version != resolution.nccl:
+        return f"The locked NCCL is {nccl[0].version}, not {resolution.nccl}."
     return None
 
 
 def _build_problem(torch: LockedPackage, resolution: Resolution) -> str | None:
     if torch.version != resolution.torch:
         return f"The locked pytorch is {torch.version}, not {resolution.torch}."
+    if _has_requested_cuda(torch.build, resolution):
+        return None
     if resolution.cuda is None:
-        return "A CPU environment was asked for." if "cuda" in torch.build else None
-    return (
-        None
-        if _is_wanted(torch.build, resolution)
-        else f"CUDA {resolution.cuda} was asked for, but the locked build is another one."
-    )
+        return "The request is for a CPU environment."
+    return f"The request is for CUDA {resolution.cuda}, but the locked build is another one."
 
 
-def _is_wanted(build: str, resolution: Resolution) -> bool:
-    """Whether a build string is of the CUDA that was asked for: py3.11_cuda12.1_cudnn8.9.2_0, cuda126_mkl_py311_h1_304."""
+def _has_requested_cuda(build: str, resolution: Resolution) -> bool:
+    """Whether a build string has the requested CUDA: py3.11_cuda12.1_cudnn8.9.2_0, cuda126_mkl_py311_h1_304."""
     if resolution.cuda is None:
         return "cuda" not in build
-    wanted = resolution.cuda if resolution.source == "pytorch" else resolution.cuda.replace(".", "")
-    return re.search(rf"cuda{re.escape(wanted)}(?![\d.])", build) is not None
+    version = resolution.cuda
+    if resolution.source != "pytorch":
+        version = version.replace(".", "")
+    return re.search(rf"cuda{re.escape(version)}(?![\d.])", build) is not None
 
 
-def cause_of(
-    request: conda.SolveRequest, resolution: Resolution, solver: conda.Solver, why: PinReasons
+def explain_build(
+    request: conda.Request, resolution: Resolution, solver: conda.Solver, reasons: PinReasons
 ) -> str:
-    """PinReasons conda's solver could choose another build of pytorch, and what stands against the right one."""
-    asked = [spec for spec in request.specs if conda.spec_name(spec) == "pytorch"]
-    said = [
-        f"It could: {why.listed([spec])} {'asks for it' if conda.pins_build(spec) else 'pins no build string'}."
-        for spec in asked
-    ]
-    records = ChannelRecords(solver, request)
-    known = [
+    """Why conda's solver could choose another build of pytorch, and what prevents the right one."""
+    specs = [spec for spec in request.specs if conda.name_of(spec) == "pytorch"]
+    sentences = []
+    for spec in specs:
+        verdict = "requires it" if conda.pins_build(spec) else "pins no build string"
+        sentences.append(f"It could: {reasons.describe([spec])} {verdict}.")
+    records = [
         record
-        for record in records.find("pytorch")
+        for record in Records(solver, request).find("pytorch")
         if record.version == resolution.torch and record.visible
     ]
-    right = [record for record in known if _is_wanted(record.build, resolution)]
+    right_cuda = [record for record in records if _has_requested_cuda(record.build, resolution)]
+    right_builds = [record for record in right_cuda if _fits_python(record, resolution)]
     flavor = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
-    if not right:
-        there = ", ".join(dict.fromkeys(record.build for record in known[:SHOWN])) or "none"
-        said.append(
-            f"No channel has a {flavor} build of pytorch {resolution.torch} for {request.platform}; the builds there: {there}."
+    if not right_cuda:
+        sentences.append(
+            f"No channel has a {flavor} build of pytorch {resolution.torch} for {request.platform}; "
+            f"the builds are: {_builds(records) or 'none'}."
         )
-    elif fitting := [record for record in right if _fits_python(record, resolution)]:
-        said.append(_against(fitting[:TRIED], request, asked, solver, why))
+    elif not right_builds:
+        sentences.append(
+            f"No {flavor} build of pytorch {resolution.torch} is for Python {resolution.python}: "
+            f"{_builds(right_cuda)}."
+        )
     else:
-        builds = ", ".join(dict.fromkeys(record.build for record in right[:SHOWN]))
-        said.append(
-            f"No {flavor} build of pytorch {resolution.torch} there is for Python {resolution.python}: {builds}."
-        )
-    return " ".join(said)
+        sentences.append(_conflict(right_builds, request, specs, solver, reasons))
+    return " ".join(sentences)
 
 
-def _fits_python(record: ChannelRecord, resolution: Resolution) -> bool:
+def _builds(records: Sequence[Record]) -> str:
+    return ", ".join(dict.fromkeys(record.build for record in records[:MAX_BUILDS_SHOWN]))
+
+
+def _fits_python(record: Record, resolution: Resolution) -> bool:
     """By the build string, where every builder of pytorch writes it: py3.11_..., ..._py311_..."""
-    found = re.search(r"(?:^|_)py(\d)\.?(\d+)(?:_|h|$)", record.build)
-    return found is None or f"{found[1]}.{found[2]}" == resolution.python
+    match = re.search(r"(?:^|_)py(\d)\.?(\d+)(?:_|h|$)", record.build)
+    return match is None or f"{match[1]}.{match[2]}" == resolution.python
 
 
-def _against(
-    fitting: Sequence[ChannelRecord],
-    request: conda.SolveRequest,
-    asked: Sequence[str],
+def _conflict(
+    right_builds: Sequence[Record],
+    request: conda.Request,
+    specs: Sequence[str],
     solver: conda.Solver,
-    why: PinReasons,
+    reasons: PinReasons,
 ) -> str:
-    """What stands against builds that are there and right: the first that could be had is the one to pin."""
-    for record in fitting:
+    """What prevents the right builds, which exist; if one of them can be solved, that is the one to pin."""
+    sentence = ""
+    for record in right_builds[:MAX_BUILDS_TRIED]:
         exact = f"{record.channel}::pytorch=={record.version}={record.build}"
-        wanted = dataclasses.replace(
-            request, specs=(exact, *(spec for spec in request.specs if spec not in asked))
-        )
+        other_specs = [spec for spec in request.specs if spec not in specs]
+        exact_request = dataclasses.replace(request, specs=(exact, *other_specs))
         try:
-            solver.solve(wanted)
+            solver.solve(exact_request)
         except Unsolvable as error:
-            found = explaining_conda.explain(
-                error,
-                wanted,
-                solver,
-                PinReasons({**why.reasons, exact: "the right build"}, why.otherwise),
+            exact_reasons = dataclasses.replace(
+                reasons, reasons={**reasons.reasons, exact: "the right build"}
             )
-            said = f"The right build, {record.build}, could not be had: {found.message.partition(': ')[2]}"
-            continue
+            explained = diagnose_conda.explain(error, exact_request, solver, exact_reasons)
+            why = explained.message.partition(": ")[2]
+            sentence = f"The right build, {record.build}, cannot be installed: {why}"
         except ProvisionError as error:
-            return f"The right build, {record.build}, could not be looked at: {error.message}"
-        return f"{record.build} could be had: pin that build string."
-    return said
+            return f"The right build, {record.build}, could not be checked: {error.message}"
+        else:
+            return f"{record.build} can be installed: pin that build string."
+    return sentence

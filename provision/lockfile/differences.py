@@ -1,24 +1,23 @@
-"""What changed between two locks, for people: package by package, within each platform and manager."""
+"""The differences between two locks, for people: package by package, within each platform and manager."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from provision.adapters import conda
 from provision.core.mirrors import without_login
 from provision.core.types import Manager
-from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
-from provision.lockfile.conda_lock_v1_writer import AS_OF
+from provision.lockfile.conda_lock_v1 import AS_OF, LockEntry, LockFile
 
-# up, down: another version. rebuilt: the same version as another build or file. re-sourced: the same file from another place.
+# up, down: another version. rebuilt: another build or file of the same version. re-sourced: the same file from another address.
 Change = Literal["added", "removed", "up", "down", "rebuilt", "re-sourced"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageDifference:
-    """One package that is not the same in both locks; what is absent is empty."""
+    """One package that differs; before or after is empty if that lock lacks it."""
 
     platform: str
     manager: Manager
@@ -30,14 +29,13 @@ class PackageDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class LockDiff:
-    """Two locks, and how the second differs."""
+    """How the second of two locks differs from the first."""
 
     before: str
     after: str
     differences: tuple[PackageDifference, ...]
-    about: tuple[
-        str, ...
-    ]  # what differs of the locks themselves: channels, platforms, the day as of which
+    # What differs in the locks themselves: channels, platforms, the as-of date.
+    about: tuple[str, ...]
     packages: int  # in either lock, counted for each platform
 
     @property
@@ -45,23 +43,25 @@ class LockDiff:
         return not self.differences and not self.about
 
 
+Key = tuple[str, Manager, str]
+
+
 def diff_locks(before: LockFile, after: LockFile, names: tuple[str, str]) -> LockDiff:
     """All differences, by platform, manager and package."""
     old, new = _by_key(before), _by_key(after)
-    found = [
-        _difference(key, old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())
-    ]
-    differences = tuple(one for one in found if one is not None)
+    keys = sorted(old.keys() | new.keys())
+    differences = []
+    for key in keys:
+        difference = _difference(key, old.get(key), new.get(key))
+        if difference is not None:
+            differences.append(difference)
     return LockDiff(
         before=names[0],
         after=names[1],
-        differences=differences,
-        about=tuple(_about(before, after)),
-        packages=len(found),
+        differences=tuple(differences),
+        about=_metadata_differences(before, after),
+        packages=len(keys),
     )
-
-
-Key = tuple[str, Manager, str]
 
 
 def _by_key(lock: LockFile) -> dict[Key, LockEntry]:
@@ -69,69 +69,80 @@ def _by_key(lock: LockFile) -> dict[Key, LockEntry]:
 
 
 def _difference(key: Key, old: LockEntry | None, new: LockEntry | None) -> PackageDifference | None:
-    change, before, after = _change(old, new)
-    if change is None:
+    before, after = _version_and_build(old), _version_and_build(new)
+    change: Change
+    if old is None:
+        change = "added"
+    elif new is None:
+        change = "removed"
+    elif old.version != new.version:
+        change = "up" if _is_newer(new, old) else "down"
+    elif before != after:
+        change = "rebuilt"
+    elif _file_hash(old) != _file_hash(new):
+        change = "rebuilt"
+        before = f"{before} sha256 {old.sha256[:8]}"
+        after = f"{after} sha256 {new.sha256[:8]}"
+    elif old.url != new.url:
+        change = "re-sourced"
+        before, after = _folder_url(old), _folder_url(new)
+    else:
         return None
+    platform, manager, package = key
     return PackageDifference(
-        platform=key[0], manager=key[1], package=key[2], change=change, before=before, after=after
+        platform=platform,
+        manager=manager,
+        package=package,
+        change=change,
+        before=before,
+        after=after,
     )
 
 
-def _change(old: LockEntry | None, new: LockEntry | None) -> tuple[Change | None, str, str]:
-    if old is None or new is None:
-        return ("added" if old is None else "removed"), _said(old), _said(new)
-    if old.version != new.version:
-        return ("up" if _newer(new, old) else "down"), _said(old), _said(new)
-    if _build(old) != _build(new):
-        return "rebuilt", _said(old), _said(new)
-    if _hashes(old) != _hashes(new):
-        return (
-            "rebuilt",
-            f"{_said(old)} sha256 {old.sha256[:8]}",
-            f"{_said(new)} sha256 {new.sha256[:8]}",
-        )
-    if old.url != new.url:
-        return "re-sourced", _place(old), _place(new)
-    return None, "", ""
+def _version_and_build(entry: LockEntry | None) -> str:
+    if entry is None:
+        return ""
+    if entry.manager == "conda":
+        return f"{entry.version} {entry.build_string}".strip()
+    return entry.version
 
 
-def _said(entry: LockEntry | None) -> str:
-    return f"{entry.version} {_build(entry)}".strip() if entry else ""
-
-
-def _build(entry: LockEntry) -> str:
-    return entry.build_string if entry.manager == "conda" else ""
-
-
-def _hashes(entry: LockEntry) -> str:
+def _file_hash(entry: LockEntry) -> str:
     return entry.sha256 or entry.md5
 
 
-def _place(entry: LockEntry) -> str:
+def _folder_url(entry: LockEntry) -> str:
     return without_login(entry.url).rpartition("/")[0]
 
 
-def _newer(one: LockEntry, other: LockEntry) -> bool:
+def _is_newer(entry: LockEntry, other: LockEntry) -> bool:
     from packaging.version import InvalidVersion, Version
 
-    if one.manager == "pip":
-        try:
-            return Version(one.version) > Version(other.version)
-        except InvalidVersion:
-            return one.version > other.version
-    return conda.is_newer(one.version, other.version)
+    if entry.manager == "conda":
+        return conda.newer(entry.version, other.version)
+    try:
+        return Version(entry.version) > Version(other.version)
+    except InvalidVersion:
+        return entry.version > other.version
 
 
-def _day(lock: LockFile) -> Sequence[str]:
-    return [lock.custom[AS_OF]] if AS_OF in lock.custom else []
-
-
-def _about(before: LockFile, after: LockFile) -> Iterator[str]:
+def _metadata_differences(before: LockFile, after: LockFile) -> tuple[str, ...]:
     rows: Sequence[tuple[str, Sequence[str], Sequence[str]]] = (
         ("channels", before.channels, after.channels),
         ("platforms", before.platforms, after.platforms),
-        ("as of", _day(before), _day(after)),
+        ("as of", _as_of(before), _as_of(after)),
     )
-    for what, old, new in rows:
+    texts = []
+    for title, old, new in rows:
         if tuple(old) != tuple(new):
-            yield f"{what}: {', '.join(map(without_login, old)) or 'none'} -> {', '.join(map(without_login, new)) or 'none'}"
+            texts.append(f"{title}: {_listed(old)} -> {_listed(new)}")
+    return tuple(texts)
+
+
+def _as_of(lock: LockFile) -> tuple[str, ...]:
+    date = lock.custom_metadata.get(AS_OF)
+    return () if date is None else (date,)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ", ".join(without_login(text) for text in texts) or "none"

@@ -1,4 +1,4 @@
-"""conda's part solved by another executable, through the conda-lock command itself. What comes of it is looked at as always."""
+"""Solves conda's part with another executable, through the conda-lock command. The result is checked like any other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,102 +20,105 @@ from provision.core.errors import (
     ToolMissing,
     Unsolvable,
 )
-from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
 from provision.core.process import clean_environment, run
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
-from provision.lockfile.conda_lock_v1 import read
-from provision.lockfile.conda_lock_v1_writer import FILE
+from provision.lockfile.conda_lock_v1 import FILE, read
 from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES
 
 SolverName = Literal["conda", "mamba", "micromamba"]
 SOLVERS: tuple[SolverName, ...] = ("conda", "mamba", "micromamba")
-_OURS = "Leave out --solver: provision's own solver needs no executable, and says what stands in the way."
+_USE_OURS = (
+    "Leave out --solver: provision's own solver needs no executable, and explains a conflict."
+)
 
 
 @dataclass(frozen=True)
 class ExternalSolver:
-    """An executable that solves in place of our own solver."""
+    """An executable that solves instead of our own solver."""
 
     name: SolverName
     executable: Path
-    mirrors: Mirrors = NO_MIRRORS
+    mirrors: conda.Mirrors = conda.DIRECT
 
-    def solve(self, request: conda.SolveRequest) -> tuple[LockedPackage, ...]:
-        """The packages, sorted by name. Such a solver knows no bounds: where its answer breaks one, the bound is asked for as well."""
+    def solve(self, request: conda.Request) -> tuple[LockedPackage, ...]:
+        """The packages, sorted by name.
+
+        An executable knows no bounds: if its answer breaks any, it solves once more with those as requirements.
+        """
         if request.as_of or request.prefer:
-            said = "--as-of" if request.as_of else "--update"
+            option = "--as-of" if request.as_of else "--update"
             raise InvalidSpec(
-                f"{said} is for provision's own solver, not for {self.name}.",
-                advice=f"Leave out {said} or --solver.",
+                f"{option} is for provision's own solver, not for {self.name}.",
+                advice=f"Leave out {option} or --solver.",
             )
-        found = self._solve(request)
-        there = {package.name: _candidate(package) for package in found}
-        broken = tuple(
-            bound for bound, _ in conda.unsatisfied_specs(request.bounds, there, optional=True)
-        )
-        return (
-            self._solve(dataclasses.replace(request, specs=(*request.specs, *broken)))
-            if broken
-            else found
-        )
+        packages = self._solve(request)
+        candidates = {
+            package.name: conda.Candidate(
+                name=package.name, version=package.version, build=package.build
+            )
+            for package in packages
+        }
+        violations = conda.unsatisfied(request.bounds, candidates, if_there=True)
+        broken_bounds = tuple(bound for bound, _ in violations)
+        if not broken_bounds:
+            return packages
+        return self._solve(dataclasses.replace(request, specs=(*request.specs, *broken_bounds)))
 
-    def _solve(self, request: conda.SolveRequest) -> tuple[LockedPackage, ...]:
+    def _solve(self, request: conda.Request) -> tuple[LockedPackage, ...]:
         with temporary_directory("solver") as folder:
-            for name, text in files(request, self.mirrors).items():
+            for name, text in solver_files(request, self.mirrors).items():
                 (folder / name).write_text(text, encoding="utf-8")
+            command = solver_command(self.name, self.executable, request, folder)
             try:
-                run(
-                    command(self.name, self.executable, request, folder),
-                    env=clean_environment(),
-                    cwd=folder,
-                    show=True,
-                )
+                run(command, env=clean_environment(), cwd=folder, show=True)
             except ToolFailed as error:
                 raise self._failure(error, request) from error
             try:
                 packages = read(folder / FILE, request.platform).by("conda")
             except IntegrityError as error:
-                said = error.message.partition(": ")[2]
+                problem = error.message.partition(": ")[2]
                 raise IntegrityError(
-                    f"What {self.name} answered cannot be locked: {said}", advice=_OURS
+                    f"The answer of {self.name} cannot be locked: {problem}", advice=_USE_OURS
                 ) from error
-        own = {
-            without_login(self.mirrors.actual_url(conda.channel_url(name))): conda.channel_url(name)
-            for name in request.channels
-        }
-        found = tuple(
-            sorted((_named(package, own) for package in packages), key=lambda package: package.name)
-        )
-        _check_channels(request.specs, found)
-        return found
+        packages = tuple(self._canonical(package, request.channels) for package in packages)
+        _check_channels(request.specs, packages)
+        return tuple(sorted(packages, key=lambda package: package.name))
 
-    def _failure(self, error: ToolFailed, request: conda.SolveRequest) -> ToolFailed | Unsolvable:
-        if "Could not lock the environment" in error.tail:
-            message = (
-                f"{self.name} found no environment for {request.platform} (-v shows its words)."
-            )
-            return Unsolvable(message, advice=_OURS, details=error.tail)
-        error.advice = _OURS
-        return error
+    def _failure(self, error: ToolFailed, request: conda.Request) -> ToolFailed | Unsolvable:
+        if "Could not lock the environment" not in error.tail:
+            error.advice = _USE_OURS
+            return error
+        message = f"{self.name} found no environment for {request.platform} (-v shows its output)."
+        return Unsolvable(message, advice=_USE_OURS, details=error.tail)
+
+    def _canonical(self, package: LockedPackage, channels: Sequence[str]) -> LockedPackage:
+        """The package by its channel's own URL. (conda-lock puts variables where an address has a password.)"""
+        url = conda.without_login(package.url)
+        for channel in channels:
+            channel_url = conda.url_of(channel)
+            mirror_url = conda.without_login(self.mirrors.real(channel_url))
+            if url.startswith(mirror_url):
+                return dataclasses.replace(package, url=channel_url + url[len(mirror_url) :])
+        return dataclasses.replace(package, url=url)
 
 
-def find_solver(name: SolverName, mirrors: Mirrors) -> ExternalSolver:
+def find_solver(name: SolverName, mirrors: conda.Mirrors) -> ExternalSolver:
     """The executable of that name on PATH, or ToolMissing."""
-    found = shutil.which(name)
-    if found is None:
+    executable = shutil.which(name)
+    if executable is None:
         raise ToolMissing(
-            f"--solver {name} needs the executable `{name}`, and PATH has none.",
-            advice=f"Install it. {_OURS}",
+            f"--solver {name} needs the executable `{name}`, which is not on PATH.",
+            advice=f"Install it. {_USE_OURS}",
         )
-    return ExternalSolver(name, Path(found), mirrors)
+    return ExternalSolver(name, Path(executable), mirrors)
 
 
-def files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str]:
-    """What conda-lock is given: conda's part alone, with channels where they are really read. (JSON is YAML.)"""
+def solver_files(request: conda.Request, mirrors: conda.Mirrors) -> dict[str, str]:
+    """conda-lock's input: conda's part alone, with channels at the addresses that are really read. (JSON is YAML.)"""
+    channels = [mirrors.real(conda.url_of(channel)) for channel in request.channels]
     environment = {
-        "channels": [mirrors.actual_url(conda.channel_url(name)) for name in request.channels]
-        + ["nodefaults"],
+        "channels": [*channels, "nodefaults"],
         "dependencies": [_spec(spec, mirrors) for spec in request.specs],
     }
     machine = {"subdirs": {request.platform: {"packages": dict(request.virtual_packages)}}}
@@ -125,67 +128,45 @@ def files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str]:
     }
 
 
-def _spec(spec: str, mirrors: Mirrors) -> str:
-    """`channel::package` means nothing to an executable that reads that channel elsewhere; where it came from is looked at instead."""
+def _spec(spec: str, mirrors: conda.Mirrors) -> str:
+    """The spec without its channel if the executable reads that channel elsewhere, since the name then says nothing to it.
+
+    `_check_channels` checks afterwards where the package came from.
+    """
     channel, separator, rest = spec.rpartition("::")
-    return (
-        rest
-        if separator
-        and mirrors.actual_url(conda.channel_url(channel)) != conda.channel_url(channel)
-        else spec
-    )
+    if separator and mirrors.real(conda.url_of(channel)) != conda.url_of(channel):
+        return rest
+    return spec
 
 
 def _check_channels(specs: Sequence[str], packages: Sequence[LockedPackage]) -> None:
     urls = {package.name: package.url for package in packages}
     for spec in specs:
         channel, separator, _ = spec.rpartition("::")
-        url = urls.get(conda.spec_name(spec), "")
-        if separator and not url.startswith(conda.channel_url(channel)):
+        url = urls.get(conda.name_of(spec), "")
+        if separator and not url.startswith(conda.url_of(channel)):
             raise Unsolvable(
-                f"`{spec}` was answered with {url or 'nothing'}, which is of another channel.",
-                advice=_OURS,
+                f"The answer to `{spec}` is {url or 'nothing'}, which is not from that channel.",
+                advice=_USE_OURS,
             )
 
 
-def command(
-    name: SolverName, executable: Path, request: conda.SolveRequest, folder: Path
+def solver_command(
+    name: SolverName, executable: Path, request: conda.Request, folder: Path
 ) -> list[str | Path]:
-    """The conda-lock command that came with us, as it would be typed."""
-    argv: list[str | Path] = [
+    """The command line of the conda-lock that is installed with us."""
+    # The table that conda-lock would otherwise fetch from the network.
+    names = (DATA / "pypi-conda-names.yml").absolute().as_uri()
+    return [
         sys.executable,
-        "-m",
-        "conda_lock",
-        "lock",
-        "--log-level",
-        "WARNING",
-        "--conda",
-        executable,
-    ]
-    argv += [
+        *("-m", "conda_lock", "lock"),
+        *("--log-level", "WARNING"),
+        *("--conda", executable),
         "--mamba" if name == "mamba" else "--no-mamba",
         "--micromamba" if name == "micromamba" else "--no-micromamba",
+        *("--platform", request.platform),
+        *("--file", folder / ENVIRONMENT),
+        *("--virtual-package-spec", folder / VIRTUAL_PACKAGES),
+        *("--pypi_to_conda_lookup_file", names),
+        *("--lockfile", folder / FILE),
     ]
-    argv += [
-        "--platform",
-        request.platform,
-        "--file",
-        folder / ENVIRONMENT,
-        "--virtual-package-spec",
-        folder / VIRTUAL_PACKAGES,
-    ]
-    names = (
-        (DATA / "pypi-conda-names.yml").absolute().as_uri()
-    )  # the table that conda-lock would fetch from the network
-    return [*argv, "--pypi_to_conda_lookup_file", names, "--lockfile", folder / FILE]
-
-
-def _named(package: LockedPackage, own: Mapping[str, str]) -> LockedPackage:
-    """By its channel's own URL. (conda-lock puts variables where an address has a password.)"""
-    url = without_login(package.url)
-    place = next((place for place in own if url.startswith(place)), None)
-    return dataclasses.replace(package, url=own[place] + url[len(place) :] if place else url)
-
-
-def _candidate(package: LockedPackage) -> conda.PackageBuild:
-    return conda.PackageBuild(name=package.name, version=package.version, build=package.build)

@@ -1,108 +1,137 @@
-"""What is locked: environment.yml and virtual-packages.yml, read and checked. Either may have been edited by hand."""
+"""The inputs of a lock: environment.yml and virtual-packages.yml, read and checked. Either may have been edited by hand."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from provision.adapters import conda
-from provision.core.errors import NOT_YAML, InvalidSpec
+from provision.core.errors import InvalidSpec
 from provision.core.types import PLATFORMS, Platform
+from provision.core.yaml_text import YamlError, parse_yaml
 
 ENVIRONMENT = "environment.yml"
 VIRTUAL_PACKAGES = "virtual-packages.yml"
-PLAIN = {"name", "channels", "dependencies"}
+# The top-level keys that we render.
+PLAIN_KEYS = {"name", "channels", "dependencies"}
 SELECTOR = re.compile(r"#.*\[")
 T = TypeVar("T")
-_BACK = "Mend it, or bring back what spec.yml says: provision render {name} --force"
+_ADVICE = "Correct it, or restore what spec.yml renders: provision render {name} --force"
 
 
-Machine = tuple[tuple[str, str], ...]  # virtual packages: what the solver may assume of a machine
+# Name -> version of what the solver may assume of a machine (`__glibc`, `__cuda`), sorted.
+VirtualPackages = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LockInputs:
-    """What is locked: the two files' texts as they stand, and what they say."""
+    """What is locked: the texts of the two files, and their content."""
 
     environment: str
     virtual_packages: str
     conda: tuple[str, ...]
     pip: tuple[str, ...]
     channels: tuple[str, ...]
-    machines: Mapping[
-        Platform, Machine
-    ]  # one solve and one part of the lock for each, in the order of PLATFORMS
-    sha256: str  # of what they say: neither a comment, a reason nor the environment's name makes a lock stale
-    former_sha256: str  # the same with the name, as locks had it before
-    as_of: str | None = None  # YYYY-MM-DD: what was published later is invisible
-    plain: bool = True  # environment.yml says no more than what we render: other tools may know keys and selectors that we do not
+    # One solve, and one part of the lock, for each; in the order of PLATFORMS.
+    machines: Mapping[Platform, VirtualPackages]
+    # Of the content: neither comments nor the environment's name make a lock stale.
+    sha256: str
+    former_sha256: str  # the same with the name, as older locks have it
+    as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
+    # Whether environment.yml has only what we render; other tools may read more into other keys and selectors.
+    plain: bool = True
 
 
 def read_inputs(
     environment: str, virtual_packages: str, folder: Path, *, as_of: str | None = None
 ) -> LockInputs:
-    """Read the two files' texts, edited by hand or not. Raises InvalidSpec with the file (in `folder`) and what is wrong."""
-    said = _parse(environment, folder / ENVIRONMENT)
-    machines = _parse(virtual_packages, folder / VIRTUAL_PACKAGES)
-    dependencies = _entry(said, "dependencies", list, folder / ENVIRONMENT)
+    """Read the texts of the two files. folder: where they are, for messages.
+
+    Raises InvalidSpec with the file and the mistake.
+    """
+    environment_path, machines_path = folder / ENVIRONMENT, folder / VIRTUAL_PACKAGES
+    document = _parse(environment, environment_path)
+    machines = _parse(virtual_packages, machines_path)
+    dependencies = _value(document, "dependencies", list, environment_path)
+    channels = _value(document, "channels", list, environment_path)
     sections = [item for item in dependencies if isinstance(item, dict)]
-    pip = _entry(sections[0], "pip", list, folder / ENVIRONMENT) if sections else []
-    nameless = {
-        key: value for key, value in said.items() if key != "name"
-    }  # of a copied or renamed folder nothing need be solved
+    pip = _value(sections[0], "pip", list, environment_path) if sections else []
+    # A folder that was copied or renamed need not be solved again.
+    nameless = {key: value for key, value in document.items() if key != "name"}
+    only_pip = len(sections) < 2 and all(set(section) <= {"pip"} for section in sections)
     return LockInputs(
         environment=environment,
         virtual_packages=virtual_packages,
         conda=tuple(str(item) for item in dependencies if not isinstance(item, dict)),
         pip=tuple(str(item) for item in pip),
-        channels=tuple(
-            str(name)
-            for name in _entry(said, "channels", list, folder / ENVIRONMENT)
-            if name != "nodefaults"
-        ),
-        machines=_machines(machines, folder / VIRTUAL_PACKAGES),
+        channels=tuple(str(channel) for channel in channels if channel != "nodefaults"),
+        machines=_machines(machines, machines_path),
         sha256=_sha256(nameless, machines, as_of),
-        former_sha256=_sha256(said, machines, as_of),
+        former_sha256=_sha256(document, machines, as_of),
         as_of=as_of,
-        plain=_is_plain(said, sections) and not _selectors(environment),
+        plain=set(document) <= PLAIN_KEYS and only_pip and not _selector_lines(environment),
     )
 
 
-def _sha256(said: Any, machines: Any, as_of: str | None) -> str:
-    hashed = [said, machines, *([as_of] if as_of else [])]
+def check_inputs(inputs: LockInputs, folder: Path) -> None:
+    """Raise InvalidSpec for requirements that a solver would not understand, or not as we do.
+
+    Only hand edits can bring such requirements in.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    mistakes = conda.check_specs(inputs.conda)
+    for text in inputs.pip:
+        try:
+            Requirement(text)
+        except InvalidRequirement as error:
+            mistakes.append(f"`{text}` is not a requirement: {str(error).splitlines()[0]}.")
+    lines = _selector_lines(inputs.environment)
+    if lines:
+        mistakes.append(
+            f"line {lines[0]} has a platform selector; the requirements must be the same on every platform."
+        )
+    advice = _ADVICE.format(name=folder.name)
+    if mistakes:
+        raise InvalidSpec(f"{folder / ENVIRONMENT}: {' '.join(mistakes)}", advice=advice)
+    for platform, machine in inputs.machines.items():
+        for name, version in machine:
+            if not conda.is_version(version):
+                raise InvalidSpec(
+                    f"{folder / VIRTUAL_PACKAGES}: {name} of {platform} is {version!r}, which is not a version.",
+                    advice=advice,
+                )
+
+
+def _sha256(document: Any, machines: Any, as_of: str | None) -> str:
+    hashed = [document, machines]
+    if as_of:
+        hashed.append(as_of)
     return hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _is_plain(said: Any, sections: Sequence[Any]) -> bool:
-    return (
-        set(said) <= PLAIN
-        and len(sections) < 2
-        and not any(set(section) - {"pip"} for section in sections)
-    )
+def _selector_lines(environment: str) -> list[int]:
+    """The lines that conda-lock would take for one platform only, though conda and we do not."""
+    numbers = []
+    for number, line in enumerate(environment.splitlines(), 1):
+        if SELECTOR.search(line) and not line.lstrip().startswith("#"):
+            numbers.append(number)
+    return numbers
 
 
-def _selectors(environment: str) -> list[int]:
-    """The lines that conda-lock would read as one platform's alone, while conda and we would not."""
-    lines = enumerate(environment.splitlines(), 1)
-    return [
-        number
-        for number, line in lines
-        if SELECTOR.search(line) and not line.lstrip().startswith("#")
-    ]
-
-
-def _machines(content: Any, path: Path) -> dict[Platform, Machine]:
-    subdirs = _entry(content, "subdirs", dict, path)
+def _machines(document: Any, path: Path) -> dict[Platform, VirtualPackages]:
+    subdirs = _value(document, "subdirs", dict, path)
     unknown = sorted(str(name) for name in subdirs if name not in PLATFORMS)
     if unknown or not subdirs:
+        problem = f"names the platform {unknown[0]}" if unknown else "names no platform"
         raise InvalidSpec(
-            f"{path} names {f'the platform {unknown[0]}' if unknown else 'no platform'}; there are {', '.join(PLATFORMS)}.",
-            advice=_BACK.format(name=path.parent.name),
+            f"{path} {problem}; the platforms are {', '.join(PLATFORMS)}.",
+            advice=_ADVICE.format(name=path.parent.name),
         )
     return {
         platform: _machine(subdirs[platform], platform, path)
@@ -111,77 +140,41 @@ def _machines(content: Any, path: Path) -> dict[Platform, Machine]:
     }
 
 
-def _machine(content: Any, platform: Platform, path: Path) -> Machine:
-    packages = _entry(content, "packages", dict, path)
-    problem = next(
-        (wrong for name, version in packages.items() if (wrong := _virtual_problem(name, version))),
-        None,
-    )
-    if problem or "__glibc" not in packages:
+def _machine(document: Any, platform: Platform, path: Path) -> VirtualPackages:
+    packages = _value(document, "packages", dict, path)
+    problem = ""
+    for name, version in packages.items():  # what conda-lock or the solver would refuse
+        if not isinstance(name, str) or not name.startswith("__"):
+            problem = f"names {name}, which is not a virtual package (they begin with __),"
+        elif not isinstance(version, str):
+            problem = f'must have the version of {name} in quotes ({name}: "{version}")'
+        if problem:
+            break
+    if not problem and "__glibc" not in packages:
+        problem = "names no __glibc"
+    if problem:
         raise InvalidSpec(
-            f"{path} {problem or 'names no __glibc'} for {platform}.",
-            advice=_BACK.format(name=path.parent.name),
+            f"{path} {problem} for {platform}.", advice=_ADVICE.format(name=path.parent.name)
         )
     return tuple(sorted(packages.items()))
 
 
-def _virtual_problem(name: object, version: object) -> str | None:
-    """What conda-lock would refuse, or the solver."""
-    if not isinstance(name, str) or not name.startswith("__"):
-        return f"names {name}, which is no virtual package (they begin with __),"
-    return (
-        None
-        if isinstance(version, str)
-        else f'must have the version of {name} in quotes ({name}: "{version}")'
-    )
-
-
 def _parse(text: str, path: Path) -> Any:
-    import yaml
-
     try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, *NOT_YAML) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        said = getattr(error, "problem", None) or type(error).__name__
+        return parse_yaml(text)
+    except YamlError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
         raise InvalidSpec(
-            f"{where}: this is not YAML: {said}.", advice=_BACK.format(name=path.parent.name)
+            f"{where}: this is not YAML: {error.problem}.",
+            advice=_ADVICE.format(name=path.parent.name),
         ) from error
 
 
-def _entry(content: Any, key: str, kind: type[T], path: Path) -> T:
-    found = content.get(key) if isinstance(content, dict) else None
-    if not isinstance(found, kind):
-        word = {"list": "list", "dict": "mapping"}[kind.__name__]
+def _value(document: Any, key: str, kind: type[T], path: Path) -> T:
+    value = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(value, kind):
+        name = "list" if kind is list else "mapping"
         raise InvalidSpec(
-            f"{path} has no {word} `{key}`.", advice=_BACK.format(name=path.parent.name)
+            f"{path} has no {name} `{key}`.", advice=_ADVICE.format(name=path.parent.name)
         )
-    return found
-
-
-def check_inputs(wanted: LockInputs, folder: Path) -> None:
-    """Raise InvalidSpec for what no solver would understand, or would not understand as we do; only hand edits can bring such in."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    mistakes = conda.spec_errors(wanted.conda)
-    for text in wanted.pip:
-        try:
-            Requirement(text)
-        except InvalidRequirement as error:
-            mistakes.append(f"`{text}` is not a requirement: {str(error).splitlines()[0]}.")
-    if lines := _selectors(wanted.environment):
-        mistakes.append(
-            f"line {lines[0]} has a platform selector; the requirements are the same on every platform."
-        )
-    if mistakes:
-        raise InvalidSpec(
-            f"{folder / ENVIRONMENT}: {' '.join(mistakes)}", advice=_BACK.format(name=folder.name)
-        )
-    for platform, machine in wanted.machines.items():
-        for name, version in machine:
-            if not conda.is_version(version):
-                raise InvalidSpec(
-                    f"{folder / VIRTUAL_PACKAGES}: {name} of {platform} is {version!r}, which is no version.",
-                    advice=_BACK.format(name=folder.name),
-                )
+    return value

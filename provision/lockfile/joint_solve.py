@@ -1,4 +1,4 @@
-"""From requirements to packages: conda's by py-rattler, then wheels by uv around what conda provides, guarded; once per platform."""
+"""Requirements -> packages, for each platform: conda's by py-rattler, then wheels by uv around what conda provides; guarded."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unsolvable
-from provision.core.mirrors import Mirrors
 from provision.core.types import LockedPackage, Platform, Resolution
-from provision.lockfile.cuda_guard import cause_of, guard, problem_of, torch_name
-from provision.lockfile.diagnose import conda as explaining_conda
-from provision.lockfile.diagnose import uv
+from provision.lockfile.cuda_guard import explain_build, guard, torch_name, torch_problem
+from provision.lockfile.diagnose import conda as diagnose_conda
+from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.lockfile.diagnose.unsat_core import PinReasons
 from provision.lockfile.external_solver import ExternalSolver
 from provision.lockfile.input_files import LockInputs
 
 Packages = tuple[LockedPackage, ...]
 
+# conda packages that the package index has under another name, by which wheels require them. Source: the dist-info they
+# install.
+WHEEL_NAMES = {"pytorch": "torch", "torchtriton": "triton"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPythonChannel:
-    """A local channel that takes the place of the request's channels, and the glibc that its binaries need."""
+    """A local channel with this machine's Python, and the glibc that its binaries need."""
 
     channel: str
     glibc: str
 
 
 def solve(
-    wanted: LockInputs,
+    inputs: LockInputs,
     resolution: Resolution,
     *,
     local_python: LocalPythonChannel | None = None,
@@ -42,179 +45,172 @@ def solve(
 ) -> Packages:
     """Every package of the environment on every platform, guarded.
 
-    local_python: a local channel with this machine's Python, used instead of the request's channels; such a lock is not portable.
-    solver: what has read the channels already, where there are many locks to be made.
-    external: the executable that shall solve conda's part instead.
+    local_python: replaces the request's channels; such a lock is not portable.
+    solver: has read the channels already, which saves time over many locks.
+    external: the executable that solves conda's part instead.
     """
     solver = solver or conda.Solver()
-    found: Packages = ()
-    for platform in wanted.machines:
-        both = dataclasses.replace(
-            problem(wanted, resolution, platform, local_python, solver), external=external
-        )
-        found += guarded(both.solve(), both, resolution)
-    return found
+    packages: Packages = ()
+    for platform in inputs.machines:
+        joint = joint_solve(inputs, resolution, platform, local_python, solver)
+        joint = dataclasses.replace(joint, external=external)
+        packages += joint.guarded(joint.solve(), resolution)
+    return packages
 
 
-def problem(
-    wanted: LockInputs,
+def joint_solve(
+    inputs: LockInputs,
     resolution: Resolution,
     platform: Platform,
     local_python: LocalPythonChannel | None,
     solver: conda.Solver,
 ) -> JointSolve:
-    """What is to be solved for one platform."""
-    if local_python and platform != conda.host_platform():
+    """The requests to conda's solver and to uv for one platform; none to uv if there are no pip requirements."""
+    if local_python and platform != conda.here():
         raise InvalidSpec(
-            f"Python would come from this machine ({conda.host_platform()}), which cannot lend it to {platform}.",
-            advice="Name a channel that answers with --channel, or ask for this machine's platform alone.",
+            f"Python would come from this machine ({conda.here()}), which has none for {platform}.",
+            advice="Name a channel that answers with --channel, or lock for this machine's platform only.",
         )
-    why = PinReasons.of(resolution.pins, _bounded(wanted.pip))
-    return JointSolve(
-        solver, *requests(wanted, resolution, platform, local_python, solver.mirrors), why
-    )
-
-
-def guarded(packages: Packages, both: JointSolve, resolution: Resolution) -> Packages:
-    """The packages of one platform, or CheckFailed with the cause if torch is not the build that was asked for."""
-    if problem_of(packages, resolution):
-        guard(packages, resolution, both.cause(resolution))
-    return packages
-
-
-def requests(
-    wanted: LockInputs,
-    resolution: Resolution,
-    platform: Platform,
-    local_python: LocalPythonChannel | None,
-    mirrors: Mirrors,
-) -> tuple[conda.SolveRequest, wheels.ResolveRequest | None]:
-    """What conda's solver and uv are asked for one platform; uv nothing, if nothing is asked of the package index."""
-    virtual = dict(wanted.machines[platform])
-    if (
-        local_python
-    ):  # its Python runs on this machine's glibc or newer, whatever the request assumes of others
-        virtual["__glibc"] = max(virtual["__glibc"], local_python.glibc, key=version_key)
-    from_conda = conda.SolveRequest(
-        specs=wanted.conda,
-        channels=(local_python.channel,) if local_python else wanted.channels,
-        virtual_packages=tuple(virtual.items()),
+    virtual_packages = dict(inputs.machines[platform])
+    channels, as_of = inputs.channels, inputs.as_of
+    if local_python:
+        # This machine's Python needs this machine's glibc or newer, whatever the request assumes, and has no other date
+        # than now.
+        glibc = max(virtual_packages["__glibc"], local_python.glibc, key=version_key)
+        virtual_packages["__glibc"] = glibc
+        channels, as_of = (local_python.channel,), None
+    conda_request = conda.Request(
+        specs=inputs.conda,
+        channels=channels,
+        virtual_packages=tuple(virtual_packages.items()),
         platform=platform,
-        as_of=None
-        if local_python
-        else wanted.as_of,  # what is packaged here and now has no other date
+        as_of=as_of,
     )
-    from_index = wheels.ResolveRequest(
-        requirements=wanted.pip,
-        python=resolution.python,
-        glibc=virtual["__glibc"],
-        platform=platform,
-        build_path=resolution.local_version.partition("+")[2]
-        if resolution.needs_local_build
-        else None,
-        as_of=wanted.as_of,
-        mirrors=mirrors,
-    )
-    return from_conda, from_index if wanted.pip else None
+    wheel_request = None
+    if inputs.pip:
+        build_path = None
+        if resolution.needs_local_build:
+            build_path = resolution.local_version.partition("+")[2]
+        wheel_request = wheels.Request(
+            requirements=inputs.pip,
+            python=resolution.python,
+            glibc=virtual_packages["__glibc"],
+            platform=platform,
+            build_path=build_path,
+            as_of=inputs.as_of,
+            mirrors=solver.mirrors,
+        )
+    reasons = PinReasons.of(resolution.pins, _wheel_bounds(inputs.pip))
+    return JointSolve(solver, conda_request, wheel_request, reasons)
 
 
 @dataclass(frozen=True)
 class JointSolve:
-    """Two solvers that must agree: wheels are for what conda does not provide. A Python package that both have is conda's and binds
-    the wheels; where the wheels cannot live with conda's choice (its pip brings the newest setuptools, which some torch releases
-    refuse), conda takes theirs."""
+    """Two solvers that must agree on one platform.
 
-    solver: conda.Solver  # ours: solves, unless `outside` does, and explains
-    conda: conda.SolveRequest
-    wheels: wheels.ResolveRequest | None
-    why: PinReasons
+    Wheels are for what conda does not provide. A Python package that both have comes from conda and binds the wheels. If
+    the wheels cannot live with conda's choice (its pip brings the newest setuptools, which some torch releases refuse),
+    conda is bound by theirs.
+    """
+
+    solver: conda.Solver  # ours: it solves, unless `external` does, and it explains
+    conda: conda.Request
+    wheels: wheels.Request | None
+    reasons: PinReasons
     external: ExternalSolver | None = None
 
     def solve(self) -> Packages:
-        base = self.base()
+        conda_packages = self.solve_conda()
         if self.wheels is None:
-            return base
+            return conda_packages
         try:
-            return base + wheels.resolve(dataclasses.replace(self.wheels, provided=provided(base)))
+            wheel_request = dataclasses.replace(self.wheels, provided=provided(conda_packages))
+            return conda_packages + wheels.resolve(wheel_request)
         except Unsolvable:
-            free = versions(self._from_index({}))
-            lower = [
-                f"{name} <={free[canonicalize_name(name)]}"
-                for name in versions(base)
-                if canonicalize_name(name) in free
-            ]
-            base = self.base(*filter(self._fits, lower)) if lower else base
-            return base + self._from_index(provided(base))
+            conda_packages = self._solve_conda_below_wheels(conda_packages)
+            return conda_packages + self._solve_wheels(provided(conda_packages))
 
-    def bounds(self) -> tuple[str, ...]:
-        """What limits conda beside its own requirements."""
-        return tuple(
-            dict.fromkeys(
-                (*self.conda.bounds, *_bounded(self.wheels.requirements if self.wheels else ()))
-            )
-        )
-
-    def base(self, *more: str) -> Packages:
-        """conda's part, within bounds and more bounds."""
-        request = dataclasses.replace(self.conda, bounds=(*self.bounds(), *more))
+    def solve_conda(self, *bounds: str) -> Packages:
+        """conda's part, within the bounds of the requests and within these."""
+        request = dataclasses.replace(self.conda, bounds=(*self.bounds(), *bounds))
         if self.external:
             return self.external.solve(request)
         try:
             return self.solver.solve(request)
         except Unsolvable as error:
-            raise explaining_conda.explain(error, request, self.solver, self.why) from error
+            raise diagnose_conda.explain(error, request, self.solver, self.reasons) from error
 
-    def cause(self, resolution: Resolution) -> str:
-        """PinReasons torch could come out as another build."""
-        if resolution.source != "wheels":
-            return cause_of(self.conda, resolution, self.solver, self.why)
-        asked = [
-            text
-            for text in (self.wheels.requirements if self.wheels else ())
-            if conda.spec_name(text) == torch_name(resolution)
-        ]
-        return f"What was asked for is {self.why.listed(asked)}." if asked else ""
+    def bounds(self) -> tuple[str, ...]:
+        """The limits on conda's packages beyond its own requirements."""
+        requirements = self.wheels.requirements if self.wheels else ()
+        return tuple(dict.fromkeys((*self.conda.bounds, *_wheel_bounds(requirements))))
 
-    def _fits(self, bound: str) -> bool:
-        """Whether conda has an answer within one bound alone: versions of one name need not be counted alike (tzdata 2026.2, 2026b)."""
-        return self.solver.is_solvable(dataclasses.replace(self.conda, bounds=(bound,)))
+    def guarded(self, packages: Packages, resolution: Resolution) -> Packages:
+        """The packages; raises CheckFailed with the cause if torch is not the requested build."""
+        if torch_problem(packages, resolution):
+            guard(packages, resolution, self._explain_build(resolution))
+        return packages
 
-    def _from_index(self, provided: Mapping[str, str]) -> Packages:
+    def _solve_conda_below_wheels(self, conda_packages: Packages) -> Packages:
+        """conda's part with nothing newer than what the wheels choose on their own."""
+        wheel_versions = versions(self._solve_wheels({}))
+        bounds = []
+        for package in conda_packages:
+            version = wheel_versions.get(canonicalize_name(package.name))
+            bound = f"{package.name} <={version}"
+            if version is not None and self._is_possible(bound):
+                bounds.append(bound)
+        if not bounds:
+            return conda_packages
+        return self.solve_conda(*bounds)
+
+    def _is_possible(self, bound: str) -> bool:
+        """Whether conda has an answer within this bound alone: conda and wheels may count versions differently (tzdata
+        2026.2, 2026b)."""
+        return self.solver.solvable(dataclasses.replace(self.conda, bounds=(bound,)))
+
+    def _solve_wheels(self, conda_provided: Mapping[str, str]) -> Packages:
         assert self.wheels is not None
-        request = dataclasses.replace(self.wheels, provided=provided)
+        request = dataclasses.replace(self.wheels, provided=conda_provided)
         try:
             return wheels.resolve(request)
         except Unsolvable as error:
-            raise uv.explain(error, request, self.why) from error
+            raise diagnose_uv.explain(error, request, self.reasons) from error
 
-
-# conda packages that the package index knows under another name, and wheels ask for by that. Source: the dist-info they install.
-AS_WHEELS = {"pytorch": "torch", "torchtriton": "triton"}
+    def _explain_build(self, resolution: Resolution) -> str:
+        """Why torch could come out as another build."""
+        if resolution.source != "wheels":
+            return explain_build(self.conda, resolution, self.solver, self.reasons)
+        requirements = self.wheels.requirements if self.wheels else ()
+        name = torch_name(resolution)
+        of_torch = [text for text in requirements if conda.name_of(text) == name]
+        return f"The request is {self.reasons.describe(of_torch)}." if of_torch else ""
 
 
 def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
-    """Name -> version of what need not be installed as a wheel. Without conda's pytorch among it, a wheel that needs torch would
-    bring a second one."""
-    return {AS_WHEELS.get(package.name, package.name): package.version for package in packages}
+    """Name -> version of what need not be installed as a wheel.
+
+    It has conda's pytorch as torch: otherwise a wheel that needs torch would bring a second one.
+    """
+    return {WHEEL_NAMES.get(package.name, package.name): package.version for package in packages}
 
 
 def versions(packages: Sequence[LockedPackage]) -> dict[str, str]:
     return {package.name: package.version for package in packages}
 
 
-def _bounded(requirements: Sequence[str]) -> dict[str, str]:
-    """Versions that the wheels' requirements allow, as bounds on conda (its pip brings setuptools along, which they may limit), each
-    with why it is there."""
+def _wheel_bounds(requirements: Sequence[str]) -> dict[str, str]:
+    """Bounds on conda's packages from the wheels' requirements, each with its reason.
+
+    conda's pip brings setuptools, for one, which wheels may limit.
+    """
     from packaging.requirements import Requirement
 
-    parsed = [Requirement(text) for text in requirements]
-    bounds = {
-        f"{wanted.name} {wanted.specifier}": str(wanted)
-        for wanted in parsed
-        if wanted.specifier and not wanted.marker
-    }
-    return {
-        bound: f"what the wheels ask for: {text}"
-        for bound, text in bounds.items()
-        if not conda.spec_errors([bound])
-    }
+    bounds = {}
+    for text in requirements:
+        requirement = Requirement(text)
+        bound = f"{requirement.name} {requirement.specifier}"
+        conditional = requirement.marker is not None
+        if requirement.specifier and not conditional and not conda.check_specs([bound]):
+            bounds[bound] = f"required by the wheels: {requirement}"
+    return bounds

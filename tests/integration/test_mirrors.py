@@ -123,7 +123,7 @@ def test_no_file_knows_the_mirror(world: Server, locked: Path, tmp_path: Path) -
         entry.url.startswith((conda.channel_url("lab"), f"{WHEELS}/")) for entry in found.entries
     }
     assert places == {True}
-    assert found.custom["provision_portable"] == "true"
+    assert found.custom_metadata["provision_portable"] == "true"
     other = user(tmp_path)
     done = other.run("lock", *REQUEST, "--channel", "lab", *behind(str(world.folder)))
     assert done.returncode == 0, done.stderr

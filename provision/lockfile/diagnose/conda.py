@@ -1,293 +1,330 @@
-"""PinReasons conda's solver found no answer, in our terms: which request, with its reason and source, against which fact or record, and
-what to change.
+"""Why conda's solver found no answer, in our terms: which requirement, with its reason and source, conflicts with which fact or
+record, and what to change.
 
-Found by looking at the channels' records and by solving again with less, not by reading the solver's words; those are in the details.
+The cause is found by looking at the channels' records and by solving again with less, not by reading the solver's words; those
+are in the details.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from provision.adapters import conda
-from provision.adapters.conda import ChannelRecord, ChannelRecords
-from provision.catalog import version_key
+from provision.adapters import conda, uv
+from provision.adapters.conda import Record, Records
+from provision.catalog import toolkits, version_key
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.types import PLATFORMS
 from provision.lockfile.diagnose.unsat_core import (
-    TORCHS,
+    TORCH,
     Budget,
     OutOfTime,
     PinReasons,
+    describe_option,
     minimal,
     suggest_options,
-    without,
 )
+from provision.lockfile.input_files import VirtualPackages
 
-SHOWN = 6
-DEPTH = 3
-# What a machine could offer at most, to see whether its offer is what stands in the way, and the steps in between.
-MOST: Mapping[str, tuple[str, ...]] = {
-    "__glibc": ("2.17", "2.28", "2.31", "2.34", "2.35", "2.36", "2.38", "2.39", "2.40", "2.99"),
-    "__cuda": ("10.2", "11.0", "11.8", "12.0", "12.4", "12.6", "12.8", "12.9", "13.0", "99"),
-}
-WORDS = "-v shows the solver's own words."
-Machine = tuple[tuple[str, str], ...]
-Part = tuple[str, str]  # "spec" or "bound", and the requirement
+MAX_SHOWN = 6
+MAX_DEPTH = 3
+DETAILS_ADVICE = "-v shows the solver's own words."
+
+
+class Term(NamedTuple):
+    """One requirement, as a spec of the request or as a bound on it."""
+
+    is_bound: bool
+    text: str
+
+
+class Diagnosis(NamedTuple):
+    message: str
+    advice: str
 
 
 def explain(
-    error: Unsolvable, request: conda.SolveRequest, solver: conda.Solver, why: PinReasons
+    error: Unsolvable, request: conda.Request, solver: conda.Solver, reasons: PinReasons
 ) -> Unsolvable:
-    """The same failure, with its cause as far as it could be found within the budget."""
+    """The same failure, with its cause if that could be found within the budget."""
     try:
-        found = _Case(request, solver, why, Budget()).explain()
+        diagnosis = _UnsolvableRequest(request, solver, reasons, Budget()).diagnose()
     except (OutOfTime, ProvisionError):
-        found = None
-    if found is None:
         return error
-    message, advice = found
     return Unsolvable(
-        f"There is no environment for {request.platform}: {message}",
-        advice=f"{advice} {WORDS}",
+        f"There is no environment for {request.platform}: {diagnosis.message}",
+        advice=f"{diagnosis.advice} {DETAILS_ADVICE}",
         details=error.details,
     )
 
 
-class _Case:
-    """One request that has no answer, and what is known of the channels behind it."""
+def _machine_steps() -> dict[str, tuple[str, ...]]:
+    """The versions of glibc and CUDA that a machine may offer, oldest first, ending with one that no package refuses as too
+    old: they show whether the machine is what stands in the way, and how new it would have to be."""
+    return {"__glibc": (*uv.UV_GLIBC, "2.99"), "__cuda": (*toolkits(), "99")}
+
+
+class _UnsolvableRequest:
+    """One request that has no answer, and the records of the channels behind it."""
 
     def __init__(
-        self, request: conda.SolveRequest, solver: conda.Solver, why: PinReasons, budget: Budget
+        self, request: conda.Request, solver: conda.Solver, reasons: PinReasons, budget: Budget
     ) -> None:
-        self.request, self.solver, self.why, self.budget = request, solver, why, budget
-        self.records = ChannelRecords(solver, request)
+        self.request, self.solver, self.reasons, self.budget = request, solver, reasons, budget
+        self.records = Records(solver, request)
 
-    def explain(self, depth: int = DEPTH) -> tuple[str, str] | None:
-        return self._absent() or self._conflict(depth)
+    def diagnose(self, depth: int = MAX_DEPTH) -> Diagnosis:
+        return self._missing_records() or self._conflict(depth)
 
-    def _solvable(self, parts: Sequence[Part], machine: Machine | None = None) -> bool:
+    def _is_solvable(self, terms: Sequence[Term], machine: VirtualPackages | None = None) -> bool:
         self.budget.check()
-        specs = tuple(text for kind, text in parts if kind == "spec")
-        bounds = tuple(text for kind, text in parts if kind == "bound")
-        virtual = self.request.virtual_packages if machine is None else machine
-        return self.solver.is_solvable(
-            dataclasses.replace(self.request, specs=specs, bounds=bounds, virtual_packages=virtual)
+        request = dataclasses.replace(
+            self.request,
+            specs=tuple(term.text for term in terms if not term.is_bound),
+            bounds=tuple(term.text for term in terms if term.is_bound),
         )
+        if machine is not None:
+            request = dataclasses.replace(request, virtual_packages=machine)
+        return self.solver.solvable(request)
 
-    # Requirements that no record satisfies, whatever else is asked for.
+    # Requirements that no record satisfies, whatever else is requested.
 
-    def _absent(self) -> tuple[str, str] | None:
-        missing = [spec for spec in self.request.specs if not self.usable(spec)]
-        instead: dict[str, list[str]] = {}
+    def _missing_records(self) -> Diagnosis | None:
+        missing = [spec for spec in self.request.specs if not self._usable_records(spec)]
+        if not missing:
+            return None
+        specs_by_alternative: dict[str, list[str]] = {}
         for spec in missing:
-            instead.setdefault(self._instead(spec), []).append(spec)
-        said = "; ".join(
-            f"no record is {self.why.listed(specs)}: {there}" for there, specs in instead.items()
-        )
-        advice = "Name a channel that has it with --channel, or ask for what there is."
-        if options := [option for spec in missing if (option := self.why.option(spec))]:
-            advice += f" Or take {' and '.join(map(without, dict.fromkeys(options)))}."
-        return (f"{said}.", advice) if missing else None
+            specs_by_alternative.setdefault(self._alternative(spec), []).append(spec)
+        sentences = []
+        for alternative, specs in specs_by_alternative.items():
+            sentences.append(f"no record matches {self.reasons.describe(specs)}: {alternative}")
+        advice = "Name a channel that has it with --channel, or ask for what is available."
+        options = dict.fromkeys(self.reasons.option(spec) for spec in missing)
+        texts = [describe_option(option) for option in options if option is not None]
+        if texts:
+            advice += f" Or use {' and '.join(texts)}."
+        return Diagnosis(f"{'; '.join(sentences)}.", advice)
 
-    def usable(self, spec: str) -> list[ChannelRecord]:
+    def _usable_records(self, spec: str) -> list[Record]:
         """The records that the solver may choose: those of the first channel that has any."""
         visible = [record for record in self.records.find(spec) if record.visible]
         return [record for record in visible if record.channel == visible[0].channel]
 
-    def _instead(self, spec: str) -> str:
-        """What there is of a package instead of what was asked for."""
+    def _alternative(self, spec: str) -> str:
+        """What the channels have instead of a requirement."""
         channel = spec.rpartition("::")[0]
-        where = channel or ", ".join(self.request.channels)
-        if channel and not self._asked(channel):
-            return f"{channel} is not among the channels of environment.yml ({', '.join(self.request.channels)})"
-        found = self.records.find(spec)
-        if hidden := [record for record in found if not record.visible]:
+        channels = [channel] if channel else list(self.request.channels)
+        have = f"{' and '.join(channels)} {'has' if len(channels) == 1 else 'have'}"
+        requested_urls = [conda.url_of(name) for name in self.request.channels]
+        if channel and conda.url_of(channel) not in requested_urls:
+            listing = ", ".join(self.request.channels)
+            return f"{channel} is not among the channels of environment.yml ({listing})"
+        hidden = [record for record in self.records.find(spec) if not record.visible]
+        if hidden:
             dates = sorted(record.date for record in hidden if record.date)
-            return f"{where} has it {f'since {dates[0]}' if dates else 'without a date'}, which --as-of {self.request.as_of} hides"
-        known = self.records.find(conda.without_version(spec))
-        if not known:
-            return self._elsewhere(spec, channel, where)
-        if same := self.records.find(conda.without_build(spec)):
-            return f"{where} has this version with the builds {listed(record.build for record in same)}"
-        return f"{where} has {known[0].name} {listed(_nearest(spec, known))}"
+            since = f"since {dates[0]}" if dates else "without a date"
+            return f"{have} it {since}, which --as-of {self.request.as_of} hides"
+        any_version = self.records.find(conda.without_version(spec))
+        if not any_version:
+            return self._package_elsewhere(spec, channel, channels, have)
+        same_version = self.records.find(conda.without_build(spec))
+        if same_version:
+            builds = _listed(record.build for record in same_version)
+            return f"{have} this version with the builds {builds}"
+        return f"{have} {any_version[0].name} {_listed(_nearest_versions(spec, any_version))}"
 
-    def _asked(self, channel: str) -> bool:
-        return conda.channel_url(channel) in map(conda.channel_url, self.request.channels)
-
-    def _elsewhere(self, spec: str, channel: str, where: str) -> str:
-        request, name = self.request, conda.spec_name(spec)
-        if not any(
-            self.records.holds(own, request.platform)
-            for own in ([channel] if channel else request.channels)
-        ):
-            return f"{where} has nothing at all for {request.platform}"
-        if channel and (others := {record.channel for record in self.records.find(name)}):
-            return f"{channel} has no {name}, but {', '.join(sorted(others))} has"
-        if others := {
-            platform
-            for platform in PLATFORMS
-            if self.records.find(conda.without_version(spec), platform)
-        }:
-            return f"{where} has {name} for {', '.join(sorted(others))} only"
-        near = self.records.close(name)
-        return f"{where} has no package of that name" + (
-            f"; near it: {', '.join(near)}" if near else ""
-        )
-
-    # Requirements that cannot be met together, and the fact or the records that are against it.
-
-    def _conflict(self, depth: int) -> tuple[str, str] | None:
-        every = [("spec", text) for text in self.request.specs] + [
-            ("bound", text) for text in self.request.bounds
+    def _package_elsewhere(
+        self, spec: str, channel: str, channels: Sequence[str], have: str
+    ) -> str:
+        """Where else a package is that none of these channels has for the platform."""
+        platform, name = self.request.platform, conda.name_of(spec)
+        if not any(self.records.holds(own, platform) for own in channels):
+            return f"{have} no packages at all for {platform}"
+        if channel:
+            others = {record.channel for record in self.records.find(name)}
+            if others:
+                return f"{channel} has no {name}; {', '.join(sorted(others))} has it"
+        platforms = [
+            other for other in PLATFORMS if self.records.find(conda.without_version(spec), other)
         ]
-        core = minimal(sorted(every, key=lambda part: self.why.weight(part[1])), self._solvable)
-        texts = [text for _, text in core]
-        named = self.why.listed(texts)
-        if fact := self._machine_fact(core):
-            return (
-                f"{named} {fact}",
-                "Ask for a machine that offers it (--cuda, --glibc), or for a build that needs less.",
-            )
-        verb = "cannot be had together" if len(texts) > 1 else "cannot be had"
-        if len(texts) > 1 and len({conda.spec_name(text) for text in texts}) == 1:
-            verb = "exclude each other"
-        because = "; ".join(dict.fromkeys(self._against(texts))) or (
-            self._deeper(texts, depth) if depth else None
-        )
-        return f"{named} {verb}{f': {because}' if because else ''}.", self._way_out(every, core)
+        if platforms:
+            return f"{have} {name} only for {', '.join(platforms)}"
+        similar = self.records.close(name)
+        text = f"{have} no package of that name"
+        return f"{text}; similar names: {', '.join(similar)}" if similar else text
 
-    def _machine_fact(self, core: Sequence[Part]) -> str | None:
-        """The virtual package that is too old or not there, and how new it would have to be."""
-        offered = dict(self.request.virtual_packages)
-        for name, steps in MOST.items():
-            if not self._solvable(core, tuple({**offered, name: steps[-1]}.items())):
-                continue
-            wishes = listed(wish for _, text in core for wish in _wishes(self.usable(text), name))
-            newer = [
-                step
-                for step in steps
-                if name not in offered or version_key(step) > version_key(offered[name].split()[0])
-            ]
-            enough = next(
-                step
-                for step in newer
-                if self._solvable(core, tuple({**offered, name: step}.items()))
+    # Requirements that conflict, and the fact or the records that show it.
+
+    def _conflict(self, depth: int) -> Diagnosis:
+        terms = [Term(False, text) for text in self.request.specs]
+        terms += [Term(True, text) for text in self.request.bounds]
+        by_weight = sorted(terms, key=lambda term: self.reasons.weight(term.text))
+        core = minimal(by_weight, self._is_solvable)
+        texts = [term.text for term in core]
+        described = self.reasons.describe(texts)
+        machine_fact = self._machine_fact(core)
+        if machine_fact:
+            return Diagnosis(
+                f"{described} {machine_fact}",
+                "Assume a machine that offers it (--cuda, --glibc), or ask for a build that needs less.",
             )
-            needed = wishes or (f"{name} {enough} or so" if enough != steps[-1] else name)
-            has = f"{offered[name]} is assumed" if name in offered else "none is assumed"
-            return f"wants {needed}, and {has} (virtual-packages.yml, {self.request.platform})."
+        if len(texts) == 1:
+            verb = "cannot be installed"
+        elif len({conda.name_of(text) for text in texts}) == 1:
+            verb = "exclude each other"
+        else:
+            verb = "cannot be installed together"
+        causes: list[str] = []
+        for first, second in itertools.combinations(texts, 2):
+            causes += self._record_conflicts(first, second)
+        because = "; ".join(dict.fromkeys(causes))
+        if not because and depth:
+            because = self._dependency_conflict(texts, depth)
+        detail = f": {because}" if because else ""
+        return Diagnosis(f"{described} {verb}{detail}.", self._advice(terms, core))
+
+    def _machine_fact(self, core: Sequence[Term]) -> str | None:
+        """The virtual package that is too old or missing, and how new it would have to be."""
+        assumed = dict(self.request.virtual_packages)
+
+        def is_enough(name: str, version: str) -> bool:
+            return self._is_solvable(core, tuple({**assumed, name: version}.items()))
+
+        for name, steps in _machine_steps().items():
+            if not is_enough(name, steps[-1]):
+                continue
+            required: list[str] = []
+            for term in core:
+                required += _requirements_on(self._usable_records(term.text), name)
+            needed = _listed(required)
+            if not needed:
+                newer = list(steps)
+                if name in assumed:
+                    current = version_key(assumed[name].split()[0])
+                    newer = [step for step in steps if version_key(step) > current]
+                index = bisect.bisect_left(
+                    newer, True, hi=len(newer) - 1, key=lambda step: is_enough(name, step)
+                )
+                is_beyond_all = newer[index] == steps[-1]
+                needed = name if is_beyond_all else f"about {name} {newer[index]}"
+            offer = f"{assumed.get(name, 'none')} is assumed"
+            return (
+                f"requires {needed}, and {offer} (virtual-packages.yml, {self.request.platform})."
+            )
         return None
 
-    def _against(self, texts: Sequence[str]) -> Iterable[str]:
-        """What the records of one requirement say of another, or of a third package, that the other's do not allow."""
-        for one, other in itertools.combinations(texts, 2):
-            said = [*self._direct(one, other), *self._direct(other, one)]
-            yield from said or self._third(one, other)
+    def _record_conflicts(self, first: str, second: str) -> list[str]:
+        """What the records of one requirement demand of the other, or of a third package, that the other's do not allow."""
+        direct = [*self._direct_conflict(first, second), *self._direct_conflict(second, first)]
+        return direct or self._conflicts_over_third(first, second)
 
-    def _direct(self, one: str, other: str) -> Iterable[str]:
-        wishes = _wishes(self.usable(one), conda.spec_name(other))
-        if wishes and not any(
-            self.records.meet([wish, other.rpartition("::")[2]]) for wish in wishes[:SHOWN]
-        ):
-            yield f"{conda.spec_name(one)} wants {listed(wishes)}"
+    def _direct_conflict(self, spec: str, other: str) -> list[str]:
+        demands = _requirements_on(self._usable_records(spec), conda.name_of(other))
+        version_of_other = other.rpartition("::")[2]
+        for demand in demands[:MAX_SHOWN]:
+            if self.records.meet([demand, version_of_other]):
+                return []
+        return [f"{conda.name_of(spec)} requires {_listed(demands)}"] if demands else []
 
-    def _third(self, one: str, other: str) -> Iterable[str]:
-        names = [
-            {text.split()[0] for record in self.usable(side) for text in record.depends}
-            for side in (one, other)
-        ]
-        for name in sorted(names[0] & names[1] - set(dict(self.request.virtual_packages))):
-            mine, theirs = _wishes(self.usable(one), name), _wishes(self.usable(other), name)
-            pairs = itertools.product(mine[:SHOWN], theirs[:SHOWN])
-            if mine and theirs and not any(self.records.meet(pair) for pair in pairs):
-                yield f"{conda.spec_name(one)} wants {listed(mine)}, {conda.spec_name(other)} wants {listed(theirs)}"
-
-    def _deeper(self, texts: Sequence[str], depth: int) -> str | None:
-        """The same question for what the newest record of one requirement needs, beside the other requirements."""
-        chosen = min(texts, key=lambda text: abs(self.why.weight(text) - TORCHS))
-        newest, others = self.usable(chosen)[0], [text for text in texts if text is not chosen]
-        needs = [text for text in newest.depends if not text.startswith("__")]
-        request = dataclasses.replace(self.request, specs=(*needs, *others), bounds=())
-        why = PinReasons(
-            dict.fromkeys(needs, f"needed by {newest.name}") | dict(self.why.reasons),
-            self.why.otherwise,
-        )
-        found = (
-            None
-            if self.solver.is_solvable(request)
-            else _Case(request, self.solver, why, self.budget).explain(depth - 1)
-        )
-        return (
-            f"for {newest.name} {newest.version} {newest.build}, {found[0].rstrip('.')}"
-            if found
-            else None
-        )
-
-    def _way_out(self, every: Sequence[Part], core: Sequence[Part]) -> str:
-        """Which of a user's own requirements, asked for without a version, gets one that fits."""
-        ways = []
-        for part in core:
-            loose = conda.without_version(part[1])
-            rest = [other for other in every if other is not part]
-            if (
-                self.why.is_users(part[1])
-                and loose != part[1]
-                and self._solvable([*rest, ("spec", loose)])
-            ):
-                ways.append(
-                    f"`{part[1]}` could be {conda.spec_name(loose)} {self._version(part[1], loose)}"
+    def _conflicts_over_third(self, first: str, second: str) -> list[str]:
+        first_records, second_records = self._usable_records(first), self._usable_records(second)
+        common = _dependency_names(first_records) & _dependency_names(second_records)
+        conflicts = []
+        for name in sorted(common - set(dict(self.request.virtual_packages))):
+            first_demands = _requirements_on(first_records, name)
+            second_demands = _requirements_on(second_records, name)
+            if not first_demands or not second_demands:
+                continue
+            pairs = itertools.product(first_demands[:MAX_SHOWN], second_demands[:MAX_SHOWN])
+            if not any(self.records.meet(pair) for pair in pairs):
+                conflicts.append(
+                    f"{conda.name_of(first)} requires {_listed(first_demands)}, "
+                    f"{conda.name_of(second)} requires {_listed(second_demands)}"
                 )
-        texts, at_fault = [text for _, text in every], [text for _, text in core]
+        return conflicts
+
+    def _dependency_conflict(self, texts: Sequence[str], depth: int) -> str:
+        """The same diagnosis for what the newest record of one requirement depends on, with the other requirements; empty if
+        those have an answer."""
+        closest = min(texts, key=lambda text: abs(self.reasons.weight(text) - TORCH))
+        newest = self._usable_records(closest)[0]
+        others = [text for text in texts if text is not closest]
+        depends = [text for text in newest.depends if not text.startswith("__")]
+        request = dataclasses.replace(self.request, specs=(*depends, *others), bounds=())
+        if self.solver.solvable(request):
+            return ""
+        inherited = dict.fromkeys(depends, f"needed by {newest.name}")
+        reasons = dataclasses.replace(self.reasons, reasons={**inherited, **self.reasons.reasons})
+        deeper = _UnsolvableRequest(request, self.solver, reasons, self.budget)
+        message = deeper.diagnose(depth - 1).message.rstrip(".")
+        return f"for {newest.name} {newest.version} {newest.build}, {message}"
+
+    def _advice(self, terms: Sequence[Term], core: Sequence[Term]) -> str:
+        """Which of a user's own requirements could have another version, and which options leave out what conflicts."""
+        ways = []
+        for term in core:
+            versionless = conda.without_version(term.text)
+            if not self.reasons.is_users(term.text) or versionless == term.text:
+                continue
+            others = [other for other in terms if other is not term]
+            if self._is_solvable([*others, Term(False, versionless)]):
+                version = self._solved_version(term.text, versionless)
+                ways.append(f"`{term.text}` could become {conda.name_of(versionless)} {version}")
         ways += suggest_options(
-            texts,
-            at_fault,
-            self.why,
-            lambda rest: self._solvable([part for part in every if part[1] in rest]),
+            [term.text for term in terms],
+            [term.text for term in core],
+            self.reasons,
+            lambda rest: self._is_solvable([term for term in terms if term.text in rest]),
         )
         if ways:
-            return f"With all else as it is, {', or '.join(ways)}."
-        spare = ", or leave one of them out" if len(core) > 1 else ""
-        return f"Ask for another combination (provision matrix shows what there is){spare}."
+            return f"Without other changes, {', or '.join(ways)}."
+        leave_out = ", or leave one of them out" if len(core) > 1 else ""
+        return f"Ask for another combination (provision matrix lists them){leave_out}."
 
-    def _version(self, spec: str, loose: str) -> str:
-        specs = tuple(loose if text == spec else text for text in self.request.specs)
+    def _solved_version(self, spec: str, versionless: str) -> str:
+        specs = tuple(versionless if text == spec else text for text in self.request.specs)
         answer = self.solver.solve(dataclasses.replace(self.request, specs=specs))
-        return next(package.version for package in answer if package.name == conda.spec_name(loose))
+        name = conda.name_of(versionless)
+        return next(package.version for package in answer if package.name == name)
 
 
-def listed(texts: Iterable[str]) -> str:
+def _listed(texts: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(texts))
-    return ", ".join(distinct[:SHOWN]) + (
-        f" and {len(distinct) - SHOWN} others" if len(distinct) > SHOWN else ""
-    )
+    text = ", ".join(distinct[:MAX_SHOWN])
+    if len(distinct) > MAX_SHOWN:
+        text += f" and {len(distinct) - MAX_SHOWN} others"
+    return text
 
 
-def _nearest(spec: str, known: Sequence[ChannelRecord]) -> list[str]:
-    """The versions of a package, those next to the one asked for first."""
-    asked = _numbers(re.split(r"[=<>!~\s]+", spec, maxsplit=1)[-1])
-    return sorted(
-        {record.version for record in known},
-        key=lambda version: _distance(asked, _numbers(version)),
-    )
+def _nearest_versions(spec: str, records: Sequence[Record]) -> list[str]:
+    """The versions of a package, those nearest to the requested one first."""
+    requested = _numbers(re.split(r"[=<>!~\s]+", spec, maxsplit=1)[-1])
+
+    def distance(version: str) -> list[int]:
+        pairs = itertools.zip_longest(requested, _numbers(version), fillvalue=0)
+        return [abs(left - right) for left, right in pairs]
+
+    return sorted({record.version for record in records}, key=distance)
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version)]
+    return [int(digits) for digits in re.findall(r"\d+", version)]
 
 
-def _distance(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    return [abs(a - b) for a, b in itertools.zip_longest(one, other, fillvalue=0)]
+def _dependency_names(records: Sequence[Record]) -> set[str]:
+    return {text.split()[0] for record in records for text in record.depends}
 
 
-def _wishes(records: Sequence[ChannelRecord], name: str) -> list[str]:
-    """What records say of a package, each wish once."""
-    texts = (
-        text
-        for record in records
-        for text in (*record.depends, *record.constrains)
-        if text.split()[0] == name
-    )
-    return list(dict.fromkeys(text for text in texts if " " in text))
+def _requirements_on(records: Sequence[Record], name: str) -> list[str]:
+    """What records require of a package, if more than its presence; each requirement once."""
+    requirements: dict[str, None] = {}
+    for record in records:
+        for text in (*record.depends, *record.constrains):
+            if " " in text and text.split()[0] == name:
+                requirements[text] = None
+    return list(requirements)

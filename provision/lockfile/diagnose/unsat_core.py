@@ -1,4 +1,4 @@
-"""LockFinding which of many requirements are at fault, whatever the solver, and naming them with their reasons."""
+"""Finds which of many requirements conflict, whatever the solver, and describes them with their reasons."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from provision.core.types import Pin
 
 T = TypeVar("T")
 
-# A person waits for this; what is not found by then is told in general words, and the solver's own are there.
+# A person waits for this. If the time is up, the message stays general; the solver's own words are in the details.
 BUDGET_S = 10.0
-TORCH = ("torch", "pytorch")
-USERS, PYTHONS, TORCHS, RULES = range(4)  # whose a requirement is
-MANY = 3
-# What comes along unasked, and the option that leaves it out; what that is in a sentence.
-SPARED = {
+TORCH_NAMES = ("torch", "pytorch")
+# Whose a requirement is; a conflict is searched for among these in this order.
+USER, PYTHON, TORCH, RULE = range(4)
+MAX_WITH_REASONS = 3
+# Packages that are added by default, and the option that leaves each out.
+DEFAULT_PACKAGES = {
     "torchvision": "--no-companions",
     "torchaudio": "--no-companions",
     "ipykernel": "--no-jupyter",
     "xxhash": "--no-fast-checkpoints",
     "python-xxhash": "--no-fast-checkpoints",
 }
-LEFT_OUT = {
+OPTION_PACKAGES = {
     "--no-companions": "torchvision and torchaudio",
     "--no-jupyter": "ipykernel",
     "--no-fast-checkpoints": "xxhash",
@@ -37,121 +38,135 @@ class OutOfTime(Exception):
 
 
 class Budget:
-    """Seconds for all that is tried in one explanation."""
+    """Seconds for everything that is tried in one diagnosis."""
 
     def __init__(self, seconds: float = BUDGET_S) -> None:
         self._end = time.monotonic() + seconds
 
     def check(self) -> None:
+        """Raise OutOfTime if the budget is used up."""
         if time.monotonic() > self._end:
             raise OutOfTime
 
 
 def minimal(elements: Sequence[T], solvable: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Some of the elements that have no answer together, and of which none can be suggest_options, in the order given. All of them together
-    have no answer. Where there are several such sets, those in front are kept. (Junker's QuickXplain, AAAI 2004: few questions.)"""
+    """A minimal unsatisfiable subset, in the given order: it has no solution, but would without any one of its elements.
+
+    All elements together must have no solution. Of several such subsets, the one with the earliest elements is returned.
+    This is QuickXplain (Junker, AAAI 2004), which asks `solvable` rarely.
+    """
     if len(elements) < 2:
         return list(elements)
-    return _minimal([], False, list(elements), solvable)
+    return _quick_xplain([], False, list(elements), solvable)
 
 
-def _minimal(
-    given: list[T], added: bool, elements: list[T], solvable: Callable[[Sequence[T]], bool]
+def _quick_xplain(
+    background: list[T],
+    background_grew: bool,
+    elements: list[T],
+    solvable: Callable[[Sequence[T]], bool],
 ) -> list[T]:
-    if added and not solvable(given):
+    if background_grew and not solvable(background):
         return []
     if len(elements) == 1:
         return elements
-    first, second = elements[: len(elements) // 2], elements[len(elements) // 2 :]
-    from_second = _minimal(given + first, True, second, solvable)
-    from_first = _minimal(given + from_second, bool(from_second), first, solvable)
+    middle = len(elements) // 2
+    first, second = elements[:middle], elements[middle:]
+    from_second = _quick_xplain(background + first, True, second, solvable)
+    from_first = _quick_xplain(background + from_second, bool(from_second), first, solvable)
     return from_first + from_second
 
 
 @dataclass(frozen=True)
 class PinReasons:
-    """Requirement -> why it is there, and where that is known from."""
+    """Requirement -> why it is there, and the source of that."""
 
     reasons: Mapping[str, str]
-    otherwise: str = "written into environment.yml by hand"
+    default: str = "written into environment.yml by hand"
 
     @classmethod
-    def of(cls, pins: Iterable[Pin], more: Mapping[str, str] | None = None) -> PinReasons:
-        return cls(
-            {pin.requirement: f"{pin.reason}; {_short(pin.source)}" for pin in pins}
-            | dict(more or {})
-        )
+    def of(cls, pins: Iterable[Pin], others: Mapping[str, str] | None = None) -> PinReasons:
+        reasons = {}
+        for pin in pins:
+            reasons[pin.requirement] = f"{pin.reason}; {_short_source(pin.source)}"
+        return cls({**reasons, **(others or {})})
 
-    def listed(self, requirements: Sequence[str]) -> str:
-        """Requirements with their reasons, or many without."""
-        if len(requirements) > MANY:
+    def describe(self, requirements: Sequence[str]) -> str:
+        """The requirements with their reasons; without if there are many."""
+        if len(requirements) > MAX_WITH_REASONS:
             return ", ".join(f"`{text}`" for text in requirements)
         return " and ".join(
-            f"`{text}` ({self.reasons.get(text, self.otherwise)})" for text in requirements
+            f"`{text}` ({self.reasons.get(text, self.default)})" for text in requirements
         )
 
     def is_users(self, requirement: str) -> bool:
-        """Whether it is somebody's own wish, beside which torch."""
-        own = requirement not in self.reasons or self.reasons[requirement].startswith("asked for")
-        return own and not _is_torch(requirement)
+        """Whether a user asked for it, in addition to torch."""
+        if name_of(requirement) in TORCH_NAMES:
+            return False
+        reason = self.reasons.get(requirement)
+        return reason is None or reason.startswith("asked for")
 
     def option(self, requirement: str) -> str | None:
-        """The option that would leave out what came along unasked."""
-        return None if self.is_users(requirement) else SPARED.get(name_of(requirement))
+        """The option that leaves the requirement out, if it was added by default."""
+        if self.is_users(requirement):
+            return None
+        return DEFAULT_PACKAGES.get(name_of(requirement))
 
     def weight(self, requirement: str) -> int:
-        """The less, the more a requirement says about what was asked for: what is at fault is sought among these first."""
+        """The smaller, the more a requirement says about what the user asked for: conflicts are searched among these first."""
         if self.is_users(requirement):
-            return USERS
-        return (
-            PYTHONS
-            if name_of(requirement) == "python"
-            else TORCHS
-            if _is_torch(requirement)
-            else RULES
-        )
-
-
-def _is_torch(requirement: str) -> bool:
-    return name_of(requirement) in TORCH
+            return USER
+        name = name_of(requirement)
+        if name == "python":
+            return PYTHON
+        return TORCH if name in TORCH_NAMES else RULE
 
 
 def name_of(requirement: str) -> str:
-    """The package that a requirement of either kind is about."""
+    """The package that a conda or pip requirement is about."""
     return re.split(r"[\s=<>!~;\[@]", requirement.rpartition("::")[2], maxsplit=1)[0]
 
 
 def suggest_options(
     requirements: Sequence[str],
     core: Sequence[str],
-    why: PinReasons,
+    reasons: PinReasons,
     solvable: Callable[[Sequence[str]], bool],
 ) -> list[str]:
-    """What has an answer, in words: each option that leaves out something at fault and helps by itself; or else those that it takes
-    together. solvable: asked about what remains of the requirements."""
+    """Options that leave out what conflicts and so give an answer, in words: each that is enough alone, or else the few that
+    are enough together.
 
-    def helps(*options: str) -> bool:
-        return solvable([text for text in requirements if why.option(text) not in options])
+    core: the requirements that conflict. solvable: takes what remains of the requirements.
+    """
 
-    at_fault, together = _options(core, why), _options(requirements, why)
-    by_itself = [option for option in at_fault if helps(option)]
-    if by_itself or not at_fault or len(together) == 1 or not helps(*together):
-        return [f"{without(option)} has an answer" for option in by_itself]
+    def is_enough(options: Sequence[str]) -> bool:
+        return solvable([text for text in requirements if reasons.option(text) not in options])
+
+    core_options = _options(core, reasons)
+    enough_alone = [option for option in core_options if is_enough([option])]
+    if enough_alone:
+        return [f"{describe_option(option)} solves it" for option in enough_alone]
+    together = _options(requirements, reasons)
+    if not core_options or len(together) == 1 or not is_enough(together):
+        return []
     for option in list(together):
-        if helps(*(fewer := [one for one in together if one != option])):
+        fewer = [other for other in together if other != option]
+        if is_enough(fewer):
             together = fewer
-    return [f"{' and '.join(map(without, together))} together have an answer"]
+    texts = [describe_option(option) for option in together]
+    return [f"{' and '.join(texts)} together solve it"]
 
 
-def _options(requirements: Sequence[str], why: PinReasons) -> list[str]:
-    return list(dict.fromkeys(option for text in requirements if (option := why.option(text))))
+def _options(requirements: Sequence[str], reasons: PinReasons) -> list[str]:
+    options = [reasons.option(text) for text in requirements]
+    return list(dict.fromkeys(option for option in options if option is not None))
 
 
-def without(option: str) -> str:
-    """An option that leaves something out, with what that is."""
-    return f"{option} (without {LEFT_OUT[option]})"
+def describe_option(option: str) -> str:
+    """An option that leaves packages out, with their names."""
+    return f"{option} (without {OPTION_PACKAGES[option]})"
 
 
-def _short(source: str) -> str:
-    """The first of several sources, without the end of its commit."""
+def _short_source(source: str) -> str:
+    """The first of several sources, with a short commit hash."""
     return re.sub(r"@([0-9a-f]{8})[0-9a-f]{32}", r"@\1", source.split("; ")[0])

@@ -1,4 +1,4 @@
-"""PinReasons uv found no wheels, in our terms: which requests with their reasons, and uv's own sentence about these alone."""
+"""Why uv found no wheels, in our terms: which requirements with their reasons, and uv's own sentence about these alone."""
 
 from __future__ import annotations
 
@@ -16,139 +16,142 @@ from provision.lockfile.diagnose.unsat_core import (
     OutOfTime,
     PinReasons,
     minimal,
+    name_of,
     suggest_options,
 )
 
-# One question to uv takes 0.3 to 1 s.
+# Asking uv once takes 0.3 to 1 s.
 BUDGET_S = 20.0
-WORDS = "-v shows the solver's own words."
+DETAILS_ADVICE = "-v shows the solver's own words."
 
 
-def explain(error: Unsolvable, request: uv.ResolveRequest, why: PinReasons) -> Unsolvable:
-    """The same failure, with its cause as far as it could be found within the budget."""
-    budget = Budget(BUDGET_S)
+def explain(error: Unsolvable, request: uv.Request, reasons: PinReasons) -> Unsolvable:
+    """The same failure, with its cause if that could be found within the budget."""
     try:
-        return _explain(error, request, why, budget)
+        return _UnsolvableRequest(error, request, reasons, Budget(BUDGET_S)).diagnose()
     except (OutOfTime, ProvisionError):
         return error
 
 
-def _explain(
-    error: Unsolvable, request: uv.ResolveRequest, why: PinReasons, budget: Budget
-) -> Unsolvable:
-    def failure(
-        requirements: Sequence[str], provided: Mapping[str, str] = request.provided
+class _UnsolvableRequest:
+    """One request to uv that has no answer."""
+
+    def __init__(
+        self, error: Unsolvable, request: uv.Request, reasons: PinReasons, budget: Budget
+    ) -> None:
+        # Locked versions that uv would prefer decide nothing here.
+        self.request = dataclasses.replace(request, prefer={})
+        self.error, self.reasons, self.budget = error, reasons, budget
+
+    def diagnose(self) -> Unsolvable:
+        request = self.request
+        if self._failure(request.requirements, request.provided) is None:
+            return self.error  # the versions exist, but a file does not: the error says which
+        by_weight = sorted(request.requirements, key=self.reasons.weight)
+        core = minimal(by_weight, lambda some: self._failure(some, request.provided) is None)
+        provided = self._conflicting_provided(core)
+        last_failure = self._failure(core, provided) or self.error
+        cause = self._hiding_fact(core, provided) or _uv_sentence(last_failure)
+        from_conda = ""
+        if provided:
+            versions = ", ".join(f"{name} {version}" for name, version in provided.items())
+            from_conda = f" together with conda's {versions}"
+        target = f"{request.platform}, Python {request.python}"
+        return Unsolvable(
+            f"No wheels for {target} satisfy {self.reasons.describe(core)}{from_conda}: {cause}",
+            advice=f"{self._alternatives(core)}{self._index_advice(core)}{DETAILS_ADVICE}",
+            details=self.error.details,
+        )
+
+    def _failure(
+        self, requirements: Sequence[str], provided: Mapping[str, str]
     ) -> Unsolvable | None:
-        budget.check()
+        """The error for these requirements, or None if they have an answer."""
+        self.budget.check()
         try:
-            uv.resolve_versions(
+            uv.versions(
                 dataclasses.replace(
-                    request, requirements=tuple(requirements), provided=provided, prefer={}
+                    self.request, requirements=tuple(requirements), provided=provided
                 )
             )
-        except Unsolvable as found:
-            return found
+        except Unsolvable as error:
+            return error
         return None
 
-    if (
-        failure(request.requirements) is None
-    ):  # the versions exist, a file does not: the error says which
-        return error
-    core = minimal(sorted(request.requirements, key=why.weight), lambda some: failure(some) is None)
-    bound = {}
-    if request.provided and failure(core, {}) is None:
-        names = minimal(
-            sorted(request.provided),
-            lambda some: failure(core, {name: request.provided[name] for name in some}) is None,
-        )
-        bound = {name: request.provided[name] for name in names}
-    last = failure(core, bound) or error
-    fact = _fact(
-        dataclasses.replace(request, requirements=tuple(core), provided=bound, prefer={}), budget
-    )
-    given = (
-        " beside conda's " + ", ".join(f"{name} {version}" for name, version in bound.items())
-        if bound
-        else ""
-    )
-    where = f"{request.platform}, Python {request.python}"
-    message = f"There are no wheels for {where}, that satisfy {why.listed(core)}{given}: {fact or _said(last)}"
-    return Unsolvable(
-        message,
-        advice=f"{_way_out(request, core, why, budget)}{_index(request, core)}{WORDS}",
-        details=error.details,
-    )
+    def _conflicting_provided(self, core: Sequence[str]) -> dict[str, str]:
+        """The packages from conda, with their versions, that the requirements conflict with."""
+        provided = self.request.provided
+        if not provided or self._failure(core, {}) is not None:
+            return {}
 
+        def is_solvable(names: Sequence[str]) -> bool:
+            return self._failure(core, {name: provided[name] for name in names}) is None
 
-def _index(request: uv.ResolveRequest, core: Sequence[str]) -> str:
-    """A torch that is not the index's default build is on an index that must be configured."""
-    if request.build_path is None or not any("+" in text for text in core):
-        return ""
-    folder = uv.torch_index_url(request.build_path)
-    if folder:
-        return (
-            f"{uv.TORCH_INDEX} leads to {without_login(folder)}: look there for what it has for this Python and platform, or correct "
-            f"the address, which ends before the folder {request.build_path}. "
-        )
-    return (
-        f"Builds with +{request.build_path} are on PyTorch's own wheel index: set the environment variable {uv.TORCH_INDEX} to its "
-        f"address, without the folder {request.build_path} at its end. "
-    )
+        return {name: provided[name] for name in minimal(sorted(provided), is_solvable)}
 
-
-def _fact(request: uv.ResolveRequest, budget: Budget) -> str | None:
-    """The date or the machine, if that is what stands in the way."""
-    changed = {
-        f"they need a newer glibc than {request.glibc} (--glibc).": dataclasses.replace(
-            request, glibc=uv.UV_GLIBC[-1]
-        )
-    }
-    if request.as_of:
-        changed[f"they were published after {request.as_of} (--as-of)."] = dataclasses.replace(
-            request, as_of=None
-        )
-    for fact, other in changed.items():
-        budget.check()
-        try:
-            uv.resolve_versions(other)
-        except Unsolvable:
-            continue
-        return fact
-    return None
-
-
-def _said(error: Unsolvable) -> str:
-    """uv's sentence, without what it concludes from it."""
-    said = error.message.partition(": ")[2]
-    said = re.sub(
-        r",? (we can conclude that|it follows that) your requirements are unsatisfiable", "", said
-    )
-    return said.partition(" hint: ")[0].rstrip(". ") + "."
-
-
-def _way_out(
-    request: uv.ResolveRequest, core: Sequence[str], why: PinReasons, budget: Budget
-) -> str:
-    def solvable(rest: Sequence[str]) -> bool:
-        budget.check()
-        try:
-            uv.resolve_versions(dataclasses.replace(request, requirements=tuple(rest), prefer={}))
-        except Unsolvable:
-            return False
-        return True
-
-    ways = []
-    for text in core:
-        name = re.split(r"[\s=<>!~;\[@]", text, maxsplit=1)[0]
-        loose = tuple(name if other == text else other for other in request.requirements)
-        if why.is_users(text) and name != text:
-            budget.check()
+    def _hiding_fact(self, core: Sequence[str], provided: Mapping[str, str]) -> str | None:
+        """The assumed glibc or the date, if wheels exist without it."""
+        request = dataclasses.replace(self.request, requirements=tuple(core), provided=provided)
+        newest_glibc = dataclasses.replace(request, glibc=uv.UV_GLIBC[-1])
+        attempts = [(f"they need a newer glibc than {request.glibc} (--glibc).", newest_glibc)]
+        if request.as_of:
+            today = dataclasses.replace(request, as_of=None)
+            attempts.append((f"they were published after {request.as_of} (--as-of).", today))
+        for fact, attempt in attempts:
+            self.budget.check()
             try:
-                found = uv.resolve_versions(
-                    dataclasses.replace(request, requirements=loose, prefer={})
-                )
+                uv.versions(attempt)
             except Unsolvable:
                 continue
-            ways.append(f"`{text}` could be {name} {found[canonicalize_name(name)]}")
-    ways += suggest_options(request.requirements, core, why, solvable)
-    return f"With all else as it is, {', or '.join(ways)}. " if ways else ""
+            return fact
+        return None
+
+    def _alternatives(self, core: Sequence[str]) -> str:
+        """Which of a user's own requirements could have another version, and which options leave out what conflicts."""
+        request = self.request
+        ways = []
+        for text in core:
+            name = name_of(text)
+            if not self.reasons.is_users(text) or name == text:
+                continue
+            requirements = tuple(name if other == text else other for other in request.requirements)
+            self.budget.check()
+            try:
+                versions = uv.versions(dataclasses.replace(request, requirements=requirements))
+            except Unsolvable:
+                continue
+            ways.append(f"`{text}` could become {name} {versions[canonicalize_name(name)]}")
+        ways += suggest_options(
+            request.requirements,
+            core,
+            self.reasons,
+            lambda rest: self._failure(rest, request.provided) is None,
+        )
+        return f"Without other changes, {', or '.join(ways)}. " if ways else ""
+
+    def _index_advice(self, core: Sequence[str]) -> str:
+        """Only an index that must be configured has torch builds other than the default index's."""
+        build_path = self.request.build_path
+        if build_path is None or not any("+" in text for text in core):
+            return ""
+        index = uv.torch_index(build_path)
+        if index:
+            return (
+                f"{uv.TORCH_INDEX} leads to {without_login(index)}: check there which builds it has for this "
+                f"Python and platform, or correct the address, which ends before the folder {build_path}. "
+            )
+        return (
+            f"Builds with +{build_path} are on PyTorch's own wheel index: set the environment variable "
+            f"{uv.TORCH_INDEX} to its address, without the folder {build_path} at its end. "
+        )
+
+
+def _uv_sentence(error: Unsolvable) -> str:
+    """uv's sentence, without what it concludes from it."""
+    sentence = error.message.partition(": ")[2]
+    sentence = re.sub(
+        r",? (we can conclude that|it follows that) your requirements are unsatisfiable",
+        "",
+        sentence,
+    )
+    return sentence.partition(" hint: ")[0].rstrip(". ") + "."

@@ -1,6 +1,6 @@
 """A lock in the formats of other tools: conda's explicit list, pip's requirements, pylock.toml (PEP 751), CycloneDX and SPDX.
 
-The same lock gives the same bytes: there is no time in them unless SOURCE_DATE_EPOCH says which.
+The same lock gives the same bytes: no time is in them unless SOURCE_DATE_EPOCH gives one.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from provision.core import sbom
-from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.types import PLATFORM
-from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
+from provision.core.errors import InvalidSpec
+from provision.core.types import PLATFORM, Manager
+from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 from provision.lockfile.export import formats
-from provision.lockfile.export.sbom_parts import bill, sbom_parts
+from provision.lockfile.export.formats import lock_sbom, sbom_parts
 
 ExportFormat = Literal["explicit", "requirements", "pylock", "cyclonedx", "spdx"]
 FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
-SHOWN = 5  # of what is left out, by name
+MAX_NAMED = 5  # omitted packages that a note names
 
 __all__ = [
     "FORMATS",
@@ -30,61 +30,72 @@ __all__ = [
     "sbom_parts",
 ]
 
+# The manager whose packages a format's readers do not install.
+OMITTED_MANAGER: Mapping[ExportFormat, Manager] = {
+    "requirements": "conda",
+    "pylock": "conda",
+    "explicit": "pip",
+}
+OMISSION_NOTES: Mapping[Manager, str] = {
+    "conda": "left out, since pip and uv install no conda packages",
+    "pip": "only `# pip` lines, which conda itself does not read (micromamba and conda-lock do)",
+}
+OTHER_FORMAT: Mapping[Manager, str] = {
+    "conda": "--format explicit is for conda packages",
+    "pip": "--format requirements or pylock is for wheels",
+}
 
-def export_platform(lock: LockFile, asked: str | None) -> str:
-    """The platform to export. Raises InvalidSpec, with those that there are, for one that is not locked."""
-    there = sorted({entry.platform for entry in lock.entries} | set(lock.platforms))
-    if asked is None and len(there) == 1:
-        return there[0]
-    wanted = asked or PLATFORM
-    if wanted not in there:
+
+def export_platform(lock: LockFile, platform: str | None) -> str:
+    """The platform to export: the given one, else the lock's only one, else linux-64.
+
+    Raises InvalidSpec, with the lock's platforms, for one that is not locked.
+    """
+    locked = sorted({entry.platform for entry in lock.entries} | set(lock.platforms))
+    if platform is None and len(locked) == 1:
+        return locked[0]
+    platform = platform or PLATFORM
+    if platform not in locked:
         raise InvalidSpec(
-            f"{lock.path} is not locked for {wanted}.",
-            advice=f"--platform takes: {', '.join(there) or 'none'}.",
+            f"{lock.path} is not locked for {platform}.",
+            advice=f"--platform takes: {', '.join(locked) or 'none'}.",
         )
-    return wanted
+    return platform
 
 
 def main_entries(lock: LockFile, platform: str) -> tuple[LockEntry, ...]:
-    """The packages of an environment: conda-lock's other categories (dev, extras) are installed only when asked for."""
-    return tuple(entry for entry in lock.of(platform) if entry.category == "main")
+    """The packages of an environment: conda-lock's other categories (dev, extras) are installed only on request."""
+    return tuple(entry for entry in lock.for_platform(platform) if entry.category == "main")
 
 
 def omitted_entries(
     lock: LockFile, kind: ExportFormat, platform: str
 ) -> tuple[list[LockEntry], list[str]]:
-    """The packages of a platform that readers of a format do not get, and that in words."""
-    chosen = main_entries(lock, platform)
-    others = [entry for entry in lock.of(platform) if entry.category != "main"]
-    missing = [entry for entry in chosen if kind in NO_PLACE and entry.manager == NO_PLACE[kind][0]]
-    told = [f"{NO_PLACE[kind][1]}: {_listed(missing)}"] if missing else []
-    if missing and len(missing) == len(chosen):
-        told.append(f"that is all of it, so the file names nothing to install: {EMPTY[kind]}")
+    """The packages of a platform that readers of a format do not get, and notes that say so."""
+    entries = main_entries(lock, platform)
+    notes = []
+    omitted: list[LockEntry] = []
+    manager = OMITTED_MANAGER.get(kind)
+    if manager is not None:
+        omitted = [entry for entry in entries if entry.manager == manager]
+        if omitted:
+            notes.append(f"{OMISSION_NOTES[manager]}: {_listed(omitted)}")
+        if omitted and len(omitted) == len(entries):
+            notes.append(
+                f"nothing else is locked, so the file installs nothing: {OTHER_FORMAT[manager]}"
+            )
+    others = [entry for entry in lock.for_platform(platform) if entry.category != "main"]
     if others:
         categories = ", ".join(sorted({entry.category for entry in others}))
-        told.append(f"left out, as of another category ({categories}): {_listed(others)}")
-    return [*missing, *others], told
-
-
-# Of which manager a format's readers install nothing, and that in words.
-NO_PLACE: Mapping[ExportFormat, tuple[str, str]] = {
-    "requirements": ("conda", "left out, since pip and uv install no conda packages"),
-    "pylock": ("conda", "left out, since pip and uv install no conda packages"),
-    "explicit": (
-        "pip",
-        "only `# pip` lines, which conda itself does not read (micromamba and conda-lock do)",
-    ),
-}
-EMPTY: Mapping[ExportFormat, str] = {
-    "requirements": "--format explicit is for conda packages",
-    "pylock": "--format explicit is for conda packages",
-    "explicit": "--format requirements or pylock is for wheels",
-}
+        notes.append(f"left out, as of another category ({categories}): {_listed(others)}")
+    return [*omitted, *others], notes
 
 
 def _listed(entries: Sequence[LockEntry]) -> str:
-    shown = ", ".join(f"{entry.name} {entry.version}" for entry in entries[:SHOWN])
-    return shown + (f" and {len(entries) - SHOWN} more" if len(entries) > SHOWN else "")
+    text = ", ".join(f"{entry.name} {entry.version}" for entry in entries[:MAX_NAMED])
+    if len(entries) > MAX_NAMED:
+        text += f" and {len(entries) - MAX_NAMED} more"
+    return text
 
 
 def export_lock(
@@ -96,38 +107,20 @@ def export_lock(
     licenses: Mapping[str, str] | None = None,
     epoch: int | None = None,
 ) -> str:
-    """The text of the other format.
+    """The lock's text in another format.
 
-    licenses: by address, as the packages themselves say, where that is known. epoch: SOURCE_DATE_EPOCH, if it is set.
+    licenses: by URL, as the packages themselves say, where known. epoch: SOURCE_DATE_EPOCH, if it is set.
+    Raises IntegrityError for a lock that the format's own tools refuse.
     """
-    try:
-        return _exported(lock, name, kind, platform, licenses or {}, epoch)
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        AssertionError,
-    ) as error:  # what other tools' models raise for what they refuse
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise IntegrityError(
-            f"{lock.path} cannot be written as {kind}: {reason}.",
-            advice="`provision lock verify` lists what is wrong with the lock.",
-        ) from error
-
-
-def _exported(
-    lock: LockFile,
-    name: str,
-    kind: ExportFormat,
-    platform: str,
-    licenses: Mapping[str, str],
-    epoch: int | None,
-) -> str:
     entries = main_entries(lock, platform)
     if kind == "explicit":
         return formats.explicit(lock, platform)
     if kind == "requirements":
-        return formats.requirements(entries, name, platform)
+        return formats.requirements(lock, entries, name, platform)
     if kind == "pylock":
-        return formats.pylock(entries, platform)
-    return sbom.sbom_text(bill(name, platform, lock.sha256, entries, licenses, epoch), kind)
+        return formats.pylock(lock, entries, platform)
+    try:
+        bill = lock_sbom(name, platform, lock.sha256, entries, licenses or {}, epoch)
+        return sbom.text(bill, kind)
+    except ValueError as error:
+        raise formats.refusal(lock, kind, error) from error

@@ -1,114 +1,198 @@
-"""What other installers read: conda's explicit list, requirements with hashes, pylock.toml."""
+"""The text of each export format: conda's explicit list, requirements with hashes, pylock.toml; and the lock as an SBOM."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 
 from provision.core.errors import IntegrityError
-from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
+from provision.core.mirrors import without_credentials
+from provision.core.sbom import Bill, Part
+from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 from provision.lockfile.content_hash import load_conda_lock
 
-MACHINES = {
+# Python's platform_machine on each platform.
+PLATFORM_MACHINE = {
     "linux-64": "x86_64",
     "linux-aarch64": "aarch64",
     "linux-ppc64le": "ppc64le",
     "osx-64": "x86_64",
     "osx-arm64": "arm64",
 }
+_VERIFY = "`provision lock verify` lists what is wrong with the lock."
+
+
+def refusal(lock: LockFile, kind: str, error: Exception) -> IntegrityError:
+    """Another tool's model refused the lock."""
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    return IntegrityError(f"{lock.path} cannot be written as {kind}: {reason}.", advice=_VERIFY)
 
 
 def explicit(lock: LockFile, platform: str) -> str:
-    """conda's @EXPLICIT list, as `conda-lock render -k explicit` writes it: by its own code, in the order in which to install."""
+    """conda's @EXPLICIT list in the order of installation, as `conda-lock render -k explicit` writes it, by its own code."""
     load_conda_lock()
     from conda_lock.conda_lock import render_lockfile_for_platform
     from conda_lock.lockfile import parse_conda_lock_file
 
-    parsed = parse_conda_lock_file(lock.path)
-    lines = render_lockfile_for_platform(
-        lockfile=parsed,
-        include_dev_dependencies=False,
-        extras=set(),
-        kind="explicit",
-        platform=platform,
-        suppress_warning_for_pip_and_explicit=True,
-    )
+    try:
+        lines = render_lockfile_for_platform(
+            lockfile=parse_conda_lock_file(lock.path),
+            include_dev_dependencies=False,
+            extras=set(),
+            kind="explicit",
+            platform=platform,
+            suppress_warning_for_pip_and_explicit=True,
+        )
+    except (ValueError, TypeError, LookupError, AssertionError) as error:
+        # Only conda-lock's code runs here; this is what its models raise for locks that they refuse.
+        raise refusal(lock, "explicit", error) from error
     return "\n".join(lines) + "\n"
 
 
-def requirements(entries: Sequence[LockEntry], name: str, platform: str) -> str:
-    """The wheels, for `pip install --require-hashes -r` and uv. conda's packages are none of theirs."""
-    lines = [
-        f"# The wheels of {name} for {platform}, from its conda-lock.yml; made by provision lock export.\n"
-    ]
-    for entry in _wheels(entries):
-        wanted = (
-            f"{entry.name} @ {entry.url}"
-            if _by_address(entry)
-            else f"{entry.name}=={entry.version}"
-        )
-        lines.append(f"{wanted} \\\n    --hash=sha256:{entry.sha256}\n")
-    return "".join(lines)
+def requirements(lock: LockFile, entries: Sequence[LockEntry], name: str, platform: str) -> str:
+    """The wheels, for `pip install --require-hashes -r` and uv, which install no conda packages."""
+    text = f"# The wheels of {name} for {platform}, from its conda-lock.yml; made by provision lock export.\n"
+    for entry in _wheels(lock, entries):
+        requirement = f"{entry.name}=={entry.version}"
+        if entry.url.startswith("file:"):  # no index has a file of this disk
+            requirement = f"{entry.name} @ {entry.url}"
+        text += f"{requirement} \\\n    --hash=sha256:{entry.sha256}\n"
+    return text
 
 
-def _wheels(entries: Sequence[LockEntry]) -> list[LockEntry]:
-    found = sorted(
-        (entry for entry in entries if entry.manager == "pip"), key=lambda entry: entry.name
-    )
-    for entry in found:
-        if not entry.sha256:
-            raise IntegrityError(
-                f"{entry.name} has no sha256 in the lock.",
-                advice="`provision lock verify` lists what is wrong with it.",
-            )
-    return found
-
-
-def _by_address(entry: LockEntry) -> bool:
-    """No index has a file of the disk."""
-    return entry.url.startswith("file:")
-
-
-def pylock(entries: Sequence[LockEntry], platform: str) -> str:
-    """pylock.toml (PEP 751), checked by packaging's own reading of the standard."""
+def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
+    """pylock.toml (PEP 751), validated by packaging's implementation of the standard."""
     import tomlkit
     from packaging.pylock import Pylock, PylockValidationError
 
-    wheels = _wheels(entries)
-    names: set[str] = {canonicalize_name(entry.name) for entry in wheels}
-    content: dict[str, Any] = {"lock-version": "1.0"}
-    if platform in MACHINES:
+    wheels = _wheels(lock, entries)
+    names = {canonicalize_name(entry.name) for entry in wheels}
+    document: dict[str, Any] = {"lock-version": "1.0"}
+    if platform in PLATFORM_MACHINE:
         system = "linux" if platform.startswith("linux") else "darwin"
-        content["environments"] = [
-            f"sys_platform == '{system}' and platform_machine == '{MACHINES[platform]}'"
+        machine = PLATFORM_MACHINE[platform]
+        document["environments"] = [
+            f"sys_platform == '{system}' and platform_machine == '{machine}'"
         ]
-    python = next(
-        (entry.version for entry in entries if entry.manager == "conda" and entry.name == "python"),
-        None,
-    )
-    if python:
-        content["requires-python"] = f"=={'.'.join(python.split('.')[:2])}.*"
-    content["created-by"] = "provision"
-    content["packages"] = [_pylock_package(entry, names) for entry in wheels]
+    for entry in entries:
+        if entry.manager == "conda" and entry.name == "python":
+            document["requires-python"] = f"=={'.'.join(entry.version.split('.')[:2])}.*"
+            break
+    document["created-by"] = "provision"
+    document["packages"] = [_pylock_package(entry, names) for entry in wheels]
     try:
-        Pylock.from_dict(content).validate()
-    except PylockValidationError as error:
-        raise ValueError(str(error)) from error
-    return tomlkit.dumps(content)
+        Pylock.from_dict(document).validate()
+        return tomlkit.dumps(document)
+    except (PylockValidationError, ValueError) as error:
+        raise refusal(lock, "pylock", error) from error
 
 
-def _pylock_package(entry: LockEntry, names: set[str]) -> dict[str, Any]:
+def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, Any]:
     package: dict[str, Any] = {"name": canonicalize_name(entry.name), "version": entry.version}
-    needs = sorted({canonicalize_name(name) for name, _ in entry.depends} & names)
-    if needs:
-        package["dependencies"] = [{"name": name} for name in needs]
+    dependencies = {canonicalize_name(name) for name, _ in entry.depends}
+    locked = sorted(dependencies.intersection(names))
+    if locked:
+        package["dependencies"] = [{"name": name} for name in locked]
+    filename = unquote(entry.filename)
     url = entry.url.partition("#")[0]
-    file = {"name": unquote(entry.filename), "url": url, "hashes": {"sha256": entry.sha256}}
-    if unquote(entry.filename).endswith(".whl"):
+    file = {"name": filename, "url": url, "hashes": {"sha256": entry.sha256}}
+    if filename.endswith(".whl"):
         package["wheels"] = [file]
     else:
         package["sdist"] = file
     return package
+
+
+def _wheels(lock: LockFile, entries: Sequence[LockEntry]) -> list[LockEntry]:
+    wheels = [entry for entry in entries if entry.manager == "pip"]
+    for entry in wheels:
+        if not entry.sha256:
+            raise IntegrityError(f"{entry.name} has no sha256 in {lock.path}.", advice=_VERIFY)
+    return sorted(wheels, key=lambda entry: entry.name)
+
+
+def lock_sbom(
+    name: str,
+    platform: str,
+    lock_sha256: str,
+    entries: Sequence[LockEntry],
+    licenses: Mapping[str, str],
+    epoch: int | None,
+) -> Bill:
+    """The SBOM of the environment that a lock describes. licenses: by URL, as the packages themselves say."""
+    return Bill(
+        title=f"{name}-{platform}",
+        name=name,
+        version=lock_sha256[:16],
+        kind="platform",
+        reference=f"environment:{name}:{platform}",
+        comment=f"An environment for {platform}; the sha256 of its conda-lock.yml is {lock_sha256}.",
+        parts=sbom_parts(entries, licenses),
+        identity=json.dumps([name, platform, lock_sha256, sorted(licenses.items()), epoch]),
+        properties=(("provision:platform", platform), ("provision:lock", lock_sha256)),
+        epoch=epoch,
+    )
+
+
+def sbom_parts(entries: Sequence[LockEntry], licenses: Mapping[str, str]) -> tuple[Part, ...]:
+    """The packages of a lock as the parts of an SBOM. licenses: by URL."""
+    dependency_urls = _dependency_urls(entries)
+    parts = []
+    for entry in entries:
+        url = ""  # nobody else can download a file of this machine's disk
+        if not entry.url.startswith("file:"):
+            # Queries may be signatures; logins and channel tokens are secrets.
+            url = without_credentials(entry.url.partition("#")[0].partition("?")[0])
+        part = Part(
+            key=entry.url,
+            manager=entry.manager,
+            name=entry.name,
+            version=entry.version,
+            purl=package_url(entry),
+            md5=entry.md5,
+            sha256=entry.sha256,
+            license=licenses.get(entry.url, ""),
+            url=url,
+            filename=entry.filename,
+            needs=dependency_urls[entry.url],
+        )
+        parts.append(part)
+    return tuple(parts)
+
+
+def package_url(entry: LockEntry) -> str:
+    """The package's address in the purl specification's types `conda` and `pypi`."""
+    from packageurl import PackageURL
+
+    if entry.manager == "pip":
+        return PackageURL("pypi", None, entry.name, entry.version).to_string()
+    channel, subdir = "", ""
+    folders = without_credentials(entry.url).rsplit("/", 2)
+    if len(folders) == 3:
+        channel, subdir = folders[0].rsplit("/", 1)[-1], folders[1]
+    kind = "conda" if entry.filename.endswith(".conda") else "tar.bz2"
+    qualifiers = {"build": entry.build_string, "channel": channel, "subdir": subdir, "type": kind}
+    known = {key: value for key, value in qualifiers.items() if value}
+    return PackageURL("conda", None, entry.name, entry.version, known).to_string()
+
+
+def _dependency_urls(entries: Sequence[LockEntry]) -> dict[str, tuple[str, ...]]:
+    """URL -> URLs of the dependencies. conda may provide what a wheel depends on; virtual packages are in no SBOM."""
+    conda: dict[str, str] = {}
+    wheels: dict[str, str] = {}
+    for entry in entries:
+        urls = conda if entry.manager == "conda" else wheels
+        urls[canonicalize_name(entry.name)] = entry.url
+    everything = {**conda, **wheels}
+    dependency_urls = {}
+    for entry in entries:
+        available = everything if entry.manager == "pip" else conda
+        names = {canonicalize_name(name) for name, _ in entry.depends}
+        dependency_urls[entry.url] = tuple(
+            sorted({available[name] for name in names if name in available})
+        )
+    return dependency_urls

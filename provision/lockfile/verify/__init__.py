@@ -1,7 +1,8 @@
-"""Whether a lock is sound, without a solver and whoever made it: every requirement met by what is locked, every hash a hash, every
-package from a declared channel, once, and by one manager, and made from the inputs that lie beside it.
+"""Checks a lock without a solver, whoever made it.
 
-Judging asks nobody. What must be asked of others (is each file still served? what does each wheel need?) comes in as answers.
+Every requirement is met by what is locked, every hash is a hash, every package comes from a declared channel, once, by one
+manager, and the lock was made from the inputs next to it. These checks ask nobody: what only servers and channels know (is each
+file still served? what does each wheel require?) comes in as RemoteAnswers.
 """
 
 from __future__ import annotations
@@ -10,31 +11,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.adapters.http import Availability
-from provision.adapters.uv import WheelMetadata
-from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
+from provision.adapters.uv import Metadata
+from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 from provision.lockfile.input_files import VIRTUAL_PACKAGES
-from provision.lockfile.verify import dependencies, entries, inputs, wheel_requirements
-from provision.lockfile.verify.model import Kind, LockFinding
+from provision.lockfile.verify.dependencies import conda_findings, wheel_findings
+from provision.lockfile.verify.entries import (
+    duplicate_findings,
+    entry_findings,
+    server_findings,
+    two_manager_findings,
+)
+from provision.lockfile.verify.inputs import (
+    assumed_machines,
+    input_findings,
+    input_hashes,
+    pip_requirements,
+)
+from provision.lockfile.verify.model import FindingKind, LockFinding
+from provision.lockfile.verify.wheel_requirements import WheelCheck, check_wheels
 
-__all__ = ["Kind", "LockFinding", "RemoteAnswers", "VerifyReport", "verify_lock"]
+__all__ = ["FindingKind", "LockFinding", "RemoteAnswers", "VerifyReport", "verify_lock"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteAnswers:
-    """What others answered, by address. None: they were not asked."""
+    """What servers and channels answered, by URL; None if they were not asked."""
 
     served: Mapping[str, Availability] | None = None
-    constrains: Mapping[str, tuple[str, ...]] | None = (
-        None  # of the packages whose channel's records were at hand
-    )
-    metadata: Mapping[str, WheelMetadata | str] | None = (
-        None  # of wheels: what each says of itself, or why that could not be had
-    )
+    # Of the packages whose channel's records could be read.
+    constrains: Mapping[str, tuple[str, ...]] | None = None
+    # Of wheels: each one's own metadata, or why it is not available.
+    metadata: Mapping[str, Metadata | str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """A lock that was looked at: what is wrong with it, and what could not be looked at, which is not known to be right."""
+    """What is wrong with a lock, and notes on what could not be checked, which is not a pass."""
 
     lock: str
     packages: int
@@ -42,76 +54,88 @@ class VerifyReport:
     notes: tuple[str, ...]
 
 
-def verify_lock(lock: LockFile, asked: RemoteAnswers, name: str) -> VerifyReport:
-    """All that is wrong, by platform and package."""
-    machine = inputs.machine(lock)
-    hashes = inputs.content_hashes(lock)
-    found = [*entries.twice(lock), *inputs.compared(lock, hashes)]
-    wheels = {}
+def verify_lock(lock: LockFile, answers: RemoteAnswers, name: str) -> VerifyReport:
+    """All findings, by platform and package. name: the lock's, for the report."""
+    machines = assumed_machines(lock)
+    hashes = input_hashes(lock)
+    findings = {*duplicate_findings(lock), *input_findings(lock, hashes)}
+    wheel_checks: dict[str, WheelCheck] = {}
     for platform in sorted({entry.platform for entry in lock.entries}):
-        there = _once(lock.of(platform))
-        found += [finding for entry in there for finding in entries.of_entry(entry, lock)]
-        wheels[platform] = (
-            wheel_requirements.of_wheels(there, asked.metadata, inputs.pip(lock))
-            if asked.metadata is not None
-            else wheel_requirements.Needs()
-        )
-        found += [*dependencies.of_conda(there, machine, lock, asked.constrains or {})]
-        found += [*wheels[platform].findings, *dependencies.of_pip(there, wheels[platform].absent)]
-        found += [*entries.by_both(there), *entries.served(there, asked.served or {})]
+        entries = _without_repeats(lock.for_platform(platform))
+        for entry in entries:
+            findings.update(entry_findings(entry, lock))
+        check = WheelCheck()
+        if answers.metadata is not None:
+            check = check_wheels(entries, answers.metadata, pip_requirements(lock))
+        wheel_checks[platform] = check
+        findings.update(check.findings)
+        findings.update(wheel_findings(entries, check.missing))
+        findings.update(conda_findings(entries, machines, lock, answers.constrains or {}))
+        findings.update(two_manager_findings(entries))
+        findings.update(server_findings(entries, answers.served or {}))
     ordered = sorted(
-        set(found), key=lambda one: (one.platform, one.package.lower(), one.kind, one.message)
+        findings,
+        key=lambda finding: (
+            finding.platform,
+            finding.package.lower(),
+            finding.kind,
+            finding.message,
+        ),
     )
     notes = [
-        *_notes(lock, asked, machine_known=machine is not None, inputs_known=hashes is not None),
-        *_unchecked(wheels),
+        *_notes(lock, answers, has_machines=machines is not None, has_inputs=hashes is not None),
+        *_unchecked_wheels(wheel_checks),
     ]
     return VerifyReport(
         lock=name, packages=len(lock.entries), findings=tuple(ordered), notes=tuple(notes)
     )
 
 
-def _once(found: Sequence[LockEntry]) -> tuple[LockEntry, ...]:
-    """conda-lock writes a package that belongs to several categories once for each."""
-    return tuple({(entry.manager, entry.name, entry.url): entry for entry in found}.values())
+def _without_repeats(entries: Sequence[LockEntry]) -> tuple[LockEntry, ...]:
+    """conda-lock repeats a package for each of its categories."""
+    by_file = {(entry.manager, entry.name, entry.url): entry for entry in entries}
+    return tuple(by_file.values())
 
 
 def _notes(
-    lock: LockFile, asked: RemoteAnswers, *, machine_known: bool, inputs_known: bool
+    lock: LockFile, answers: RemoteAnswers, *, has_machines: bool, has_inputs: bool
 ) -> list[str]:
-    said = []
-    if asked.served is None:
-        said.append("whether the files are still served was not asked (--offline)")
-    if asked.metadata is None and any(entry.manager == "pip" for entry in lock.entries):
-        said.append(
-            "which versions wheels need was not looked at, only whether what they need is there (--offline)"
+    notes = []
+    if answers.served is None:
+        notes.append("not checked: whether the files are still served (--offline)")
+    has_wheels = any(entry.manager == "pip" for entry in lock.entries)
+    if answers.metadata is None and has_wheels:
+        notes.append(
+            "not checked: which versions wheels require, only that the packages are in the lock (--offline)"
         )
-    if not inputs_known:
-        made_from = " and ".join([*(lock.sources or ["what it was made from"]), VIRTUAL_PACKAGES])
-        said.append(
-            f"the content hash was not compared: {made_from} cannot all be read beside the lock"
+    if not has_inputs:
+        sources = " and ".join([*(lock.sources or ["its inputs"]), VIRTUAL_PACKAGES])
+        notes.append(
+            f"not checked: the content hash, because {sources} cannot all be read next to the lock"
         )
-    if not machine_known:
-        said.append(
-            f"needs of the machine (__glibc, __cuda) were not looked at: there is no {VIRTUAL_PACKAGES} beside the lock"
+    if not has_machines:
+        notes.append(
+            "not checked: requirements on the machine (__glibc, __cuda), because there is no "
+            f"{VIRTUAL_PACKAGES} next to the lock"
         )
-    unknown = {entry.url for entry in lock.entries if entry.manager == "conda"} - (
-        asked.constrains or {}
-    ).keys()
+    conda_urls = {entry.url for entry in lock.entries if entry.manager == "conda"}
+    unknown = conda_urls - (answers.constrains or {}).keys()
     if unknown:
-        said.append(
-            f"`constrains` of {len(unknown)} conda packages is not known: a lock does not hold it, and their channels did not say"
+        notes.append(
+            f"not checked: `constrains` of {len(unknown)} conda packages, which a lock does not hold and "
+            "their channels did not give"
         )
-    return said
+    return notes
 
 
-def _unchecked(found: Mapping[str, wheel_requirements.Needs]) -> list[str]:
-    """The wheels whose needs are not known, by why."""
-    reasons: dict[str, list[str]] = {}
-    for platform, looked in found.items():
-        for name, why in looked.unchecked.items():
-            reasons.setdefault(why, []).append(name if len(found) == 1 else f"{name} ({platform})")
+def _unchecked_wheels(checks: Mapping[str, WheelCheck]) -> list[str]:
+    """The wheels whose requirements are not known, by reason."""
+    names_by_reason: dict[str, list[str]] = {}
+    for platform, check in checks.items():
+        for name, reason in check.unchecked.items():
+            label = name if len(checks) == 1 else f"{name} ({platform})"
+            names_by_reason.setdefault(reason, []).append(label)
     return [
-        f"not checked, which versions these wheels need: {', '.join(names)}: {why}"
-        for why, names in reasons.items()
+        f"not checked: which versions these wheels require: {', '.join(names)}: {reason}"
+        for reason, names in names_by_reason.items()
     ]

@@ -1,9 +1,9 @@
-"""Each entry of a lock on its own, and against the others of its platform: hashes, files, channels, duplicates, what is served."""
+"""Checks each entry of a lock alone, and against the others of its platform: hashes, files, channels, duplicates, servers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
@@ -11,126 +11,127 @@ from packaging.utils import canonicalize_name
 from provision.adapters import conda
 from provision.adapters.http import Availability
 from provision.core.mirrors import without_login
-from provision.lockfile.conda_lock_v1_contents import LockEntry, LockFile
-from provision.lockfile.conda_lock_v1_writer import PYTHON_FROM
-from provision.lockfile.verify.conda_names import is_python_package
-from provision.lockfile.verify.model import Kind, LockFinding
+from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockEntry, LockFile
+from provision.lockfile.joint_solve import WHEEL_NAMES
+from provision.lockfile.verify.model import (
+    FindingKind,
+    LockFinding,
+    finding,
+    is_python_package,
+)
 
 # conda's `defaults` is several channels, wherever they are served.
 DEFAULTS = re.compile(r"/pkgs/(main|r|msys2|free|pro)/")
 
 
-def of_entry(entry: LockEntry, lock: LockFile) -> Iterator[LockFinding]:
-    def finding(kind: Kind, message: str) -> LockFinding:
-        return LockFinding(platform=entry.platform, package=entry.name, kind=kind, message=message)
+def entry_findings(entry: LockEntry, lock: LockFile) -> Iterator[LockFinding]:
+    """Malformed hashes, and an address that does not fit the entry or the lock's channels."""
+    if not entry.sha256:
+        yield finding(entry, "hash", "has no sha256")
+    elif not SHA256.fullmatch(entry.sha256):
+        yield finding(entry, "hash", f"has `{entry.sha256[:70]}`, which is not a sha256")
+    if entry.md5 and not MD5.fullmatch(entry.md5):
+        yield finding(entry, "hash", f"has `{entry.md5[:40]}`, which is not an md5")
+    if entry.manager == "conda":
+        file_problem = _conda_file_problem(entry)
+        channel_problem = _channel_problem(entry, lock)
+    else:
+        file_problem, channel_problem = _wheel_file_problem(entry), None
+    if file_problem:
+        yield finding(entry, "file", file_problem)
+    if channel_problem:
+        yield finding(entry, "channel", channel_problem)
 
-    if not re.fullmatch(r"[0-9a-f]{64}", entry.sha256):
-        yield finding(
-            "hash",
-            f"has {'no sha256' if not entry.sha256 else f'`{entry.sha256[:70]}`, which is no sha256'}",
-        )
-    if entry.md5 and not re.fullmatch(r"[0-9a-f]{32}", entry.md5):
-        yield finding("hash", f"has `{entry.md5[:40]}`, which is no md5")
-    if problem := _file_problem(entry):
-        yield finding("file", problem)
-    if entry.manager == "conda" and (problem := _channel_problem(entry, lock)):
-        yield finding("channel", problem)
+
+def _conda_file_problem(entry: LockEntry) -> str | None:
+    filename = unquote(entry.filename)
+    subdir = entry.url.rsplit("/", 2)[-2] if entry.url.count("/") > 1 else ""
+    if subdir not in (entry.platform, "noarch"):
+        return f"is a file of {subdir or 'no platform'}: {filename}"
+    if not filename.startswith(f"{entry.name}-{entry.version}-"):
+        return f"{entry.version} names another file: {filename}"
+    return None
 
 
-def _file_problem(entry: LockEntry) -> str | None:
-    """Whether the address is that of another package than the entry names."""
-    from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+def _wheel_file_problem(entry: LockEntry) -> str | None:
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
     from packaging.version import InvalidVersion, Version
 
     filename = unquote(entry.filename)
-    if entry.manager == "conda":
-        subdir = entry.url.rsplit("/", 2)[-2] if entry.url.count("/") > 1 else ""
-        if subdir not in (entry.platform, "noarch"):
-            return f"is a file of {subdir or 'nowhere'}: {filename}"
-        return (
-            None
-            if filename.startswith(f"{entry.name}-{entry.version}-")
-            else f"{entry.version} names another file: {filename}"
-        )
     if not filename.endswith(".whl"):
         return None
     try:
         name, version, _, _ = parse_wheel_filename(filename)
-        same = name == canonicalize_name(entry.name) and version == Version(entry.version)
+        is_same = name == canonicalize_name(entry.name) and version == Version(entry.version)
     except (InvalidWheelFilename, InvalidVersion):
-        return f"{entry.version} names a file that is no wheel: {filename}"
-    return None if same else f"{entry.version} names another file: {filename}"
+        return f"{entry.version} names a file that is not a wheel: {filename}"
+    return None if is_same else f"{entry.version} names another file: {filename}"
 
 
 def _channel_problem(entry: LockEntry, lock: LockFile) -> str | None:
-    if entry.url.startswith("file:") and lock.custom.get(PYTHON_FROM) == "host":
-        return None  # this machine's Python took the place of the channels; the lock's metadata says so
+    if entry.url.startswith("file:") and lock.custom_metadata.get(PYTHON_FROM) == "host":
+        return None  # this machine's Python replaced the channels; the lock's metadata says so
     url = without_login(entry.url)
     for channel in lock.channels:
         if channel == "defaults" and DEFAULTS.search(url):
             return None
         if url.startswith(without_login(conda.channel_url(channel))):
             return None
-    place = without_login(entry.url).rsplit("/", 2)[0]
-    return f"is from {place}, which is none of the lock's channels ({', '.join(map(without_login, lock.channels)) or 'it has none'})"
+    channels = ", ".join(without_login(channel) for channel in lock.channels)
+    folder = url.rsplit("/", 2)[0]
+    return (
+        f"is from {folder}, which is not one of the lock's channels ({channels or 'it has none'})"
+    )
 
 
-def twice(lock: LockFile) -> Iterator[LockFinding]:
-    seen: dict[tuple[str, str, str], list[LockEntry]] = {}
+def duplicate_findings(lock: LockFile) -> Iterator[LockFinding]:
+    """Packages that one manager has twice."""
+    same: dict[tuple[str, str, str], list[LockEntry]] = {}
     for entry in lock.entries:
-        name = (
-            entry.name if entry.manager == "conda" else canonicalize_name(entry.name)
-        )  # conda has typing-extensions and typing_extensions
-        seen.setdefault((entry.platform, entry.manager, name), []).append(entry)
-    for (platform, _, _), entries in seen.items():
-        files = sorted({entry.url for entry in entries})
-        if len(files) > 1:
-            yield LockFinding(
-                platform=platform,
-                package=entries[0].name,
-                kind="twice",
-                message=f"is locked {len(files)} times: {_files(files)}",
-            )
+        name = entry.name  # conda has typing-extensions and typing_extensions
+        if entry.manager == "pip":
+            name = canonicalize_name(name)
+        same.setdefault((entry.platform, entry.manager, name), []).append(entry)
+    for entries in same.values():
+        urls = sorted({entry.url for entry in entries})
+        if len(urls) > 1:
+            filenames = ", ".join(unquote(url.rsplit("/", 1)[-1]) for url in urls)
+            yield finding(entries[0], "twice", f"is locked {len(urls)} times: {filenames}")
         elif len({entry.category for entry in entries}) < len(entries):
-            yield LockFinding(
-                platform=platform, package=entries[0].name, kind="twice", message="is listed twice"
-            )
+            yield finding(entries[0], "twice", "is listed twice")
 
 
-def _files(urls: Iterable[str]) -> str:
-    return ", ".join(unquote(url.rsplit("/", 1)[-1]) for url in urls)
-
-
-def by_both(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
-    """A Python package that conda and pip both have; a C library may have a wheel's name."""
+def two_manager_findings(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
+    """Python packages that conda and pip both have; a C library of a wheel's name is no such package."""
     wheels = {canonicalize_name(entry.name): entry for entry in entries if entry.manager == "pip"}
     for entry in entries:
-        if entry.manager == "conda" and is_python_package(entry):
-            for name in (
-                name
-                for name in wheels
-                if canonicalize_name(entry.name) in (name, "pytorch" if name == "torch" else name)
-            ):
-                message = f"is provided twice: conda's {entry.version} and the wheel {name} {wheels[name].version} write the same files"
-                yield LockFinding(
-                    platform=entry.platform, package=entry.name, kind="both", message=message
-                )
+        if entry.manager != "conda" or not is_python_package(entry):
+            continue
+        canonical = canonicalize_name(entry.name)
+        names = {str(canonical), WHEEL_NAMES.get(canonical, canonical)}
+        for name in sorted(names & wheels.keys()):
+            wheel = f"{name} {wheels[canonicalize_name(name)].version}"
+            yield finding(
+                entry,
+                "both",
+                f"is provided twice: conda's {entry.version} and the wheel {wheel} write the same files",
+            )
 
 
-def served(
+SERVER_PROBLEMS: Mapping[str, tuple[FindingKind, str]] = {
+    "gone": ("gone", "is no longer served"),
+    "other": ("silent", "cannot be downloaded"),
+    "silent": ("silent", "could not be checked, its server did not answer"),
+    "changed": ("changed", "is another file now"),
+}
+
+
+def server_findings(
     entries: Sequence[LockEntry], answers: Mapping[str, Availability]
 ) -> Iterator[LockFinding]:
-    kinds: dict[str, tuple[Kind, str]] = {
-        "gone": ("gone", "is no longer served"),
-        "other": ("silent", "cannot be had"),
-        "silent": ("silent", "could not be asked for"),
-        "changed": ("changed", "is another file now"),
-    }
+    """Files that servers no longer have as they were locked. answers: by URL."""
     for entry in entries:
         answer = answers.get(entry.url)
-        if answer is not None and answer.state in kinds:
-            kind, words = kinds[answer.state]
-            message = f"{words}: {without_login(entry.url)} ({answer.detail})"
-            yield LockFinding(
-                platform=entry.platform, package=entry.name, kind=kind, message=message
-            )
+        if answer is not None and answer.state in SERVER_PROBLEMS:
+            kind, problem = SERVER_PROBLEMS[answer.state]
+            yield finding(entry, kind, f"{problem}: {without_login(entry.url)} ({answer.detail})")

@@ -1,4 +1,4 @@
-"""What a lock was made from, as far as it lies beside it: the machine that the solver assumed, and the inputs' content hash."""
+"""What a lock was made from, if it is in the same folder: the machines that the solver assumed, and the inputs' content hash."""
 
 from __future__ import annotations
 
@@ -11,125 +11,135 @@ from pathlib import Path
 from typing import Any
 
 from provision.catalog import DATA
-from provision.core.errors import NOT_YAML, InvalidSpec
-from provision.lockfile.conda_lock_v1_contents import LockFile
-from provision.lockfile.conda_lock_v1_writer import INPUTS
-from provision.lockfile.content_hash import load_conda_lock, ours
+from provision.core.errors import InvalidSpec
+from provision.core.yaml_text import YamlError, parse_yaml
+from provision.lockfile.conda_lock_v1 import INPUTS, LockFile
+from provision.lockfile.content_hash import load_conda_lock, own_hashes
 from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, read_inputs
 from provision.lockfile.verify.model import LockFinding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What the solver assumed of the machine, by platform. complete: it assumed no more than this."""
+class AssumedMachines:
+    """Platform -> virtual package -> version: what the solver assumed.
 
-    offers: Mapping[str, Mapping[str, str]]
+    complete: it assumed nothing else.
+    """
+
+    virtual_packages: Mapping[str, Mapping[str, str]]
     complete: bool
 
-    def knows(self, platform: str, name: str) -> bool:
-        return platform in self.offers and (self.complete or name in self.offers[platform])
+    def includes(self, platform: str, name: str) -> bool:
+        """Whether it is known if the solver assumed this virtual package."""
+        if platform not in self.virtual_packages:
+            return False
+        return self.complete or name in self.virtual_packages[platform]
 
 
-def machine(lock: LockFile) -> Machine | None:
-    """By the file beside the lock; for a lock of conda-lock's own, by its default, but for CUDA, which is an option of its command."""
-    import yaml
+def assumed_machines(lock: LockFile) -> AssumedMachines | None:
+    """From the file next to the lock. None if that is missing or malformed.
 
-    beside = lock.path.parent / VIRTUAL_PACKAGES
-    if not beside.is_file() and INPUTS in lock.custom:
+    A lock of conda-lock's own has conda-lock's default machine, except for CUDA, which is an option of its command.
+    """
+    path = lock.path.parent / VIRTUAL_PACKAGES
+    is_default = not path.is_file()
+    if is_default:
+        if INPUTS in lock.custom_metadata:
+            return None  # ours always have such a file
+        load_conda_lock()
+        import conda_lock
+
+        path = Path(conda_lock.__file__).parent / "default-virtual-packages.yaml"
+    document = _read_yaml(path)
+    subdirs = document.get("subdirs") if isinstance(document, dict) else None
+    if not isinstance(subdirs, dict):
         return None
-    path = beside if beside.is_file() else _conda_locks_default()
-    with contextlib.suppress(
-        yaml.YAMLError, OSError, AttributeError, TypeError, KeyError, RecursionError
-    ):
-        subdirs = yaml.safe_load(path.read_text(encoding="utf-8"))["subdirs"]
-        said = {
-            name: {str(key): str(value) for key, value in row["packages"].items()}
-            for name, row in subdirs.items()
-        }
-        if path == beside:
-            return Machine(offers=said, complete=True)
-        return Machine(
-            offers={
-                name: {key: row[key] for key in row if key != "__cuda"}
-                for name, row in said.items()
-            },
-            complete=False,
-        )
-    return None
+    machines: dict[str, dict[str, str]] = {}
+    for platform, row in subdirs.items():
+        packages = row.get("packages") if isinstance(row, dict) else None
+        if not isinstance(packages, dict):
+            return None
+        machine = {str(name): str(version) for name, version in packages.items()}
+        if is_default:
+            machine.pop("__cuda", None)
+        machines[platform] = machine
+    return AssumedMachines(virtual_packages=machines, complete=not is_default)
 
 
-def _conda_locks_default() -> Path:
-    load_conda_lock()
-    import conda_lock
+def pip_requirements(lock: LockFile) -> tuple[str, ...]:
+    """The pip requirements of the environment.yml next to the lock; empty if that is missing or of another form."""
+    path = lock.path.parent / ENVIRONMENT
+    if ENVIRONMENT not in lock.sources or not path.is_file():
+        return ()
+    document = _read_yaml(path)
+    dependencies = document.get("dependencies") if isinstance(document, dict) else None
+    requirements: list[str] = []
+    for row in dependencies if isinstance(dependencies, list) else ():
+        section = row.get("pip") if isinstance(row, dict) else None
+        if isinstance(section, list):
+            requirements += [str(text) for text in section]
+    return tuple(requirements)
 
-    return Path(conda_lock.__file__).parent / "default-virtual-packages.yaml"
+
+def _read_yaml(path: Path) -> Any:
+    """The document, or None for a file that cannot be read: other findings and notes name it."""
+    try:
+        return parse_yaml(path.read_bytes())
+    except (YamlError, OSError):
+        return None
 
 
-def compared(lock: LockFile, hashes: Mapping[str, set[str]] | None) -> Iterator[LockFinding]:
-    """Whether the lock was made from what `content_hashes` read."""
-    for platform, known in sorted(lock.content_hash.items()):
-        if hashes is not None and platform in hashes and known not in hashes[platform]:
-            message = f"was not locked from {', '.join(lock.sources)} as it stands beside it: the content hash differs"
+def input_findings(lock: LockFile, hashes: Mapping[str, set[str]] | None) -> Iterator[LockFinding]:
+    """Platforms whose content hash is not of these inputs. hashes: as `input_hashes` returns them."""
+    for platform, content_hash in sorted(lock.content_hash.items()):
+        if hashes is not None and platform in hashes and content_hash not in hashes[platform]:
+            sources = ", ".join(lock.sources)
+            message = f"was not locked from {sources} as it is now: the content hash differs"
             yield LockFinding(
                 platform=platform, package=lock.path.name, kind="inputs", message=message
             )
 
 
-def pip(lock: LockFile) -> tuple[str, ...]:
-    """The pip requirements of the environment.yml beside the lock; none if there is no such file, or it is of another kind."""
-    import yaml
+def input_hashes(lock: LockFile) -> Mapping[str, set[str]] | None:
+    """Platform -> conda-lock's possible content hashes of the inputs next to the lock; None if those cannot be read.
 
-    path = lock.path.parent / ENVIRONMENT
-    if ENVIRONMENT not in lock.sources or not path.is_file():
-        return ()
-    with contextlib.suppress(yaml.YAMLError, OSError, *NOT_YAML):
-        rows = yaml.safe_load(path.read_text(encoding="utf-8"))["dependencies"]
-        return tuple(str(text) for row in rows if isinstance(row, dict) for text in row["pip"])
-    return ()
-
-
-def content_hashes(lock: LockFile) -> Mapping[str, set[str]] | None:
-    """conda-lock's content hashes of the inputs beside the lock, by platform: with the virtual packages beside it and with
-    conda-lock's defaults, since a lock does not say which were used. None: the inputs are not there to be read."""
+    There are several: with the virtual packages next to the lock and with conda-lock's defaults, since a lock does not say
+    which were used.
+    """
     sources = [lock.path.parent / source for source in lock.sources]
-    if not sources or not all(
-        source.is_file() and source.suffix in (".yml", ".yaml") for source in sources
-    ):
+    if not sources:
         return None
-    if INPUTS in lock.custom and not (lock.path.parent / VIRTUAL_PACKAGES).is_file():
-        return None  # ours are always of such a file, and the hash is of it too
-    if (quick := _quick(lock, sources)) is not None:
-        return quick
-    with (
-        contextlib.redirect_stderr(io.StringIO()),
-        contextlib.suppress(Exception),
-    ):  # conda-lock's parsers raise many things
-        return _conda_locks_hashes(lock, sources)
-    return None
+    for source in sources:
+        if not source.is_file() or source.suffix not in (".yml", ".yaml"):
+            return None
+    if INPUTS in lock.custom_metadata and not (lock.path.parent / VIRTUAL_PACKAGES).is_file():
+        return None  # ours always have such a file, and the hash includes it
+    if _has_own_hashes(lock, sources):
+        return {platform: {content_hash} for platform, content_hash in lock.content_hash.items()}
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return _conda_lock_hashes(lock, sources)
+    except Exception:  # conda-lock's parsers raise many things for files that they do not take
+        return None
 
 
-def _quick(lock: LockFile, sources: Sequence[Path]) -> Mapping[str, set[str]] | None:
-    """Ours, if they are what the lock says: without importing conda-lock (0.5 s)."""
-    beside = lock.path.parent / VIRTUAL_PACKAGES
-    if [source.name for source in sources] != [ENVIRONMENT] or not beside.is_file():
-        return None
-    with contextlib.suppress(InvalidSpec, OSError, UnicodeDecodeError):
-        hashes = (
-            ours(
-                read_inputs(
-                    sources[0].read_text(encoding="utf-8"),
-                    beside.read_text(encoding="utf-8"),
-                    lock.path.parent,
-                )
-            )
-            or {}
+def _has_own_hashes(lock: LockFile, sources: Sequence[Path]) -> bool:
+    """Whether the lock's hashes are those that we compute, which takes no import of conda-lock (0.5 s)."""
+    virtual_packages = lock.path.parent / VIRTUAL_PACKAGES
+    if [source.name for source in sources] != [ENVIRONMENT] or not virtual_packages.is_file():
+        return False
+    try:
+        inputs = read_inputs(
+            sources[0].read_text(encoding="utf-8"),
+            virtual_packages.read_text(encoding="utf-8"),
+            lock.path.parent,
         )
-        if dict(lock.content_hash) == hashes:
-            return {platform: {value} for platform, value in lock.content_hash.items()}
-    return None
+    except (InvalidSpec, OSError, UnicodeDecodeError):
+        return False
+    return dict(lock.content_hash) == (own_hashes(inputs) or {})
 
 
-def _conda_locks_hashes(lock: LockFile, sources: Sequence[Path]) -> Mapping[str, set[str]]:
+def _conda_lock_hashes(lock: LockFile, sources: Sequence[Path]) -> Mapping[str, set[str]]:
     load_conda_lock()
     from conda_lock.content_hash import backwards_compatible_content_hashes
     from conda_lock.src_parser import make_lock_spec
@@ -142,26 +152,21 @@ def _conda_locks_hashes(lock: LockFile, sources: Sequence[Path]) -> Mapping[str,
     spec = make_lock_spec(
         src_files=list(sources), platform_overrides=list(lock.platforms), mapping_url=names
     )
-    beside = lock.path.parent / VIRTUAL_PACKAGES
-    machines: list[Any] = (
-        [virtual_package_repo_from_specification(beside)] if beside.is_file() else []
-    )
-    machines += [
-        default_virtual_package_repodata(),
-        default_virtual_package_repodata(cuda_version=""),
-    ]
+    machines: list[Any] = []
+    virtual_packages = lock.path.parent / VIRTUAL_PACKAGES
+    if virtual_packages.is_file():
+        machines.append(virtual_package_repo_from_specification(virtual_packages))
+    machines.append(default_virtual_package_repodata())
+    machines.append(default_virtual_package_repodata(cuda_version=""))
+    hashes: dict[str, set[str]] = {platform: set() for platform in lock.platforms}
     try:
-        return {
-            platform: set().union(
-                *(
+        for platform in lock.platforms:
+            for machine in machines:
+                hashes[platform].update(
                     backwards_compatible_content_hashes(spec, machine, platform)
-                    for machine in machines
                 )
-            )
-            for platform in lock.platforms
-        }
     finally:
         for machine in machines:
-            shutil.rmtree(
-                machine.base_path
-            )  # conda-lock leaves it to an exit handler, which need not run
+            # conda-lock leaves this to an exit handler, which need not run.
+            shutil.rmtree(machine.base_path)
+    return hashes

@@ -1,27 +1,32 @@
-"""Whether the versions that wheels ask for are those that are locked: each wheel's own metadata, its markers and extras evaluated for
-the lock's platform and Python, against the lock."""
+"""Checks that the lock has the versions that wheels require.
+
+Each wheel's own metadata is held against the lock, with its markers and extras evaluated for the lock's platform and Python.
+"""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv import WheelMetadata
-from provision.lockfile.conda_lock_v1_contents import LockEntry
-from provision.lockfile.joint_solve import AS_WHEELS
-from provision.lockfile.verify.conda_names import conda_names, is_python_package
-from provision.lockfile.verify.model import LockFinding
+from provision.adapters.uv import Metadata
+from provision.lockfile.conda_lock_v1 import LockEntry
+from provision.lockfile.joint_solve import WHEEL_NAMES
+from provision.lockfile.verify.model import (
+    LockFinding,
+    conda_names,
+    finding,
+    is_python_package,
+)
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-# os_name, sys_platform, platform_system, platform_machine as Python says them there (PEP 508).
-MACHINES = {
+# os_name, sys_platform, platform_system and platform_machine as Python has them on each platform (PEP 508).
+MARKER_VALUES = {
     "linux-64": ("posix", "linux", "Linux", "x86_64"),
     "linux-aarch64": ("posix", "linux", "Linux", "aarch64"),
     "linux-ppc64le": ("posix", "linux", "Linux", "ppc64le"),
@@ -29,197 +34,217 @@ MACHINES = {
     "osx-arm64": ("posix", "darwin", "Darwin", "arm64"),
     "win-64": ("nt", "win32", "Windows", "AMD64"),
 }
-Environment = Mapping[str, str]
+MAX_REASON = 200  # characters
+MarkerEnvironment = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
-    """What came of looking: what is not satisfied, and by package why what it needs could not be looked at."""
+class WheelCheck:
+    """The result for one platform's wheels."""
 
     findings: tuple[LockFinding, ...] = ()
-    absent: frozenset[tuple[str, str]] = (
-        frozenset()
-    )  # package, and the name of what it needs and is not there
-    unchecked: Mapping[str, str] = field(default_factory=dict)
+    # Package, and the canonical name of what it requires and the lock lacks.
+    missing: frozenset[tuple[str, str]] = frozenset()
+    unchecked: Mapping[str, str] = field(default_factory=dict)  # package -> why
+
+
+class Unchecked(Exception):
+    """What a wheel requires cannot be evaluated; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Wheel:
-    """A locked wheel and what it needs, of which every part was found to be understood."""
+    """A locked wheel and its requirements, all of which could be parsed and evaluated."""
 
     entry: LockEntry
     python: SpecifierSet
     requires: tuple[Requirement, ...]
 
     def active(
-        self, extras: Iterable[str], environment: Environment
+        self, extras: Iterable[str], environment: MarkerEnvironment
     ) -> Iterator[tuple[Requirement, str]]:
-        """The requirements that hold in the environment, each with the extra that brings it ("": none)."""
-        for wanted in self.requires:
+        """The requirements that apply in the environment, each with the extra that adds it, or an empty text."""
+        for requirement in self.requires:
             for extra in ("", *extras):
-                if wanted.marker is None or wanted.marker.evaluate({**environment, "extra": extra}):
-                    yield wanted, extra
+                marker = requirement.marker
+                if marker is None or marker.evaluate({**environment, "extra": extra}):
+                    yield requirement, extra
                     break
 
 
-def of_wheels(
-    entries: Sequence[LockEntry], said: Mapping[str, WheelMetadata | str], asked: Sequence[str] = ()
-) -> Needs:
-    """Of one platform's wheels. said: each wheel's metadata by address, or why it could not be had. asked: the requirements of the
-    inputs, whose extras are wanted, too."""
-    environment = _environment(entries)
+def check_wheels(
+    entries: Sequence[LockEntry],
+    metadata: Mapping[str, Metadata | str],
+    input_requirements: Sequence[str] = (),
+) -> WheelCheck:
+    """Check one platform's wheels.
+
+    metadata: each wheel's own by URL, or why it is not available. input_requirements: those of environment.yml, whose
+    extras count too.
+    """
+    wheel_entries = [entry for entry in entries if entry.manager == "pip"]
+    try:
+        environment = _marker_environment(entries)
+    except Unchecked as reason:
+        return WheelCheck(unchecked={entry.name: str(reason) for entry in wheel_entries})
     wheels: dict[str, _Wheel] = {}
     unchecked: dict[str, str] = {}
-    for entry in (entry for entry in entries if entry.manager == "pip"):
-        known = (
-            environment
-            if isinstance(environment, str)
-            else _known(entry, said.get(entry.url), environment)
-        )
-        if isinstance(known, str):
-            unchecked[entry.name] = known
+    for entry in wheel_entries:
+        try:
+            wheel = _parse_wheel(entry, metadata.get(entry.url), environment)
+        except Unchecked as reason:
+            unchecked[entry.name] = str(reason)
         else:
-            wheels[canonicalize_name(entry.name)] = known
-    if isinstance(environment, str):
-        return Needs(unchecked=unchecked)
-    extras = _extras(wheels, asked, environment)
-    there, findings, absent = _There(entries), [], set()
+            wheels[canonicalize_name(entry.name)] = wheel
+    extras = _requested_extras(wheels, input_requirements, environment)
+    locked = _LockedPython(entries)
+    findings: list[LockFinding] = []
+    missing: set[tuple[str, str]] = set()
     for name, wheel in wheels.items():
-        for missing, text in _problems(wheel, sorted(extras.get(name, ())), environment, there):
-            findings.append(
-                LockFinding(
-                    platform=wheel.entry.platform,
-                    package=wheel.entry.name,
-                    kind="dependency",
-                    message=text,
-                )
-            )
-            absent |= {(wheel.entry.name, missing)} if missing else set()
-    return Needs(findings=tuple(findings), absent=frozenset(absent), unchecked=unchecked)
+        wheel_extras = sorted(extras.get(name, ()))
+        for missing_name, problem in _problems(wheel, wheel_extras, environment, locked):
+            findings.append(finding(wheel.entry, "dependency", problem))
+            if missing_name:
+                missing.add((wheel.entry.name, missing_name))
+    return WheelCheck(findings=tuple(findings), missing=frozenset(missing), unchecked=unchecked)
 
 
-def _known(
-    entry: LockEntry, said: WheelMetadata | str | None, environment: Environment
-) -> _Wheel | str:
-    """A wheel with what it needs, or why that is not known."""
+def _parse_wheel(
+    entry: LockEntry, metadata: Metadata | str | None, environment: MarkerEnvironment
+) -> _Wheel:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    if not isinstance(said, WheelMetadata):
-        return said or "its metadata was not asked for"
+    if not isinstance(metadata, Metadata):
+        raise Unchecked(metadata or "its metadata was not read")
     try:
-        if canonicalize_name(said.name) != canonicalize_name(entry.name) or Version(
-            said.version
-        ) != Version(entry.version):
-            return f"its metadata is of {said.name} {said.version}"[:200]
-        requires = tuple(Requirement(text) for text in said.requires)
-        wheel = _Wheel(entry=entry, python=SpecifierSet(said.requires_python), requires=requires)
+        same_name = canonicalize_name(metadata.name) == canonicalize_name(entry.name)
+        is_same = same_name and Version(metadata.version) == Version(entry.version)
+        requires = tuple(Requirement(text) for text in metadata.requires)
+        wheel = _Wheel(
+            entry=entry, python=SpecifierSet(metadata.requires_python), requires=requires
+        )
+        # Both raise for what they cannot evaluate.
         wheel.python.contains(environment["python_full_version"])
         list(wheel.active((), environment))
-    except ValueError as error:  # packaging's, for what is no requirement, specifier or version
-        return f"its metadata is not understood ({' '.join(str(error).split())[:200]})"
+    except ValueError as error:  # packaging's, for invalid requirements, specifiers and versions
+        text = " ".join(str(error).split())[:MAX_REASON]
+        raise Unchecked(f"its metadata cannot be parsed ({text})") from error
+    if not is_same:
+        raise Unchecked(f"its metadata is of {metadata.name} {metadata.version}"[:MAX_REASON])
     return wheel
 
 
-def _environment(entries: Sequence[LockEntry]) -> Environment | str:
-    """What markers are evaluated for, or why that is not known."""
-    python = next(
-        (entry for entry in entries if entry.manager == "conda" and entry.name == "python"), None
-    )
-    if python is None or python.platform not in MACHINES:
-        return (
-            "the lock names no Python"
-            if python is None
-            else f"what Python says of {python.platform} is not known"
-        )
-    os_name, sys_platform, system, machine = MACHINES[python.platform]
-    pypy = "pypy" in python.build_string
+def _marker_environment(entries: Sequence[LockEntry]) -> MarkerEnvironment:
+    """The values that markers are evaluated for."""
+    python = _locked_python(entries)
+    if python is None:
+        raise Unchecked("the lock has no Python")
+    if python.platform not in MARKER_VALUES:
+        raise Unchecked(f"the values of markers are not known for {python.platform}")
+    os_name, sys_platform, system, machine = MARKER_VALUES[python.platform]
+    is_pypy = "pypy" in python.build_string
     return {
         "os_name": os_name,
         "sys_platform": sys_platform,
         "platform_system": system,
         "platform_machine": machine,
-        "platform_release": "",  # of the machine that it will run on: nobody knows
+        "platform_release": "",  # of the machine that it will run on, which is not known
         "platform_version": "",
-        "platform_python_implementation": "PyPy" if pypy else "CPython",
-        "implementation_name": "pypy" if pypy else "cpython",
+        "platform_python_implementation": "PyPy" if is_pypy else "CPython",
+        "implementation_name": "pypy" if is_pypy else "cpython",
         "implementation_version": python.version,
         "python_full_version": python.version,
         "python_version": ".".join(python.version.split(".")[:2]),
     }
 
 
-def _extras(
-    wheels: Mapping[str, _Wheel], asked: Sequence[str], environment: Environment
+def _locked_python(entries: Sequence[LockEntry]) -> LockEntry | None:
+    for entry in entries:
+        if entry.manager == "conda" and entry.name == "python":
+            return entry
+    return None
+
+
+def _requested_extras(
+    wheels: Mapping[str, _Wheel],
+    input_requirements: Sequence[str],
+    environment: MarkerEnvironment,
 ) -> dict[str, set[str]]:
-    """Wheel -> the extras that are wanted of it, by the inputs or by another wheel."""
-    found: dict[str, set[str]] = {}
-    ahead = [
-        wanted for wheel in wheels.values() for wanted, _ in wheel.active((), environment)
-    ] + list(_readable(asked))
-    while ahead:
-        wanted = ahead.pop()
-        name = canonicalize_name(wanted.name)
-        more = {canonicalize_name(extra) for extra in wanted.extras} - found.get(name, set())
-        found.setdefault(name, set()).update(more)
-        if more and name in wheels:
-            ahead += [
-                wanted for wanted, extra in wheels[name].active(sorted(more), environment) if extra
-            ]
-    return found
-
-
-def _readable(texts: Iterable[str]) -> Iterator[Requirement]:
+    """Wheel -> its extras that the inputs or other wheels request."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    for text in texts:
-        with contextlib.suppress(InvalidRequirement):
-            yield Requirement(text)
+    queue: list[Requirement] = []
+    for wheel in wheels.values():
+        queue += [requirement for requirement, _ in wheel.active((), environment)]
+    for text in input_requirements:
+        try:
+            queue.append(Requirement(text))
+        except InvalidRequirement:
+            continue  # an installer option, which requests no extras
+    extras: dict[str, set[str]] = {}
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        wheel_extras = extras.setdefault(name, set())
+        new = {canonicalize_name(extra) for extra in requirement.extras} - wheel_extras
+        wheel_extras.update(new)
+        if new and name in wheels:
+            for further, extra in wheels[name].active(sorted(new), environment):
+                if extra:
+                    queue.append(further)
+    return extras
 
 
-class _There:
-    """What a lock holds for Python, by a wheel's name."""
+class _LockedPython:
+    """The Python packages of a lock, by the names of wheels."""
 
     def __init__(self, entries: Sequence[LockEntry]) -> None:
-        self._wheels = {
-            canonicalize_name(entry.name): entry.version
-            for entry in entries
-            if entry.manager == "pip"
-        }
-        self._conda = {
-            canonicalize_name(AS_WHEELS.get(entry.name, entry.name)): entry
-            for entry in entries
-            if entry.manager == "conda"
-        }
+        self._wheels: dict[str, str] = {}
+        self._conda: dict[str, LockEntry] = {}
+        for entry in entries:
+            if entry.manager == "pip":
+                self._wheels[canonicalize_name(entry.name)] = entry.version
+            else:
+                name = WHEEL_NAMES.get(entry.name, entry.name)
+                self._conda[canonicalize_name(name)] = entry
 
     def version(self, name: str) -> str | None:
-        """None: it is not there. "": it is, in a version that cannot be compared."""
+        """None if the lock lacks it; empty if it has it in a version that cannot be compared."""
         from packaging.version import InvalidVersion, Version
 
-        package = self._conda.get(canonicalize_name(name))
-        found = self._wheels.get(canonicalize_name(name)) or (
-            package.version if package and is_python_package(package) else ""
-        )
+        canonical = canonicalize_name(name)
+        version = self._wheels.get(canonical, "")
+        package = self._conda.get(canonical)
+        if not version and package is not None and is_python_package(package):
+            version = package.version
         try:
-            return str(Version(found))
-        except InvalidVersion:  # or conda has it under another name, and may count in another way
-            return "" if found or conda_names(name) & self._conda.keys() else None
+            return str(Version(version))
+        except InvalidVersion:
+            # conda may have it under another name, and count its versions differently.
+            is_locked = bool(version) or bool(conda_names(name) & self._conda.keys())
+            return "" if is_locked else None
 
 
 def _problems(
-    wheel: _Wheel, extras: Sequence[str], environment: Environment, there: _There
+    wheel: _Wheel,
+    extras: Sequence[str],
+    environment: MarkerEnvironment,
+    locked: _LockedPython,
 ) -> Iterator[tuple[str, str]]:
-    """What is not satisfied, in words, after its name where it is absent."""
+    """The canonical name of what is missing (or an empty text), and the problem in words."""
     python = environment["python_full_version"]
     if not wheel.python.contains(python, prereleases=True):
         yield "", f"needs Python {wheel.python}, and python is {python}"
-    for wanted, extra in wheel.active(extras, environment):
-        needs = f"needs {wanted.name}{wanted.specifier}" + (
-            f" (for its extra `{extra}`)" if extra else ""
-        )
-        found = there.version(wanted.name)
-        if found is None:
-            yield canonicalize_name(wanted.name), f"{needs}, which is not in the lock"
-        elif found and not wanted.url and not wanted.specifier.contains(found, prereleases=True):
-            yield "", f"{needs}, and {wanted.name} is {found}"
+    for requirement, extra in wheel.active(extras, environment):
+        needs = f"needs {requirement.name}{requirement.specifier}"
+        if extra:
+            needs += f" (for its extra `{extra}`)"
+        version = locked.version(requirement.name)
+        if version is None:
+            yield canonicalize_name(requirement.name), f"{needs}, which is not in the lock"
+            continue
+        is_comparable = version != "" and not requirement.url
+        if is_comparable and not requirement.specifier.contains(version, prereleases=True):
+            yield "", f"{needs}, and {requirement.name} is {version}"

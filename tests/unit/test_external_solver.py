@@ -12,11 +12,10 @@ import pytest
 from provision import lockfile
 from provision.adapters import conda
 from provision.core.errors import InvalidSpec, ToolFailed, ToolMissing
-from provision.core.mirrors import NO_MIRRORS
 from provision.lockfile import external_solver
 from tests.records import alias
 
-REQUEST = conda.SolveRequest(
+REQUEST = conda.Request(
     specs=("python=3.11", "pytorch::pytorch=2.3.1=py3.11_cuda12.1*"),
     channels=("pytorch", "conda-forge"),
     virtual_packages=(("__cuda", "12.1"), ("__glibc", "2.28")),
@@ -24,7 +23,7 @@ REQUEST = conda.SolveRequest(
 
 
 def test_what_conda_lock_is_given() -> None:
-    given = external_solver.files(REQUEST, alias(Path("/srv/mirror")))
+    given = external_solver.solver_files(REQUEST, alias(Path("/srv/mirror")))
     assert json.loads(given["environment.yml"]) == {
         "channels": [
             "file:///srv/mirror/pytorch/",
@@ -33,8 +32,8 @@ def test_what_conda_lock_is_given() -> None:
         ],
         "dependencies": ["python=3.11", "pytorch=2.3.1=py3.11_cuda12.1*"],
     }
-    direct = json.loads(external_solver.files(REQUEST, NO_MIRRORS)["environment.yml"])
-    assert direct["channels"][0] == conda.channel_url("pytorch") and direct["dependencies"] == list(
+    direct = json.loads(external_solver.solver_files(REQUEST, conda.DIRECT)["environment.yml"])
+    assert direct["channels"][0] == conda.url_of("pytorch") and direct["dependencies"] == list(
         REQUEST.specs
     )
     assert json.loads(given["virtual-packages.yml"]) == {
@@ -51,7 +50,7 @@ def test_what_conda_lock_is_given() -> None:
     ],
 )
 def test_the_command(name: lockfile.SolverName, flags: list[str]) -> None:
-    argv = external_solver.command(name, Path("/opt/bin") / name, REQUEST, Path("/tmp/a b"))
+    argv = external_solver.solver_command(name, Path("/opt/bin") / name, REQUEST, Path("/tmp/a b"))
     words = [str(word) for word in argv]
     assert words[:4] == [sys.executable, "-m", "conda_lock", "lock"]
     assert words[words.index("--conda") + 1] == f"/opt/bin/{name}" and words[8:10] == flags
@@ -66,7 +65,7 @@ def test_an_executable_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ToolMissing,
         match=r"needs the executable `mamba`, and PATH has none.*own solver needs no executable",
     ):
-        lockfile.find_solver("mamba", NO_MIRRORS)
+        lockfile.find_solver("mamba", conda.DIRECT)
 
 
 def test_one_that_is_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from provision import lockfile, resolver
 from provision.adapters import conda
 from provision.core.errors import CheckFailed, IntegrityError, InvalidSpec
 from provision.core.types import LockedPackage, Manager, Resolution
-from provision.lockfile import conda_lock_v1_writer
+from provision.lockfile import conda_lock_v1
 from provision.resolver import spec
 from tests.conftest import ROOT
 from tests.integration import records
@@ -451,7 +451,7 @@ def test_two_requirements_for_one_package_are_both_held(
     depends: list[str], held: dict[str, str]
 ) -> None:
     assert (
-        conda_lock_v1_writer._dependencies(
+        conda_lock_v1._dependencies(
             dataclasses.replace(package("x", "1", "0"), depends=tuple(depends))
         )
         == held
@@ -482,7 +482,7 @@ def test_what_is_held_of_several_requirements_is_met_by_what_meets_each(
     package_of_it = dataclasses.replace(
         package("x", "1", "0"), depends=tuple(f"y {text}".strip() for text in texts)
     )
-    held = f"y {conda_lock_v1_writer._dependencies(package_of_it)['y']}".strip()
+    held = f"y {conda_lock_v1._dependencies(package_of_it)['y']}".strip()
     for version, build in itertools.product(VERSIONS, BUILDS):
         there = {"y": conda.PackageBuild(name="y", version=version, build=build)}
         alone = not any(conda.unsatisfied_specs([f"y {text}".strip()], there) for text in texts)

@@ -61,8 +61,8 @@ def test_what_is_hashed_here_is_hashed_as_by_conda_lock(
         lockfile.check_inputs(wanted, Path("envs/lab"))
     except Exception:  # no solver would take it either
         return
-    mine = content_hash.ours(wanted)
-    assert mine is None or mine == content_hash.theirs(wanted)
+    mine = content_hash.own_hashes(wanted)
+    assert mine is None or mine == content_hash.conda_lock_hashes(wanted)
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.1.2", "2.3.1", "2.6.0", "2.9.1"])
@@ -82,8 +82,8 @@ def test_what_we_render_is_hashed_here(version: str) -> None:
             wanted = lockfile.read_inputs(
                 texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
             )
-            mine = content_hash.ours(wanted)
-            assert mine is not None and mine == content_hash.theirs(wanted)
+            mine = content_hash.own_hashes(wanted)
+            assert mine is not None and mine == content_hash.conda_lock_hashes(wanted)
             found += 1
     assert found
 
@@ -99,4 +99,7 @@ def test_what_we_render_is_hashed_here(version: str) -> None:
     ],
 )
 def test_what_only_conda_lock_can_read_is_left_to_it(environment: str) -> None:
-    assert content_hash.ours(lockfile.read_inputs(environment, MACHINES, Path("envs/lab"))) is None
+    assert (
+        content_hash.own_hashes(lockfile.read_inputs(environment, MACHINES, Path("envs/lab")))
+        is None
+    )

@@ -11,8 +11,8 @@ import pytest
 from provision.adapters import conda
 from provision.core.errors import Unsolvable
 from provision.core.types import Pin, Platform
-from provision.lockfile.diagnose import conda as explaining_conda
-from provision.lockfile.diagnose.unsat_core import RULES, USERS, PinReasons, minimal
+from provision.lockfile.diagnose import conda as diagnose_conda
+from provision.lockfile.diagnose.unsat_core import RULE, USER, PinReasons, minimal
 from tests.records import alias, make_channel, record
 
 TODAY, LATER = 1_700_000_000_000, 1_800_000_000_000  # 2023-11-14, 2027-01-15
@@ -92,7 +92,7 @@ def explained(
     request = conda.SolveRequest(specs=specs, virtual_packages=tuple(machine), **more)
     with pytest.raises(Unsolvable) as caught:
         lab.solve(request)
-    found = explaining_conda.explain(caught.value, request, lab, PinReasons.of(PINS))
+    found = diagnose_conda.explain(caught.value, request, lab, PinReasons.of(PINS))
     assert found.message.startswith(f"There is no environment for {request.platform}: ")
     assert found.details == caught.value.details and "-v" in found.advice
     return found
@@ -238,5 +238,5 @@ def test_reasons() -> None:
         and not why.is_users("numpy<2")
         and not why.is_users("torch==2")
     )
-    assert (why.weight("scipy"), why.weight("numpy<2")) == (USERS, RULES)
-    assert why.listed(["a", "b", "c", "d"]) == "`a`, `b`, `c`, `d`"
+    assert (why.weight("scipy"), why.weight("numpy<2")) == (USER, RULE)
+    assert why.describe(["a", "b", "c", "d"]) == "`a`, `b`, `c`, `d`"

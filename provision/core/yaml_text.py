@@ -1,0 +1,34 @@
+"""YAML text -> the document in it, through PyYAML, with one kind of error for every text that is not YAML."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class YamlError(Exception):
+    """The text is not YAML. line: where, counted from 1, if PyYAML says so."""
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.line = line
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """The document in the text. Raises YamlError."""
+    import yaml
+
+    # libyaml's loader, where PyYAML was built with it, is about 10 times as fast.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise YamlError(problem, mark.line + 1 if mark else None) from error
+    except RecursionError as error:
+        raise YamlError("it is nested too deeply") from error
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        # Nothing but PyYAML runs inside this `try`. Its constructors raise these for values that do not fit their tag
+        # (`!!int`, `!!bool x`, `!!timestamp x`), for days that no month has, and for numbers of 5000 digits.
+        raise YamlError("a value does not fit its type") from error
