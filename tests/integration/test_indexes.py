@@ -95,7 +95,7 @@ def test_what_the_indexes_lack_is_told_with_where_to_look(
     with pytest.raises(Unsolvable) as failed:
         found(*REQUEST.requirements)
     advice = diagnose_uv.explain(failed.value, REQUEST, WHY).advice
-    assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: look there" in advice
+    assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: check there" in advice
 
 
 def test_an_index_that_lacks_what_comes_along_is_told_with_the_options_that_help(
@@ -118,8 +118,8 @@ def test_an_index_that_lacks_what_comes_along_is_told_with_the_options_that_help
         return diagnose_uv.explain(failed.value, request, why).advice
 
     assert advice("xxhash>=2").startswith(
-        "With all else as it is, --no-fast-checkpoints (without xxhash) has an answer."
+        "Without other changes, --no-fast-checkpoints (without xxhash) solves it."
     )
-    both = "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together have an answer."
-    assert advice("ipykernel", "xxhash>=2").startswith(f"With all else as it is, {both}")
+    both = "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together solve it."
+    assert advice("ipykernel", "xxhash>=2").startswith(f"Without other changes, {both}")
     assert "an answer" not in advice("missing", "xxhash>=2")

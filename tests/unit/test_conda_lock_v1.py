@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,9 @@ def test_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sha", ["", "abc", "g" * 64, "A" * 64])
 def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha: str) -> None:
-    with pytest.raises(IntegrityError, match="python has no well-formed sha256"):
+    with pytest.raises(
+        IntegrityError, match=r"package\[0\]\.hash \(python\): no well-formed sha256"
+    ):
         lockfile.read(write(tmp_path, LOCK.replace("SHA", f"'{sha}'")))
 
 
@@ -85,6 +88,41 @@ def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha: str) -> None:
 def test_what_is_not_a_lock_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml"):
         lockfile.read(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("reader", [lockfile.read, lockfile.read_file])
+@pytest.mark.parametrize(
+    "before,after,problem",
+    [
+        (
+            "  hash: {md5",
+            "  hashes: {md5",
+            r'package\[0\] \(python\): "hash" is a required property',
+        ),
+        ("name: six", "name: 6", r"package\[1\]\.name: 6 is not of type"),
+        (
+            "version: 1.17.0",
+            "version: 1.17",
+            r"package\[1\]\.version \(six\): 1\.17 is not of type",
+        ),
+        (
+            "version: 1.17.0",
+            "version: 2024-01-01",
+            r"package\[1\]\.version \(six\): a date is not text",
+        ),
+        ("manager: pip", "manager: npm", r'package\[1\]\.manager \(six\): "npm" is not one of'),
+        ("{linux-64: abc}", "[abc]", r'metadata\.content_hash: \["abc"\] is not of type'),
+    ],
+)
+def test_a_malformed_lock_is_refused_with_entry_and_field(
+    tmp_path: Path, before: str, after: str, problem: str, reader: Callable[[Path], object]
+) -> None:
+    text = LOCK.replace("SHA", "a" * 64)
+    assert before in text
+    with pytest.raises(
+        IntegrityError, match=rf"conda-lock\.yml is not a valid lock file: {problem}"
+    ):
+        reader(write(tmp_path, text.replace(before, after)))
 
 
 @settings(
@@ -174,13 +212,13 @@ def test_a_platform_that_a_lock_lacks_is_refused(
     path = write(tmp_path, LOCK.replace("SHA", "a" * 64))
     with pytest.raises(
         InvalidSpec,
-        match=r"locks nothing for linux-aarch64\. It is for linux-64\. Name the platform in spec\.yml",
+        match=r"has no packages for linux-aarch64\. It is for linux-64\. Add the platform to spec\.yml",
     ):
         lockfile.read(path, "linux-aarch64")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(
         InvalidSpec,
-        match="lab is for linux-64, and this machine is linux-aarch64: it can be locked here, but not made",
+        match="lab is for linux-64, and this machine is linux-aarch64: you can lock it here, but not build it",
     ):
         lockfile.require_this_platform("lab", ["linux-64"])
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
@@ -235,13 +273,13 @@ def test_the_name_is_no_part_of_what_is_locked() -> None:
 @pytest.mark.parametrize(
     "machines,words",
     [
-        ("subdirs: {}", "names no platform; there are linux-64, linux-aarch64"),
+        ("subdirs: {}", "names no platform; the platforms are linux-64, linux-aarch64"),
         ("subdirs: {osx-64: {packages: {}}}", "names the platform osx-64"),
         ("subdirs: {linux-64: {packages: {__cuda: '12.1'}}}", "names no __glibc for linux-64"),
         ("subdirs: {linux-64: {packages: {__glibc: 2.28}}}", r'in quotes \(__glibc: "2.28"\)'),
         (
             "subdirs: {linux-64: {packages: {glibc: '2.28'}}}",
-            "names glibc, which is no virtual package",
+            "names glibc, which is not a virtual package",
         ),
         ("subdirs: {linux-64: []}", "has no mapping `packages`|has no mapping"),
     ],
@@ -263,7 +301,7 @@ def test_a_machine_that_no_solver_would_understand(machines: str, words: str) ->
         (
             ENVIRONMENT,
             MACHINES.replace("12.1", "12..1"),
-            "__cuda of linux-64 is '12..1', which is no version",
+            "__cuda of linux-64 is '12..1', which is not a version",
         ),
     ],
 )
@@ -312,7 +350,7 @@ def test_guard_knows_a_wheel_without_cuda() -> None:
         package("torch", "2.9.1"), depends=("numpy",), platform="linux-aarch64"
     )
     with pytest.raises(
-        CheckFailed, match=r"CUDA 12\.8 was asked for, .* it is a build for CPUs.*linux-aarch64"
+        CheckFailed, match=r"request is for CUDA 12\.8, .* it is a CPU build.*linux-aarch64"
     ):
         lockfile.guard(
             [bare, package("nvidia-nccl-cu12", "2.27.5")], resolution(torch="2.9", cuda="12.8")
@@ -322,7 +360,7 @@ def test_guard_knows_a_wheel_without_cuda() -> None:
 @pytest.mark.parametrize(
     "asked,packages,words",
     [
-        ({"torch": "2.3", "cuda": "12.1"}, [("six", "1")], "holds no torch"),
+        ({"torch": "2.3", "cuda": "12.1"}, [("six", "1")], "has no torch"),
         ({"torch": "2.3", "cuda": "12.1"}, [("torch", "2.3.0")], "is 2.3.0, not 2.3.1"),
         ({"torch": "2.3", "cuda": "12.1"}, [("torch", "2.3.1+cpu")], "not the cu121 build"),
         (
@@ -339,7 +377,7 @@ def test_guard_knows_a_wheel_without_cuda() -> None:
         (
             {"torch": "2.13", "cpu": True},
             [("torch", "2.13.0+cpu"), ("nvidia-nccl-cu13", "2.29.7")],
-            "CPU environment was asked for",
+            "request is for a CPU environment",
         ),
         ({"torch": "2.9", "cuda": "13.0"}, [("torch", "2.9.1")], "not the cu130 build"),
         (
@@ -385,25 +423,25 @@ FILES = (
             "2.6",
             "pytorch=2.6.0",
             None,
-            "pins no build string. The right build, cuda126_generic_py311_h1_200, could not be had.*wants __cuda",
+            "pins no build string. The right build, cuda126_generic_py311_h1_200, cannot be installed.*requires __cuda",
         ),
         (
             "2.6",
             "pytorch=2.6.0=cpu*",
             "12.6",
-            "asks for it. cuda126_generic_py311_h1_200 could be had: pin that build string",
+            "requires it. cuda126_generic_py311_h1_200 can be installed: pin that build string",
         ),
         (
             "2.7",
             "pytorch=2.7.1",
             "12.6",
-            "No CUDA 12.6 build of pytorch 2.7.1 there is for Python 3.11: cuda126_generic_py312_h1_0",
+            "No CUDA 12.6 build of pytorch 2.7.1 is for Python 3.11: cuda126_generic_py312_h1_0",
         ),
         (
             "2.5",
             "pytorch=2.5.1",
             "12.6",
-            "No channel has a CUDA 12.6 build of pytorch 2.5.1 for linux-64; the builds there: cpu_generic_py311",
+            "No channel has a CUDA 12.6 build of pytorch 2.5.1 for linux-64; the builds are: cpu_generic_py311",
         ),
     ],
 )
@@ -422,7 +460,7 @@ def test_guard_says_why_another_build_was_chosen(
         torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False
     )
     with pytest.raises(
-        CheckFailed, match=rf"CUDA 12\.6 was asked for.*cpu_generic_py311_h1_0\.conda.*{words}"
+        CheckFailed, match=rf"request is for CUDA 12\.6.*cpu_generic_py311_h1_0\.conda.*{words}"
     ):
         lockfile.solve(wanted, asked, solver=conda.Solver(alias(tmp_path)))
 

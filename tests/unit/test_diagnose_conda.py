@@ -103,17 +103,20 @@ def explained(
     [
         (
             ["nunpy"],
-            "no record is `nunpy` (written into environment.yml by hand): first, second has no package of that name; near it: numpy",
+            "no record matches `nunpy` (written into environment.yml by hand): first and second have no package of that name; similar names: numpy",
         ),
-        (["numpy=1.25"], "first, second has numpy 1.26.4, 2.4.0."),
+        (["numpy=1.25"], "first and second have numpy 1.26.4, 2.4.0."),
         (
             ["pytorch=2.3.1=py311_cpu"],
-            "first, second has this version with the builds py311_cuda121.",
+            "first and second have this version with the builds py311_cuda121.",
         ),
-        (["arm-only"], "first, second has arm-only for linux-aarch64 only."),
+        (["arm-only"], "first and second have arm-only only for linux-aarch64."),
         (["third::numpy"], "third is not among the channels of environment.yml (first, second)."),
-        (["first::only-second"], "first has no only-second, but second has."),
-        (["nunpy", "no-such"], "no record is `no-such` (written into environment.yml by hand)"),
+        (["first::only-second"], "first has no only-second; second has it."),
+        (
+            ["nunpy", "no-such"],
+            "no record matches `no-such` (written into environment.yml by hand)",
+        ),
     ],
 )
 def test_what_no_record_is(lab: conda.Solver, specs: list[str], words: str) -> None:
@@ -123,22 +126,22 @@ def test_what_no_record_is(lab: conda.Solver, specs: list[str], words: str) -> N
 def test_a_channel_without_a_subdir(lab: conda.Solver) -> None:
     platform: Platform = "linux-aarch64"
     assert (
-        "second has nothing at all for linux-aarch64"
+        "second has no packages at all for linux-aarch64"
         in explained(lab, "second::numpy", platform=platform).message
     )
     assert (
-        "first has nothing"
+        "first has no packages"
         not in explained(lab, "numpy", platform=platform, channels=("first",)).message
     )
 
 
 def test_what_a_day_hides(lab: conda.Solver) -> None:
     assert (
-        "has it since 2027-01-15, which --as-of 2024-01-01 hides"
+        "have it since 2027-01-15, which --as-of 2024-01-01 hides"
         in explained(lab, "late", as_of="2024-01-01").message
     )
     assert (
-        "has it without a date, which --as-of 2024-01-01 hides"
+        "have it without a date, which --as-of 2024-01-01 hides"
         in explained(lab, "undated", as_of="2024-01-01").message
     )
 
@@ -149,7 +152,7 @@ def test_requirements_that_exclude_each_other(lab: conda.Solver) -> None:
         "`numpy=2.4` (asked for; spec.yml) and `numpy<2` (the bridge fails with NumPy 2; x/y@aaaaaaaa:file) exclude each other"
         in str(found)
     )
-    assert "With all else as it is, `numpy=2.4` could be numpy 1.26.4." in found.advice
+    assert "Without other changes, `numpy=2.4` could become numpy 1.26.4." in found.advice
 
 
 def test_a_record_that_wants_another_python(lab: conda.Solver) -> None:
@@ -159,13 +162,13 @@ def test_a_record_that_wants_another_python(lab: conda.Solver) -> None:
         "python=3.12",
         machine=[("__glibc", "2.28"), ("__cuda", "12.1")],
     )
-    assert "cannot be had together: pytorch wants python 3.11.*." in found.message
-    assert "`python=3.12` could be python 3.11.1" in found.advice
+    assert "cannot be installed together: pytorch requires python 3.11.*." in found.message
+    assert "`python=3.12` could become python 3.11.1" in found.advice
 
 
 def test_what_came_along_unasked_can_be_left_out(lab: conda.Solver) -> None:
     found = explained(lab, "python=3.11", "ipykernel", "numpy<2")
-    assert "With all else as it is, --no-jupyter (without ipykernel) has an answer." in found.advice
+    assert "Without other changes, --no-jupyter (without ipykernel) solves it." in found.advice
     assert (
         "--no-companions (without torchvision and torchaudio)"
         in explained(lab, "python=3.11", "torchvision=0.18").advice
@@ -174,7 +177,7 @@ def test_what_came_along_unasked_can_be_left_out(lab: conda.Solver) -> None:
     assert "--no-jupyter" not in asked_for.advice
     both = explained(lab, "python=3.11", "ipykernel", "python-xxhash>=2")
     assert (
-        "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together have an answer."
+        "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together solve it."
         in both.advice
     )
     without_either = explained(lab, "python=3.11", "ipykernel", "wants-mkl", "wants-blas")
@@ -183,7 +186,7 @@ def test_what_came_along_unasked_can_be_left_out(lab: conda.Solver) -> None:
 
 def test_a_third_package_that_two_want_differently(lab: conda.Solver) -> None:
     assert (
-        "wants-mkl wants blas 2.*, wants-blas wants blas 1.*"
+        "wants-mkl requires blas 2.*, wants-blas requires blas 1.*"
         in explained(lab, "wants-mkl", "python", "wants-blas").message
     )
 
@@ -191,7 +194,7 @@ def test_a_third_package_that_two_want_differently(lab: conda.Solver) -> None:
 def test_a_conflict_further_down(lab: conda.Solver) -> None:
     found = explained(lab, "chain", "numpy=2.4")
     assert (
-        "for chain 1 0, `numpy=2.4` (asked for; spec.yml) and `link 1` (needed by chain) cannot be had together: link wants numpy <2"
+        "for chain 1 0, `numpy=2.4` (asked for; spec.yml) and `link 1` (needed by chain) cannot be installed together: link requires numpy <2"
         in str(found)
     )
 
@@ -201,11 +204,11 @@ def test_a_conflict_further_down(lab: conda.Solver) -> None:
     [
         (
             [("__glibc", "2.28")],
-            "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) wants __cuda 12.0 or so, and none is assumed",
+            "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) requires about __cuda 12.0, and none is assumed",
         ),
         (
             [("__glibc", "2.28"), ("__cuda", "11.4")],
-            "wants __cuda 12.0 or so, and 11.4 is assumed (virtual-packages.yml, linux-64)",
+            "requires about __cuda 12.0, and 11.4 is assumed (virtual-packages.yml, linux-64)",
         ),
     ],
 )
@@ -214,7 +217,7 @@ def test_a_machine_that_offers_too_little(
 ) -> None:
     found = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", machine=machine)
     assert words in found.message and "--cuda, --glibc" in found.advice
-    assert "wants __glibc >=2.34, and 2.28 is assumed" in explained(lab, "old-glibc").message
+    assert "requires __glibc >=2.34, and 2.28 is assumed" in explained(lab, "old-glibc").message
 
 
 def test_minimal() -> None:

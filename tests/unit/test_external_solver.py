@@ -63,7 +63,7 @@ def test_an_executable_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         ToolMissing,
-        match=r"needs the executable `mamba`, and PATH has none.*own solver needs no executable",
+        match=r"needs the executable `mamba`, which is not on PATH.*own solver needs no executable",
     ):
         lockfile.find_solver("mamba", conda.DIRECT)
 

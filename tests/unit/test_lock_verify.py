@@ -157,8 +157,8 @@ def test_a_sound_lock_has_no_finding(verified: Verify) -> None:
             "needs sympy, which is not in the lock",
         ),
         ("numpy", {"hash": {"md5": MD5}}, "hash", "has no sha256"),
-        ("numpy", {"hash": {"md5": MD5, "sha256": "A" * 64}}, "hash", "which is no sha256"),
-        ("numpy", {"hash": {"md5": "zz", "sha256": SHA}}, "hash", "`zz`, which is no md5"),
+        ("numpy", {"hash": {"md5": MD5, "sha256": "A" * 64}}, "hash", "which is not a sha256"),
+        ("numpy", {"hash": {"md5": "zz", "sha256": SHA}}, "hash", "`zz`, which is not an md5"),
         (
             "numpy",
             {"version": "1.26.5"},
@@ -177,7 +177,7 @@ def test_a_sound_lock_has_no_finding(verified: Verify) -> None:
             "file",
             "2.3.2 names another file: torch-2.3.1-py3-none-any.whl",
         ),
-        ("torch", {"url": f"{FILES}/torch.whl"}, "file", "no wheel: torch.whl"),
+        ("torch", {"url": f"{FILES}/torch.whl"}, "file", "not a wheel: torch.whl"),
         (
             "libz",
             {"url": "https://elsewhere.invalid/mine/linux-64/libz-1.3.1-h2_1.conda"},
@@ -268,9 +268,9 @@ def test_constrains_bind_what_is_there(verified: Verify) -> None:
         (
             Availability(state="silent", detail="Connection refused"),
             "silent",
-            "could not be asked for",
+            "could not be checked, its server did not answer",
         ),
-        (Availability(state="other", detail="HTTP 403"), "silent", "cannot be had"),
+        (Availability(state="other", detail="HTTP 403"), "silent", "cannot be downloaded"),
         (
             Availability(state="changed", detail="its sha256 is 00…"),
             "changed",
@@ -399,9 +399,9 @@ def test_extras_are_wanted_by_wheels_and_by_the_inputs(verified: Verify, tmp_pat
     "change,words",
     [
         ("HTTP 404", "HTTP 404"),
-        ({"requires": ("numpy >= ",)}, "is not understood"),
+        ({"requires": ("numpy >= ",)}, "cannot be parsed"),
         ({"requires": ("numpy; python_version ~= 'x'",)}, ""),
-        ({"requires_python": "3"}, "is not understood"),
+        ({"requires_python": "3"}, "cannot be parsed"),
         ({"version": "2.3.0"}, "its metadata is of torch 2.3.0"),
         ({"name": "another"}, "its metadata is of another 2.3.1"),
     ],
@@ -423,7 +423,7 @@ def test_metadata_that_cannot_be_had_or_read_is_no_finding(
     assert verified.findings == ()
     if words:
         assert (
-            "not checked, which versions these wheels need: torch: "
+            "not checked: which versions these wheels require: torch: "
             in only_note(verified, "wheels")
             and words in verified.notes[-1]
         )
@@ -440,7 +440,7 @@ def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
     asked = lockfile.RemoteAnswers(metadata=said(content, torch=["sympy"]))
-    assert "torch, filelock: the lock names no Python" in only_note(
+    assert "torch, filelock: the lock has no Python" in only_note(
         lockfile.verify_lock(lockfile.read_file(path), asked, "lab"), "wheels"
     )
     content = {
@@ -448,7 +448,7 @@ def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_
         "package": [{**one, "platform": "linux-s390x"} for one in sound()["package"]],
     }
     path.write_text(yaml.safe_dump(content))
-    assert "says of linux-s390x is not known" in only_note(
+    assert "are not known for linux-s390x" in only_note(
         lockfile.verify_lock(lockfile.read_file(path), asked, "lab"), "wheels"
     )
 
