@@ -129,7 +129,7 @@ def read_file(path: Path) -> LockFile:
 
 def require_this_platform(name: str, platforms: Collection[Platform]) -> None:
     """Raise InvalidSpec unless this machine's platform is among those of an environment."""
-    machine = conda.here()
+    machine = conda.host_platform()
     if machine not in platforms:
         raise InvalidSpec(
             f"{name} is for {', '.join(platforms)}, and this machine is {machine or 'another'}: "
@@ -227,7 +227,7 @@ def _choose_platform(
     path: Path, platforms: tuple[Platform, ...], platform: Platform | None
 ) -> Platform:
     if platform is None:
-        machine = conda.here()
+        machine = conda.host_platform()
         return machine if machine in platforms else platforms[0]
     if platform not in platforms:
         raise InvalidSpec(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from provision.adapters import conda
-from provision.adapters.conda import Record, Records
+from provision.adapters.conda import ChannelRecord, ChannelRecords
 from provision.core.errors import CheckFailed, ProvisionError, Unsolvable
 from provision.core.types import LockedPackage, Resolution
 from provision.lockfile.diagnose import conda as diagnose_conda
@@ -108,17 +108,17 @@ def _has_requested_cuda(build: str, resolution: Resolution) -> bool:
 
 
 def explain_build(
-    request: conda.Request, resolution: Resolution, solver: conda.Solver, reasons: PinReasons
+    request: conda.SolveRequest, resolution: Resolution, solver: conda.Solver, reasons: PinReasons
 ) -> str:
     """Why conda's solver could choose another build of pytorch, and what prevents the right one."""
-    specs = [spec for spec in request.specs if conda.name_of(spec) == "pytorch"]
+    specs = [spec for spec in request.specs if conda.spec_name(spec) == "pytorch"]
     sentences = []
     for spec in specs:
         verdict = "requires it" if conda.pins_build(spec) else "pins no build string"
         sentences.append(f"It could: {reasons.describe([spec])} {verdict}.")
     records = [
         record
-        for record in Records(solver, request).find("pytorch")
+        for record in ChannelRecords(solver, request).find("pytorch")
         if record.version == resolution.torch and record.visible
     ]
     right_cuda = [record for record in records if _has_requested_cuda(record.build, resolution)]
@@ -139,19 +139,19 @@ def explain_build(
     return " ".join(sentences)
 
 
-def _builds(records: Sequence[Record]) -> str:
+def _builds(records: Sequence[ChannelRecord]) -> str:
     return ", ".join(dict.fromkeys(record.build for record in records[:MAX_BUILDS_SHOWN]))
 
 
-def _fits_python(record: Record, resolution: Resolution) -> bool:
+def _fits_python(record: ChannelRecord, resolution: Resolution) -> bool:
     """By the build string, where every builder of pytorch writes it: py3.11_..., ..._py311_..."""
     match = re.search(r"(?:^|_)py(\d)\.?(\d+)(?:_|h|$)", record.build)
     return match is None or f"{match[1]}.{match[2]}" == resolution.python
 
 
 def _conflict(
-    right_builds: Sequence[Record],
-    request: conda.Request,
+    right_builds: Sequence[ChannelRecord],
+    request: conda.SolveRequest,
     specs: Sequence[str],
     solver: conda.Solver,
     reasons: PinReasons,

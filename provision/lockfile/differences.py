@@ -119,7 +119,7 @@ def _is_newer(entry: LockEntry, other: LockEntry) -> bool:
     from packaging.version import InvalidVersion, Version
 
     if entry.manager == "conda":
-        return conda.newer(entry.version, other.version)
+        return conda.is_newer(entry.version, other.version)
     try:
         return Version(entry.version) > Version(other.version)
     except InvalidVersion:

@@ -20,6 +20,7 @@ from provision.core.errors import (
     ToolMissing,
     Unsolvable,
 )
+from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
 from provision.core.process import clean_environment, run
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
@@ -39,9 +40,9 @@ class ExternalSolver:
 
     name: SolverName
     executable: Path
-    mirrors: conda.Mirrors = conda.DIRECT
+    mirrors: Mirrors = NO_MIRRORS
 
-    def solve(self, request: conda.Request) -> tuple[LockedPackage, ...]:
+    def solve(self, request: conda.SolveRequest) -> tuple[LockedPackage, ...]:
         """The packages, sorted by name.
 
         An executable knows no bounds: if its answer breaks any, it solves once more with those as requirements.
@@ -54,18 +55,18 @@ class ExternalSolver:
             )
         packages = self._solve(request)
         candidates = {
-            package.name: conda.Candidate(
+            package.name: conda.PackageBuild(
                 name=package.name, version=package.version, build=package.build
             )
             for package in packages
         }
-        violations = conda.unsatisfied(request.bounds, candidates, if_there=True)
+        violations = conda.unsatisfied_specs(request.bounds, candidates, optional=True)
         broken_bounds = tuple(bound for bound, _ in violations)
         if not broken_bounds:
             return packages
         return self._solve(dataclasses.replace(request, specs=(*request.specs, *broken_bounds)))
 
-    def _solve(self, request: conda.Request) -> tuple[LockedPackage, ...]:
+    def _solve(self, request: conda.SolveRequest) -> tuple[LockedPackage, ...]:
         with temporary_directory("solver") as folder:
             for name, text in solver_files(request, self.mirrors).items():
                 (folder / name).write_text(text, encoding="utf-8")
@@ -85,7 +86,7 @@ class ExternalSolver:
         _check_channels(request.specs, packages)
         return tuple(sorted(packages, key=lambda package: package.name))
 
-    def _failure(self, error: ToolFailed, request: conda.Request) -> ToolFailed | Unsolvable:
+    def _failure(self, error: ToolFailed, request: conda.SolveRequest) -> ToolFailed | Unsolvable:
         if "Could not lock the environment" not in error.tail:
             error.advice = _USE_OURS
             return error
@@ -94,16 +95,16 @@ class ExternalSolver:
 
     def _canonical(self, package: LockedPackage, channels: Sequence[str]) -> LockedPackage:
         """The package by its channel's own URL. (conda-lock puts variables where an address has a password.)"""
-        url = conda.without_login(package.url)
+        url = without_login(package.url)
         for channel in channels:
-            channel_url = conda.url_of(channel)
-            mirror_url = conda.without_login(self.mirrors.real(channel_url))
+            channel_url = conda.channel_url(channel)
+            mirror_url = without_login(self.mirrors.actual_url(channel_url))
             if url.startswith(mirror_url):
                 return dataclasses.replace(package, url=channel_url + url[len(mirror_url) :])
         return dataclasses.replace(package, url=url)
 
 
-def find_solver(name: SolverName, mirrors: conda.Mirrors) -> ExternalSolver:
+def find_solver(name: SolverName, mirrors: Mirrors) -> ExternalSolver:
     """The executable of that name on PATH, or ToolMissing."""
     executable = shutil.which(name)
     if executable is None:
@@ -114,9 +115,9 @@ def find_solver(name: SolverName, mirrors: conda.Mirrors) -> ExternalSolver:
     return ExternalSolver(name, Path(executable), mirrors)
 
 
-def solver_files(request: conda.Request, mirrors: conda.Mirrors) -> dict[str, str]:
+def solver_files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str]:
     """conda-lock's input: conda's part alone, with channels at the addresses that are really read. (JSON is YAML.)"""
-    channels = [mirrors.real(conda.url_of(channel)) for channel in request.channels]
+    channels = [mirrors.actual_url(conda.channel_url(channel)) for channel in request.channels]
     environment = {
         "channels": [*channels, "nodefaults"],
         "dependencies": [_spec(spec, mirrors) for spec in request.specs],
@@ -128,13 +129,13 @@ def solver_files(request: conda.Request, mirrors: conda.Mirrors) -> dict[str, st
     }
 
 
-def _spec(spec: str, mirrors: conda.Mirrors) -> str:
+def _spec(spec: str, mirrors: Mirrors) -> str:
     """The spec without its channel if the executable reads that channel elsewhere, since the name then says nothing to it.
 
     `_check_channels` checks afterwards where the package came from.
     """
     channel, separator, rest = spec.rpartition("::")
-    if separator and mirrors.real(conda.url_of(channel)) != conda.url_of(channel):
+    if separator and mirrors.actual_url(conda.channel_url(channel)) != conda.channel_url(channel):
         return rest
     return spec
 
@@ -143,8 +144,8 @@ def _check_channels(specs: Sequence[str], packages: Sequence[LockedPackage]) -> 
     urls = {package.name: package.url for package in packages}
     for spec in specs:
         channel, separator, _ = spec.rpartition("::")
-        url = urls.get(conda.name_of(spec), "")
-        if separator and not url.startswith(conda.url_of(channel)):
+        url = urls.get(conda.spec_name(spec), "")
+        if separator and not url.startswith(conda.channel_url(channel)):
             raise Unsolvable(
                 f"The answer to `{spec}` is {url or 'nothing'}, which is not from that channel.",
                 advice=_USE_OURS,
@@ -152,7 +153,7 @@ def _check_channels(specs: Sequence[str], packages: Sequence[LockedPackage]) -> 
 
 
 def solver_command(
-    name: SolverName, executable: Path, request: conda.Request, folder: Path
+    name: SolverName, executable: Path, request: conda.SolveRequest, folder: Path
 ) -> list[str | Path]:
     """The command line of the conda-lock that is installed with us."""
     # The table that conda-lock would otherwise fetch from the network.

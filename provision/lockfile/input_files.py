@@ -85,7 +85,7 @@ def check_inputs(inputs: LockInputs, folder: Path) -> None:
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
-    mistakes = conda.check_specs(inputs.conda)
+    mistakes = conda.spec_errors(inputs.conda)
     for text in inputs.pip:
         try:
             Requirement(text)

@@ -66,9 +66,9 @@ def joint_solve(
     solver: conda.Solver,
 ) -> JointSolve:
     """The requests to conda's solver and to uv for one platform; none to uv if there are no pip requirements."""
-    if local_python and platform != conda.here():
+    if local_python and platform != conda.host_platform():
         raise InvalidSpec(
-            f"Python would come from this machine ({conda.here()}), which has none for {platform}.",
+            f"Python would come from this machine ({conda.host_platform()}), which has none for {platform}.",
             advice="Name a channel that answers with --channel, or lock for this machine's platform only.",
         )
     virtual_packages = dict(inputs.machines[platform])
@@ -79,7 +79,7 @@ def joint_solve(
         glibc = max(virtual_packages["__glibc"], local_python.glibc, key=version_key)
         virtual_packages["__glibc"] = glibc
         channels, as_of = (local_python.channel,), None
-    conda_request = conda.Request(
+    conda_request = conda.SolveRequest(
         specs=inputs.conda,
         channels=channels,
         virtual_packages=tuple(virtual_packages.items()),
@@ -91,7 +91,7 @@ def joint_solve(
         build_path = None
         if resolution.needs_local_build:
             build_path = resolution.local_version.partition("+")[2]
-        wheel_request = wheels.Request(
+        wheel_request = wheels.ResolveRequest(
             requirements=inputs.pip,
             python=resolution.python,
             glibc=virtual_packages["__glibc"],
@@ -114,8 +114,8 @@ class JointSolve:
     """
 
     solver: conda.Solver  # ours: it solves, unless `external` does, and it explains
-    conda: conda.Request
-    wheels: wheels.Request | None
+    conda: conda.SolveRequest
+    wheels: wheels.ResolveRequest | None
     reasons: PinReasons
     external: ExternalSolver | None = None
 
@@ -167,7 +167,7 @@ class JointSolve:
     def _is_possible(self, bound: str) -> bool:
         """Whether conda has an answer within this bound alone: conda and wheels may count versions differently (tzdata
         2026.2, 2026b)."""
-        return self.solver.solvable(dataclasses.replace(self.conda, bounds=(bound,)))
+        return self.solver.is_solvable(dataclasses.replace(self.conda, bounds=(bound,)))
 
     def _solve_wheels(self, conda_provided: Mapping[str, str]) -> Packages:
         assert self.wheels is not None
@@ -183,7 +183,7 @@ class JointSolve:
             return explain_build(self.conda, resolution, self.solver, self.reasons)
         requirements = self.wheels.requirements if self.wheels else ()
         name = torch_name(resolution)
-        of_torch = [text for text in requirements if conda.name_of(text) == name]
+        of_torch = [text for text in requirements if conda.spec_name(text) == name]
         return f"The request is {self.reasons.describe(of_torch)}." if of_torch else ""
 
 
@@ -211,6 +211,6 @@ def _wheel_bounds(requirements: Sequence[str]) -> dict[str, str]:
         requirement = Requirement(text)
         bound = f"{requirement.name} {requirement.specifier}"
         conditional = requirement.marker is not None
-        if requirement.specifier and not conditional and not conda.check_specs([bound]):
+        if requirement.specifier and not conditional and not conda.spec_errors([bound]):
             bounds[bound] = f"required by the wheels: {requirement}"
     return bounds

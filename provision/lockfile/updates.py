@@ -86,7 +86,7 @@ def _exact_bound(package: LockedPackage) -> str:
     return f"{package.name} =={package.version} {package.build}"
 
 
-def _keep_all_possible(solver: conda.Solver, request: conda.Request) -> conda.Request:
+def _keep_all_possible(solver: conda.Solver, request: conda.SolveRequest) -> conda.SolveRequest:
     """The same request with bounds that keep every locked package that can stay.
 
     A solver that prefers what is locked may still move a package needlessly, so each one that moved is tried again in its
@@ -98,7 +98,7 @@ def _keep_all_possible(solver: conda.Solver, request: conda.Request) -> conda.Re
         if new is None or (new.version, new.build) == (package.version, package.build):
             continue
         bounded = dataclasses.replace(request, bounds=(*request.bounds, _exact_bound(package)))
-        if solver.solvable(bounded):
+        if solver.is_solvable(bounded):
             request = bounded
             answer = {package.name: package for package in solver.solve(request)}
     return request

@@ -12,10 +12,11 @@ import pytest
 from provision import lockfile
 from provision.adapters import conda
 from provision.core.errors import InvalidSpec, ToolFailed, ToolMissing
+from provision.core.mirrors import NO_MIRRORS
 from provision.lockfile import external_solver
 from tests.records import alias
 
-REQUEST = conda.Request(
+REQUEST = conda.SolveRequest(
     specs=("python=3.11", "pytorch::pytorch=2.3.1=py3.11_cuda12.1*"),
     channels=("pytorch", "conda-forge"),
     virtual_packages=(("__cuda", "12.1"), ("__glibc", "2.28")),
@@ -32,8 +33,8 @@ def test_what_conda_lock_is_given() -> None:
         ],
         "dependencies": ["python=3.11", "pytorch=2.3.1=py3.11_cuda12.1*"],
     }
-    direct = json.loads(external_solver.solver_files(REQUEST, conda.DIRECT)["environment.yml"])
-    assert direct["channels"][0] == conda.url_of("pytorch") and direct["dependencies"] == list(
+    direct = json.loads(external_solver.solver_files(REQUEST, NO_MIRRORS)["environment.yml"])
+    assert direct["channels"][0] == conda.channel_url("pytorch") and direct["dependencies"] == list(
         REQUEST.specs
     )
     assert json.loads(given["virtual-packages.yml"]) == {
@@ -65,7 +66,7 @@ def test_an_executable_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ToolMissing,
         match=r"needs the executable `mamba`, which is not on PATH.*own solver needs no executable",
     ):
-        lockfile.find_solver("mamba", conda.DIRECT)
+        lockfile.find_solver("mamba", NO_MIRRORS)
 
 
 def test_one_that_is_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

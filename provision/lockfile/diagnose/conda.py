@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from provision.adapters import conda, uv
-from provision.adapters.conda import Record, Records
+from provision.adapters.conda import ChannelRecord, ChannelRecords
 from provision.catalog import toolkits, version_key
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.types import PLATFORMS
@@ -48,7 +48,7 @@ class Diagnosis(NamedTuple):
 
 
 def explain(
-    error: Unsolvable, request: conda.Request, solver: conda.Solver, reasons: PinReasons
+    error: Unsolvable, request: conda.SolveRequest, solver: conda.Solver, reasons: PinReasons
 ) -> Unsolvable:
     """The same failure, with its cause if that could be found within the budget."""
     try:
@@ -72,10 +72,10 @@ class _UnsolvableRequest:
     """One request that has no answer, and the records of the channels behind it."""
 
     def __init__(
-        self, request: conda.Request, solver: conda.Solver, reasons: PinReasons, budget: Budget
+        self, request: conda.SolveRequest, solver: conda.Solver, reasons: PinReasons, budget: Budget
     ) -> None:
         self.request, self.solver, self.reasons, self.budget = request, solver, reasons, budget
-        self.records = Records(solver, request)
+        self.records = ChannelRecords(solver, request)
 
     def diagnose(self, depth: int = MAX_DEPTH) -> Diagnosis:
         return self._missing_records() or self._conflict(depth)
@@ -89,7 +89,7 @@ class _UnsolvableRequest:
         )
         if machine is not None:
             request = dataclasses.replace(request, virtual_packages=machine)
-        return self.solver.solvable(request)
+        return self.solver.is_solvable(request)
 
     # Requirements that no record satisfies, whatever else is requested.
 
@@ -110,7 +110,7 @@ class _UnsolvableRequest:
             advice += f" Or use {' and '.join(texts)}."
         return Diagnosis(f"{'; '.join(sentences)}.", advice)
 
-    def _usable_records(self, spec: str) -> list[Record]:
+    def _usable_records(self, spec: str) -> list[ChannelRecord]:
         """The records that the solver may choose: those of the first channel that has any."""
         visible = [record for record in self.records.find(spec) if record.visible]
         return [record for record in visible if record.channel == visible[0].channel]
@@ -120,8 +120,8 @@ class _UnsolvableRequest:
         channel = spec.rpartition("::")[0]
         channels = [channel] if channel else list(self.request.channels)
         have = f"{' and '.join(channels)} {'has' if len(channels) == 1 else 'have'}"
-        requested_urls = [conda.url_of(name) for name in self.request.channels]
-        if channel and conda.url_of(channel) not in requested_urls:
+        requested_urls = [conda.channel_url(name) for name in self.request.channels]
+        if channel and conda.channel_url(channel) not in requested_urls:
             listing = ", ".join(self.request.channels)
             return f"{channel} is not among the channels of environment.yml ({listing})"
         hidden = [record for record in self.records.find(spec) if not record.visible]
@@ -142,7 +142,7 @@ class _UnsolvableRequest:
         self, spec: str, channel: str, channels: Sequence[str], have: str
     ) -> str:
         """Where else a package is that none of these channels has for the platform."""
-        platform, name = self.request.platform, conda.name_of(spec)
+        platform, name = self.request.platform, conda.spec_name(spec)
         if not any(self.records.holds(own, platform) for own in channels):
             return f"{have} no packages at all for {platform}"
         if channel:
@@ -175,7 +175,7 @@ class _UnsolvableRequest:
             )
         if len(texts) == 1:
             verb = "cannot be installed"
-        elif len({conda.name_of(text) for text in texts}) == 1:
+        elif len({conda.spec_name(text) for text in texts}) == 1:
             verb = "exclude each other"
         else:
             verb = "cannot be installed together"
@@ -224,12 +224,12 @@ class _UnsolvableRequest:
         return direct or self._conflicts_over_third(first, second)
 
     def _direct_conflict(self, spec: str, other: str) -> list[str]:
-        demands = _requirements_on(self._usable_records(spec), conda.name_of(other))
+        demands = _requirements_on(self._usable_records(spec), conda.spec_name(other))
         version_of_other = other.rpartition("::")[2]
         for demand in demands[:MAX_SHOWN]:
             if self.records.meet([demand, version_of_other]):
                 return []
-        return [f"{conda.name_of(spec)} requires {_listed(demands)}"] if demands else []
+        return [f"{conda.spec_name(spec)} requires {_listed(demands)}"] if demands else []
 
     def _conflicts_over_third(self, first: str, second: str) -> list[str]:
         first_records, second_records = self._usable_records(first), self._usable_records(second)
@@ -243,8 +243,8 @@ class _UnsolvableRequest:
             pairs = itertools.product(first_demands[:MAX_SHOWN], second_demands[:MAX_SHOWN])
             if not any(self.records.meet(pair) for pair in pairs):
                 conflicts.append(
-                    f"{conda.name_of(first)} requires {_listed(first_demands)}, "
-                    f"{conda.name_of(second)} requires {_listed(second_demands)}"
+                    f"{conda.spec_name(first)} requires {_listed(first_demands)}, "
+                    f"{conda.spec_name(second)} requires {_listed(second_demands)}"
                 )
         return conflicts
 
@@ -256,7 +256,7 @@ class _UnsolvableRequest:
         others = [text for text in texts if text is not closest]
         depends = [text for text in newest.depends if not text.startswith("__")]
         request = dataclasses.replace(self.request, specs=(*depends, *others), bounds=())
-        if self.solver.solvable(request):
+        if self.solver.is_solvable(request):
             return ""
         inherited = dict.fromkeys(depends, f"needed by {newest.name}")
         reasons = dataclasses.replace(self.reasons, reasons={**inherited, **self.reasons.reasons})
@@ -274,7 +274,7 @@ class _UnsolvableRequest:
             others = [other for other in terms if other is not term]
             if self._is_solvable([*others, Term(False, versionless)]):
                 version = self._solved_version(term.text, versionless)
-                ways.append(f"`{term.text}` could become {conda.name_of(versionless)} {version}")
+                ways.append(f"`{term.text}` could become {conda.spec_name(versionless)} {version}")
         ways += suggest_options(
             [term.text for term in terms],
             [term.text for term in core],
@@ -289,7 +289,7 @@ class _UnsolvableRequest:
     def _solved_version(self, spec: str, versionless: str) -> str:
         specs = tuple(versionless if text == spec else text for text in self.request.specs)
         answer = self.solver.solve(dataclasses.replace(self.request, specs=specs))
-        name = conda.name_of(versionless)
+        name = conda.spec_name(versionless)
         return next(package.version for package in answer if package.name == name)
 
 
@@ -301,7 +301,7 @@ def _listed(texts: Iterable[str]) -> str:
     return text
 
 
-def _nearest_versions(spec: str, records: Sequence[Record]) -> list[str]:
+def _nearest_versions(spec: str, records: Sequence[ChannelRecord]) -> list[str]:
     """The versions of a package, those nearest to the requested one first."""
     requested = _numbers(re.split(r"[=<>!~\s]+", spec, maxsplit=1)[-1])
 
@@ -316,11 +316,11 @@ def _numbers(version: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", version)]
 
 
-def _dependency_names(records: Sequence[Record]) -> set[str]:
+def _dependency_names(records: Sequence[ChannelRecord]) -> set[str]:
     return {text.split()[0] for record in records for text in record.depends}
 
 
-def _requirements_on(records: Sequence[Record], name: str) -> list[str]:
+def _requirements_on(records: Sequence[ChannelRecord], name: str) -> list[str]:
     """What records require of a package, if more than its presence; each requirement once."""
     requirements: dict[str, None] = {}
     for record in records:

@@ -25,7 +25,7 @@ BUDGET_S = 20.0
 DETAILS_ADVICE = "-v shows the solver's own words."
 
 
-def explain(error: Unsolvable, request: uv.Request, reasons: PinReasons) -> Unsolvable:
+def explain(error: Unsolvable, request: uv.ResolveRequest, reasons: PinReasons) -> Unsolvable:
     """The same failure, with its cause if that could be found within the budget."""
     try:
         return _UnsolvableRequest(error, request, reasons, Budget(BUDGET_S)).diagnose()
@@ -37,7 +37,7 @@ class _UnsolvableRequest:
     """One request to uv that has no answer."""
 
     def __init__(
-        self, error: Unsolvable, request: uv.Request, reasons: PinReasons, budget: Budget
+        self, error: Unsolvable, request: uv.ResolveRequest, reasons: PinReasons, budget: Budget
     ) -> None:
         # Locked versions that uv would prefer decide nothing here.
         self.request = dataclasses.replace(request, prefer={})
@@ -69,7 +69,7 @@ class _UnsolvableRequest:
         """The error for these requirements, or None if they have an answer."""
         self.budget.check()
         try:
-            uv.versions(
+            uv.resolve_versions(
                 dataclasses.replace(
                     self.request, requirements=tuple(requirements), provided=provided
                 )
@@ -100,7 +100,7 @@ class _UnsolvableRequest:
         for fact, attempt in attempts:
             self.budget.check()
             try:
-                uv.versions(attempt)
+                uv.resolve_versions(attempt)
             except Unsolvable:
                 continue
             return fact
@@ -117,7 +117,9 @@ class _UnsolvableRequest:
             requirements = tuple(name if other == text else other for other in request.requirements)
             self.budget.check()
             try:
-                versions = uv.versions(dataclasses.replace(request, requirements=requirements))
+                versions = uv.resolve_versions(
+                    dataclasses.replace(request, requirements=requirements)
+                )
             except Unsolvable:
                 continue
             ways.append(f"`{text}` could become {name} {versions[canonicalize_name(name)]}")
@@ -134,7 +136,7 @@ class _UnsolvableRequest:
         build_path = self.request.build_path
         if build_path is None or not any("+" in text for text in core):
             return ""
-        index = uv.torch_index(build_path)
+        index = uv.torch_index_url(build_path)
         if index:
             return (
                 f"{uv.TORCH_INDEX} leads to {without_login(index)}: check there which builds it has for this "

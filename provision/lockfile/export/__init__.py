@@ -121,6 +121,6 @@ def export_lock(
         return formats.pylock(lock, entries, platform)
     try:
         bill = lock_sbom(name, platform, lock.sha256, entries, licenses or {}, epoch)
-        return sbom.text(bill, kind)
+        return sbom.sbom_text(bill, kind)
     except ValueError as error:
         raise formats.refusal(lock, kind, error) from error

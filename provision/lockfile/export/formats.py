@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from provision.core.errors import IntegrityError
 from provision.core.mirrors import without_credentials
-from provision.core.sbom import Bill, Part
+from provision.core.sbom import Sbom, SbomPackage
 from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 from provision.lockfile.content_hash import load_conda_lock
 
@@ -122,9 +122,9 @@ def lock_sbom(
     entries: Sequence[LockEntry],
     licenses: Mapping[str, str],
     epoch: int | None,
-) -> Bill:
+) -> Sbom:
     """The SBOM of the environment that a lock describes. licenses: by URL, as the packages themselves say."""
-    return Bill(
+    return Sbom(
         title=f"{name}-{platform}",
         name=name,
         version=lock_sha256[:16],
@@ -138,7 +138,9 @@ def lock_sbom(
     )
 
 
-def sbom_parts(entries: Sequence[LockEntry], licenses: Mapping[str, str]) -> tuple[Part, ...]:
+def sbom_parts(
+    entries: Sequence[LockEntry], licenses: Mapping[str, str]
+) -> tuple[SbomPackage, ...]:
     """The packages of a lock as the parts of an SBOM. licenses: by URL."""
     dependency_urls = _dependency_urls(entries)
     parts = []
@@ -147,7 +149,7 @@ def sbom_parts(entries: Sequence[LockEntry], licenses: Mapping[str, str]) -> tup
         if not entry.url.startswith("file:"):
             # Queries may be signatures; logins and channel tokens are secrets.
             url = without_credentials(entry.url.partition("#")[0].partition("?")[0])
-        part = Part(
+        part = SbomPackage(
             key=entry.url,
             manager=entry.manager,
             name=entry.name,

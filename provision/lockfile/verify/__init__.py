@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.adapters.http import Availability
-from provision.adapters.uv import Metadata
+from provision.adapters.uv import WheelMetadata
 from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 from provision.lockfile.input_files import VIRTUAL_PACKAGES
 from provision.lockfile.verify.dependencies import conda_findings, wheel_findings
@@ -41,7 +41,7 @@ class RemoteAnswers:
     # Of the packages whose channel's records could be read.
     constrains: Mapping[str, tuple[str, ...]] | None = None
     # Of wheels: each one's own metadata, or why it is not available.
-    metadata: Mapping[str, Metadata | str] | None = None
+    metadata: Mapping[str, WheelMetadata | str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,13 +29,13 @@ def conda_findings(
     candidates = {}
     for entry in entries:
         if entry.manager == "conda":
-            candidates[entry.name] = conda.Candidate(
+            candidates[entry.name] = conda.PackageBuild(
                 name=entry.name, version=entry.version, build=entry.build_string
             )
     virtual_packages = machines.virtual_packages.get(platform, {}) if machines else {}
     for name, text in virtual_packages.items():
         version, _, build = text.partition(" ")  # some have a build: `1 x86_64`
-        candidates[name] = conda.Candidate(name=name, version=version, build=build or "0")
+        candidates[name] = conda.PackageBuild(name=name, version=version, build=build or "0")
     for entry in entries:
         if entry.manager != "conda":
             continue
@@ -50,11 +50,11 @@ def conda_findings(
             if is_host_python and name == "__glibc":
                 continue
             requirement = f"{name} {constraint}".strip()
-            for spec, problem in conda.unsatisfied([requirement], candidates):
+            for spec, problem in conda.unsatisfied_specs([requirement], candidates):
                 where = f" in {VIRTUAL_PACKAGES}" if is_virtual else ""
                 yield finding(entry, "dependency", f"needs {spec}, and {name} {problem}{where}")
         limits = constrains.get(entry.url, ())
-        for spec, problem in conda.unsatisfied(limits, candidates, if_there=True):
+        for spec, problem in conda.unsatisfied_specs(limits, candidates, optional=True):
             yield finding(entry, "constraint", f"constrains {spec}, and that {problem}")
 
 

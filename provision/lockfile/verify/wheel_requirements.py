@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv import Metadata
+from provision.adapters.uv import WheelMetadata
 from provision.lockfile.conda_lock_v1 import LockEntry
 from provision.lockfile.joint_solve import WHEEL_NAMES
 from provision.lockfile.verify.model import (
@@ -74,7 +74,7 @@ class _Wheel:
 
 def check_wheels(
     entries: Sequence[LockEntry],
-    metadata: Mapping[str, Metadata | str],
+    metadata: Mapping[str, WheelMetadata | str],
     input_requirements: Sequence[str] = (),
 ) -> WheelCheck:
     """Check one platform's wheels.
@@ -110,13 +110,13 @@ def check_wheels(
 
 
 def _parse_wheel(
-    entry: LockEntry, metadata: Metadata | str | None, environment: MarkerEnvironment
+    entry: LockEntry, metadata: WheelMetadata | str | None, environment: MarkerEnvironment
 ) -> _Wheel:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    if not isinstance(metadata, Metadata):
+    if not isinstance(metadata, WheelMetadata):
         raise Unchecked(metadata or "its metadata was not read")
     try:
         same_name = canonicalize_name(metadata.name) == canonicalize_name(entry.name)
