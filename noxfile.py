@@ -82,6 +82,7 @@ def docs(session: nox.Session) -> None:
     """The references are what the commands and the catalog of findings say; every link within the docs leads somewhere."""
     session.install("-e", ".")
     session.run("python", "docs/make_cli.py", *session.posargs or ["--check"])
+    session.run("python", "docs/make_spec.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_findings.py", *session.posargs or ["--check"])
     session.run("python", "docs/check_links.py")
 

@@ -17,13 +17,13 @@ from provision.cli.options import (
     no_wait,
     prefix_option,
     relock_option,
-    request,
     requests_of_all,
     show_outcomes,
     testing,
     testing_in_full,
     verb,
 )
+from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @name_argument
-@request
+@request_options
 @prefix_option
 @click.option(
     "--image/--no-image",
@@ -109,7 +109,7 @@ def build(
 
 @click.command()
 @name_argument
-@request
+@request_options
 @click.option("--force", is_flag=True, help="Undo hand edits of generated files.")
 @click.option(
     "--check",
@@ -168,7 +168,7 @@ def render(
 
 @click.command()
 @name_argument
-@request
+@request_options
 @relock_option
 @click.option(
     "--update",
@@ -266,7 +266,7 @@ def _update(
 
 @click.command()
 @name_argument
-@request
+@request_options
 @prefix_option
 @click.option(
     "--in",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import BUILD_OPTIONS, builds, common, context_of, dry, verb
+from provision.cli.options import common, context_of, dry, verb
+from provision.cli.spec_options import QUERY_OPTIONS, query_options
 
 if TYPE_CHECKING:
     from provision.ci import Job
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The runners: docs/ci.md describes the file.",
 )
-@builds
+@query_options
 @click.option("--newest", is_flag=True, help="Of each minor release only its newest patch.")
 @click.option(
     "--gpus",
@@ -75,7 +76,7 @@ def ci(
     if check and output is None:
         raise click.UsageError("--check compares with a file: name it with --output.")
     request = workflow.WorkflowRequest(
-        out=output, builds={name: options.pop(name) for name in BUILD_OPTIONS}, **options
+        out=output, builds={name: options.pop(name) for name in QUERY_OPTIONS}, **options
     )
     made = workflow.workflow(context_of(console, envs), request)
     if check and output is not None:

@@ -17,9 +17,9 @@ from provision.cli.options import (
     no_wait,
     prefix_option,
     relock_option,
-    request,
     verb,
 )
+from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -32,7 +32,7 @@ def env() -> None:
 
 @env.command("create")
 @name_argument
-@request
+@request_options
 @prefix_option
 @relock_option
 @dry
@@ -135,7 +135,7 @@ def kernel() -> None:
 
 @kernel.command("add")
 @name_argument
-@request
+@request_options
 @prefix_option
 @dry
 @common

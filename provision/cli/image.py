@@ -14,11 +14,11 @@ from provision.cli.options import (
     dry,
     name_argument,
     no_wait,
-    request,
     running,
     serving,
     verb,
 )
+from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -49,7 +49,7 @@ def image() -> None:
 
 @image.command("build")
 @name_argument
-@request
+@request_options
 @placed
 @compression
 @click.option(

@@ -11,25 +11,23 @@ from click.core import ParameterSource
 from provision.cli.ci import ci
 from provision.cli.options import (
     asked,
-    beside,
-    builds,
     common,
     context_of,
     dry,
     mirrored,
     name_argument,
     relock_option,
-    request,
     show_outcomes,
     verb,
 )
+from provision.cli.spec_options import companion_options, query_options, request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
 
 
 @click.group(invoke_without_command=True)
-@builds
+@query_options
 @click.option(
     "--format",
     type=click.Choice(["table", "json", "csv", "markdown", "html"]),
@@ -69,7 +67,7 @@ def _show(console: Console, envs: Path | None, format: str, **chosen: Any) -> in
 
 @matrix.command()
 @name_argument
-@request
+@request_options
 @common
 @verb
 def explain(console: Console, name: str | None, envs: Path | None, **options: Any) -> None:
@@ -86,9 +84,9 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
 
 
 @matrix.command("lock")
-@builds
+@query_options
 @click.option("--newest", is_flag=True, help="Of each minor release only its newest patch.")
-@beside
+@companion_options
 @mirrored
 @relock_option
 @dry

@@ -42,7 +42,7 @@ class SpecKey:
 
     kind: Kind
     help: str  # of the option: one sentence
-    docs: str  # what docs/spec.md says about it, where that is more than the help; Markdown
+    docs: str = ""  # what docs/spec.md says about it, in Markdown
     name: str = ""  # the field's name unless it is given
     option: str = ""  # --NAME unless it is given
     metavar: str | None = None
@@ -302,9 +302,10 @@ CPU = SpecKey(
 )
 
 
-def _spec_keys() -> tuple[SpecKey, ...]:
+def declared_keys(spec_class: type[Spec]) -> tuple[SpecKey, ...]:
+    """The keys that the fields declare, with their names, options and defaults filled in."""
     keys = []
-    for declared in dataclasses.fields(Spec):
+    for declared in dataclasses.fields(spec_class):
         if "key" not in declared.metadata:
             continue  # the name: it is the folder's
         spec_key: SpecKey = declared.metadata["key"]
@@ -323,4 +324,72 @@ def _spec_keys() -> tuple[SpecKey, ...]:
 
 
 # Every key of spec.yml, in the order in which the file and the help have them.
-SPEC_KEYS = _spec_keys()
+SPEC_KEYS = declared_keys(Spec)
+
+# The options of a query, declared once as those of a spec are. A query has looser forms: a free-threaded Python, several sources.
+QUERY_KEYS = (
+    SpecKey(
+        kind="release",
+        name="torch",
+        metavar="EXPR",
+        help="PyTorch release: 2, 2.3, 2.3.1, '>=2.3,<2.6' or latest.",
+    ),
+    SpecKey(
+        kind="text",
+        name="cuda",
+        metavar="X.Y",
+        help="Built for this CUDA: 12.1, or 12 for every 12.x.",
+        pattern=r"\d+(\.\d+)?",
+        example="12.1 or 12",
+    ),
+    SpecKey(
+        kind="text",
+        name="python",
+        metavar="X.Y",
+        help="Built for this Python: 3.13, or 3.13t for a free-threaded one.",
+        pattern=r"3\.\d+t?",
+        example="3.11, or 3.13t for a free-threaded one",
+    ),
+    SpecKey(
+        kind="gpus",
+        name="gpu",
+        metavar="GPU",
+        help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. Repeatable.",
+    ),
+    SpecKey(
+        kind="text",
+        name="driver",
+        metavar="VERSION",
+        help="Runs with this NVIDIA driver: 535, or 535.129.03.",
+        pattern=r"\d+(\.\d+){0,2}",
+        example="535 or 535.129.03",
+    ),
+    SpecKey(
+        kind="text",
+        name="glibc",
+        metavar="X.Y",
+        help="Runs with this glibc.",
+        pattern=r"\d+\.\d+",
+        example="2.28",
+    ),
+    SpecKey(
+        kind="list",
+        name="platform",
+        help="For this platform. Repeatable.",
+        choices=PLATFORMS,
+    ),
+    SpecKey(kind="sources", name="source", help="From this source. Repeatable."),
+    SpecKey(
+        kind="text",
+        name="nccl",
+        metavar="VERSION",
+        help="Has this NCCL, or can be given it: 2.27 or 2.27.5.",
+        pattern=r"\d+(\.\d+){0,2}",
+        example="2.27 or 2.27.5",
+    ),
+    SpecKey(
+        kind="switch",
+        name="unknown",
+        help="Also show builds that may fit, where no source says.",
+    ),
+)

@@ -11,86 +11,9 @@ from typing import Any
 from provision import catalog
 from provision.catalog import Gpu, Release
 from provision.core.errors import InvalidSpec
-from provision.core.spec_fields import Spec, SpecKey
-from provision.core.types import PLATFORMS, BuildSource, Platform
+from provision.core.spec_fields import QUERY_KEYS, Spec
+from provision.core.types import BuildSource, Platform
 from provision.sources.base import Axis
-
-# The options of a query, declared once as those of a spec are. A query has looser forms: a free-threaded Python, several sources.
-QUERY_KEYS = (
-    SpecKey(
-        kind="release",
-        name="torch",
-        metavar="EXPR",
-        help="PyTorch release: 2, 2.3, 2.3.1, '>=2.3,<2.6' or latest.",
-        docs="",
-    ),
-    SpecKey(
-        kind="text",
-        name="cuda",
-        metavar="X.Y",
-        help="Built for this CUDA: 12.1, or 12 for every 12.x.",
-        docs="",
-        pattern=r"\d+(\.\d+)?",
-        example="12.1 or 12",
-    ),
-    SpecKey(
-        kind="text",
-        name="python",
-        metavar="X.Y",
-        help="Built for this Python: 3.13, or 3.13t for a free-threaded one.",
-        docs="",
-        pattern=r"3\.\d+t?",
-        example="3.11, or 3.13t for a free-threaded one",
-    ),
-    SpecKey(
-        kind="gpus",
-        name="gpu",
-        metavar="GPU",
-        help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. Repeatable.",
-        docs="",
-    ),
-    SpecKey(
-        kind="text",
-        name="driver",
-        metavar="VERSION",
-        help="Runs with this NVIDIA driver: 535, or 535.129.03.",
-        docs="",
-        pattern=r"\d+(\.\d+){0,2}",
-        example="535 or 535.129.03",
-    ),
-    SpecKey(
-        kind="text",
-        name="glibc",
-        metavar="X.Y",
-        help="Runs with this glibc.",
-        docs="",
-        pattern=r"\d+\.\d+",
-        example="2.28",
-    ),
-    SpecKey(
-        kind="list",
-        name="platform",
-        help="For this platform. Repeatable.",
-        docs="",
-        choices=PLATFORMS,
-    ),
-    SpecKey(kind="sources", name="source", help="From this source. Repeatable.", docs=""),
-    SpecKey(
-        kind="text",
-        name="nccl",
-        metavar="VERSION",
-        help="Has this NCCL, or can be given it: 2.27 or 2.27.5.",
-        docs="",
-        pattern=r"\d+(\.\d+){0,2}",
-        example="2.27 or 2.27.5",
-    ),
-    SpecKey(
-        kind="switch",
-        name="unknown",
-        help="Also show builds that may fit, where no source says.",
-        docs="",
-    ),
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,15 +44,6 @@ def package_name(requirement: str) -> str:
     return canonicalize_name(re.split(r"[^A-Za-z0-9._-]", without_channel, maxsplit=1)[0])
 
 
-def allowed_choices(key: SpecKey) -> tuple[str, ...]:
-    """The values of a key that has only some."""
-    if key.kind == "source":
-        return (sources.AUTO, *sources.names())
-    if key.kind == "sources":
-        return sources.names()
-    return key.choices
-
-
 def read(path: Path) -> dict[str, Any]:
     """The content of a spec file. All its mistakes are reported at once, each with its line."""
     import yaml
@@ -221,7 +212,7 @@ def _python_problem(key: SpecKey, value: str) -> str | None:
 
 
 def _choice_problem(key: SpecKey, value: str) -> str | None:
-    choices = allowed_choices(key)
+    choices = sources.allowed_choices(key)
     if value in choices:
         return None
     return f"`{key.name}` is one of {', '.join(choices)}, not `{value}`."

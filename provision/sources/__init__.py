@@ -10,6 +10,7 @@ import functools
 
 from provision import catalog
 from provision.catalog import version_key
+from provision.core.spec_fields import SpecKey
 from provision.sources.base import Axis, Candidate, Source, Violation
 from provision.sources.conda_forge import CondaForge
 from provision.sources.pypi_wheels import PypiWheels
@@ -22,6 +23,7 @@ __all__ = [
     "Candidate",
     "Source",
     "Violation",
+    "allowed_choices",
     "by_name",
     "candidates",
     "candidates_of",
@@ -41,6 +43,15 @@ def names() -> tuple[str, ...]:
 def by_name(name: str) -> Source:
     """The source of that name, which the registry must have: names from outside are validated when a spec is read."""
     return next(source for source in REGISTRY if source.name == name)
+
+
+def allowed_choices(key: SpecKey) -> tuple[str, ...]:
+    """The values of a key that has only some."""
+    if key.kind == "source":
+        return (AUTO, *names())
+    if key.kind == "sources":
+        return names()
+    return key.choices
 
 
 @functools.cache

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import string
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from provision.cli import spec_options
+from provision.cli.spec_options import request_options
+from provision.core import spec_fields
 from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import Spec
 from provision.resolver import spec
@@ -365,14 +372,58 @@ def test_any_content_is_a_spec_or_a_mistake(content: dict[Any, Any]) -> None:
         assert spec.combine(spec.content(made), {}, name="lab") == made
 
 
-def test_every_key_and_option_is_documented() -> None:
-    from provision.cli.options import SPEC_OPTIONS
+def test_the_table_of_keys_is_made_from_their_declarations() -> None:
+    root = Path(__file__).parent.parent.parent
+    checked = subprocess.run(
+        [sys.executable, str(root / "docs" / "make_spec.py"), "--check"],
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
+
+def test_every_key_is_an_option_a_field_and_a_row() -> None:
+    """Everything that depends on a key is made from its declaration."""
     page = (Path(__file__).parent.parent.parent / "docs" / "spec.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
-    assert set(spec.KEYS) == set(SPEC_OPTIONS)
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+
+    @request_options
+    def command(**options: Any) -> None: ...
+
+    parameters = {parameter.name for parameter in click.decorators.command()(command).params}
+    fields = {field.name for field in dataclasses.fields(Spec)} - {"name"}
+    assert set(spec.KEYS) == fields | {"cpu"}
+    assert set(spec.KEYS) <= parameters
     for key in spec.KEYS:
-        assert any(re.search(rf"`{key}[`:]", row.split("|")[1]) for row in rows), key
+        assert any(re.search(rf"`{key}[`:]", row) for row in rows), key
+
+
+def test_a_new_key_needs_a_declaration_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Option, validation and the file's content follow from the declaration of a field."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class WiderSpec(Spec):
+        mpi: str | None = dataclasses.field(
+            default=None,
+            metadata=spec_fields.key(
+                kind="choice", help="Also install this MPI.", choices=("openmpi", "mpich")
+            ),
+        )
+
+    keys = spec_fields.declared_keys(WiderSpec)
+    monkeypatch.setattr(spec, "Spec", WiderSpec)
+    monkeypatch.setattr(spec, "KEYS", tuple(key.name for key in keys))
+    monkeypatch.setattr(spec, "_KEYS_BY_NAME", {key.name: key for key in keys})
+    path = write(tmp_path, 'torch: "2.3"\ncpu: true\nmpi: openmpi\n')
+    combined = spec.combine(spec.read(path), {}, name="lab")
+    assert spec.content(combined) == {"torch": "2.3", "cpu": True, "mpi": "openmpi"}
+    with pytest.raises(InvalidSpec, match="`mpi` is one of openmpi, mpich, not `lam`"):
+        spec.combine(spec.read(path), {"mpi": "lam"}, name="lab")
+    mpi = next(key for key in keys if key.name == "mpi")
+    command = click.command()(spec_options.option_of(mpi)(lambda **options: None))
+    assert command.params[0].opts == ["--mpi"]
 
 
 def test_a_free_threaded_python_is_refused_with_where_to_look() -> None:

@@ -1,0 +1,54 @@
+"""Writes the table of keys in docs/spec.md from their declarations; --check only compares."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from provision import sources
+from provision.core.spec_fields import SPEC_KEYS, SpecKey
+
+PATH = Path(__file__).parent / "spec.md"
+BEGIN = "<!-- The table of keys is made by `python docs/make_spec.py`; a test compares it. -->\n"
+END = "<!-- End of the table of keys. -->\n"
+
+
+def row(key: SpecKey) -> str:
+    name, option = f"`{key.name}`", f"`{key.option}`"
+    if key.is_list:
+        name += " (list)"
+    elif key.kind == "switch":
+        name = f"`{key.name}: true`"
+    elif key.kind == "flag" and key.default == "yes":
+        name, option = f"`{key.name}: false`", f"`--no-{key.option.removeprefix('--')}`"
+    elif key.kind == "flag":
+        name = f"`{key.name}: true`"
+    meaning = key.docs
+    if key.kind in ("choice", "source"):
+        values = ", ".join(f"`{value}`" for value in sources.allowed_choices(key))
+        meaning += f": {values}. Default: `{key.default}`"
+    return f"| {name} | {option} | {meaning} |\n"
+
+
+def page(current: str) -> str:
+    """The page with its table of keys made anew."""
+    before, _, rest = current.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    table = "| key | option | what |\n|---|---|---|\n" + "".join(row(key) for key in SPEC_KEYS)
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def main() -> int:
+    current = PATH.read_text(encoding="utf-8")
+    made = page(current)
+    if "--check" in sys.argv:
+        is_current = made == current
+        state = "current" if is_current else "stale: run python docs/make_spec.py"
+        print(f"docs/spec.md is {state}")
+        return 0 if is_current else 1
+    PATH.write_text(made, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
