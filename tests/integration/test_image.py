@@ -99,7 +99,7 @@ class Made:
         self._assemble_tool()
         conda.index_channel(self.channel)
         names = ("python", "pip", "tool")
-        self.conda = conda.solve(
+        self.conda = conda.Solver().solve(
             conda.SolveRequest(
                 specs=tuple(names),
                 channels=(self.channel.as_uri(),),

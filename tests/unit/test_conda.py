@@ -11,7 +11,7 @@ import pytest
 
 from provision import lockfile
 from provision.adapters import conda
-from provision.adapters.conda import solver as solving
+from provision.adapters.conda import solver
 from provision.core.errors import InvalidSpec, Unsolvable
 from provision.core.types import LockedPackage
 from tests.records import alias, make_channel, record
@@ -24,15 +24,13 @@ def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: Any) -> c
 
 
 def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
-    make_channel(tmp_path / "mirror of all" / "lab", {"noarch": [record("six")]})
-    mirrors = alias(tmp_path / "mirror of all")
+    mirror = make_channel(tmp_path / "all channels" / "lab", {"noarch": [record("six")]})
+    solver = conda.Solver(alias(tmp_path / "all channels"))
     for spec in ("six", "lab::six"):
-        (found,) = conda.solve(request(spec), mirrors)
-        assert found.url == f"{conda.channel_url('lab')}noarch/six-1-0.conda"
-    (found,) = conda.solve(
-        request("six", channels=((tmp_path / "mirror of all" / "lab").as_uri(),))
-    )
-    assert found.url.startswith("file:///")
+        (package,) = solver.solve(request(spec))
+        assert package.url == f"{conda.channel_url('lab')}noarch/six-1-0.conda"
+    (package,) = conda.Solver().solve(request("six", channels=(mirror.as_uri(),)))
+    assert package.url.startswith("file:///")
 
 
 @pytest.mark.parametrize(
@@ -48,19 +46,21 @@ def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
     ],
     ids=["plain", "password", "packages elsewhere"],
 )
-def test_no_word_of_a_mirror_in_a_package_url(mirror: str, channel: str, url: str) -> None:
+def test_a_package_url_never_names_a_mirror_or_a_password(
+    mirror: str, channel: str, url: str
+) -> None:
     record: Any = SimpleNamespace(
         channel=channel, url=url, subdir="noarch", file_name="x-1-0.conda"
     )
     assert (
-        solving._own_url(record, {mirror: "https://own.invalid/c/"})
+        solver._canonical_url(record, {mirror: "https://own.invalid/c/"})
         == "https://own.invalid/c/noarch/x-1-0.conda"
     )
-    direct = solving._own_url(record, {mirror: mirror})
+    direct = solver._canonical_url(record, {mirror: mirror})
     assert "secret" not in direct and direct.endswith("x-1-0.conda")
 
 
-def test_what_one_solver_read_serves_the_next(tmp_path: Path) -> None:
+def test_a_solver_reads_a_channel_once(tmp_path: Path) -> None:
     folder = make_channel(
         tmp_path / "lab", {"noarch": [record("six"), record("seven", depends=["six"])]}
     )
@@ -70,7 +70,7 @@ def test_what_one_solver_read_serves_the_next(tmp_path: Path) -> None:
     assert [package.name for package in solver.solve(request("six"))] == ["six"]
 
 
-def test_a_day_hides_what_came_later_and_what_has_no_date(tmp_path: Path) -> None:
+def test_as_of_hides_later_records_and_those_without_a_date(tmp_path: Path) -> None:
     day = 1_704_067_199_999  # 2023-12-31T23:59:59.999Z
     rows = [
         record("six", str(version), timestamp=when)
@@ -80,8 +80,8 @@ def test_a_day_hides_what_came_later_and_what_has_no_date(tmp_path: Path) -> Non
     solver = conda.Solver(alias(tmp_path))
 
     def newest(as_of: str | None) -> str:
-        (found,) = solver.solve(dataclasses.replace(request("six"), as_of=as_of))
-        return found.version
+        (package,) = solver.solve(dataclasses.replace(request("six"), as_of=as_of))
+        return package.version
 
     assert (newest("2023-12-31"), newest("2024-01-01"), newest(None)) == ("2", "3", "4")
     with pytest.raises(Unsolvable):
@@ -89,7 +89,7 @@ def test_a_day_hides_what_came_later_and_what_has_no_date(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["http://[", "a::b", "ht tp://x"])
-def test_what_is_no_channel(name: str) -> None:
+def test_text_that_is_not_a_channel_is_refused(name: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a channel"):
         conda.channel_url(name)
 
@@ -107,7 +107,7 @@ def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:
         "b *",
     )
     make_channel(tmp_path / "lab", {"noarch": [record("six")]})
-    (found,) = conda.solve(request("six"), alias(tmp_path))
+    (found,) = conda.Solver(alias(tmp_path)).solve(request("six"))
     packages = [lock_package(found, "six", ()), lock_package(found, "ugly", ugly)]
     wanted = lockfile.read_inputs(
         "channels: [lab, nodefaults]\ndependencies: [six]\n",

@@ -1,27 +1,33 @@
-"""Requirements in conda's language."""
+"""Requirements in conda's language, and whether packages satisfy them, by rattler's own matching and without a solver."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import rattler
 
 
 def spec_errors(specs: Iterable[str]) -> list[str]:
     """The mistakes in conda requirements, one sentence each."""
     import rattler
 
-    mistakes = []
+    errors = []
     for spec in specs:
         try:
             rattler.MatchSpec(spec)
         except Exception as error:
-            mistakes.append(f"`{spec}` is not a conda requirement: {str(error).splitlines()[0]}.")
-    return mistakes
+            errors.append(f"`{spec}` is not a conda requirement: {_first_line(error)}.")
+    return errors
 
 
 def spec_name(spec: str) -> str:
-    """The package that a requirement is about."""
-    return re.split(r"[\s=<>!~\[]", spec.rpartition("::")[2].strip(), maxsplit=1)[0].lower()
+    """The name of the package that a requirement is for."""
+    without_channel = spec.rpartition("::")[2].strip()
+    return re.split(r"[\s=<>!~\[]", without_channel, maxsplit=1)[0].lower()
 
 
 def without_version(spec: str) -> str:
@@ -31,23 +37,23 @@ def without_version(spec: str) -> str:
 
 
 def without_build(spec: str) -> str:
-    """The same version in any build: `name=1.2=py_0` and `name ==1.2 py_0` are the two ways to ask for one."""
-    channel, separator, rest = spec.rpartition("::")
+    """The same version in any build: `name=1.2=py_0` and `name ==1.2 py_0` are the two ways to name a build."""
     import rattler
 
-    version = rattler.MatchSpec(rest).version
-    return f"{channel}{separator}{spec_name(spec)}" + (f" {version}" if version else "")
+    version = rattler.MatchSpec(spec.rpartition("::")[2]).version
+    name = without_version(spec)
+    return f"{name} {version}" if version else name
 
 
 def pins_build(spec: str) -> bool:
-    """Whether a requirement says which build of a version it wants."""
+    """Whether a requirement names the build of a version."""
     import rattler
 
     return rattler.MatchSpec(spec.rpartition("::")[2]).build is not None
 
 
 def is_version(text: str) -> bool:
-    """Whether it is a version, perhaps with a build string after a space: how a virtual package is described."""
+    """Whether a text is a version, perhaps with a build string after a space: how a virtual package is described."""
     import rattler
 
     try:
@@ -55,3 +61,68 @@ def is_version(text: str) -> bool:
     except Exception:
         return False
     return True
+
+
+def is_newer(version: str, other: str) -> bool:
+    """Whether a version is newer than another by conda's order."""
+    import rattler
+
+    try:
+        return bool(rattler.Version(version) > rattler.Version(other))
+    except Exception:
+        return version > other
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageBuild:
+    """A package that is present, or what the machine offers (a virtual package)."""
+
+    name: str
+    version: str
+    build: str = "0"
+    number: int = 0
+    subdir: str = "noarch"
+
+
+def unsatisfied_specs(
+    specs: Sequence[str], packages: Mapping[str, PackageBuild], *, optional: bool = False
+) -> list[tuple[str, str]]:
+    """The requirements that the packages (by name) do not satisfy, each with the reason.
+
+    optional: a package may be absent, as with `constrains`. Nothing satisfies a requirement that rattler does not understand.
+    """
+    import rattler
+
+    unsatisfied = []
+    for spec in specs:
+        try:
+            matchspec = rattler.MatchSpec(spec)
+            name = matchspec.name.normalized if matchspec.name else ""
+            package = packages.get(str(name))
+            if package is None:
+                if not optional:
+                    unsatisfied.append((spec, "is not there"))
+            elif not matchspec.matches(_record(package)):
+                version = f"{package.version} {package.build}".rstrip()
+                unsatisfied.append((spec, f"is {version}"))
+        except Exception as error:
+            unsatisfied.append((spec, f"is no requirement ({_first_line(error)})"))
+    return unsatisfied
+
+
+def _record(package: PackageBuild) -> rattler.PackageRecord:
+    import rattler
+    from rattler.package.build_string import BuildString
+
+    return rattler.PackageRecord(
+        package.name,
+        package.version,
+        BuildString(package.build),
+        package.number,
+        package.subdir,
+        noarch=None,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

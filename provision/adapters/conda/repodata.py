@@ -1,21 +1,33 @@
-"""What channels say of packages, for one request: to explain why there is no answer, or why it is this one. Decides nothing."""
+"""What channels publish: the records behind a request, to explain an answer or its absence; and whole rows of repodata.
+
+Decides nothing.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from provision.adapters.conda.calls import run
+from provision.adapters.conda.calls import innermost_cause, new_client, retry, run
 from provision.adapters.conda.channels import channel_url
-from provision.adapters.conda.solver import Solver, SolveRequest, end_of
+from provision.adapters.conda.solver import Solver, SolveRequest, end_of_day
+from provision.core.errors import IntegrityError, Unreachable
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.types import Platform
 
 if TYPE_CHECKING:
     import rattler
 
-CLOSE = 3
+# Of names that look like one that no channel has: how many are shown, and how similar they must be.
+SIMILAR_NAMES, SIMILARITY = 3, 0.75
+# A record as repodata.json has it.
+RepodataRow = Mapping[str, Any]
+# Keys that say where rattler read a row, and are not in repodata.json.
+ORIGIN_KEYS = ("url", "channel", "fn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,40 +46,43 @@ class ChannelRecord:
 
 
 class ChannelRecords:
-    """The records behind a request; what a solver has read already is not read again."""
+    """The records behind a request. Reads nothing again that a solver has read."""
 
     def __init__(self, solver: Solver, request: SolveRequest) -> None:
         self._solver, self._request = solver, request
-        self._read: dict[tuple[str, str, Platform], list[rattler.RepoDataRecord]] = {}
+        self._cache: dict[tuple[str, str, Platform], list[rattler.RepoDataRecord]] = {}
 
     def find(self, spec: str, platform: Platform | None = None) -> tuple[ChannelRecord, ...]:
-        """The records that a requirement admits, each channel's apart and in order of priority, newest first."""
-        asked, _, rest = spec.rpartition("::")
-        channels = [
-            name
-            for name in self._request.channels
-            if not asked or channel_url(name) == channel_url(asked)
-        ]
+        """The records that a requirement admits: by channel in order of priority, newest first."""
+        spec_channel, _, spec_in_channel = spec.rpartition("::")
         found: list[ChannelRecord] = []
-        for name in channels:
-            records = self._query(name, rest, platform or self._request.platform)
-            found += [self._record(record, name) for record in sorted(records, reverse=True)]
+        for channel in self._request.channels:
+            if spec_channel and channel_url(channel) != channel_url(spec_channel):
+                continue
+            records = self._query(channel, spec_in_channel, platform or self._request.platform)
+            for record in sorted(records, reverse=True):
+                found.append(self._channel_record(record, channel))
         return tuple(found)
 
     def _query(self, channel: str, spec: str, platform: Platform) -> list[rattler.RepoDataRecord]:
         import rattler
 
-        if (channel, spec, platform) not in self._read:
-            sources = [rattler.Channel(self._solver.mirrors.actual_url(channel_url(channel)))]
+        key = (channel, spec, platform)
+        if key not in self._cache:
             query = self._solver.gateway().query(
-                sources, [platform, "noarch"], [rattler.MatchSpec(spec)], recursive=False
+                [self._solver.source(channel)],
+                [platform, "noarch"],
+                [rattler.MatchSpec(spec)],
+                recursive=False,
             )
-            self._read[channel, spec, platform] = [record for part in run(query) for record in part]
-        return self._read[channel, spec, platform]
+            self._cache[key] = [record for records in run(query) for record in records]
+        return self._cache[key]
 
-    def _record(self, record: rattler.RepoDataRecord, channel: str) -> ChannelRecord:
+    def _channel_record(self, record: rattler.RepoDataRecord, channel: str) -> ChannelRecord:
         date = record.indexed_timestamp or record.timestamp
-        limit = end_of(self._request.as_of) if self._request.as_of else None
+        visible = True
+        if self._request.as_of:
+            visible = date is not None and date <= end_of_day(self._request.as_of)
         return ChannelRecord(
             name=record.name.normalized,
             version=str(record.version),
@@ -77,41 +92,92 @@ class ChannelRecords:
             depends=tuple(record.depends),
             constrains=tuple(record.constrains),
             date=date.strftime("%Y-%m-%d") if date else None,
-            visible=limit is None or (date is not None and date <= limit),
+            visible=visible,
         )
 
-    def meet(self, constraints: Sequence[str]) -> bool:
-        """Whether one record of a package meets several requirements for it at once. A virtual package is met by what is assumed."""
+    def has_match(self, specs: Sequence[str]) -> bool:
+        """Whether one record satisfies several requirements for the same package at once."""
         import rattler
 
-        specs = [rattler.MatchSpec(text) for text in constraints]
-        name = constraints[0].split()[0]
-        channels = self._request.channels
-        records = [
-            record
-            for channel in channels
-            for record in self._query(channel, name, self._request.platform)
-        ]
-        return any(all(spec.matches(record) for spec in specs) for record in records)
+        matchspecs = [rattler.MatchSpec(text) for text in specs]
+        name = specs[0].split()[0]
+        for channel in self._request.channels:
+            for record in self._query(channel, name, self._request.platform):
+                if all(matchspec.matches(record) for matchspec in matchspecs):
+                    return True
+        return False
 
-    def holds(self, channel: str, platform: Platform) -> frozenset[str]:
-        """The names of the packages that a channel has for a platform alone (not noarch)."""
-        import rattler
+    def package_names(self, channel: str, platform: Platform) -> frozenset[str]:
+        """The names of the packages that a channel has for one platform, without noarch."""
+        names = run(self._solver.gateway().names([self._solver.source(channel)], [platform]))
+        return frozenset(name.normalized for name in names)
 
-        sources = [rattler.Channel(self._solver.mirrors.actual_url(channel_url(channel)))]
-        return frozenset(
-            name.normalized for name in run(self._solver.gateway().names(sources, [platform]))
-        )
+    def similar_names(self, name: str) -> list[str]:
+        """Names in the request's channels that look like one that none of them has."""
+        sources = [self._solver.source(channel) for channel in self._request.channels]
+        query = self._solver.gateway().names(sources, [self._request.platform, "noarch"])
+        names = run(query)
+        known = sorted({known.normalized for known in names})
+        return difflib.get_close_matches(name, known, SIMILAR_NAMES, SIMILARITY)
 
-    def close(self, name: str) -> list[str]:
-        """Names in the request's channels that look like one that is not there."""
-        import rattler
 
-        sources = [
-            rattler.Channel(self._solver.mirrors.actual_url(channel_url(channel)))
-            for channel in self._request.channels
-        ]
-        names = run(self._solver.gateway().names(sources, [self._request.platform, "noarch"]))
-        return difflib.get_close_matches(
-            name, sorted({found.normalized for found in names}), CLOSE, 0.75
-        )
+def published_rows(
+    urls: Iterable[str], mirrors: Mirrors = NO_MIRRORS
+) -> tuple[dict[str, RepodataRow], dict[str, str]]:
+    """The rows of locked packages by URL, corrections included, as far as their channels have them; and the channels that did not
+    answer, each with the reason. A lock holds only a part of a row."""
+    by_channel: dict[str, dict[tuple[str, str], str]] = {}
+    for url in urls:
+        channel, subdir, filename = url.rsplit("/", 2)
+        by_channel.setdefault(f"{channel}/", {})[subdir, filename] = url
+    rows: dict[str, RepodataRow] = {}
+    silent: dict[str, str] = {}
+    for channel, files in by_channel.items():
+        try:
+            rows |= _rows_of_channel(channel, files, mirrors)
+        except Unreachable as error:
+            silent[channel] = error.message.rstrip(".")
+    return rows, silent
+
+
+def _rows_of_channel(
+    channel: str, files: Mapping[tuple[str, str], str], mirrors: Mirrors
+) -> dict[str, RepodataRow]:
+    """files: URL by subdir and file name."""
+    import rattler
+    from rattler.exceptions import GatewayError
+
+    source = rattler.Channel(mirrors.actual_url(channel_url(channel)))
+    names = sorted({filename.rsplit("-", 2)[0] for _, filename in files})
+    subdirs = [rattler.Subdir(subdir) for subdir in sorted({subdir for subdir, _ in files})]
+
+    def query() -> list[list[rattler.RepoDataRecord]]:
+        gateway = rattler.Gateway(client=new_client(has_deadline=True))
+        return run(gateway.query([source], subdirs, names, recursive=False))
+
+    try:
+        answers = retry(query, GatewayError)
+    except GatewayError as error:
+        raise Unreachable(f"{innermost_cause(error)}.") from error
+    rows = {}
+    for records in answers:
+        for record in records:
+            url = files.get((str(record.subdir), record.file_name))
+            if url is not None:
+                rows[url] = _row(record)
+    return rows
+
+
+def _row(record: rattler.RepoDataRecord) -> RepodataRow:
+    content = json.loads(record.to_json())
+    return {key: value for key, value in content.items() if key not in ORIGIN_KEYS}
+
+
+def read_archive_row(path: Path) -> RepodataRow:
+    """The row of a package file, from its content. Raises IntegrityError."""
+    import rattler
+
+    try:
+        return _row(run(rattler.RepoDataRecord.from_package_archive(path)))
+    except Exception as error:
+        raise IntegrityError(f"{path} is not a conda package: {innermost_cause(error)}.") from error

@@ -1,4 +1,4 @@
-"""Watching rattler fetch: it waits for ever on a server that has fallen silent (py-rattler 0.28: tried), so we do not."""
+"""Ends downloads of rattler that stall: it waits for ever on a server that has fallen silent (py-rattler 0.28: tried)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from provision.adapters.http import SLOWEST_BYTES_PER_S, read_timeout_s
 
 CHECK_S = 0.2
-LEAST_S = 2.0  # between two tries of its own rattler is silent for as long
+LEAST_WINDOW_S = 2.0  # between two of its own retries rattler is silent for as long
 SETTLE_S = 0.5  # for what rattler's threads have begun when a transaction is given up
 
 
@@ -19,19 +19,25 @@ class Stalled(Exception):
     """Nothing came for too long."""
 
 
-class Watched:
-    """rattler's reporter. It calls from its own threads, and only the methods that are there; a number that a method returns comes
-    back as that download's."""
+class DownloadMonitor:
+    """rattler's reporter. rattler calls it from its own threads, and only the methods that exist; a number that a method returns
+    identifies that download in later calls."""
 
     def __init__(
-        self, linked: Callable[[int], None], linking: Callable[[str], None] = lambda package: None
+        self,
+        on_linked: Callable[[int], None],
+        before_link: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """linked: told how many packages are linked, each time one more is. linking: told which package is linked next."""
-        self._told, self._count, self._linking = linked, 0, linking
+        """on_linked: gets the number of packages linked so far. before_link: gets the name of the package linked next."""
+        self._on_linked, self._before_link = on_linked, before_link
+        self._linked = 0
         self._lock = threading.Lock()
         self._names: dict[int, str] = {}
-        self._running: dict[int, int] = {}  # download -> bytes so far
-        self._since, self._came = time.monotonic(), 0
+        self._received: dict[int, int] = {}  # by running download
+        self._start_window()
+
+    def _start_window(self) -> None:
+        self._window_start, self._window_bytes = time.monotonic(), 0
 
     def on_populate_cache_start(self, operation: int, package_name: str) -> int:
         with self._lock:
@@ -40,52 +46,52 @@ class Watched:
 
     def on_download_start(self, cache_entry: int) -> int:
         with self._lock:
-            if not self._running:
-                self._since, self._came = time.monotonic(), 0
-            self._running[cache_entry] = 0
+            if not self._received:
+                self._start_window()
+            self._received[cache_entry] = 0
         return cache_entry
 
     def on_download_progress(self, download_idx: int, progress: int, total: int | None) -> None:
         with self._lock:
-            self._came += max(0, progress - self._running.get(download_idx, 0))
-            self._running[download_idx] = progress
+            self._window_bytes += max(0, progress - self._received.get(download_idx, 0))
+            self._received[download_idx] = progress
 
     def on_download_completed(self, download_idx: int) -> None:
         with self._lock:
-            self._running.pop(download_idx, None)
+            self._received.pop(download_idx, None)
 
     def on_link_start(self, operation: int, package_name: str) -> int:
-        self._linking(package_name)
+        self._before_link(package_name)
         return operation
 
     def on_link_complete(self, index: int) -> None:
         with self._lock:
-            self._count += 1
-        self._told(self._count)
+            self._linked += 1
+        self._on_linked(self._linked)
 
-    def silent(self, window_s: float) -> str:
-        """The packages that are being downloaded, if that brought next to nothing for so long."""
+    def stalled_packages(self, window_s: float) -> str:
+        """The packages being downloaded, if the past window brought next to nothing; else an empty text."""
         with self._lock:
-            passed = time.monotonic() - self._since
-            if not self._running or passed < window_s:
+            passed_s = time.monotonic() - self._window_start
+            if not self._received or passed_s < window_s:
                 return ""
-            slow = self._came < SLOWEST_BYTES_PER_S * passed
-            self._since, self._came = time.monotonic(), 0
-            return (
-                ", ".join(sorted(self._names.get(number, "a package") for number in self._running))
-                if slow
-                else ""
+            is_stalled = self._window_bytes < SLOWEST_BYTES_PER_S * passed_s
+            self._start_window()
+            if not is_stalled:
+                return ""
+            return ", ".join(
+                sorted(self._names.get(entry, "a package") for entry in self._received)
             )
 
 
-async def watched(work: Coroutine[Any, Any, None], watch: Watched) -> None:
-    """Await rattler's work, or raise Stalled."""
-    import asyncio  # as calls.py has it
+async def await_progress(work: Coroutine[Any, Any, None], monitor: DownloadMonitor) -> None:
+    """Await rattler's work. Raises Stalled."""
+    import asyncio  # only here, as in calls.py
 
-    window_s = max(read_timeout_s(), LEAST_S)
+    window_s = max(read_timeout_s(), LEAST_WINDOW_S)
     task = asyncio.ensure_future(work)
     while not (await asyncio.wait({task}, timeout=CHECK_S))[0]:
-        if names := watch.silent(window_s):
+        if names := monitor.stalled_packages(window_s):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task

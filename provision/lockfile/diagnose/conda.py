@@ -143,7 +143,7 @@ class _UnsolvableRequest:
     ) -> str:
         """Where else a package is that none of these channels has for the platform."""
         platform, name = self.request.platform, conda.spec_name(spec)
-        if not any(self.records.holds(own, platform) for own in channels):
+        if not any(self.records.package_names(own, platform) for own in channels):
             return f"{have} no packages at all for {platform}"
         if channel:
             others = {record.channel for record in self.records.find(name)}
@@ -154,7 +154,7 @@ class _UnsolvableRequest:
         ]
         if platforms:
             return f"{have} {name} only for {', '.join(platforms)}"
-        similar = self.records.close(name)
+        similar = self.records.similar_names(name)
         text = f"{have} no package of that name"
         return f"{text}; similar names: {', '.join(similar)}" if similar else text
 
@@ -227,7 +227,7 @@ class _UnsolvableRequest:
         demands = _requirements_on(self._usable_records(spec), conda.spec_name(other))
         version_of_other = other.rpartition("::")[2]
         for demand in demands[:MAX_SHOWN]:
-            if self.records.meet([demand, version_of_other]):
+            if self.records.has_match([demand, version_of_other]):
                 return []
         return [f"{conda.spec_name(spec)} requires {_listed(demands)}"] if demands else []
 
@@ -241,7 +241,7 @@ class _UnsolvableRequest:
             if not first_demands or not second_demands:
                 continue
             pairs = itertools.product(first_demands[:MAX_SHOWN], second_demands[:MAX_SHOWN])
-            if not any(self.records.meet(pair) for pair in pairs):
+            if not any(self.records.has_match(pair) for pair in pairs):
                 conflicts.append(
                     f"{conda.spec_name(first)} requires {_listed(first_demands)}, "
                     f"{conda.spec_name(second)} requires {_listed(second_demands)}"
