@@ -169,9 +169,9 @@ def kernel_add(
 def kernel_list(console: Console, envs: Path | None) -> None:
     """List the Jupyter kernels that provision made."""
     from provision.cli.console import table
-    from provision.environment.kernel import installed
+    from provision.environment.kernel import list_kernels
 
-    found = installed()
+    found = list_kernels()
     rows = [(one.name, one.display_name, str(one.prefix)) for one in found]
     return console.result(
         found, table(rows, ("name", "shown as", "prefix")) if rows else "no kernels"
@@ -185,9 +185,9 @@ def kernel_list(console: Console, envs: Path | None) -> None:
 @verb
 def kernel_remove(console: Console, name: str, envs: Path | None, dry_run: bool) -> None:
     """Remove a Jupyter kernel that provision made."""
-    from provision.environment import kernel as register
+    from provision.environment import kernel as kernels
 
-    path = register.find(name).path if dry_run else register.remove(name)
+    path = kernels.find(name).path if dry_run else kernels.remove(name)
     return console.result(
         {"removed": path, "dry_run": dry_run}, f"{'would remove' if dry_run else 'removed'} {path}"
     )

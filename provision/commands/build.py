@@ -31,8 +31,9 @@ from provision.core.types import (
     StageRecord,
     StageStatus,
 )
-from provision.environment import kernel as register
+from provision.environment import kernel as kernels
 from provision.environment import passport, runtime_package
+from provision.environment.activation import activation_variables
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ def build(context: Context, request: BuildRequest) -> BuildResult:
     with planned(context, request) as wanted:
         check_place(wanted)
         if request.kernel:
-            register.check_name(wanted.name)
+            kernels.check_name(wanted.name)
         return _build(context, request, wanted, client)
 
 
@@ -281,7 +282,7 @@ def smoke_in(
         smoke_runner.check_baseline(baseline)
     if place == "prefix":
         return smoke_runner.in_prefix(
-            prefix, resolution, request, register.activation(prefix), out, baseline
+            prefix, resolution, request, activation_variables(prefix), out, baseline
         )
     assert image is not None and client is not None
     smoke_runner.remove_old_report(out)
@@ -311,17 +312,17 @@ def _kernel_stage(
     stages: Stages,
     failed: list[str],
 ) -> Kernel | None:
-    shown = register.display_name(wanted.resolution)
+    shown = kernels.display_name(wanted.resolution)
     if not request.kernel or failed:
         stages.skip("kernel", "the smoke test failed" if failed else "--no-kernel")
         return None
-    if lock.find(register.LAUNCHER) is None:
-        why = f"no {register.LAUNCHER} in it" + (
+    if lock.find(kernels.LAUNCHER) is None:
+        why = f"no {kernels.LAUNCHER} in it" + (
             "" if wanted.resolution.spec.jupyter else " (--no-jupyter)"
         )
         stages.skip(
             "kernel",
-            why + (", and the one there was removed" if register.remove_of(prefix) else ""),
+            why + (", and the one there was removed" if kernels.remove_kernel_of(prefix) else ""),
         )
         return None
     return stages.run(
@@ -332,14 +333,14 @@ def _kernel_stage(
 
 
 def ensure_kernel(prefix: Prefix, shown: str) -> tuple[Kernel, bool]:
-    if register.is_current(prefix, shown):
+    if kernels.is_current(prefix, shown):
         return Kernel(
             name=prefix.name,
             display_name=shown,
-            path=register.user_folder(prefix.name),
+            path=kernels.kernelspec_folder(prefix.name),
             prefix=prefix.path,
         ), False
-    return register.add(prefix, shown), True
+    return kernels.install(prefix, shown), True
 
 
 def write_passport(context: Context, result: BuildResult, asked: Mapping[str, Any]) -> None:
@@ -351,7 +352,7 @@ def write_passport(context: Context, result: BuildResult, asked: Mapping[str, An
         previous = None
     stamped = passport.stamp(passport.compose(result, asked, previous), previous)
     if stamped is not None:
-        atomic.atomic_write(result.folder / passport.FILE, passport.text(stamped))
+        atomic.atomic_write(result.folder / passport.FILE, passport.to_text(stamped))
 
 
 def docker_run(result: BuildResult) -> list[str]:

@@ -17,6 +17,7 @@ from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import PLATFORM, Lock, LockedPackage, Prefix
+from provision.environment import drift as drifts
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.resolver import spec
@@ -261,7 +262,7 @@ def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
 def check_place(wanted: Plan) -> None:
     """Refuse, before the first change, a place for the prefix that is not this environment's."""
     locks.require_this_platform(wanted.name, wanted.inputs.machines)
-    prefixes.check_place(wanted.name, wanted.folder, wanted.prefix_path)
+    prefixes.check_location(wanted.name, wanted.folder, wanted.prefix_path)
 
 
 def ensure_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
@@ -271,10 +272,10 @@ def ensure_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, b
         wanted.prefix_path
     )  # a build killed right after the swap left the old prefix beside a current one
     found = prefixes.find(wanted.name, wanted.prefix_path)
-    if found and prefixes.is_current(found, lock):
+    if found and drifts.is_current(found, lock):
         install_runtime(context, found)
         return found, False
-    made = prefixes.make(
+    made = prefixes.create(
         lock,
         wanted.name,
         wanted.folder,

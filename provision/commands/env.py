@@ -34,7 +34,8 @@ from provision.core.types import (
     Prefix,
     SmokeResult,
 )
-from provision.environment import kernel as register
+from provision.environment import drift as drifts
+from provision.environment import kernel as kernels
 from provision.environment import passport, runtime_package
 from provision.environment import prefix as prefixes
 from provision.resolver import spec
@@ -61,9 +62,9 @@ def environments(context: Context) -> list[Environment]:
         for name, path in prefix_registry.list_prefixes(where).items()
     }
     described = {path.parent.name for path in where.envs.glob(f"*/{render.SPEC}")}
-    kernels = {kernel.name for kernel in register.installed()}
+    kernel_names = {kernel.name for kernel in kernels.list_kernels()}
     return [
-        _environment(context, name, made.get(name), name in kernels)
+        _environment(context, name, made.get(name), name in kernel_names)
         for name in sorted(described | {n for n, p in made.items() if p})
     ]
 
@@ -111,7 +112,7 @@ def require_prefix(context: Context, name: str, asked: Path | None = None) -> Pr
             f"There is no prefix `{name}` here.",
             advice=f"`provision env create {name}` makes it; prefixes: {known}.",
         )
-    prefixes.check_whole(found)
+    prefixes.require_interpreter(found)
     return found
 
 
@@ -128,9 +129,9 @@ def require_lock(context: Context, name: str) -> Lock:
 
 def drift(
     context: Context, name: str, *, files: bool, asked: Path | None = None
-) -> list[prefixes.Drift]:
+) -> list[drifts.Drift]:
     """`provision env diff`: how the prefix differs from the lock."""
-    return prefixes.drift(
+    return drifts.find_drift(
         require_prefix(context, name, asked), require_lock(context, name), files=files
     )
 
@@ -144,7 +145,7 @@ def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
     with environment_lock(where, name, context.progress, wait=context.wait):
         gone, made, kernel, layout = _removable(context, name)
         if kernel:
-            register.remove(name)
+            kernels.remove(name)
         for prefix in made:
             prefixes.remove(prefix)
         prefix_registry.forget_prefix(where, name)
@@ -160,7 +161,7 @@ def _removable(context: Context, name: str) -> tuple[list[str], list[Prefix], Ke
         for path in dict.fromkeys(prefix_registry.prefix_paths(where, name))
         if (prefix := prefixes.find(name, path))
     ]
-    kernel = next((found for found in register.installed() if found.name == name), None)
+    kernel = next((found for found in kernels.list_kernels() if found.name == name), None)
     layout = where.images / name
     gone = [f"prefix {prefix.path}" for prefix in made]
     gone += [f"kernel {kernel.path}"] if kernel else []
@@ -281,7 +282,7 @@ def smoke(
         and known["lock"]["sha256"] == prefix.lock_sha256
     ):
         updated = passport.with_smoke(known, results, runtime_package.installed(prefix.path))
-        atomic.atomic_write(wanted.folder / passport.FILE, passport.text(updated))
+        atomic.atomic_write(wanted.folder / passport.FILE, passport.to_text(updated))
     return results
 
 
@@ -290,7 +291,7 @@ def _image_of(known: Mapping[str, Any] | None) -> tuple[Any, Image]:
         raise ToolMissing(
             "The environment has no image.", advice="`provision image build NAME` makes it."
         )
-    return images.require_engine("test the prefix with --in prefix"), passport.image_of(known)
+    return images.require_engine("test the prefix with --in prefix"), passport.to_image(known)
 
 
 def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:
@@ -298,15 +299,15 @@ def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:
     wanted = plan(context, request)
     prefix = _startable(context, wanted.name, request)
     ensure_runtime(context, prefix)
-    return ensure_kernel(prefix, register.display_name(wanted.resolution))
+    return ensure_kernel(prefix, kernels.display_name(wanted.resolution))
 
 
 def _startable(context: Context, name: str, request: BuildRequest) -> Prefix:
     """The prefix of that name, or InvalidSpec if Jupyter could not start it."""
     prefix = require_prefix(context, name, request.prefix)
-    if not register.is_startable(prefix):
+    if not kernels.has_launcher(prefix):
         raise InvalidSpec(
-            f"{prefix.path} has no {register.LAUNCHER}, without which Jupyter cannot start it.",
+            f"{prefix.path} has no {kernels.LAUNCHER}, without which Jupyter cannot start it.",
             advice=f"Make it with one: `provision build {name} --jupyter --relock`.",
         )
     return prefix
@@ -330,6 +331,6 @@ def read_passport(context: Context, name: str) -> dict[str, Any]:
 def preview_kernel(context: Context, request: BuildRequest) -> dict[str, Any]:
     """The kernel.json that `kernel add` would install."""
     wanted = plan(context, request)
-    return register.kernel_json(
-        _startable(context, wanted.name, request), register.display_name(wanted.resolution)
+    return kernels.kernel_json(
+        _startable(context, wanted.name, request), kernels.display_name(wanted.resolution)
     )

@@ -70,7 +70,7 @@ def push_image(
             raise ToolMissing(
                 "The environment has no image.", advice="`provision image build NAME` makes it."
             )
-        made = passport.image_of(known)
+        made = passport.to_image(known)
         to = images.parse_registry_reference(place, made)
         sent = images.compress_image(made, compression, context.where.packed, context.progress)
         pushed = images.push_image(sent, to, context.progress)
@@ -92,11 +92,16 @@ def _attach(
     """Verdicts and bills beside an image. A registry that takes none has the image all the same."""
     done: list[str] = []
     try:
-        for evidence in passport.evidence_of(known, made):
+        for evidence in passport.smoke_attachments(known, made):
             images.attach_referrer(
-                to, sent, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations
+                to,
+                sent,
+                passport.SMOKE_MEDIA_TYPE,
+                passport.SMOKE_MEDIA_TYPE,
+                evidence.content,
+                evidence.annotations,
             )
-            done.append(evidence.shown)
+            done.append(evidence.label)
         for media_type, content in image_documents(context, name, sent):
             images.attach_referrer(to, sent, media_type, media_type, content)
             done.append(media_type)
@@ -182,13 +187,17 @@ def _deliver(
 def show_image(context: Context, place: str) -> Seen:
     """`provision image show`: what a registry says of an image, and the verdicts attached to it."""
     remote = images.find_remote(images.parse_registry_reference(place))
-    found = images.list_referrers(remote.at, remote.digest, passport.SMOKE, context.progress.warn)
+    found = images.list_referrers(
+        remote.at, remote.digest, passport.SMOKE_MEDIA_TYPE, context.progress.warn
+    )
     said = []
     for one in found:
         try:
             said.append(
-                passport.read_evidence(
-                    images.referrer_content(remote.at, remote.digest, one, passport.SMOKE)
+                passport.read_smoke_attachment(
+                    images.referrer_content(
+                        remote.at, remote.digest, one, passport.SMOKE_MEDIA_TYPE
+                    )
                 )
             )
         except (

@@ -38,7 +38,7 @@ def _made(context: Context, name: str) -> tuple[Image, locks.LockFile]:
         raise ToolMissing(
             "The environment has no image.", advice=f"`provision image build {name}` makes it."
         )
-    image = passport.image_of(known)
+    image = passport.to_image(known)
     lock = locks.read_file(folder / locks.FILE)
     if lock.sha256 != image.lock_sha256:
         raise StaleLock(

@@ -20,6 +20,7 @@ from provision.commands.ensure import (
 from provision.commands.plan import BuildRequest, Context, Plan, plan
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
+from provision.environment import drift as drifts
 from provision.environment import kernel
 from provision.environment import prefix as prefixes
 
@@ -74,7 +75,7 @@ def _prefix(wanted: Plan, request: BuildRequest) -> str:
         wanted.lock is not None
         and wanted.lock_is_current
         and not request.relock
-        and prefixes.is_current(found, wanted.lock)
+        and drifts.is_current(found, wanted.lock)
     ):
         return f"nothing: {wanted.prefix_path} is as locked"
     return f"{'replace' if found else 'make'} {wanted.prefix_path}"

@@ -1,5 +1,8 @@
-"""The passport: request, reasons, lock, prefix, image, kernel and measured verdicts in one file. It is evidence, so unlike
-everything rendered it says when, where and on what."""
+"""The passport: request, reasons, lock, prefix, runtime, image, kernel and measured verdicts of an environment in one file.
+
+It is evidence: unlike all rendered files it says when, where and on which machine. provision/schemas/passport.schema.json
+decides what a passport is.
+"""
 
 from __future__ import annotations
 
@@ -16,44 +19,47 @@ from packaging.utils import canonicalize_name
 
 from provision import __version__
 from provision.core.errors import IntegrityError
+from provision.core.schema import schema_error
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
 from provision.environment import runtime_package
 from provision.environment.runtime_package import InstalledRuntime
 
 FILE = "passport.json"
 SCHEMA = 1
-SMOKE = "application/vnd.provision.smoke.v1+json"  # a verdict beside an image in a registry
+# A verdict that is attached to an image in a registry.
+SMOKE_MEDIA_TYPE = "application/vnd.provision.smoke.v1+json"
 SMOKE_SCHEMA = 1
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def compose(
-    result: BuildResult, asked: Mapping[str, Any], previous: Mapping[str, Any] | None
+    result: BuildResult, request: Mapping[str, Any], previous: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The passport of a build. What an earlier run on the very same lock made or measured stays where this run skipped it."""
+    """The passport of a build. Keeps what an earlier build of the same lock made or measured and this one skipped."""
     resolution, lock = result.resolution, result.lock
-    kept = previous if previous and previous["lock"]["sha256"] == lock.sha256 else {}
-    image = _image(result) or kept.get("image")
-    smoke = {
-        **kept.get("smoke", {}),
-        **{found.where: _evidence(found, image) for found in result.smoke},
-    }
+    earlier: Mapping[str, Any] = {}
+    if previous is not None and previous["lock"]["sha256"] == lock.sha256:
+        earlier = previous
+    image = _describe_image(result.image) or earlier.get("image")
+    kernel = earlier.get("kernel")
+    if result.kernel is not None:
+        kernel = {"name": result.kernel.name, "path": str(result.kernel.path)}
+    smoke = dict(earlier.get("smoke", {}))
+    for smoke_result in result.smoke:
+        smoke[smoke_result.where] = _verdict(smoke_result, image)
+    pins = []
+    for pin in result.pins:
+        fields = _fields(pin, "manager", "requirement", "reason", "source")
+        pins.append({**fields, "locked": locked_version(pin, lock)})
+    choice_fields = ("what", "value", "reason", "source")
     return {
         "schema": SCHEMA,
         "name": result.name,
         "made_by": f"provision {__version__}",
-        "request": dict(asked),
-        "reasons": [
-            _fields(choice, "what", "value", "reason", "source") for choice in resolution.choices
-        ],
-        "warnings": [
-            _fields(choice, "what", "value", "reason", "source") for choice in resolution.warnings
-        ],
-        "pins": [
-            _fields(pin, "manager", "requirement", "reason", "source")
-            | {"locked": locked(pin, lock)}
-            for pin in result.pins
-        ],
+        "request": dict(request),
+        "reasons": [_fields(choice, *choice_fields) for choice in resolution.choices],
+        "warnings": [_fields(choice, *choice_fields) for choice in resolution.warnings],
+        "pins": pins,
         "lock": {
             "sha256": lock.sha256,
             "content_hash": lock.content_hash,
@@ -74,56 +80,62 @@ def compose(
             "driver_floor",
         ),
         "prefix": {"path": str(result.prefix.path), "lock_sha256": result.prefix.lock_sha256},
-        "runtime": _runtime(runtime_package.installed(result.prefix.path)),
+        "runtime": _describe_runtime(runtime_package.installed(result.prefix.path)),
         "image": image,
-        "kernel": {"name": result.kernel.name, "path": str(result.kernel.path)}
-        if result.kernel
-        else kept.get("kernel"),
+        "kernel": kernel,
         "smoke": smoke,
     }
 
 
-def locked(pin: Pin, lock: Lock) -> str | None:
-    """The version that the lock holds of a pin's package: `numpy` says nothing of it."""
-    found = NAME.match(pin.requirement.rpartition("::")[2])
-    wanted = canonicalize_name(found[0]) if found else ""
-    return next(
-        (package.version for package in lock.packages if canonicalize_name(package.name) == wanted),
-        None,
-    )
+def locked_version(pin: Pin, lock: Lock) -> str | None:
+    """The version of a pin's package in the lock. A pin like `numpy` does not say it."""
+    match = _PACKAGE_NAME.match(pin.requirement.rpartition("::")[2])
+    if match is None:
+        return None
+    name = canonicalize_name(match[0])
+    for package in lock.packages:
+        if canonicalize_name(package.name) == name:
+            return package.version
+    return None
 
 
 def _fields(value: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def _image(result: BuildResult) -> dict[str, Any] | None:
-    image = result.image
+def _describe_image(image: Image | None) -> dict[str, Any] | None:
     if image is None:
         return None
-    return _fields(
+    fields = _fields(
         image, "reference", "manifest_digest", "image_id", "base", "base_digest", "lock_sha256"
-    ) | {
-        "layout": str(image.layout),
-        "layers": [_fields(layer, "group", "digest", "size") for layer in image.layers],
-    }
+    )
+    layers = [_fields(layer, "group", "digest", "size") for layer in image.layers]
+    return {**fields, "layout": str(image.layout), "layers": layers}
 
 
-def _evidence(found: SmokeResult, image: Mapping[str, Any] | None) -> dict[str, Any]:
-    host = {"host": platform.node(), "machine": platform.machine(), "kernel": platform.release()}
-    tested = {"image_id": image["image_id"]} if image and found.where == "image" else {}
-    return {"verdict": found.verdict, "measured_on": host, **tested, "report": found.report}
-
-
-def _runtime(installed: InstalledRuntime | None) -> dict[str, str] | None:
-    """The runtime package in the prefix. No lock names it, so the passport does."""
-    if installed is None:
+def _describe_runtime(runtime: InstalledRuntime | None) -> dict[str, str] | None:
+    if runtime is None:
         return None
     return {
         "name": runtime_package.NAME,
-        "version": installed.version,
-        "sha256": installed.sha256,
+        "version": runtime.version,
+        "sha256": runtime.sha256,
     }
+
+
+def _verdict(result: SmokeResult, image: Mapping[str, Any] | None) -> dict[str, Any]:
+    verdict: dict[str, Any] = {
+        "verdict": result.verdict,
+        "measured_on": {
+            "host": platform.node(),
+            "machine": platform.machine(),
+            "kernel": platform.release(),
+        },
+    }
+    if image is not None and result.where == "image":
+        verdict["image_id"] = image["image_id"]
+    verdict["report"] = result.report
+    return verdict
 
 
 def with_smoke(
@@ -131,65 +143,74 @@ def with_smoke(
     results: Sequence[SmokeResult],
     runtime: InstalledRuntime | None,
 ) -> dict[str, Any]:
-    """The passport with newer verdicts; those of places not tested now stay. runtime: the package that tested."""
-    verdicts = {
-        **(passport.get("smoke") or {}),
-        **{found.where: _evidence(found, passport["image"]) for found in results},
+    """The passport with new verdicts; those of a place that was not tested now stay. runtime: the package in the prefix."""
+    smoke = dict(passport["smoke"])
+    for result in results:
+        smoke[result.where] = _verdict(result, passport["image"])
+    return {
+        **passport,
+        "runtime": _describe_runtime(runtime),
+        "smoke": smoke,
+        "written_at": _now(),
     }
-    return {**passport, "runtime": _runtime(runtime), "smoke": verdicts, "written_at": _now()}
 
 
-def image_of(passport: Mapping[str, Any]) -> Image:
+def to_image(passport: Mapping[str, Any]) -> Image:
     """The image that the passport names."""
-    known = dict(passport["image"])
-    layers = tuple(Layer(**layer) for layer in known.pop("layers"))
-    return Image(**{**known, "layout": Path(known["layout"]), "layers": layers})
+    fields = dict(passport["image"])
+    fields["layout"] = Path(fields["layout"])
+    fields["layers"] = tuple(Layer(**layer) for layer in fields["layers"])
+    return Image(**fields)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """A verdict as it is attached to an image."""
+class SmokeAttachment:
+    """A verdict as it is attached to an image in a registry."""
 
-    shown: str
+    label: str
     content: bytes
     annotations: Mapping[str, str]
 
 
-def evidence_of(passport: Mapping[str, Any], image: Image) -> list[Evidence]:
-    """The verdicts on an image: of the test in itself, and in the prefix that its lock was realized as. What was measured in an image
-    that is not this one is none."""
+def smoke_attachments(passport: Mapping[str, Any], image: Image) -> list[SmokeAttachment]:
+    """The verdicts on an image: of the test in it, and of the test in the prefix of the same lock.
+
+    A verdict that was measured in another image is left out.
+    """
     if passport["lock"]["sha256"] != image.lock_sha256:
         return []
-    known = passport["smoke"].items()
-    return [
-        _attached(place, found, image)
-        for place, found in known
-        if place != "image" or found.get("image_id") == image.image_id
-    ]
+    attachments = []
+    for place, verdict in passport["smoke"].items():
+        if place != "image" or verdict.get("image_id") == image.image_id:
+            attachments.append(_attachment(place, verdict, image))
+    return attachments
 
 
-def _attached(place: str, found: Mapping[str, Any], image: Image) -> Evidence:
+def _attachment(place: str, verdict: Mapping[str, Any], image: Image) -> SmokeAttachment:
     document = {
         "schema": SMOKE_SCHEMA,
         "place": place,
         "image_id": image.image_id,
         "lock_sha256": image.lock_sha256,
+        "verdict": verdict["verdict"],
+        "measured_on": verdict["measured_on"],
+        "report": verdict["report"],
     }
-    document |= {key: found[key] for key in ("verdict", "measured_on", "report")}
-    said = {"org.provision.smoke.place": place, "org.provision.smoke.verdict": found["verdict"]}
-    when = (
-        {"org.opencontainers.image.created": found["report"]["started_at"]}
-        if "started_at" in found["report"]
-        else {}
-    )
-    content = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-    return Evidence(
-        shown=f"smoke ({place}): {found['verdict']}", content=content, annotations={**said, **when}
+    annotations = {
+        "org.provision.smoke.place": place,
+        "org.provision.smoke.verdict": verdict["verdict"],
+    }
+    if "started_at" in verdict["report"]:
+        annotations["org.opencontainers.image.created"] = verdict["report"]["started_at"]
+    return SmokeAttachment(
+        label=f"smoke ({place}): {verdict['verdict']}",
+        content=json.dumps(document, sort_keys=True, separators=(",", ":")).encode(),
+        annotations=annotations,
     )
 
 
-def read_evidence(content: bytes) -> dict[str, Any]:
-    """A verdict that was attached to an image, or IntegrityError."""
+def read_smoke_attachment(content: bytes) -> dict[str, Any]:
+    """A verdict that is attached to an image. Raises IntegrityError for anything else, which whoever may push can attach."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -197,14 +218,14 @@ def read_evidence(content: bytes) -> dict[str, Any]:
             "A verdict that is attached to the image is not JSON.",
             advice="Tell whoever attached it.",
         ) from error
-    known = document if isinstance(document, dict) else {}
-    whole = {"place", "verdict", "measured_on"} <= known.keys() and isinstance(
-        known.get("report"), dict
+    if isinstance(document, dict) and document.get("schema") == SMOKE_SCHEMA:
+        has_fields = {"place", "verdict", "measured_on"} <= document.keys()
+        if has_fields and isinstance(document.get("report"), dict):
+            return document
+    raise IntegrityError(
+        f"A verdict that is attached to the image is not of schema {SMOKE_SCHEMA}.",
+        advice="Read it with the provision that made it.",
     )
-    if not whole or known.get("schema") != SMOKE_SCHEMA:
-        told = f"A verdict that is attached to the image is not of schema {SMOKE_SCHEMA}."
-        raise IntegrityError(told, advice="Read it with the provision that made it.")
-    return known
 
 
 def _now() -> str:
@@ -212,61 +233,38 @@ def _now() -> str:
 
 
 def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The passport with the time of writing, or None if it says nothing that the previous one does not."""
-    if previous is not None and {
-        key: value for key, value in previous.items() if key != "written_at"
-    } == dict(passport):
-        return None
+    """The passport with the time of writing, or None if it says only what the previous one says."""
+    if previous is not None:
+        previous = {key: value for key, value in previous.items() if key != "written_at"}
+        if previous == passport:
+            return None
     return {**passport, "written_at": _now()}
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The passport of an environment, or None if there is none: one that came along with a copied folder is evidence of another
-    environment. Raises IntegrityError for one that is not whole."""
+    """The passport of an environment, or None if it has none.
+
+    A passport that came with a copied folder is evidence of another environment and counts as none. Raises IntegrityError
+    for a damaged one.
+    """
     path = folder / FILE
+    advice = "Build again: that writes a new passport."
     try:
         passport = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{path} is not JSON.", advice=advice) from error
+    violation = schema_error(passport, "passport")
+    if violation is not None:
         raise IntegrityError(
-            f"{path} is not JSON.", advice="Build again: it is written anew."
-        ) from error
-    if not _is_whole(passport):
-        raise IntegrityError(
-            f"{path} is not a whole passport of schema {SCHEMA}.",
-            advice="Build again: it is written anew.",
+            f"{path} is not a passport of schema {SCHEMA}: at {violation}.", advice=advice
         )
-    return passport if passport["name"] == folder.name else None
+    if passport["name"] != folder.name:
+        return None
+    return dict(passport)
 
 
-def _is_whole(passport: Any) -> bool:
-    """Whether everything that we read of a passport is there and of its kind."""
-    if not isinstance(passport, dict) or passport.get("schema") != SCHEMA:
-        return False
-    kinds = {
-        "name": str,
-        "made_by": str,
-        "written_at": str,
-        "request": dict,
-        "reasons": list,
-        "pins": list,
-        "lock": dict,
-        "prefix": dict,
-        "smoke": dict,
-    }
-    if not all(isinstance(passport.get(key), kind) for key, kind in kinds.items()):
-        return False
-    whole_lock = {"sha256", "packages", "portable"} <= passport[
-        "lock"
-    ].keys() and "path" in passport["prefix"]
-    verdicts = all(
-        isinstance(found, dict) and {"verdict", "measured_on", "report"} <= found.keys()
-        for found in passport["smoke"].values()
-    )
-    return whole_lock and verdicts and {"image", "kernel"} <= passport.keys()
-
-
-def text(passport: Mapping[str, Any]) -> str:
-    """What the file holds."""
+def to_text(passport: Mapping[str, Any]) -> str:
+    """The content of the file."""
     return json.dumps(passport, indent=1, sort_keys=False) + "\n"

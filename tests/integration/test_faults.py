@@ -274,7 +274,7 @@ def test_a_kernel_name_that_is_somebody_elses(lab: Home) -> None:
     )
     done = lab.run("build", NAME, *QUICK)
     assert done.returncode == 12
-    assert "was not made by provision" in done.stderr
+    assert "was not created by provision" in done.stderr
     assert "mine" in (kernel / "kernel.json").read_text()
 
 

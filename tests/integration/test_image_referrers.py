@@ -196,12 +196,17 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
     }
     at = image.parse_registry_reference(f"{host}/lab/verdicts:1")
     image.push_image(toy, at, Watching())
-    for evidence in passport.evidence_of(known, toy):
+    for evidence in passport.smoke_attachments(known, toy):
         image.attach_referrer(
-            at, toy, passport.SMOKE, passport.SMOKE, evidence.content, evidence.annotations
+            at,
+            toy,
+            passport.SMOKE_MEDIA_TYPE,
+            passport.SMOKE_MEDIA_TYPE,
+            evidence.content,
+            evidence.annotations,
         )
     other = image.attach_referrer(
-        at, toy, passport.SMOKE, passport.SMOKE, b"[]"
+        at, toy, passport.SMOKE_MEDIA_TYPE, passport.SMOKE_MEDIA_TYPE, b"[]"
     )  # anybody who may push there may attach what is no verdict
     progress = Watching()
     context = Context(
@@ -215,9 +220,9 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
         "digest": f"sha256:{'0' * 64}",
         "size": 3,
         "mediaType": oci_layout.MANIFEST,
-        "artifactType": passport.SMOKE,
+        "artifactType": passport.SMOKE_MEDIA_TYPE,
     }
-    text = image.attach_referrer(at, toy, passport.SMOKE, "text/plain", b"no verdict")
+    text = image.attach_referrer(at, toy, passport.SMOKE_MEDIA_TYPE, "text/plain", b"no verdict")
     rows = [gone, {**gone, "digest": text.digest}, {**gone, "size": None}]
     listing = Line(
         host,
@@ -235,8 +240,8 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
     ]
     assert seen.labels["org.provision.lock"] == toy.lock_sha256
     assert seen.image_id == toy.image_id
-    assert not passport.evidence_of({**known, "lock": {"sha256": "another"}}, toy)
+    assert not passport.smoke_attachments({**known, "lock": {"sha256": "another"}}, toy)
     known["smoke"]["image"]["image_id"] = "sha256:another"  # type: ignore[index]
-    assert [evidence.shown for evidence in passport.evidence_of(known, toy)] == [
+    assert [evidence.label for evidence in passport.smoke_attachments(known, toy)] == [
         "smoke (prefix): warn"
     ]

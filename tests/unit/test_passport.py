@@ -42,6 +42,8 @@ LOCK = Lock(
 ])  # fmt: skip
 def test_the_version_that_came_of_a_pin(requirement: str, version: str | None) -> None:
     assert (
-        passport.locked(Pin(manager="conda", requirement=requirement, reason="", source=""), LOCK)
+        passport.locked_version(
+            Pin(manager="conda", requirement=requirement, reason="", source=""), LOCK
+        )
         == version
     )

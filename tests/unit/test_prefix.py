@@ -12,7 +12,7 @@ from provision.adapters import uv
 from provision.core.atomic import replace_directory, staging_path
 from provision.core.errors import InUse, InvalidSpec
 from provision.core.types import Lock, LockedPackage, Prefix
-from provision.environment import prefix, runtime_package
+from provision.environment import drift, prefix, runtime_package
 
 
 def make(folder: Path, sha: str = "lock") -> Prefix:
@@ -75,17 +75,17 @@ def test_find_and_current(tmp_path: Path) -> None:
     made = make(tmp_path / "lab")
     assert prefix.find("lab", tmp_path / "lab") == made
     assert prefix.find("lab", tmp_path / "none") is None
-    assert prefix.is_current(made, lock(("six", "1.17.0")))
-    assert not prefix.is_current(made, lock(("six", "1.17.0"), sha="other"))
-    assert not prefix.is_current(made, lock(("six", "1.16.0")))
-    assert not prefix.is_current(None, lock())
+    assert drift.is_current(made, lock(("six", "1.17.0")))
+    assert not drift.is_current(made, lock(("six", "1.17.0"), sha="other"))
+    assert not drift.is_current(made, lock(("six", "1.16.0")))
+    assert not drift.is_current(None, lock())
 
 
 def test_drift_of_packages(tmp_path: Path) -> None:
     made = make(tmp_path / "lab")
     found = {
         (one.kind, one.name)
-        for one in prefix.drift(
+        for one in drift.find_drift(
             made,
             lock(
                 ("numpy", "1.0"),
@@ -94,13 +94,13 @@ def test_drift_of_packages(tmp_path: Path) -> None:
         )
     }
     assert found == {("missing", "numpy"), ("extra", "six")}
-    assert [one.kind for one in prefix.drift(made, lock(("six", "1.16.0")), files=False)] == [
+    assert [one.kind for one in drift.find_drift(made, lock(("six", "1.16.0")), files=False)] == [
         "version"
     ]
 
 
 def runtime_drift(made: Prefix, *, files: bool = False) -> list[tuple[str, str]]:
-    drifts = prefix.drift(made, lock(("six", "1.17.0")), files=files)
+    drifts = drift.find_drift(made, lock(("six", "1.17.0")), files=files)
     return [(drift.kind, drift.name) for drift in drifts]
 
 
@@ -110,7 +110,7 @@ def test_the_runtime_package_is_compared_with_the_one_of_this_provision(tmp_path
     assert runtime_drift(made, files=True) == []
     runtime_package.install(made.path, runtime_package.load(version="0.0.1"))
     assert runtime_drift(made) == [("version", "provision-runtime")]
-    assert prefix.is_current(made, lock(("six", "1.17.0")))  # it is brought up to date in place
+    assert drift.is_current(made, lock(("six", "1.17.0")))  # it is brought up to date in place
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "__init__.py").write_text("")
     runtime_package.install(made.path, runtime_package.load(tmp_path / "code"))
@@ -141,7 +141,7 @@ def test_a_wheel_of_the_same_version_that_was_put_in_since_is_drift(tmp_path: Pa
     assert found is not None
     assert "changed" not in {
         one.kind
-        for one in prefix.drift(found, lock(("six", "1.17.0")), files=True)
+        for one in drift.find_drift(found, lock(("six", "1.17.0")), files=True)
         if one.name == "six"
     }
     (record,) = made.path.glob("lib/python*/site-packages/six-*/RECORD")
@@ -151,24 +151,26 @@ def test_a_wheel_of_the_same_version_that_was_put_in_since_is_drift(tmp_path: Pa
         f"six.py,{runtime_package.record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
     )
     drifts = [
-        one for one in prefix.drift(found, lock(("six", "1.17.0")), files=True) if one.name == "six"
+        one
+        for one in drift.find_drift(found, lock(("six", "1.17.0")), files=True)
+        if one.name == "six"
     ]
     assert [one.kind for one in drifts] == ["changed"]
 
 
 def test_local_versions_of_wheels_are_not_drift(tmp_path: Path) -> None:
-    assert prefix._same_version("2.3.1", "2.3.1+cu121")
-    assert not prefix._same_version("2.3.1+cpu", "2.3.1+cu121")
-    assert not prefix._same_version("2.3.1", "2.3.10")
+    assert drift._is_same_version("2.3.1", "2.3.1+cu121")
+    assert not drift._is_same_version("2.3.1+cpu", "2.3.1+cu121")
+    assert not drift._is_same_version("2.3.1", "2.3.10")
 
 
 def test_drift_of_files(tmp_path: Path) -> None:
     made = make(tmp_path / "lab")
     same = lock(("six", "1.17.0"))
-    assert prefix.drift(made, same, files=True) == []
+    assert drift.find_drift(made, same, files=True) == []
     (made.path / "lib" / "python3.11" / "site-packages" / "six.py").write_text("x = 2\n")
     (made.path / "bin" / "python").unlink()
-    assert {(one.kind, one.name) for one in prefix.drift(made, same, files=True)} == {
+    assert {(one.kind, one.name) for one in drift.find_drift(made, same, files=True)} == {
         ("changed", "six"),
         ("absent", "python"),
     }
@@ -187,7 +189,7 @@ def test_scripts_name_the_final_place_and_record_agrees(tmp_path: Path) -> None:
     record.write_text(
         record.read_text() + "../../../bin/tool,sha256=x,1\n../../../bin/binary,sha256=y,1\n"
     )
-    prefix._name_final(building, final)
+    prefix._rewrite_scripts(building, final)
     assert script.read_text() == f"#!{final}/bin/python\nprint(1)\n"
     assert script.stat().st_mode & 0o777 == 0o755
     assert (
@@ -214,29 +216,29 @@ def test_a_place_that_is_not_this_environments_is_refused(
 ) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
-    prefix.check_place("lab", tmp_path / "envs" / "lab", mine)  # empty: free
-    prefix.check_place("lab", tmp_path / "envs" / "lab", tmp_path / "new")
+    prefix.check_location("lab", tmp_path / "envs" / "lab", mine)  # empty: free
+    prefix.check_location("lab", tmp_path / "envs" / "lab", tmp_path / "new")
     (mine / "thesis.tex").write_text("x")
     with pytest.raises(InUse, match="is not an environment of provision"):
-        prefix.check_place("lab", tmp_path / "envs" / "lab", mine)
+        prefix.check_location("lab", tmp_path / "envs" / "lab", mine)
     with pytest.raises(InUse, match="is a file"):
-        prefix.check_place("lab", tmp_path / "envs" / "lab", mine / "thesis.tex")
+        prefix.check_location("lab", tmp_path / "envs" / "lab", mine / "thesis.tex")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidSpec, match="not the one you are in"):
-        prefix.check_place("lab", tmp_path / "envs" / "lab", tmp_path)
+    with pytest.raises(InvalidSpec, match="not the current folder"):
+        prefix.check_location("lab", tmp_path / "envs" / "lab", tmp_path)
 
 
 def test_two_environments_never_share_a_prefix(tmp_path: Path) -> None:
     made = make(tmp_path / "lab")
     folder = tmp_path / "envs" / "lab"
     folder.mkdir(parents=True)
-    prefix.check_place("lab", folder, made.path)
+    prefix.check_location("lab", folder, made.path)
     with pytest.raises(InUse, match="is the environment `lab`, not `other`"):
-        prefix.check_place("other", tmp_path / "envs" / "other", made.path)
+        prefix.check_location("other", tmp_path / "envs" / "other", made.path)
     with pytest.raises(InUse, match="belongs to"):
-        prefix.check_place("lab", tmp_path / "elsewhere" / "lab", made.path)
+        prefix.check_location("lab", tmp_path / "elsewhere" / "lab", made.path)
     folder.rmdir()
-    prefix.check_place("lab", tmp_path / "elsewhere" / "lab", made.path)  # the folder moved
+    prefix.check_location("lab", tmp_path / "elsewhere" / "lab", made.path)  # the folder moved
 
 
 @pytest.mark.parametrize(
@@ -245,8 +247,8 @@ def test_two_environments_never_share_a_prefix(tmp_path: Path) -> None:
 def test_a_damaged_prefix_is_not_current(tmp_path: Path, damage: str) -> None:
     made = make(tmp_path / "lab")
     same = lock(("six", "1.17.0"))
-    assert prefix.is_current(prefix.find("lab", made.path), same)
+    assert drift.is_current(prefix.find("lab", made.path), same)
     (made.path / damage).write_text("[]")
     if damage == "bin/python":
         (made.path / damage).unlink()
-    assert not prefix.is_current(prefix.find("lab", made.path), same)
+    assert not drift.is_current(prefix.find("lab", made.path), same)

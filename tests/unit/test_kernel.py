@@ -10,7 +10,7 @@ import pytest
 from provision import resolver
 from provision.core.errors import InUse
 from provision.core.types import Prefix
-from provision.environment import kernel as register
+from provision.environment import kernel as kernels
 from provision.resolver import spec
 
 
@@ -24,7 +24,7 @@ PREFIX = Prefix(name="lab", path=Path("/data/lab with space"), lock_sha256="abc"
 
 
 def test_kernel_sees_only_its_prefix() -> None:
-    made = register.kernel_json(PREFIX, "Python (lab)")
+    made = kernels.kernel_json(PREFIX, "Python (lab)")
     assert made["argv"][0] == "/data/lab with space/bin/python"
     assert made["env"]["PYTHONNOUSERSITE"] == "1"
     assert made["env"]["PATH"].startswith("/data/lab with space/bin:")
@@ -33,21 +33,21 @@ def test_kernel_sees_only_its_prefix() -> None:
 
 def test_jupyter_can_start_what_has_ipykernel(tmp_path: Path) -> None:
     prefix = Prefix(name="lab", path=tmp_path, lock_sha256="abc")
-    assert not register.is_startable(prefix)
+    assert not kernels.has_launcher(prefix)
     (tmp_path / "lib/python3.12/site-packages/ipykernel-7.0.0.dist-info").mkdir(parents=True)
-    assert register.is_startable(prefix)
+    assert kernels.has_launcher(prefix)
 
 
 def test_add_list_current_remove(jupyter: Path) -> None:
-    made = register.add(PREFIX, "Python (lab)")
+    made = kernels.install(PREFIX, "Python (lab)")
     assert made.path == jupyter / "lab"
-    assert register.is_current(PREFIX, "Python (lab)")
-    assert not register.is_current(PREFIX, "Python (other)")
-    assert [(kernel.name, kernel.prefix) for kernel in register.installed()] == [
+    assert kernels.is_current(PREFIX, "Python (lab)")
+    assert not kernels.is_current(PREFIX, "Python (other)")
+    assert [(kernel.name, kernel.prefix) for kernel in kernels.list_kernels()] == [
         ("lab", PREFIX.path)
     ]
-    assert register.remove("lab") == jupyter / "lab"
-    assert register.installed() == []
+    assert kernels.remove("lab") == jupyter / "lab"
+    assert kernels.list_kernels() == []
 
 
 @pytest.mark.parametrize(
@@ -56,32 +56,32 @@ def test_add_list_current_remove(jupyter: Path) -> None:
 def test_a_name_taken_by_something_else_is_refused(jupyter: Path, content: str) -> None:
     (jupyter / "lab").mkdir(parents=True)
     (jupyter / "lab" / "kernel.json").write_text(content)
-    with pytest.raises(InUse, match="was not made by provision"):
-        register.add(PREFIX, "Python (lab)")
-    with pytest.raises(InUse, match="There is no Jupyter kernel `lab`"):
-        register.remove("lab")
+    with pytest.raises(InUse, match="was not created by provision"):
+        kernels.install(PREFIX, "Python (lab)")
+    with pytest.raises(InUse, match="provision created no Jupyter kernel `lab`"):
+        kernels.remove("lab")
     assert (jupyter / "lab" / "kernel.json").read_text() == content
 
 
 def test_what_a_killed_add_left_is_free(jupyter: Path) -> None:
     (jupyter / "lab").mkdir(parents=True)
     (jupyter / "lab" / ".kernel.json.x1y2").write_text('{"argv"')
-    register.add(PREFIX, "Python (lab)")
-    assert register.is_current(PREFIX, "Python (lab)")
+    kernels.install(PREFIX, "Python (lab)")
+    assert kernels.is_current(PREFIX, "Python (lab)")
 
 
 def test_names_shown() -> None:
     cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
     cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
-    assert register.display_name(cuda) == "Python (torch 2.3, CUDA 12.1)"
-    assert register.display_name(cpu) == "Python (torch 2.13, CPU)"
+    assert kernels.display_name(cuda) == "Python (torch 2.3, CUDA 12.1)"
+    assert kernels.display_name(cpu) == "Python (torch 2.13, CPU)"
 
 
 def test_the_kernel_of_a_prefix_that_lost_its_launcher_goes_and_no_others(
     jupyter: Path, tmp_path: Path
 ) -> None:
-    register.add(Prefix(name="lab", path=tmp_path / "other", lock_sha256="abc"), "Python (lab)")
-    assert not register.remove_of(PREFIX)
-    register.add(PREFIX, "Python (lab)")
-    assert register.remove_of(PREFIX)
-    assert register.installed() == []
+    kernels.install(Prefix(name="lab", path=tmp_path / "other", lock_sha256="abc"), "Python (lab)")
+    assert not kernels.remove_kernel_of(PREFIX)
+    kernels.install(PREFIX, "Python (lab)")
+    assert kernels.remove_kernel_of(PREFIX)
+    assert kernels.list_kernels() == []

@@ -1,0 +1,170 @@
+"""How a prefix differs from its lock: packages, and with every file's hash on request. Nothing here changes the prefix."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.utils import canonicalize_name
+
+from provision.adapters import uv
+from provision.adapters.http import sha256_of
+from provision.core.types import Lock, Prefix
+from provision.environment import runtime_package
+
+RUNTIME = canonicalize_name(runtime_package.NAME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """One difference between a prefix and its lock."""
+
+    kind: Literal["missing", "extra", "version", "changed", "absent", "unreadable"]
+    name: str
+    detail: str
+
+
+def is_current(prefix: Prefix | None, lock: Lock) -> bool:
+    """Whether the prefix was made from this lock, has an interpreter, and has a record of every locked package."""
+    if prefix is None or prefix.lock_sha256 != lock.sha256 or not prefix.python.exists():
+        return False
+    return not any(_package_drift(prefix, lock))
+
+
+def find_drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
+    """How a prefix differs from its lock, by packages; with `files` also by every recorded file's hash."""
+    drifts = [*_package_drift(prefix, lock), *_runtime_drift(prefix)]
+    if files:
+        drifts += _reinstalled_wheels(prefix)
+        drifts += _conda_file_drift(prefix)
+        drifts += _wheel_file_drift(prefix)
+    return drifts
+
+
+def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
+    locked_conda = {}
+    for package in lock.by("conda"):
+        locked_conda[package.name] = f"{package.version} {package.build}"
+    installed_conda = {}
+    for record in _conda_records(prefix):
+        installed_conda[record["name"]] = f"{record['version']} {record['build']}"
+    yield from _compare(locked_conda, installed_conda)
+
+    locked_wheels: dict[str, str] = {}
+    for package in lock.by("pip"):
+        locked_wheels[canonicalize_name(package.name)] = package.version
+    installed_wheels = {}
+    for name, version in _installed_wheels(prefix).items():
+        # Some dist-info folders belong to conda packages (pip itself), and one to our runtime package.
+        is_other = name in locked_conda or name == RUNTIME
+        if name in locked_wheels or not is_other:
+            installed_wheels[name] = version
+    yield from _compare(locked_wheels, installed_wheels)
+
+
+def _compare(locked: Mapping[str, str], installed: Mapping[str, str]) -> Iterator[Drift]:
+    for name in sorted({*locked, *installed}):
+        locked_version = locked.get(name, "").strip()
+        installed_version = installed.get(name, "").strip()
+        if name not in installed:
+            detail = f"locked {locked_version}, not installed"
+            yield Drift(kind="missing", name=name, detail=detail)
+        elif name not in locked:
+            detail = f"installed {installed_version}, not in the lock"
+            yield Drift(kind="extra", name=name, detail=detail)
+        elif not _is_same_version(locked[name], installed[name]):
+            detail = f"locked {locked_version}, installed {installed_version}"
+            yield Drift(kind="version", name=name, detail=detail)
+
+
+def _is_same_version(locked: str, installed: str) -> bool:
+    """An index calls torch 2.3.1 what calls itself 2.3.1+cu121: a lock without a local version accepts any."""
+    if "+" not in locked:
+        installed = installed.partition("+")[0]
+    return locked == installed
+
+
+def _runtime_drift(prefix: Prefix) -> Iterator[Drift]:
+    """No lock names the runtime package: it is compared with the one that this provision installs."""
+    expected = runtime_package.load()
+    installed = runtime_package.installed(prefix.path)
+    if installed is None:
+        detail = f"provision installs {expected.version}, not installed"
+        yield Drift(kind="missing", name=RUNTIME, detail=detail)
+    elif installed.version != expected.version:
+        detail = f"provision installs {expected.version}, installed {installed.version}"
+        yield Drift(kind="version", name=RUNTIME, detail=detail)
+    elif installed.sha256 != expected.sha256:
+        detail = f"RECORD of {installed.version} is not the one that provision installs"
+        yield Drift(kind="changed", name=RUNTIME, detail=detail)
+
+
+def _conda_records(prefix: Prefix) -> Iterator[dict[str, Any]]:
+    """The records in conda-meta. An unreadable one counts as absent, and its package as missing."""
+    for path in sorted((prefix.path / "conda-meta").glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and {"name", "version", "build"} <= record.keys():
+            yield record
+
+
+def _installed_wheels(prefix: Prefix) -> dict[str, str]:
+    """Versions by name, from the names of the dist-info folders (PEP 376): reading 60 METADATA files takes longer than all else."""
+    versions: dict[str, str] = {}
+    for path in prefix.path.glob("lib/python*/site-packages/*.dist-info"):
+        name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
+        versions[canonicalize_name(name)] = version
+    return versions
+
+
+def _reinstalled_wheels(prefix: Prefix) -> Iterator[Drift]:
+    """Wheels that were installed later over those of the same version that the lock names."""
+    if not prefix.wheels:
+        return
+    for folder, fingerprint in uv.fingerprints(prefix.path).items():
+        if prefix.wheels.get(folder, fingerprint) != fingerprint:
+            name, _, version = folder.removesuffix(".dist-info").rpartition("-")
+            detail = f"RECORD or executables of {version} are not as they were installed"
+            yield Drift(kind="changed", name=name, detail=detail)
+
+
+def _conda_file_drift(prefix: Prefix) -> Iterator[Drift]:
+    for record in _conda_records(prefix):
+        for entry in record.get("paths_data", {}).get("paths", ()):
+            if entry["path_type"] == "hardlink":
+                sha256 = entry.get("sha256_in_prefix") or entry.get("sha256")
+                path = prefix.path / entry["_path"]
+                yield from _file_drift(record["name"], path, sha256, prefix)
+
+
+def _wheel_file_drift(prefix: Prefix) -> Iterator[Drift]:
+    for record in sorted(prefix.path.glob("lib/python*/site-packages/*.dist-info/RECORD")):
+        name = record.parent.name.removesuffix(".dist-info").rpartition("-")[0]
+        text = record.read_text(encoding="utf-8", errors="replace")
+        for row in csv.reader(text.splitlines()):
+            if len(row) != 3:
+                detail = os.path.relpath(record, prefix.path)
+                yield Drift(kind="unreadable", name=name, detail=detail)
+                break
+            algorithm, _, encoded = row[1].partition("=")
+            if algorithm == "sha256":
+                padding = "=" * (-len(encoded) % 4)
+                sha256 = base64.urlsafe_b64decode(encoded + padding).hex()
+                path = Path(os.path.normpath(record.parent.parent / row[0]))
+                yield from _file_drift(name, path, sha256, prefix)
+
+
+def _file_drift(package: str, path: Path, sha256: str | None, prefix: Prefix) -> Iterator[Drift]:
+    relative = os.path.relpath(path, prefix.path)
+    if not path.is_file():
+        yield Drift(kind="absent", name=package, detail=relative)
+    elif sha256 and sha256_of(path) != sha256:
+        yield Drift(kind="changed", name=package, detail=relative)
