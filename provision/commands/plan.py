@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from provision import channel, render
+from provision import channel, render, sources
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
 from provision.commands import request, smoke_runner
@@ -256,10 +256,11 @@ def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[Pyt
         if len(silent) < len(resolution.channels):
             return "channel", wanted
         reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
-        if resolution.source != "wheels":
+        if sources.by_name(resolution.source).manager == "conda":
+            from_index = [source.name for source in sources.REGISTRY if source.manager == "pip"]
             raise Unreachable(
                 f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
-                advice="Name a mirror with --mirror, or use --source wheels.",
+                advice=f"Name a mirror with --mirror, or use --source {' or '.join(from_index)}.",
             )
         _warn_once(
             context,

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from provision import sources
 from provision.adapters import conda
 from provision.adapters.conda import ChannelRecord, ChannelRecords
 from provision.core.errors import CheckFailed, ProvisionError, Unsolvable
@@ -29,99 +30,36 @@ def guard(packages: Sequence[LockedPackage], resolution: Resolution, cause: str 
 
 def torch_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:
     """What is wrong with the locked torch, naming its record."""
-    name = torch_name(resolution)
+    source = sources.by_name(resolution.source)
+    name = source.torch_package
     torch = next((package for package in packages if package.name == name), None)
     if torch is None:
         return f"The solver's answer has no {name}; was it removed from environment.yml by hand?"
-    if resolution.source == "wheels":
-        problem = _wheel_problem(packages, torch, resolution)
-    else:
-        problem = _build_problem(torch, resolution)
+    problem = source.locked_torch_problem(packages, torch, resolution)
     if problem is None:
         return None
     record = f"{torch.name} {torch.version} {torch.build}".rstrip()
     return f"{problem} The solver chose {record} ({torch.filename}, {torch.platform})."
 
 
-def torch_name(resolution: Resolution) -> str:
-    return "torch" if resolution.source == "wheels" else "pytorch"
-
-
-def _wheel_problem(
-    packages: Sequence[LockedPackage], torch: LockedPackage, resolution: Resolution
-) -> str | None:
-    version, _, local = torch.version.partition("+")
-    if version != resolution.torch:
-        return f"The locked torch is {torch.version}, not {resolution.torch}."
-    requested_local = resolution.local_version.partition("+")[2]
-    if resolution.needs_local_build:
-        is_requested_build = local == requested_local
-    else:
-        is_requested_build = local in ("", requested_local)
-    if not is_requested_build:
-        return f"The locked torch is not the {requested_local} build."
-    # Since torch 1.13 CUDA is in packages that torch requires; before, it was inside the wheel.
-    has_cuda_packages = any(pin.requirement.startswith("nvidia-nccl-cu") for pin in resolution.pins)
-    if has_cuda_packages and not any(
-        dependency.startswith(("nvidia-", "cuda-")) for dependency in torch.depends
-    ):
-        return (
-            f"The request is for CUDA {resolution.cuda}, but the locked torch requires no CUDA "
-            "libraries: it is a CPU build."
-        )
-    return _nccl_problem(packages, resolution)
-
-
-def _nccl_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:
-    """The NVIDIA wheels show which CUDA a wheel without a local version was built for."""
-    nccl = [package for package in packages if re.fullmatch(r"nvidia-nccl-cu\d+", package.name)]
-    if not nccl:
-        return None
-    if resolution.cuda is None:
-        return "The request is for a CPU environment, but the lock has NCCL."
-    families = {package.name.rpartition("-")[2] for package in nccl}
-    if len(families) > 1:
-        return f"The lock mixes NVIDIA wheel families: {', '.join(sorted(families))}."
-    if resolution.nccl and nccl[0].version != resolution.nccl:
-        return f"The locked NCCL is {nccl[0].version}, not {resolution.nccl}."
-    return None
-
-
-def _build_problem(torch: LockedPackage, resolution: Resolution) -> str | None:
-    if torch.version != resolution.torch:
-        return f"The locked pytorch is {torch.version}, not {resolution.torch}."
-    if _has_requested_cuda(torch.build, resolution):
-        return None
-    if resolution.cuda is None:
-        return "The request is for a CPU environment."
-    return f"The request is for CUDA {resolution.cuda}, but the locked build is another one."
-
-
-def _has_requested_cuda(build: str, resolution: Resolution) -> bool:
-    """Whether a build string has the requested CUDA: py3.11_cuda12.1_cudnn8.9.2_0, cuda126_mkl_py311_h1_304."""
-    if resolution.cuda is None:
-        return "cuda" not in build
-    version = resolution.cuda
-    if resolution.source != "pytorch":
-        version = version.replace(".", "")
-    return re.search(rf"cuda{re.escape(version)}(?![\d.])", build) is not None
-
-
 def explain_build(
     request: conda.SolveRequest, resolution: Resolution, solver: conda.Solver, reasons: PinReasons
 ) -> str:
     """Why conda's solver could choose another build of pytorch, and what prevents the right one."""
-    specs = [spec for spec in request.specs if conda.spec_name(spec) == "pytorch"]
+    source = sources.by_name(resolution.source)
+    specs = [spec for spec in request.specs if conda.spec_name(spec) == source.torch_package]
     sentences = []
     for spec in specs:
         verdict = "requires it" if conda.pins_build(spec) else "pins no build string"
         sentences.append(f"It could: {reasons.describe([spec])} {verdict}.")
     records = [
         record
-        for record in ChannelRecords(solver, request).find("pytorch")
+        for record in ChannelRecords(solver, request).find(source.torch_package)
         if record.version == resolution.torch and record.visible
     ]
-    right_cuda = [record for record in records if _has_requested_cuda(record.build, resolution)]
+    right_cuda = [
+        record for record in records if source.is_build_string_of(record.build, resolution.cuda)
+    ]
     right_builds = [record for record in right_cuda if _fits_python(record, resolution)]
     flavor = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
     if not right_cuda:
@@ -159,7 +97,7 @@ def _conflict(
     """What prevents the right builds, which exist; if one of them can be solved, that is the one to pin."""
     sentence = ""
     for record in right_builds[:MAX_BUILDS_TRIED]:
-        exact = f"{record.channel}::pytorch=={record.version}={record.build}"
+        exact = f"{record.channel}::{record.name}=={record.version}={record.build}"
         other_specs = [spec for spec in request.specs if spec not in specs]
         exact_request = dataclasses.replace(request, specs=(exact, *other_specs))
         try:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
+from provision import sources
 from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unsolvable
 from provision.core.types import LockedPackage, Platform, Resolution
-from provision.lockfile.cuda_guard import explain_build, guard, torch_name, torch_problem
+from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
 from provision.lockfile.diagnose import conda as diagnose_conda
 from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.lockfile.diagnose.unsat_core import PinReasons
@@ -179,10 +180,11 @@ class JointSolve:
 
     def _explain_build(self, resolution: Resolution) -> str:
         """Why torch could come out as another build."""
-        if resolution.source != "wheels":
+        source = sources.by_name(resolution.source)
+        if source.manager == "conda":
             return explain_build(self.conda, resolution, self.solver, self.reasons)
         requirements = self.wheels.requirements if self.wheels else ()
-        name = torch_name(resolution)
+        name = source.torch_package
         of_torch = [text for text in requirements if conda.spec_name(text) == name]
         return f"The request is {self.reasons.describe(of_torch)}." if of_torch else ""
 

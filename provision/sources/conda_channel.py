@@ -85,8 +85,8 @@ class CondaChannelSource:
         if self.is_build_string_of(torch.build, resolution.cuda):
             return None
         if resolution.cuda is None:
-            return "A CPU environment was asked for."
-        return f"CUDA {resolution.cuda} was asked for, but the locked build is another one."
+            return "The request is for a CPU environment."
+        return f"The request is for CUDA {resolution.cuda}, but the locked build is another one."
 
     def is_build_string_of(self, build_string: str, cuda: str | None) -> bool:
         if cuda is None:

@@ -130,19 +130,23 @@ class PypiWheels:
         version, _, local = torch.version.partition("+")
         if version != resolution.torch:
             return f"The locked torch is {torch.version}, not {resolution.torch}."
-        tag = resolution.local_version.partition("+")[2]
-        if local != tag and (local or resolution.needs_local_build):
-            return f"The locked torch is not the {tag} build."
-        # Since torch 1.13 the CUDA libraries are packages of their own, and no longer inside the wheel.
+        requested_local = resolution.local_version.partition("+")[2]
+        if resolution.needs_local_build:
+            is_requested_build = local == requested_local
+        else:
+            is_requested_build = local in ("", requested_local)
+        if not is_requested_build:
+            return f"The locked torch is not the {requested_local} build."
+        # Since torch 1.13 CUDA is in packages that torch requires; before, it was inside the wheel.
         has_cuda_packages = any(
             pin.requirement.startswith("nvidia-nccl-cu") for pin in resolution.pins
         )
         if has_cuda_packages and not any(
-            requirement.startswith(("nvidia-", "cuda-")) for requirement in torch.depends
+            dependency.startswith(("nvidia-", "cuda-")) for dependency in torch.depends
         ):
             return (
-                f"CUDA {resolution.cuda} was asked for, but the locked torch needs no CUDA libraries: "
-                "it is a build for CPUs."
+                f"The request is for CUDA {resolution.cuda}, but the locked torch requires no CUDA "
+                "libraries: it is a CPU build."
             )
         return _locked_nccl_problem(packages, resolution)
 
@@ -175,12 +179,14 @@ class PypiWheels:
 
 def _locked_nccl_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:
     """The NVIDIA wheels show which CUDA a wheel without a local version was built for."""
-    locked = [package for package in packages if re.fullmatch(r"nvidia-nccl-cu\d+", package.name)]
+    nccl = [package for package in packages if re.fullmatch(r"nvidia-nccl-cu\d+", package.name)]
+    if not nccl:
+        return None
     if resolution.cuda is None:
-        return "A CPU environment was asked for, but the lock holds NCCL." if locked else None
-    families = {package.name.rpartition("-")[2] for package in locked}
+        return "The request is for a CPU environment, but the lock has NCCL."
+    families = {package.name.rpartition("-")[2] for package in nccl}
     if len(families) > 1:
         return f"The lock mixes NVIDIA wheel families: {', '.join(sorted(families))}."
-    if locked and resolution.nccl and locked[0].version != resolution.nccl:
-        return f"The locked NCCL is {locked[0].version}, not {resolution.nccl}."
+    if resolution.nccl and nccl[0].version != resolution.nccl:
+        return f"The locked NCCL is {nccl[0].version}, not {resolution.nccl}."
     return None

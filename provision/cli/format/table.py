@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from provision import sources
 from provision.catalog import rules, version_key
 from provision.resolver.table import Table, TableRow
 
@@ -109,7 +110,7 @@ def _narrow(cell: TableRow) -> list[str]:
     narrow = {
         **wide,
         "GPUs": _span(cell),
-        "source": cell.source + ("*" if cell.source == "wheels" and not cell.index_default else ""),
+        "source": cell.source + ("*" if _is_on_own_index(cell) else ""),
     }
     narrow["Python"] = (
         _pythons(dataclasses.replace(cell, free_threaded=()))
@@ -122,7 +123,7 @@ def _narrow(cell: TableRow) -> list[str]:
 def _wide(cell: TableRow) -> list[str]:
     return [
         cell.torch,
-        cell.source if cell.source != "wheels" or cell.index_default else "wheels (own index)",
+        f"{cell.source} (own index)" if _is_on_own_index(cell) else cell.source,
         cell.cuda,
         cell.platform,
         _pythons(cell),
@@ -137,6 +138,11 @@ def _wide(cell: TableRow) -> list[str]:
         cell.torchaudio or "none",
         cell.triton or NOT_KNOWN,
     ]
+
+
+def _is_on_own_index(cell: TableRow) -> bool:
+    """Whether only PyTorch's own wheel index has the build."""
+    return sources.by_name(cell.source).manager == "pip" and not cell.index_default
 
 
 def _remark(cell: TableRow) -> str:

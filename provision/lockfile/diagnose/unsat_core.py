@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from provision import sources
 from provision.core.types import Pin
 
 T = TypeVar("T")
 
 # A person waits for this. If the time is up, the message stays general; the solver's own words are in the details.
 BUDGET_S = 10.0
-TORCH_NAMES = ("torch", "pytorch")
+TORCH_NAMES = {source.torch_package for source in sources.REGISTRY}
 # Whose a requirement is; a conflict is searched for among these in this order.
 USER, PYTHON, TORCH, RULE = range(4)
 MAX_WITH_REASONS = 3
