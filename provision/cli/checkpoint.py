@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import dry, options, shown, verb
+from provision.cli.options import dry_run_option, option_group, output_options, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -47,7 +47,7 @@ def _settings(
     return found
 
 
-store = options(
+store = option_group(
     click.argument("root"),
     click.option(
         "--option",
@@ -73,7 +73,7 @@ def checkpoint() -> None:
 
 @checkpoint.command("list")
 @store
-@shown
+@output_options
 @verb
 def list_(console: Console, root: str, settings: dict[str, Any]) -> None:
     """What lies in ROOT: every checkpoint with its size and what it shares with others, and what writers have not finished.
@@ -91,7 +91,7 @@ def list_(console: Console, root: str, settings: dict[str, Any]) -> None:
 @checkpoint.command()
 @store
 @step_option
-@shown
+@output_options
 @verb
 def show(console: Console, root: str, settings: dict[str, Any], step: int | str) -> None:
     """What is in a checkpoint: its tensors with type, shape, bytes and files, its objects, and its files with their hashes (--json)."""
@@ -109,7 +109,7 @@ def show(console: Console, root: str, settings: dict[str, Any], step: int | str)
 @click.option(
     "--all", "every", is_flag=True, help="Every checkpoint; a file that several share is read once."
 )
-@shown
+@output_options
 @verb
 def verify(
     console: Console, root: str, settings: dict[str, Any], step: int | str, every: bool
@@ -149,8 +149,8 @@ def verify(
     metavar="NAME",
     help="Remove this unfinished folder, whose writer you know to have ended. May be repeated.",
 )
-@dry
-@shown
+@dry_run_option
+@output_options
 @verb
 def prune(
     console: Console,

@@ -1,4 +1,4 @@
-"""Verbs of images: build, push, pull, show, sbom, contract, run."""
+"""`provision image`: build, push, pull, show, sbom, contract, run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import click
 
 from provision.cli.options import (
     build_request,
-    common,
+    common_options,
     context_of,
-    dry,
+    dry_run_option,
     name_argument,
-    no_wait,
-    running,
-    serving,
+    no_wait_option,
+    option_group,
+    output_file_option,
+    print_steps,
     verb,
 )
 from provision.cli.spec_options import request_options
@@ -24,21 +25,64 @@ if TYPE_CHECKING:
     from provision.cli.console import Console
     from provision.image import Compression, NotebookServer, Output, RunFormat, RunOptions
 
-
-compression = click.option(
+compression_option = click.option(
     "--compression",
     type=click.Choice(["none", "gzip", "zstd"]),
     default="none",
     show_default=True,
-    help="Of the layers in an OCI layout or archive, or in a registry.",
+    help="Compression of the layers in an OCI layout or archive, or in a registry.",
 )
-
-placed = click.option(
+image_output_option = click.option(
     "--output",
     "outputs",
     multiple=True,
     metavar="PLACE",
-    help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE; several times.  [default: docker]",
+    help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE. Repeatable.  [default: docker]",
+)
+
+# How a container is run, beyond what its environment needs.
+run_options = option_group(
+    click.option(
+        "--shm", "shm_gib", type=click.IntRange(1), help="GiB of shared memory.  [default: 8]"
+    ),
+    click.option(
+        "--mount",
+        "mounts",
+        multiple=True,
+        metavar="HOST:CONTAINER[:ro]",
+        help="Mount a folder or a named volume. Repeatable.",
+    ),
+    click.option(
+        "--host-network", is_flag=True, help="Use the host's network, for ranks on several hosts."
+    ),
+    click.option(
+        "--user", metavar="UID:GID", help="Run as this user.  [default: the image's, 1000:1000]"
+    ),
+    click.option(
+        "--as",
+        "reference",
+        metavar="REF",
+        help="Name of the image where it runs.  [default: the name it was built with]",
+    ),
+    click.argument("command", nargs=-1, type=click.UNPROCESSED),
+)
+
+jupyter_options = option_group(
+    click.option("--jupyter", is_flag=True, help="Serve notebooks instead, with a new token."),
+    click.option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        default=8888,
+        show_default=True,
+        help="Port of Jupyter.",
+    ),
+    click.option(
+        "--listen",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        show_default=True,
+        help="Address of Jupyter; 0.0.0.0 admits other machines.",
+    ),
 )
 
 
@@ -50,187 +94,155 @@ def image() -> None:
 @image.command("build")
 @name_argument
 @request_options
-@placed
-@compression
+@image_output_option
+@compression_option
 @click.option(
     "--tag",
     "tags",
     multiple=True,
     metavar="NAME[:TAG]",
-    help="A name for it in the engine, and in what is written; several times.",
+    help="Another name for it, in the engine and in archives. Repeatable.",
 )
-@dry
-@no_wait
-@common
+@dry_run_option
+@no_wait_option
+@common_options
 @verb
-def image_build(
+def build(
     console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
 ) -> None:
     """Make the image of a locked environment, and load it into the Docker engine or write it to a path.
 
-    With an --output that is a path no engine is needed; a base is then pulled by provision, or named as oci:DIR,
+    A path with --output needs no engine: provision then pulls the base image itself, or reads it from oci:DIR,
     oci-archive:FILE or docker-archive:FILE.
     """
-    from provision import image as images
-    from provision.commands import env as workflow
+    import shlex
 
-    context = context_of(
-        console,
-        envs,
-        mirrors=options["mirrors"],
-        alias=options["alias"],
-        wait=not options["no_wait"],
-    )
+    from provision import image as images
+    from provision.commands import image as command
+
+    context = context_of(console, envs, options)
     outputs = tuple(images.parse_output(text) for text in options["outputs"])
     _check_compression(options["compression"], outputs)
     tags = tuple(images.parse_tag(text) for text in options["tags"])
     request = build_request(name, options, image="demand")
     if dry_run:
-        from provision.commands.preview import build_preview
-
-        steps = [
-            step for step in build_preview(context, request, outputs) if step["stage"] == "image"
-        ]
-        return console.result(steps, [f"{step['stage']}: {step['would']}" for step in steps])
-    wanted, made, anew = workflow.build_image(
-        context, request, outputs, options["compression"], tags
-    )
-    import shlex
-
-    from provision.image import run_command
-
-    lines = [
-        f"{'made' if anew else 'already there'}: {made.reference} ({made.manifest_digest})",
-        *(f"wrote {to}" for to in outputs if to.path is not None),
-    ]
-    if not outputs or any(to.path is None for to in outputs):
+        print_steps(console, [command.preview(context, request, outputs)])
+        return
+    plan, made, is_new = command.build(context, request, outputs, options["compression"], tags)
+    status = "made" if is_new else "already there"
+    lines = [f"{status}: {made.reference} ({made.manifest_digest})"]
+    lines += [f"wrote {output}" for output in outputs if output.path is not None]
+    if not outputs or any(output.path is None for output in outputs):
         lines += [f"tagged {tag}" for tag in tags]
-        lines.append(shlex.join(run_command(wanted.resolution, made.reference)))
-    return console.result(made, lines)
+        lines.append(shlex.join(images.run_command(plan.resolution, made.reference)))
+    console.result(made, lines)
 
 
-def _check_compression(method: Compression, outputs: tuple[Output, ...]) -> None:
+def _check_compression(compression: Compression, outputs: tuple[Output, ...]) -> None:
     from provision.core.errors import InvalidSpec
     from provision.image import COMPRESSIBLE
 
-    if method != "none" and not any(to.kind in COMPRESSIBLE for to in outputs):
-        advice = "Name one with --output; `image push` has --compression too."
+    if compression != "none" and not any(output.kind in COMPRESSIBLE for output in outputs):
         raise InvalidSpec(
-            "--compression is for OCI layouts and archives; an engine gets plain layers.",
-            advice=advice,
+            "--compression is for OCI layouts and archives; an engine gets uncompressed layers.",
+            advice="Name one with --output; `image push` has --compression too.",
         )
 
 
-def _asked(options: dict[str, Any]) -> RunOptions:
+def _run_options(options: dict[str, Any]) -> RunOptions:
     from provision import image as images
 
-    given = options["user"]
+    user, reference = options["user"], options["reference"]
     return images.RunOptions(
         shm_gib=options["shm_gib"],
         host_network=options["host_network"],
         mounts=tuple(images.parse_mount(text) for text in options["mounts"]),
-        user=images.parse_user(given) if given else None,
-        reference=images.parse_engine_reference(options["reference"])
-        if options["reference"]
-        else None,
+        user=images.parse_user(user) if user else None,
+        reference=images.parse_engine_reference(reference) if reference else None,
     )
 
 
 @image.command("push")
 @click.argument("name")
 @click.argument("place", metavar="HOST/NAME[:TAG]")
-@compression
+@compression_option
 @click.option(
     "--attach/--no-attach",
     default=True,
     show_default=True,
-    help="Smoke verdicts and bills of materials beside the image.",
+    help="Attach smoke verdicts and SBOMs to the image.",
 )
-@no_wait
-@common
+@no_wait_option
+@common_options
 @verb
-def image_push(
+def push(
     console: Console,
     name: str,
     place: str,
     envs: Path | None,
     compression: Compression,
     attach: bool,
-    no_wait: bool,
     **options: Any,
 ) -> None:
-    """Send an environment's image to a registry: only the layers that it lacks, with the user of `docker login`.
+    """Push an environment's image to a registry, as the user of `docker login`. Sends only the layers that it lacks.
 
-    What is known of the image is attached to its digest (OCI referrers): verdicts of smoke tests, bills of materials.
+    Verdicts of smoke tests and SBOMs are attached to the image's digest (OCI referrers).
     """
-    from provision.commands import image_registry as workflow
+    from provision.commands.image_registry import push_image
+    from provision_runtime.report.text import format_bytes
 
-    pushed = workflow.push_image(
-        context_of(console, envs, wait=not no_wait),
-        build_request(name, {}),
-        place,
-        compression,
-        attach,
-    )
-    sizes = f"{pushed.sent / 1e6:.1f} MB sent, {pushed.present / 1e6:.1f} MB there already"
-    console.result(
-        pushed,
-        [
-            f"pushed {pushed.tag}: {sizes}",
-            *(f"attached {what}" for what in pushed.attached),
-            pushed.reference,
-        ],
-    )
+    context = context_of(console, envs, options)
+    pushed = push_image(context, name, place, compression, attach)
+    sizes = f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already there"
+    lines = [f"pushed {pushed.tag}: {sizes}"]
+    lines += [f"attached {title}" for title in pushed.attached]
+    console.result(pushed, [*lines, pushed.reference])
 
 
 @image.command("pull")
 @click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
-@placed
-@no_wait
-@common
+@image_output_option
+@no_wait_option
+@common_options
 @verb
-def image_pull(
-    console: Console,
-    place: str,
-    outputs: tuple[str, ...],
-    envs: Path | None,
-    no_wait: bool,
-    **options: Any,
+def pull(
+    console: Console, place: str, outputs: tuple[str, ...], envs: Path | None, **options: Any
 ) -> None:
-    """Get an image for linux/amd64 out of a registry, into the Docker engine or to a path; every file is checked by its digest.
+    """Pull an image for linux/amd64 from a registry into the Docker engine or to a path.
 
-    A pull that broke off is gone on with. No engine is needed for paths.
+    Every file is checked by its digest, and an interrupted pull is resumed. A path needs no engine.
     """
-    from provision.commands import image_registry as workflow
+    from provision.commands.image_registry import pull_image
     from provision.image import parse_output
 
-    pulled = workflow.pull_image(
-        context_of(console, envs, wait=not no_wait), place, tuple(map(parse_output, outputs))
-    )
-    console.result(pulled, [*(f"pulled to {to}" for to in pulled.places), pulled.reference])
+    context = context_of(console, envs, options)
+    pulled = pull_image(context, place, tuple(map(parse_output, outputs)))
+    lines = [f"pulled to {place}" for place in pulled.places]
+    console.result(pulled, [*lines, pulled.reference])
 
 
 @image.command("show")
 @click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
-@common
+@common_options
 @verb
-def image_show(console: Console, place: str, envs: Path | None, **options: Any) -> None:
-    """Show an image in a registry: its labels, its layers, and the verdicts of smoke tests that are attached to it."""
-    from provision.commands import image_registry as workflow
-    from provision_runtime.report.text import escape_line
+def show(console: Console, place: str, envs: Path | None) -> None:
+    """Show an image in a registry: its labels, its layers, and the smoke verdicts attached to it."""
+    from provision.commands.image_registry import show_image
+    from provision_runtime.report.text import escape_line, format_bytes
 
-    seen = workflow.show_image(context_of(console, envs), place)
-    lines = [seen.reference, f"image id  {seen.image_id}"]
-    lines += [
-        f"layer     {layer['size'] / 1e6:.1f} MB, {layer['mediaType']}" for layer in seen.layers
-    ]
-    lines += [f"label     {key}={value}" for key, value in sorted(seen.labels.items())]
-    lines += [
-        f"smoke     {one['place']}: {one['verdict']} at {one['report'].get('started_at', '?')}"
-        for one in seen.verdicts
-    ]
-    lines += [] if seen.verdicts else ["smoke     no verdict is attached"]
-    console.result(seen, map(escape_line, lines))  # whoever may push there wrote them
+    summary = show_image(context_of(console, envs), place)
+    lines = [summary.reference, f"image id  {summary.image_id}"]
+    for layer in summary.layers:
+        lines.append(f"layer     {format_bytes(layer['size'])}, {layer['mediaType']}")
+    for key, value in sorted(summary.labels.items()):
+        lines.append(f"label     {key}={value}")
+    for verdict in summary.verdicts:
+        started = verdict["report"].get("started_at", "?")
+        lines.append(f"smoke     {verdict['place']}: {verdict['verdict']} at {started}")
+    if not summary.verdicts:
+        lines.append("smoke     no verdict is attached")
+    # Whoever may push there wrote these values.
+    console.result(summary, map(escape_line, lines))
 
 
 @image.command("sbom")
@@ -242,34 +254,27 @@ def image_show(console: Console, place: str, envs: Path | None, **options: Any) 
     required=True,
     help="CycloneDX 1.6 or SPDX 2.3, as JSON.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="File to write.  [default: standard output]",
-)
-@common
+@output_file_option
+@common_options
 @verb
-def image_sbom(
-    console: Console, name: str, envs: Path | None, kind: Any, output: Path | None
-) -> None:
-    """Write the bill of materials of an environment's image: the packages of its lock and of its base.
+def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
+    """Write the SBOM of an environment's image: the packages of its lock and of its base.
 
-    The same image gives the same bytes. What of the base could not be read is said, in the bill too.
+    The same image gives the same bytes. Parts of the base that could not be read are reported, in the SBOM too.
     """
-    from provision.commands.image_sbom import image_bill
-    from provision.core import sbom
-
-    made = image_bill(context_of(console, envs), name)
-    for what in made.unread:
-        console.say(f"{name}: not read: {what}")
-    text = sbom.sbom_text(made, kind)
-    if output is None:
-        return console.result({"text": text, "unread": made.unread}, text.rstrip("\n"))
+    from provision.commands.image_sbom import image_sbom
+    from provision.core import sbom as sboms
     from provision.core.atomic import atomic_write
 
+    document = image_sbom(context_of(console, envs), name)
+    for part in document.unread:
+        console.say(f"{name}: not read: {part}")
+    text = sboms.sbom_text(document, kind)
+    if output is None:
+        console.result({"text": text, "unread": document.unread}, text.rstrip("\n"))
+        return
     atomic_write(output, text)
-    return console.result({"path": output, "unread": made.unread}, f"wrote {output}")
+    console.result({"path": output, "unread": document.unread}, f"wrote {output}")
 
 
 @image.command("contract")
@@ -279,12 +284,12 @@ def image_sbom(
     type=click.Choice(["docker", "compose", "slurm-pyxis", "kubernetes", "devcontainer"]),
     default="docker",
     show_default=True,
-    help="For whom.",
+    help="What runs the image.",
 )
-@running
-@common
+@run_options
+@common_options
 @verb
-def image_contract(
+def contract(
     console: Console,
     name: str,
     envs: Path | None,
@@ -292,74 +297,73 @@ def image_contract(
     command: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Print how an environment's image is run: GPUs, shared memory, limits, devices, network, each with its reason.
+    """Print how to run an environment's image: GPUs, shared memory, limits, devices, network, each with its reason.
 
-    COMMAND, after --, is what runs in it.
+    COMMAND, after --, is the command to run in it.
     """
     import sys
 
-    from provision.commands import image_run as workflow
+    from provision.commands.image_run import image_contract
 
     context = context_of(console, envs)
     remake = ["provision", *sys.argv[1:]]
-    text = workflow.image_contract(
-        context, build_request(name, {}), format, _asked(options), command, remake
-    )
+    run_options = _run_options(options)
+    text = image_contract(context, build_request(name, {}), format, run_options, command, remake)
     console.result({"format": format, "text": text}, text.rstrip("\n"))
 
 
 @image.command("run")
 @click.argument("name")
-@running
-@serving
-@dry
-@common
+@run_options
+@jupyter_options
+@dry_run_option
+@common_options
 @verb
-def image_run(
+def run(
     console: Console, name: str, envs: Path | None, command: tuple[str, ...], **options: Any
 ) -> None:
-    """Run a command in an environment's image, by its contract; the exit code is the command's.
+    """Run a command in an environment's image, as `image contract` says. The exit code is the command's.
 
-    COMMAND, after --, is Python if it is left out. GPUs are given where the engine has NVIDIA's runtime.
+    COMMAND, after --, is Python by default. The container gets GPUs if the engine has the NVIDIA runtime.
     """
     import shlex
     import sys
 
-    from provision.commands import image_run as workflow
+    from provision.commands.image_run import notebook_server, run_argv
+    from provision.commands.plan import make_plan
     from provision.core.errors import InvalidSpec
     from provision.core.process import exec_command
 
     if options["jupyter"] and command:
         raise InvalidSpec(
-            f"--jupyter runs Jupyter, and not `{shlex.join(command)}` too.",
+            f"--jupyter runs Jupyter, and cannot run `{shlex.join(command)}` too.",
             advice="Leave one of them out.",
         )
-    context, request = context_of(console, envs), build_request(name, {})
-    notebooks = (
-        workflow.notebook(context, request, options["port"], options["listen"])
-        if options["jupyter"]
-        else None
-    )
+    context = context_of(console, envs)
+    plan = make_plan(context, build_request(name, {}))
+    server = None
+    if options["jupyter"]:
+        server = notebook_server(plan, options["port"], options["listen"])
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    argv = workflow.run_argv(
-        context, request, _asked(options), command, terminal=terminal, serving=notebooks
-    )
+    run_options = _run_options(options)
+    argv = run_argv(context, plan, run_options, command, terminal=terminal, server=server)
     if options["dry_run"]:
         console.result(argv, shlex.join(argv))
-    else:
-        exec_command(argv, _admitted(console, notebooks) if notebooks else {})
+        return
+    environment = _announce_token(console, server) if server else {}
+    exec_command(argv, environment)
 
 
-def _admitted(console: Console, notebooks: NotebookServer) -> dict[str, str]:
-    """A token for those who are to use Jupyter, shown with the address, as the variable that Jupyter reads."""
+def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:
+    """Make a token, show it in Jupyter's address, and return it as the variable that Jupyter reads."""
     import secrets
 
     from provision.image import TOKEN_VARIABLE
 
     token = secrets.token_hex(24)
-    if notebooks.is_open:
+    if server.is_open:
         console.warn(
-            f"other machines reach Jupyter at {notebooks.address}, over plain HTTP: who sees the traffic sees the token"
+            f"other machines can reach Jupyter at {server.address}, over plain HTTP: whoever sees the traffic sees the token"
         )
-    console.say(f"Jupyter will be at {notebooks.url(token)}")
+    console.say(f"Jupyter will be at {server.url(token)}")
     return {TOKEN_VARIABLE: token}

@@ -1,4 +1,4 @@
-"""`provision lock`: making a lock, and the verbs that look at locks."""
+"""`provision lock`: making a lock, and the verbs that verify, compare and export locks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,147 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli import build
-from provision.cli.command_group import DefaultCommandGroup
-from provision.cli.options import common, context_of, mirrored, verb
+from provision.cli.options import (
+    all_option,
+    build_request,
+    common_options,
+    context_of,
+    dry_run_option,
+    mirror_options,
+    name_argument,
+    no_wait_option,
+    output_file_option,
+    print_outcomes,
+    relock_option,
+    requests_of_all,
+    verb,
+)
+from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
-    from provision.cli.console import Console
+    from click.shell_completion import CompletionItem
 
-lock = DefaultCommandGroup(build.lock)
+    from provision.cli.console import Console
+    from provision.commands.context import Context
+
+
+class DefaultCommandGroup(click.Group):
+    """A group with a default command: `provision lock NAME` next to `provision lock verify NAME`.
+
+    The default command runs unless the first word is one of the group's verbs. An argument that looks like a verb stands
+    behind `--`. Help shows both.
+    """
+
+    def __init__(self, default: click.Command) -> None:
+        super().__init__(name=default.name, help=default.help)
+        self.default = default
+        default.format_help = self.format_help  # type: ignore[method-assign]
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """The context decides which command runs. An empty line that is being completed may become either."""
+        is_verb = bool(args) and args[0] in self.commands
+        is_completion = not args and extra.get("resilient_parsing")
+        if is_verb or is_completion:
+            return super().make_context(info_name, args, parent, **extra)
+        return self.default.make_context(info_name, args, parent, **extra)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*self.default.collect_usage_pieces(ctx), "|", "COMMAND ..."]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.default.format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        verbs = super().shell_complete(ctx, incomplete)
+        return [*verbs, *self.default.shell_complete(ctx, incomplete)]
+
+
+@click.command("lock")
+@name_argument
+@request_options
+@relock_option
+@click.option(
+    "--update",
+    multiple=True,
+    metavar="PKG",
+    help="Move this package, and others only as far as they must. Repeatable.",
+)
+@click.option(
+    "--solver",
+    type=click.Choice(["conda", "mamba", "micromamba"]),
+    help="Solve the conda packages with this executable, through conda-lock.  [default: built in]",
+)
+@all_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def make_lock(
+    console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
+) -> int | None:
+    """Write conda-lock.yml: every package, conda and pip, by URL and hash."""
+    from provision.cli.format.lock import package_lines
+    from provision.commands import lock as command
+
+    context = context_of(console, envs, options)
+    if options["update"]:
+        _update(console, context, name, options, dry_run)
+        return None
+    relock, solver = options["relock"], options["solver"]
+    if options["every"]:
+        from provision.commands import batch
+
+        requests = requests_of_all(context, name, options, relock=relock, solver=solver)
+        return print_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
+    request = build_request(name, options, relock=relock, solver=solver)
+    if dry_run:
+        packages = command.preview(context, request)
+        console.result(packages, package_lines(packages))
+        return None
+    lock, is_new = command.lock(context, request)
+    counts = command.package_counts(lock)
+    document = {
+        "path": lock.path,
+        "sha256": lock.sha256,
+        "packages": sum(counts.values()),
+        "portable": lock.portable,
+        "made": is_new,
+        "platforms": counts,
+    }
+    packages_per_platform = [f"{count} packages for {name}" for name, count in counts.items()]
+    line = f"{'locked' if is_new else 'already locked'}: {', '.join(packages_per_platform)}"
+    portability = "" if lock.portable else " (not portable)"
+    console.result(document, f"{line} in {lock.path}{portability}")
+    return None
+
+
+def _update(
+    console: Console, context: Context, name: str | None, options: dict[str, Any], dry_run: bool
+) -> None:
+    from provision.cli.format.lock import diff_lines
+    from provision.commands import lock as command
+    from provision.core.errors import InvalidSpec
+
+    flags = {"relock": "--relock", "every": "--all", "solver": "--solver"}
+    conflicting = [flag for option, flag in flags.items() if options[option]]
+    if conflicting:
+        raise InvalidSpec(
+            f"--update moves some packages of one lock, with the built-in solver; it cannot be combined with {' and '.join(conflicting)}.",
+            advice="Leave one of them out.",
+        )
+    request = build_request(name, options)
+    diff = command.update(context, request, options["update"], dry_run=dry_run)
+    console.result(diff, diff_lines(diff))
+
+
+lock = DefaultCommandGroup(make_lock)
 
 
 @lock.command()
@@ -22,43 +155,44 @@ lock = DefaultCommandGroup(build.lock)
 @click.option(
     "--offline",
     is_flag=True,
-    help="Ask nobody: leave out what channels and wheels say, and whether the files are still served.",
+    help="Use no network: skip what channels and wheels say, and whether files can still be downloaded.",
 )
-@mirrored
-@common
+@mirror_options
+@common_options
 @verb
 def verify(
     console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool, **options: Any
 ) -> int:
-    """Check whether locks are sound, whoever made them. Exit code 1 if anything is wrong.
+    """Check whether locks are sound, whoever made them. The exit code is 1 if anything is wrong.
 
-    Requirements, hashes, channels, duplicates, inputs, and whether each file is still served. Without a name, all of the envs folder.
+    Checks requirements, hashes, channels, duplicates, inputs, and whether each file can still be downloaded. Without a
+    name, checks every lock of the envs folder.
     """
-    from provision.cli.console import verified_lines
+    from provision.cli.format.lock import verify_lines
     from provision.commands.lock_inspect import verify_locks
 
-    found = verify_locks(context_of(console, envs, **options), targets, offline=offline)
-    for one in found:
-        for note in one.notes:
-            console.say(f"{one.lock}: {note}")
-    console.result(found, verified_lines(found))
-    return int(any(one.findings for one in found))
+    reports = verify_locks(context_of(console, envs, options), targets, offline=offline)
+    for report in reports:
+        for note in report.notes:
+            console.say(f"{report.lock}: {note}")
+    console.result(reports, verify_lines(reports))
+    return int(any(report.findings for report in reports))
 
 
 @lock.command()
 @click.argument("before", metavar="NAME|FILE")
 @click.argument("after", metavar="NAME|FILE")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
-@common
+@common_options
 @verb
 def diff(console: Console, before: str, after: str, envs: Path | None, exit_code: bool) -> int:
-    """Say what changed from one lock to another, package by package."""
-    from provision.cli.console import compared_lines
+    """Show what changed from one lock to another, package by package."""
+    from provision.cli.format.lock import diff_lines
     from provision.commands.lock_inspect import diff_locks
 
-    found = diff_locks(context_of(console, envs), before, after)
-    console.result(found, compared_lines(found))
-    return int(exit_code and not found.same)
+    result = diff_locks(context_of(console, envs), before, after)
+    console.result(result, diff_lines(result))
+    return int(exit_code and not result.same)
 
 
 @lock.command()
@@ -68,40 +202,38 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
     "kind",
     type=click.Choice(["explicit", "requirements", "pylock", "cyclonedx", "spdx"]),
     required=True,
-    help="explicit: conda's list of files; requirements and pylock: the wheels, for pip and uv; cyclonedx and spdx: bills of materials.",
+    help="explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; cyclonedx, spdx: an SBOM.",
 )
 @click.option(
     "--platform",
     metavar="PLATFORM",
-    help="Which of the lock's platforms.  [default: the only one, or linux-64]",
+    help="Platform to export.  [default: the only one, or linux-64]",
 )
 @click.option(
     "--licenses/--no-licenses",
     default=True,
     show_default=True,
-    help="In a bill of materials, where the prefix tells them.",
+    help="Add licenses to an SBOM, if the environment is installed.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="File to write.  [default: standard output]",
-)
-@common
+@output_file_option
+@common_options
 @verb
 def export(
     console: Console, target: str, envs: Path | None, output: Path | None, **options: Any
 ) -> None:
-    """Write a lock in another tool's format. The same lock gives the same bytes. What the format has no place for is said."""
-    from provision.commands.lock_inspect import export_lock
+    """Write a lock in another tool's format. The same lock gives the same bytes.
 
-    made = export_lock(context_of(console, envs), target, **options)
-    for note in made.notes:
-        console.say(f"{target}: {note}")
-    told = {"left_out": made.left_out, "notes": made.notes}
-    if output is None:
-        return console.result({"text": made.text, **told}, made.text.rstrip("\n"))
+    Reports what the format cannot hold.
+    """
+    from provision.commands.lock_inspect import export_lock
     from provision.core.atomic import atomic_write
 
-    atomic_write(output, made.text)
-    return console.result({"path": output, **told}, f"wrote {output}")
+    exported = export_lock(context_of(console, envs), target, **options)
+    for note in exported.notes:
+        console.say(f"{target}: {note}")
+    document = {"left_out": exported.left_out, "notes": exported.notes}
+    if output is None:
+        console.result({"text": exported.text, **document}, exported.text.rstrip("\n"))
+        return
+    atomic_write(output, exported.text)
+    console.result({"path": output, **document}, f"wrote {output}")

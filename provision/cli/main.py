@@ -1,5 +1,9 @@
-"""Command line: options in, one workflow called, result shown, errors to exit codes. Nothing heavy is imported at the top, so
-that `provision --help` is quick; docs/cli.md is generated from here and compared by a test."""
+"""The command line.
+
+A command turns its options into a request, calls one function of `commands`, and prints the result; `options.verb` turns
+errors into exit codes. Nothing heavy is imported at the top, so that `provision --help` is quick. docs/cli.md is generated
+from here, and a test compares it.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +18,44 @@ import sys
 import click
 
 from provision import __version__
-from provision.cli import build, checkpoint, env, image, lock, matrix, report
+from provision.cli import (
+    build,
+    channel,
+    checkpoint,
+    env,
+    image,
+    kernel,
+    lock,
+    matrix,
+    passport,
+    render,
+    report,
+    smoke,
+)
 from provision.cli.options import INTERRUPTED
 
 
 def main() -> None:
-    """The `provision` command. Ends the process itself: py-rattler 0.28 was seen to crash in its own clean-up at interpreter exit
-    (SIGSEGV after correct results), and the exit code must not depend on that."""
-    gc.set_threshold(
-        100_000, 50, 50
-    )  # thousands of objects are made by imports and stay: looking through them costs 0.1 s of a lock
-    for name in (
-        signal.SIGTERM,
-        signal.SIGHUP,
-    ):  # a scheduler's cancel and a closed terminal clean up as Ctrl-C does
-        signal.signal(name, _interrupt)
+    """The `provision` command. Ends the process itself.
+
+    py-rattler 0.28 was seen to crash in its own clean-up at interpreter exit (SIGSEGV after correct results), and the exit
+    code must not depend on that.
+    """
+    # Imports make thousands of objects that stay; collecting garbage among them costs 0.1 s of a lock.
+    gc.set_threshold(100_000, 50, 50)
+    # When a scheduler cancels us or the terminal closes, clean up as for Ctrl-C.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a path may hold what the locale cannot say
+            # A path may hold characters that the locale cannot encode.
+            stream.reconfigure(errors="backslashreplace")
     status = _run()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(
-            BrokenPipeError, ValueError, AttributeError
-        ):  # the reader left, or there never was one
-            stream.flush()
+        # The reader may have left, or there may be no stream at all (None).
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError, ValueError):
+                stream.flush()
     if "rattler" in sys.modules:
         os._exit(status)
     sys.exit(status)
@@ -53,14 +69,13 @@ def _run() -> int:
     try:
         result = cli.main(standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     except click.ClickException as error:
         error.show()
         if "--json" in sys.argv:
-            print(
-                json.dumps({"error": "UsageError", "message": error.format_message(), "advice": ""})
-            )
+            message = error.format_message()
+            print(json.dumps({"error": "UsageError", "message": message, "advice": ""}))
         return error.exit_code
     except click.exceptions.Abort:
         return INTERRUPTED
@@ -69,7 +84,7 @@ def _run() -> int:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="provision")
 def cli() -> None:
-    """One line becomes a locked, installed, imaged, smoke-tested and registered PyTorch environment.
+    """Make locked, installed, imaged, smoke-tested and registered PyTorch environments with one command.
 
     \b
     provision build --torch 2.3 --cuda 12.1
@@ -79,24 +94,24 @@ def cli() -> None:
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a shell's completion script, for `eval "$(provision completion bash)"` in its start-up file."""
+    """Print a shell's completion script. In its start-up file: `eval "$(provision completion bash)"`."""
     from click.shell_completion import get_completion_class
 
-    found = get_completion_class(shell)
-    assert found is not None
-    click.echo(found(cli, {}, "provision", "_PROVISION_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    click.echo(completion_class(cli, {}, "provision", "_PROVISION_COMPLETE").source())
 
 
 for command in (
     build.build,
-    build.render,
+    render.render,
     lock.lock,
     image.image,
-    build.smoke,
+    smoke.smoke,
     env.env,
-    env.kernel,
-    env.passport,
-    env.channel,
+    kernel.kernel,
+    passport.passport,
+    channel.channel,
     matrix.matrix,
     report.report,
     checkpoint.checkpoint,

@@ -1,4 +1,4 @@
-"""`provision matrix` and what lies below it."""
+"""`provision matrix`: which builds exist, why a request comes to one of them, and locking many."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from click.core import ParameterSource
 
 from provision.cli.ci import ci
 from provision.cli.options import (
-    asked,
-    common,
+    common_options,
     context_of,
-    dry,
-    mirrored,
+    dry_run_option,
+    mirror_options,
     name_argument,
+    print_outcomes,
     relock_option,
-    show_outcomes,
+    spec_options,
     verb,
 )
 from provision.cli.spec_options import companion_options, query_options, request_options
@@ -33,90 +33,93 @@ if TYPE_CHECKING:
     type=click.Choice(["table", "json", "csv", "markdown", "html"]),
     default="table",
     show_default=True,
-    help="How it is shown.",
+    help="Format of the output.",
 )
-@common
+@common_options
 @click.pass_context
-def matrix(context: click.Context, /, **chosen: Any) -> None:
-    """Which PyTorch builds exist: torch, CUDA, source, platform, and what each needs.
+def matrix(context: click.Context, /, **options: Any) -> None:
+    """Show which PyTorch builds exist: torch, CUDA, source, platform, and what each needs.
 
     \b
     What runs on a V100 with driver 535:
     provision matrix --driver 535 --gpu V100
     """
     if context.invoked_subcommand is None:
-        _show(**chosen)
-    elif given := [
-        name for name in chosen if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]:
-        shown = ", ".join("--json" if name == "as_json" else f"--{name}" for name in given)
+        _show(**options)
+        return
+    misplaced = []
+    for name in options:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            misplaced.append("--json" if name == "as_json" else f"--{name}")
+    if misplaced:
         raise click.UsageError(
-            f"Write {shown} after `{context.invoked_subcommand}`, whose options these are.", context
+            f"Write {', '.join(misplaced)} after `{context.invoked_subcommand}`.", context
         )
 
 
 @verb
-def _show(console: Console, envs: Path | None, format: str, **chosen: Any) -> int:
-    from provision.commands import matrix as workflow
+def _show(console: Console, envs: Path | None, format: str, **options: Any) -> int:
+    from provision.cli.format.table import table_text
+    from provision.commands.matrix import show
 
     console.as_json = console.as_json or format == "json"
-    found = workflow.show(chosen)
-    console.result(found, "" if console.as_json else workflow.written(found, format))
+    table = show(options)
+    console.result(table, "" if console.as_json else table_text(table, format))
     return 0
 
 
 @matrix.command()
 @name_argument
 @request_options
-@common
+@common_options
 @verb
 def explain(console: Console, name: str | None, envs: Path | None, **options: Any) -> None:
-    """Say why an environment is what it is: every choice, pin, rule and warning, and what was not chosen.
+    """Explain an environment: every choice, pin, rule and warning, and what was not chosen.
 
     NAME is an environment with a spec.yml in the envs folder; options override what it says.
     """
-    from provision.cli.console import explanation_lines
-    from provision.commands import matrix as workflow
+    from provision.cli.format.explanation import explanation_lines
+    from provision.commands import matrix as command
     from provision.core.paths import default_folders
 
-    found = workflow.explain(default_folders(envs).envs, name, asked(options))
-    console.result(found, explanation_lines(found))
+    explanation = command.explain(default_folders(envs).envs, name, spec_options(options))
+    console.result(explanation, explanation_lines(explanation))
 
 
 @matrix.command("lock")
 @query_options
-@click.option("--newest", is_flag=True, help="Of each minor release only its newest patch.")
+@click.option("--newest", is_flag=True, help="Only the newest patch of each minor release.")
 @companion_options
-@mirrored
+@mirror_options
 @relock_option
-@dry
-@common
+@dry_run_option
+@common_options
 @verb
 def lock(
     console: Console,
     envs: Path | None,
     dry_run: bool,
-    mirrors: tuple[str, ...],
-    alias: str | None,
     relock: bool,
     newest: bool,
-    **chosen: Any,
+    mirrors: tuple[str, ...],
+    alias: str | None,
+    **options: Any,
 ) -> int:
-    """Lock every build that fits, each as an environment of its own; one that fails does not stop the others.
+    """Lock every build that fits, each as its own environment. One that fails does not stop the others.
 
     \b
-    Everything from 2.1 on that a driver 535 runs, from conda-forge:
+    Everything from 2.1 on that driver 535 runs, from conda-forge:
     provision matrix lock --torch '>=2.1' --driver 535 --source conda-forge
     """
     from provision.commands import batch
 
-    if not any(chosen.values()):
+    if not any(options.values()):
         raise click.UsageError(
-            "Say which builds, e.g. --torch '>=2.4' --driver 535: all of the table would be locked."
+            "Say which builds to lock, e.g. --torch '>=2.4' --driver 535; without options it would be all of them."
         )
-    context = context_of(console, envs, mirrors=mirrors, alias=alias)
-    requests = batch.matrix_requests(chosen, newest=newest, relock=relock)
-    return show_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
+    context = context_of(console, envs, {"mirrors": mirrors, "alias": alias})
+    requests = batch.matrix_requests(options, newest=newest, relock=relock)
+    return print_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
 
 
 matrix.add_command(ci)

@@ -1,4 +1,4 @@
-"""`provision report`: evidence in, a page out."""
+"""`provision report`: passports and smoke reports as one page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import common, verb
+from provision.cli.options import common_options, output_file_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -15,43 +15,38 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("targets", metavar="PASSPORT...", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write the page there.  [default: show it]",
-)
+@output_file_option
 @click.option("--force", is_flag=True, help="Replace a file that provision did not make.")
-@common
+@common_options
 @verb
 def report(
     console: Console, targets: tuple[str, ...], envs: Path | None, output: Path | None, force: bool
 ) -> None:
-    """One HTML page of what environments are, why, and what was measured of them. Of several, also how they differ.
+    """Make one HTML page of environments: what they are, why, what was measured, and how they differ.
 
-    PASSPORT is an environment of the envs folder, a passport.json, or the report.json that a smoke test left, from any machine. The page
-    needs no network. --json prints what it says. The exit code tells whether the page could be made, not what it says.
+    PASSPORT is an environment of the envs folder, a passport.json, or a report.json of a smoke test, from any machine. The
+    page needs no network. --json prints its content. The exit code says whether the page could be made.
 
     \b
     The same environment on two nodes:
     provision report node1/passport.json node2/passport.json -o report.html
     """
-    from provision.commands import report as workflow
+    from provision.commands import report as command
     from provision.core.paths import default_folders
 
-    page = workflow.gather(default_folders(envs).envs, targets)
-    remake = [
-        "provision",
-        "report",
-        *targets,
-        *(["--envs", str(envs)] if envs else []),
-        *(["-o", str(output)] if output else []),
-    ]
-    text = workflow.written(page, remake) if output or not console.as_json else ""
-    if output is not None:
-        workflow.write(output, text, force=force)
-    runs = f"{len(page.measurements)} {'run' if len(page.measurements) == 1 else 'runs'} of the smoke test"
+    page = command.gather(default_folders(envs).envs, targets)
+    remake = ["provision", "report", *targets]
+    if envs:
+        remake += ["--envs", str(envs)]
+    if output:
+        remake += ["-o", str(output)]
+    if output is None:
+        text = "" if console.as_json else command.render_page(page, remake).rstrip("\n")
+        console.result(page, text)
+        return
+    command.write(output, command.render_page(page, remake), force=force)
+    runs = len(page.measurements)
+    noun = "run" if runs == 1 else "runs"
     console.result(
-        page,
-        f"wrote {output}: {page.title}, {page.verdict}, {runs}" if output else text.rstrip("\n"),
+        page, f"wrote {output}: {page.title}, {page.verdict}, {runs} {noun} of the smoke test"
     )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from provision import sources
-from provision.cli.options import mirrored, options
+from provision.cli.options import mirror_options, option_group
 from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS, SpecKey
 
 Decorator = Callable[[Any], Any]
@@ -37,6 +37,8 @@ def option_of(key: SpecKey) -> Decorator:
     return click.option(option, key.name, **settings)
 
 
-request_options = options(*(option_of(key) for key in SPEC_KEYS), mirrored)
-companion_options = options(*(option_of(key) for key in SPEC_KEYS if key.name in COMPANION_KEYS))
-query_options = options(*(option_of(key) for key in QUERY_KEYS))
+request_options = option_group(*(option_of(key) for key in SPEC_KEYS), mirror_options)
+companion_options = option_group(
+    *(option_of(key) for key in SPEC_KEYS if key.name in COMPANION_KEYS)
+)
+query_options = option_group(*(option_of(key) for key in QUERY_KEYS))

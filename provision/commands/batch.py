@@ -1,22 +1,20 @@
-"""Many environments in one process: one that fails does not stop the others, and the summary says which did."""
+"""One command for many environments: one that fails does not stop the others, and the summary says which did."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from provision import lockfile as locks
-from provision import render
+from provision import render as renderer
 from provision.catalog import minor, version_key
-from provision.commands.ensure import dockerfile_texts, lock_only, render_only
-from provision.commands.plan import BuildRequest, Context, Plan, name_of, plan
-from provision.commands.preview import lock_preview, render_preview
+from provision.commands import lock as lock_command
+from provision.commands import render as render_command
+from provision.commands.context import Context
+from provision.commands.plan import BuildRequest, with_name
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.process import terminate_children
 from provision.core.types import (
@@ -31,30 +29,41 @@ from provision.core.types import (
 from provision.resolver.query import parse_query
 from provision.resolver.table import build_table
 
-# Solving is the work of rattler's threads and of uv's process; more of ours only take memory.
-AT_ONCE = 4
+# Solving runs in rattler's threads and in uv's process; more threads of ours would only take memory.
+THREADS = 4
+# The options of `provision matrix lock` that are passed on to every environment.
+PASSED_ON = (
+    "python",
+    "nccl",
+    "glibc",
+    "driver",
+    "gpu",
+    "companions",
+    "jupyter",
+    "fast_checkpoints",
+)
 
 
-class Named:
-    """Progress of one environment among many: each line says whose it is; bars of many at once would be no help."""
+class PrefixedProgress:
+    """Progress of one environment among many: each line starts with its name. No bars: many at once would be unreadable."""
 
-    def __init__(self, name: str, told: Progress) -> None:
-        self._name, self._told = name, told
+    def __init__(self, name: str, progress: Progress) -> None:
+        self._name, self._progress = name, progress
 
     def say(self, text: str) -> None:
-        self._told.say(f"{self._name}: {text}")
+        self._progress.say(f"{self._name}: {text}")
 
     def warn(self, text: str) -> None:
-        self._told.warn(f"{self._name}: {text}")
+        self._progress.warn(f"{self._name}: {text}")
 
     def meter(self, title: str, total: int) -> MeterContext:
-        return Silent()
+        return SilentMeter()
 
 
-class Silent:
-    """A meter that nobody watches."""
+class SilentMeter:
+    """A meter that shows nothing."""
 
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> SilentMeter:
         return self
 
     def advance(self, amount: int) -> None: ...
@@ -62,20 +71,21 @@ class Silent:
     def __exit__(self, *exc: object) -> None: ...
 
 
-def named(context: Context) -> list[str]:
-    """Every environment of the envs folder that has a spec. Raises InvalidSpec where there is none."""
-    found = sorted(path.parent.name for path in context.where.envs.glob(f"*/{render.SPEC}"))
-    if not found:
+def environment_names(context: Context) -> list[str]:
+    """Every environment of the envs folder that has a spec. Raises InvalidSpec if there is none."""
+    envs = context.folders.envs
+    names = sorted(path.parent.name for path in envs.glob(f"*/{renderer.SPEC}"))
+    if not names:
         raise InvalidSpec(
-            f"There is no */{render.SPEC} in {context.where.envs}.",
-            advice="`provision render --torch … --cuda …` begins one.",
+            f"There is no */{renderer.SPEC} in {envs}.",
+            advice="`provision render --torch … --cuda …` writes one.",
         )
-    return found
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixBuild:
-    """A build of the table that is to become an environment, for all platforms asked for that have it."""
+    """A build of the matrix that becomes an environment, for all requested platforms that have it."""
 
     torch: str
     cuda: str
@@ -83,170 +93,113 @@ class MatrixBuild:
     platforms: tuple[Platform, ...]
 
 
-def matrix_builds(asked: Mapping[str, Any]) -> list[MatrixBuild]:
-    """The builds of the table that fit, oldest torch and CUDA first."""
-    found: dict[tuple[str, str, BuildSource], list[Platform]] = {}
-    newest_first = build_table(parse_query(asked)).cells
-    for cell in sorted(
-        newest_first, key=lambda cell: (version_key(cell.torch), version_key(cell.cuda))
-    ):
-        found.setdefault((cell.torch, cell.cuda, cell.source), []).append(cell.platform)
-    return [
-        MatrixBuild(
-            torch=torch,
-            cuda=cuda,
-            source=source,
-            platforms=tuple(sorted(platforms, key=PLATFORMS.index)),
-        )
-        for (torch, cuda, source), platforms in found.items()
-    ]
+def matrix_builds(options: Mapping[str, Any]) -> list[MatrixBuild]:
+    """The builds of the matrix that fit, oldest torch and CUDA first."""
+    platforms: dict[tuple[str, str, BuildSource], list[Platform]] = {}
+    rows = build_table(parse_query(options)).cells
+    for row in sorted(rows, key=lambda row: (version_key(row.torch), version_key(row.cuda))):
+        platforms.setdefault((row.torch, row.cuda, row.source), []).append(row.platform)
+    builds = []
+    for (torch, cuda, source), listed in platforms.items():
+        ordered = tuple(sorted(listed, key=PLATFORMS.index))
+        builds.append(MatrixBuild(torch=torch, cuda=cuda, source=source, platforms=ordered))
+    return builds
 
 
-def matrix_requests(asked: Mapping[str, Any], *, newest: bool, relock: bool) -> list[BuildRequest]:
-    """A request for every build that fits; on linux-64 unless platforms are asked for, or a spec.yml of that name says others.
+def matrix_requests(
+    options: Mapping[str, Any], *, newest: bool, relock: bool
+) -> list[BuildRequest]:
+    """A request for every build that fits; for linux-64, unless the options or a spec.yml of that name say otherwise.
 
-    newest: of each minor release only its newest patch.
+    newest: only the newest patch of each minor release.
     """
-    builds = matrix_builds({**asked, "platform": asked.get("platform") or (PLATFORM,)})
+    builds = matrix_builds({**options, "platform": options.get("platform") or (PLATFORM,)})
     if newest:
-        latest = {(minor(build.torch), build.cuda, build.source): build.torch for build in builds}
-        builds = [
-            build
-            for build in builds
-            if latest[minor(build.torch), build.cuda, build.source] == build.torch
-        ]
-    kept = {
-        name: asked.get(name)
-        for name in (
-            "python",
-            "nccl",
-            "glibc",
-            "driver",
-            "gpu",
-            "companions",
-            "jupyter",
-            "fast_checkpoints",
-        )
-    }
-    return [
-        BuildRequest(
-            options={
-                "torch": build.torch,
-                "cuda": build.cuda,
-                "source": build.source,
-                "platforms": build.platforms if asked.get("platform") else (),
-                **kept,
-            },
-            relock=relock,
-        )
-        for build in builds
-    ]
+        # Builds come oldest first, so the last one of each minor release wins.
+        latest = {(minor(build.torch), build.cuda, build.source): build for build in builds}
+        builds = [build for build in builds if build in latest.values()]
+    passed_on = {name: options.get(name) for name in PASSED_ON}
+    requests = []
+    for build in builds:
+        build_options = {
+            "torch": build.torch,
+            "cuda": build.cuda,
+            "source": build.source,
+            "platforms": build.platforms if options.get("platform") else (),
+            **passed_on,
+        }
+        requests.append(BuildRequest(options=build_options, relock=relock))
+    return requests
 
 
 def lock_all(
     context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
 ) -> list[Outcome]:
-    """`provision lock --all` and `provision matrix lock`: the lock of each, several at a time, in the order of the requests."""
-    return _each(context, requests, _solved if dry_run else _locked)
+    """`provision lock --all` and `provision matrix lock`: several locks at a time, results in the order of the requests."""
+    return _for_each(context, requests, _preview_lock if dry_run else _lock)
 
 
-def _solved(context: Context, request: BuildRequest, name: str) -> Outcome:
-    return Outcome(
-        name=name, status="solved", detail=f"{len(lock_preview(context, request))} packages"
-    )
+def _preview_lock(context: Context, request: BuildRequest, name: str) -> Outcome:
+    packages = lock_command.preview(context, request)
+    return Outcome(name=name, status="solved", detail=f"{len(packages)} packages")
 
 
-def _locked(context: Context, request: BuildRequest, name: str) -> Outcome:
-    _, made, anew = lock_only(context, request)
-    told = f"{len(made.packages)} packages" + ("" if made.portable else ", not portable")
-    return Outcome(name=name, status="made" if anew else "kept", detail=told)
+def _lock(context: Context, request: BuildRequest, name: str) -> Outcome:
+    lock, is_new = lock_command.lock(context, request)
+    detail = f"{len(lock.packages)} packages"
+    if not lock.portable:
+        detail += ", not portable"
+    return Outcome(name=name, status="made" if is_new else "kept", detail=detail)
 
 
 def render_all(
     context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
 ) -> list[Outcome]:
-    """`provision render --all`: the generated files of each."""
-    return _each(context, requests, _to_write if dry_run else _written)
+    """`provision render --all`: the generated files of each environment."""
+    return _for_each(context, requests, _preview_render if dry_run else _render)
 
 
-def _to_write(context: Context, request: BuildRequest, name: str) -> Outcome:
-    wanted, files = render_preview(context, request)
-    told = (
-        f"would write {', '.join(files)} in {wanted.folder}"
-        if files
-        else "nothing to write: all files are as rendered"
-    )
-    return Outcome(name=name, status="pending" if files else "kept", detail=told)
+def _preview_render(context: Context, request: BuildRequest, name: str) -> Outcome:
+    plan, files = render_command.preview(context, request)
+    if not files:
+        detail = "nothing to write: all files are as rendered"
+        return Outcome(name=name, status="kept", detail=detail)
+    detail = f"would write {', '.join(files)} in {plan.folder}"
+    return Outcome(name=name, status="pending", detail=detail)
 
 
-def _written(context: Context, request: BuildRequest, name: str) -> Outcome:
-    written = render_only(context, request)
-    told = f"wrote {', '.join(written)}" if written else "all files are as rendered"
-    return Outcome(name=name, status="made" if written else "kept", detail=told)
+def _render(context: Context, request: BuildRequest, name: str) -> Outcome:
+    written = render_command.render(context, request)
+    if not written:
+        return Outcome(name=name, status="kept", detail="all files are as rendered")
+    return Outcome(name=name, status="made", detail=f"wrote {', '.join(written)}")
 
 
 def check_all(context: Context, requests: Sequence[BuildRequest]) -> list[Outcome]:
-    """`provision render --all --check`: for each what `check` says."""
-    return _each(context, requests, lambda alone, request, name: check(alone, request))
-
-
-def check(context: Context, request: BuildRequest) -> Outcome:
-    """`provision render --check`: whether an environment's files are what its spec.yml renders, and its lock is made from them."""
-    wanted = plan(context, dataclasses.replace(request, force=True))
-    texts = rendered(wanted)
-    pending = render.pending(wanted.folder, texts)
-    diff = "".join(
-        line for name in pending for line in difference(wanted.folder / name, texts[name])
-    )
-    stale = [f"{locks.FILE} (stale)"] if wanted.lock and not wanted.lock_is_current else []
-    if not pending and not stale:
-        return Outcome(name=wanted.name, status="current", detail="as rendered")
-    return Outcome(
-        name=wanted.name,
-        status="differs",
-        detail=", ".join(pending + stale),
-        exit_code=1,
-        diff=diff,
+    """`provision render --all --check`: for each environment what `check` says."""
+    return _for_each(
+        context, requests, lambda context, request, name: render_command.check(context, request)
     )
 
 
-def rendered(wanted: Plan) -> dict[str, str]:
-    """Every generated file of an environment; the Dockerfile belongs to a lock, so it is there with one that is current."""
-    if wanted.lock is None or not wanted.lock_is_current:
-        return dict(wanted.texts)
-    return {**wanted.texts, **dockerfile_texts(wanted, wanted.lock)}
-
-
-def difference(path: Path, text: str) -> Iterator[str]:
-    """A unified diff from a file as it stands to its text as rendered."""
-    before = render.read(path) if path.exists() else ""
-    return difflib.unified_diff(
-        before.splitlines(keepends=True),
-        text.splitlines(keepends=True),
-        str(path),
-        f"{path} (as rendered)",
-    )
-
-
-def _each(
+def _for_each(
     context: Context,
     requests: Sequence[BuildRequest],
     work: Callable[[Context, BuildRequest, str], Outcome],
 ) -> list[Outcome]:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(_one, context, request, work) for request in requests]
+    with ThreadPoolExecutor(THREADS) as pool:
+        futures = [pool.submit(_outcome, context, request, work) for request in requests]
         try:
-            return [future.result() for future in running]
-        except (
-            BaseException
-        ):  # Ctrl-C: what has not begun does not begin, and what uv does for the others ends
-            for future in running:
+            return [future.result() for future in futures]
+        except BaseException:
+            # Ctrl-C: what has not begun does not begin, and running uv processes end.
+            for future in futures:
                 future.cancel()
             terminate_children()
             raise
 
 
-def _one(
+def _outcome(
     context: Context, request: BuildRequest, work: Callable[[Context, BuildRequest, str], Outcome]
 ) -> Outcome:
     started = time.monotonic()
@@ -254,15 +207,16 @@ def _one(
         str(request.options[key]) for key in ("torch", "cuda", "source") if request.options.get(key)
     )
     try:
-        name = name_of(context, request)
-        done = work(
-            dataclasses.replace(context, progress=Named(name, context.progress)), request, name
-        )
+        request = with_name(context, request)
+        assert request.name is not None
+        name = request.name
+        progress = PrefixedProgress(name, context.progress)
+        outcome = work(dataclasses.replace(context, progress=progress), request, name)
     except ProvisionError as error:
-        done = Outcome(
+        outcome = Outcome(
             name=name,
             status="failed",
             detail=" ".join(str(error).split()),
             exit_code=error.exit_code,
         )
-    return dataclasses.replace(done, seconds=time.monotonic() - started)
+    return dataclasses.replace(outcome, seconds=time.monotonic() - started)

@@ -1,4 +1,7 @@
-"""Keeping lock, files and prefix true to a plan, under the environment's name; and the verbs that are no more than that."""
+"""Making sure that files, lock, prefix and kernel match a plan, while holding the environment's lock.
+
+Each `ensure_*` reuses what already matches and returns whether it made anything.
+"""
 
 from __future__ import annotations
 
@@ -11,235 +14,183 @@ from provision import channel, render
 from provision import image as images
 from provision import lockfile as locks
 from provision.adapters import conda
-from provision.commands.plan import BuildRequest, Context, Plan, name_of, only_the_day_moved, plan
-from provision.core import atomic, prefix_registry
-from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
+from provision.commands.context import Context
+from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
+from provision.core import prefix_registry
+from provision.core.atomic import atomic_write, remove_leftovers
+from provision.core.errors import StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
-from provision.core.tempdirs import temporary_directory
-from provision.core.types import PLATFORM, Lock, LockedPackage, Prefix
-from provision.environment import drift as drifts
+from provision.core.types import PLATFORM, Kernel, Lock, LockedPackage, Prefix
+from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
-from provision.resolver import spec
+from provision.resolver import spec as specs
 
-# No environment can have this name, so holding it within an environment cannot wait for itself.
+# No environment can have this name, so waiting for it while holding an environment cannot deadlock.
 BOOTSTRAP = "+channel"
 
 
 @contextlib.contextmanager
-def planned(context: Context, request: BuildRequest) -> Iterator[Plan]:
-    """Hold the environment, then work the request out: what another run did while we waited is seen."""
-    with environment_lock(
-        context.where, name_of(context, request), context.progress, wait=context.wait
-    ):
-        yield plan(context, request)
+def locked_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
+    """Hold the environment's lock, then plan, so that the plan sees what another process did while we waited."""
+    request = with_name(context, request)
+    assert request.name is not None
+    with environment_lock(context.folders, request.name, context.progress, wait=context.wait):
+        yield make_plan(context, request)
 
 
-def edited_files(wanted: Plan) -> str:
-    return ", ".join(str(wanted.folder / name) for name in wanted.edited)
-
-
-def render_only(context: Context, request: BuildRequest) -> list[str]:
-    """`provision render`: write the generated files; the names of those that changed. The Dockerfile belongs to a lock: without
-    one that is current it is left as it is."""
-    with planned(context, request) as wanted:
-        check_unedited(wanted)
-        written = write_inputs(wanted, force=request.force)
-        if wanted.lock is not None and wanted.lock_is_current:
-            written += write_dockerfile(context, wanted, wanted.lock, force=request.force)
-        return written
-
-
-def check_unedited(wanted: Plan) -> None:
-    """Refuse to render over somebody's edits."""
-    if wanted.edited:
+def check_unedited(plan: Plan) -> None:
+    """Raise StaleLock rather than render over hand edits."""
+    if plan.edited:
         raise StaleLock(
-            f"{edited_files(wanted)} was edited by hand and differs from what spec.yml renders.",
-            advice=f"`provision render {wanted.name} --force` undoes it; `provision lock {wanted.name} --relock` locks it as it is.",
+            f"{plan.edited_files()} was edited by hand and differs from what spec.yml renders.",
+            advice=f"`provision render {plan.name} --force` undoes the edit; `provision lock {plan.name} --relock` locks it as it is.",
         )
 
 
-def write_inputs(wanted: Plan, *, force: bool = False) -> list[str]:
-    """spec.yml (unless it is the user's own writing) and what is locked."""
-    return render.write(wanted.folder, input_texts(wanted), force=force)
+def check_prefix_path(plan: Plan) -> None:
+    """Refuse, before the first change, a prefix path that belongs to something else."""
+    locks.require_this_platform(plan.name, plan.inputs.machines)
+    prefixes.check_location(plan.name, plan.folder, plan.prefix_path)
 
 
-def input_texts(wanted: Plan) -> dict[str, str]:
-    """What `write_inputs` would have there."""
-    path = wanted.folder / render.SPEC
-    mine = (
-        {}
-        if render.state(path) == "edited"
-        else {render.SPEC: render.render_spec(wanted.name, wanted.asked)}
-    )
-    return {**mine, **wanted.texts}
+def check_buildable(plan: Plan) -> None:
+    """Raise what `build` would raise, before its first change."""
+    require_current_lock(plan)
+    check_prefix_path(plan)
+    if plan.request.kernel:
+        kernels.check_name(plan.name)
 
 
-def dockerfile_texts(wanted: Plan, lock: Lock) -> dict[str, str]:
+def input_texts(plan: Plan) -> dict[str, str]:
+    """The text of spec.yml, unless the user wrote it, and of the files that are locked."""
+    texts = dict(plan.texts)
+    if render.state(plan.folder / render.SPEC) != "edited":
+        texts = {render.SPEC: render.render_spec(plan.name, plan.spec_content), **texts}
+    return texts
+
+
+def ensure_inputs(plan: Plan) -> list[str]:
+    """Write spec.yml and the files that are locked. Returns the names of the files that changed."""
+    return render.write(plan.folder, input_texts(plan), force=plan.request.force)
+
+
+def dockerfile_texts(plan: Plan, lock: Lock) -> dict[str, str]:
     """The Dockerfile of a lock, as rendered."""
-    return render.render_dockerfile(
-        wanted.name, images.dockerfile_context(wanted.resolution, lock), wanted.templates
-    )
+    values = images.dockerfile_context(plan.resolution, lock)
+    return render.render_dockerfile(plan.name, values, plan.templates)
 
 
-def write_dockerfile(
-    context: Context, wanted: Plan, lock: Lock, *, force: bool = False
+def ensure_dockerfile(
+    context: Context, plan: Plan, lock: Lock, *, force: bool = False
 ) -> list[str]:
-    """The Dockerfile of a lock; one that somebody edited is theirs, and is mentioned."""
-    texts = dockerfile_texts(wanted, lock)
-    if render.edited(wanted.folder, texts) and not force:
+    """Write the Dockerfile of a lock. One that was edited by hand is left, with a warning, unless forced."""
+    texts = dockerfile_texts(plan, lock)
+    if render.edited(plan.folder, texts) and not force:
+        path = plan.folder / render.DOCKERFILE
         context.progress.warn(
-            f"{wanted.folder / render.DOCKERFILE} is edited by hand and was left; it may name an older lock"
+            f"{path} was edited by hand and is left as it is; it may name an older lock"
         )
         return []
-    return render.write(wanted.folder, texts, force=force)
+    return render.write(plan.folder, texts, force=force)
 
 
-def lock_only(context: Context, request: BuildRequest) -> tuple[Plan, Lock, bool]:
-    """`provision lock`: the lock, and whether it was made anew."""
-    with planned(context, request) as wanted:
-        lock, made, _ = ensure_lock(context, wanted, request)
-        return wanted, lock, made
+def require_current_lock(plan: Plan) -> None:
+    """Raise StaleLock, before anything is written, if the lock was made from other inputs and is not to be replaced."""
+    if plan.lock is None or plan.lock_is_current or plan.request.relock:
+        return
+    changed_options = _changed_options(plan)
+    advice = f"`provision lock {plan.name} --relock` (or build with --relock) locks it again"
+    if changed_options:
+        advice = "The same command with --relock locks what is requested now; without these options the lock stays valid"
+    if plan.differs_only_in_day():
+        advice += f"; `provision lock {plan.name} --update PKG` moves PKG alone to that day"
+    reason = _stale_reason(plan, plan.lock, changed_options)
+    raise StaleLock(f"{plan.lock.path} is stale: {reason}.", advice=f"{advice}.")
 
 
-def require_current_lock(wanted: Plan, request: BuildRequest) -> Plan:
-    """Refuse, before anything is written, what would leave a lock that does not fit its inputs."""
-    if wanted.lock is not None and not wanted.lock_is_current and not request.relock:
-        changed = _changed(wanted, request)
-        advice = f"`provision lock {wanted.name} --relock` (or build with --relock) locks it anew"
-        if changed:
-            advice = "The same command with --relock locks it anew as is asked for now, without these options it stays as it is"
-        if only_the_day_moved(wanted):
-            advice += f"; `provision lock {wanted.name} --update PKG` moves PKG alone to that day"
-        raise StaleLock(
-            f"{wanted.lock.path} is stale: {_why_stale(wanted, wanted.lock, changed)}.",
-            advice=f"{advice}.",
-        )
-    return wanted
+def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str:
+    if plan.differs_only_in_day():
+        before, now = lock.as_of or "no day", plan.inputs.as_of or "no day"
+        return f"it is as of {before}, and {now} is requested now"
+    if plan.edited:
+        return f"{plan.edited_files()} was edited by hand"
+    if lock.python_from != plan.python_from:
+        return f"its Python is from {lock.python_from}, and {plan.python_from} is requested now"
+    if set(lock.platforms) != set(plan.inputs.machines):
+        now = ", ".join(plan.inputs.machines)
+        return f"it is for {', '.join(lock.platforms)}, and {now} is requested now"
+    options = f" ({', '.join(changed_options)})" if changed_options else ""
+    return f"the request changed since it was locked{options}"
 
 
-def _why_stale(wanted: Plan, lock: Lock, changed: Sequence[str]) -> str:
-    if only_the_day_moved(wanted):
-        return f"it is as of {_day(lock.as_of)}, and now {_day(wanted.inputs.as_of)} is asked for"
-    if wanted.edited:
-        return f"{edited_files(wanted)} was edited by hand"
-    if lock.python_from != wanted.python_from:
-        return f"its Python is from {lock.python_from}, and now {wanted.python_from} is asked for"
-    if set(lock.platforms) != set(wanted.inputs.machines):
-        return f"it is for {', '.join(lock.platforms)}, and now {', '.join(wanted.inputs.machines)} is asked for"
-    return f"the request changed since it was locked{f' ({listed})' if (listed := ', '.join(changed)) else ''}"
+def _changed_options(plan: Plan) -> list[str]:
+    """The options that differ from what spec.yml says."""
+    path = plan.folder / render.SPEC
+    content = specs.read(path) if path.exists() else {}
+    options = []
+    for key, value in plan.request.options.items():
+        if value not in (None, (), []):
+            options.append(key)
+    return [key for key in options if content.get(key) != plan.spec_content.get(key)]
 
 
-def _changed(wanted: Plan, request: BuildRequest) -> list[str]:
-    """The options that ask for something else than spec.yml says."""
-    path = wanted.folder / render.SPEC
-    before = spec.read(path) if path.exists() else {}
-    given = [key for key, value in request.options.items() if value not in (None, (), [])]
-    return [key for key in given if before.get(key) != wanted.asked.get(key)]
+def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
+    """The lock of a plan, whether it was solved now, and the files that were written.
 
-
-def _day(as_of: str | None) -> str:
-    return as_of or "no day"
-
-
-def ensure_lock(
-    context: Context, wanted: Plan, request: BuildRequest
-) -> tuple[Lock, bool, list[str]]:
-    """The lock of a plan, whether it was made anew, and the files that were written. Everything is solved before anything is."""
-    require_current_lock(wanted, request)
-    if wanted.lock is not None and wanted.lock_is_current and not request.relock:
-        written = write_inputs(wanted, force=request.force)
-        return wanted.lock, False, written + write_dockerfile(context, wanted, wanted.lock)
-    _tell_open_day(context, wanted.inputs.as_of)
+    Writes nothing before everything is solved. Raises StaleLock, see `require_current_lock`.
+    """
+    require_current_lock(plan)
+    lock = plan.reusable_lock
+    if lock is not None:
+        written = ensure_inputs(plan)
+        return lock, False, written + ensure_dockerfile(context, plan, lock)
+    warn_if_day_is_not_over(context, plan.inputs.as_of)
     context.progress.say(
-        f"solving {len(wanted.inputs.conda)} conda and {len(wanted.inputs.pip)} pip requirements"
+        f"solving {len(plan.inputs.conda)} conda and {len(plan.inputs.pip)} pip requirements"
     )
-    packages = solve(context, wanted, request, context.where.channels)
-    path = wanted.folder / locks.FILE
+    packages = solve(context, plan, context.folders.channels)
+    path = plan.folder / locks.FILE
     text, lock = locks.compose(
-        path, wanted.inputs, packages, python_from=wanted.python_from, solver=request.solver
+        path, plan.inputs, packages, python_from=plan.python_from, solver=plan.request.solver
     )
-    written = write_inputs(wanted, force=request.force)
-    atomic.atomic_write(path, text)
-    return lock, True, written + write_dockerfile(context, wanted, lock)
+    written = ensure_inputs(plan)
+    atomic_write(path, text)
+    return lock, True, written + ensure_dockerfile(context, plan, lock)
 
 
-def _tell_open_day(context: Context, as_of: str | None) -> None:
-    if as_of and as_of >= datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"):
+def warn_if_day_is_not_over(context: Context, as_of: str | None) -> None:
+    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    if as_of and as_of >= today:
         context.progress.warn(
-            f"{as_of} is not over yet: what is published before it ends would be part of a later lock"
+            f"{as_of} is not over yet: a later lock would also hold what is published before it ends"
         )
 
 
-def solve(
-    context: Context, wanted: Plan, request: BuildRequest, channels: Path
-) -> tuple[LockedPackage, ...]:
-    """The packages of a plan. channels: where this machine's Python is packaged, if that is where Python comes from."""
-    outside = locks.find_solver(request.solver, context.solver.mirrors) if request.solver else None
-    stand_in = _stand_in(context, wanted, channels)
+def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, ...]:
+    """The packages of a plan. channels: where this machine's Python is packaged, if Python comes from it."""
+    external_solver = None
+    if plan.request.solver:
+        external_solver = locks.find_solver(plan.request.solver, context.mirrors)
     return locks.solve(
-        wanted.inputs,
-        wanted.resolution,
-        local_python=stand_in,
+        plan.inputs,
+        plan.resolution,
+        local_python=local_python(context, plan, channels),
         solver=context.solver,
-        external=outside,
+        external=external_solver,
     )
 
 
-def _stand_in(context: Context, wanted: Plan, channels: Path) -> locks.LocalPythonChannel | None:
-    if wanted.python_from != "host":
+def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPythonChannel | None:
+    """The channel with this machine's Python, packaged now if necessary; None if Python comes from a channel."""
+    if plan.python_from != "host":
         return None
-    made = bootstrap(context, channels)
-    return locks.LocalPythonChannel(channel=made.url, glibc=made.glibc)
+    host_channel = ensure_host_channel(context, channels)
+    return locks.LocalPythonChannel(channel=host_channel.url, glibc=host_channel.glibc)
 
 
-def update_lock(
-    context: Context, request: BuildRequest, names: Sequence[str], *, dry_run: bool
-) -> tuple[Plan, locks.LockDiff]:
-    """`provision lock --update`: some packages as a new lock would have them, the others as they are; and what moved. A lock of another
-    day becomes one of the day that is asked for: nothing in it is newer, but what stays is older than it need be."""
-    with planned(context, request) as wanted:
-        if wanted.lock is None:
-            raise InvalidSpec(
-                f"{wanted.name} has no lock to update.",
-                advice=f"`provision lock {wanted.name}` makes it.",
-            )
-        if not only_the_day_moved(wanted):
-            require_current_lock(wanted, request)
-        _tell_open_day(context, wanted.inputs.as_of)
-        path = wanted.lock.path
-        context.progress.say(f"updating {', '.join(names)} in {path}")
-        seen = {lock.platform: lock for lock in locks.read_platforms(path)}
-        stand_in = _stand_in(context, wanted, context.where.channels)
-        packages = locks.update(
-            wanted.inputs,
-            wanted.resolution,
-            names,
-            seen,
-            local_python=stand_in,
-            solver=context.solver,
-        )
-        text = locks.lock_text(wanted.inputs, packages, python_from=wanted.python_from)
-        compared = _compared(path, text)
-        if not dry_run and not (compared.same and wanted.lock_is_current):
-            write_inputs(wanted, force=request.force)
-            atomic.atomic_write(path, text)
-            write_dockerfile(context, wanted, locks.read(path))
-        return wanted, compared
-
-
-def _compared(path: Path, text: str) -> locks.LockDiff:
-    """How a lock would differ with this text."""
-    with temporary_directory("diff") as folder:
-        new = folder / path.name
-        new.write_text(text, encoding="utf-8")
-        return locks.diff_locks(
-            locks.read_file(path), locks.read_file(new), ("the lock as it was", "the new lock")
-        )
-
-
-def bootstrap(
-    context: Context, channels: Path, *, again: bool = False
+def ensure_host_channel(
+    context: Context, channels: Path, *, rebuild: bool = False
 ) -> channel.HostPythonChannel:
     """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
     if conda.host_platform() != PLATFORM:
@@ -247,57 +198,62 @@ def bootstrap(
             f"This machine's Python can be packaged on {PLATFORM} only.",
             advice="Name a channel that answers with --channel.",
         )
-    with environment_lock(context.where, BOOTSTRAP, context.progress, wait=context.wait):
-        return channel.bootstrap(channels, context.progress, rebuild=again, mirrors=context.mirrors)
+    with environment_lock(context.folders, BOOTSTRAP, context.progress, wait=context.wait):
+        return channel.bootstrap(
+            channels, context.progress, rebuild=rebuild, mirrors=context.mirrors
+        )
 
 
-def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
-    """`provision env create`: lock if there is no lock, then the prefix; whether it was made anew."""
-    with planned(context, request) as wanted:
-        check_place(wanted)
-        lock, _, _ = ensure_lock(context, wanted, request)
-        return ensure_prefix(context, wanted, lock)
-
-
-def check_place(wanted: Plan) -> None:
-    """Refuse, before the first change, a place for the prefix that is not this environment's."""
-    locks.require_this_platform(wanted.name, wanted.inputs.machines)
-    prefixes.check_location(wanted.name, wanted.folder, wanted.prefix_path)
-
-
-def ensure_prefix(context: Context, wanted: Plan, lock: Lock) -> tuple[Prefix, bool]:
-    """The prefix of a lock, and whether it was made anew."""
-    locks.require_this_platform(wanted.name, lock.platforms)
-    atomic.remove_leftovers(
-        wanted.prefix_path
-    )  # a build killed right after the swap left the old prefix beside a current one
-    found = prefixes.find(wanted.name, wanted.prefix_path)
-    if found and drifts.is_current(found, lock):
-        install_runtime(context, found)
-        return found, False
-    made = prefixes.create(
+def ensure_prefix(context: Context, plan: Plan, lock: Lock) -> tuple[Prefix, bool]:
+    """The prefix of a lock, and whether it was installed now."""
+    locks.require_this_platform(plan.name, lock.platforms)
+    # A build killed right after the swap left the old prefix next to a current one.
+    remove_leftovers(plan.prefix_path)
+    prefix = plan.reusable_prefix(lock)
+    if prefix is not None:
+        _install_runtime(context, prefix)
+        return prefix, False
+    prefix = prefixes.create(
         lock,
-        wanted.name,
-        wanted.folder,
-        wanted.prefix_path,
-        context.where,
+        plan.name,
+        plan.folder,
+        plan.prefix_path,
+        context.folders,
         context.progress,
         context.mirrors,
     )
-    prefix_registry.record_prefix(context.where, wanted.name, wanted.prefix_path)
-    return made, True
-
-
-def install_runtime(context: Context, prefix: Prefix) -> None:
-    """Bring a prefix's runtime package up to this provision's, in place. The caller holds the environment's lock."""
-    package = runtime_package.load()
-    if not runtime_package.is_current(prefix.path, package):
-        runtime_package.install(prefix.path, package)
-        context.progress.say(f"put {runtime_package.NAME} {package.version} into {prefix.path}")
+    prefix_registry.record_prefix(context.folders, plan.name, plan.prefix_path)
+    return prefix, True
 
 
 def ensure_runtime(context: Context, prefix: Prefix) -> None:
-    """The same for verbs that work on a prefix without the environment's lock: takes it only if there is something to do."""
+    """Update the runtime package in a prefix to this version of provision, for verbs that do not hold the environment's lock.
+
+    Takes the lock only if there is something to do.
+    """
     if not runtime_package.is_current(prefix.path, runtime_package.load()):
-        with environment_lock(context.where, prefix.name, context.progress, wait=context.wait):
-            install_runtime(context, prefix)
+        with environment_lock(context.folders, prefix.name, context.progress, wait=context.wait):
+            _install_runtime(context, prefix)
+
+
+def _install_runtime(context: Context, prefix: Prefix) -> None:
+    """The same in place. The caller holds the environment's lock."""
+    package = runtime_package.load()
+    if not runtime_package.is_current(prefix.path, package):
+        runtime_package.install(prefix.path, package)
+        context.progress.say(
+            f"installed {runtime_package.NAME} {package.version} into {prefix.path}"
+        )
+
+
+def ensure_kernel(prefix: Prefix, display_name: str) -> tuple[Kernel, bool]:
+    """The Jupyter kernel of a prefix, and whether it was registered now."""
+    if not kernels.is_current(prefix, display_name):
+        return kernels.install(prefix, display_name), True
+    kernel = Kernel(
+        name=prefix.name,
+        display_name=display_name,
+        path=kernels.kernelspec_folder(prefix.name),
+        prefix=prefix.path,
+    )
+    return kernel, False

@@ -1,4 +1,4 @@
-"""Images to and from registries: push with what is known of them, pull, look, and bases where no engine answers."""
+"""`provision image push`, `pull` and `show`, and base images for machines without a Docker engine."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from provision import image as images
+from provision.commands.context import Context
 from provision.commands.image_sbom import image_documents
-from provision.commands.plan import BuildRequest, Context
+from provision.commands.passport import passport_with_image
 from provision.core.atomic import atomic_write
 from provision.core.errors import (
     IntegrityError,
@@ -28,15 +29,15 @@ from provision.core.errors import (
 )
 from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders
-from provision.core.types import Image
-from provision.environment import passport
-from provision.resolver import spec
+from provision.environment import passport as passports
+from provision.resolver import spec as specs
 
-FORGOTTEN_S = 7 * 86400.0  # after that, what a pull has left is not waited for
+# An interrupted pull is removed after this time without progress.
+ABANDONED_AFTER_S = 7 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pulled:
+class PulledImage:
     """reference: by digest. places: where the image is now."""
 
     reference: str
@@ -45,8 +46,8 @@ class Pulled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """An image in a registry, without its layers. verdicts: of smoke tests, as they are attached to it."""
+class ImageSummary:
+    """An image in a registry, without its content. verdicts: of smoke tests, attached to it."""
 
     reference: str
     image_id: str
@@ -57,241 +58,232 @@ class Seen:
 
 def push_image(
     context: Context,
-    request: BuildRequest,
+    name: str,
     place: str,
     compression: images.Compression = "none",
     attach: bool = True,
 ) -> images.PushResult:
-    """`provision image push`: an environment's image to a registry, and beside it what is known of it. No engine is needed."""
-    name = spec.check_name(request.name or "")
-    with environment_lock(context.where, name, context.progress, wait=context.wait):
-        known = passport.read(context.where.envs / name)
-        if not known or not known.get("image"):
-            raise ToolMissing(
-                "The environment has no image.", advice="`provision image build NAME` makes it."
-            )
-        made = passport.to_image(known)
-        to = images.parse_registry_reference(place, made)
-        sent = images.compress_image(made, compression, context.where.packed, context.progress)
-        pushed = images.push_image(sent, to, context.progress)
-        return (
-            dataclasses.replace(pushed, attached=_attach(context, name, known, made, sent, to))
-            if attach
-            else pushed
-        )
+    """Push an environment's image to a registry; with `attach`, its smoke verdicts and SBOMs too. Needs no engine."""
+    specs.check_name(name)
+    with environment_lock(context.folders, name, context.progress, wait=context.wait):
+        passport = passport_with_image(context, name)
+        image = passports.to_image(passport)
+        reference = images.parse_registry_reference(place, image)
+        packed = images.compress_image(image, compression, context.folders.packed, context.progress)
+        pushed = images.push_image(packed, reference, context.progress)
+        if not attach:
+            return pushed
+        attached: list[str] = []
+        try:
+            for evidence in passports.smoke_attachments(passport, image):
+                images.attach_referrer(
+                    reference,
+                    packed,
+                    passports.SMOKE_MEDIA_TYPE,
+                    passports.SMOKE_MEDIA_TYPE,
+                    evidence.content,
+                    evidence.annotations,
+                )
+                attached.append(evidence.label)
+            for media_type, content in image_documents(context, name, packed):
+                images.attach_referrer(reference, packed, media_type, media_type, content)
+                attached.append(media_type)
+        except ProvisionError as error:
+            # The image itself was pushed, to a registry that may not support referrers.
+            context.progress.warn(f"not all documents were attached to the image: {error}")
+        return dataclasses.replace(pushed, attached=tuple(attached))
 
 
-def _attach(
-    context: Context,
-    name: str,
-    known: Mapping[str, Any],
-    made: Image,
-    sent: Image,
-    to: images.RegistryReference,
-) -> tuple[str, ...]:
-    """Verdicts and bills beside an image. A registry that takes none has the image all the same."""
-    done: list[str] = []
-    try:
-        for evidence in passport.smoke_attachments(known, made):
-            images.attach_referrer(
-                to,
-                sent,
-                passport.SMOKE_MEDIA_TYPE,
-                passport.SMOKE_MEDIA_TYPE,
-                evidence.content,
-                evidence.annotations,
-            )
-            done.append(evidence.label)
-        for media_type, content in image_documents(context, name, sent):
-            images.attach_referrer(to, sent, media_type, media_type, content)
-            done.append(media_type)
-    except ProvisionError as error:
-        context.progress.warn(
-            f"not everything that is known of the image was attached to it: {error}"
-        )
-    return tuple(done)
-
-
-def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = ()) -> Pulled:
-    """`provision image pull`: an image of any maker into the engine, or to paths. What a pull that broke off left is gone on with."""
-    wanted = outputs or (images.parse_output("docker"),)
-    for to in outputs:
-        images.check_output(to)
-    client = _engine(outputs) if any(to.path is None for to in wanted) else None
+def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = ()) -> PulledImage:
+    """Pull an image, whoever made it, into the engine or to paths. Resumes an interrupted pull."""
+    for output in outputs:
+        images.check_output(output)
+    destinations = outputs or (images.parse_output("docker"),)
+    client = None
+    if any(output.path is None for output in destinations):
+        client = _require_engine(outputs)
     remote = images.find_remote(images.parse_registry_reference(place))
-    layout = context.where.pulled / remote.digest.removeprefix("sha256:")
-    with environment_lock(
-        context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait
-    ):
-        if client is None or len(wanted) > 1 or not images.has_image(client, remote.config_digest):
-            images.pull_image(remote, layout, context.progress, near=_near(context.where, wanted))
-        for to in wanted:
-            _deliver(context, remote, layout, to, client)
-        if layout.name not in _named(context.where):  # as a base
+    layout = _layout(context.folders, remote)
+    with _pull_lock(context, layout):
+        is_loaded = client is not None and images.has_image(client, remote.config_digest)
+        if not is_loaded or len(destinations) > 1:
+            nearby = _nearby_layouts(context.folders, destinations)
+            images.pull_image(remote, layout, context.progress, near=nearby)
+        for output in destinations:
+            _deliver(context, remote, layout, output, client)
+        if layout.name not in _base_layouts(context.folders):
             shutil.rmtree(layout, ignore_errors=True)
-    _sweep(context)
-    return Pulled(
+    _remove_abandoned(context)
+    return PulledImage(
         reference=remote.at.at(remote.digest),
         image_id=remote.config_digest,
-        places=tuple(map(str, wanted)),
+        places=tuple(map(str, destinations)),
     )
 
 
-def _engine(outputs: Sequence[images.Output]) -> Any:
+def _layout(folders: Folders, remote: images.RemoteImage) -> Path:
+    return folders.pulled / remote.digest.removeprefix("sha256:")
+
+
+@contextlib.contextmanager
+def _pull_lock(context: Context, layout: Path) -> Iterator[None]:
+    name = f"pulled-{layout.name[:12]}"
+    with environment_lock(context.folders, name, context.progress, wait=context.wait):
+        yield
+
+
+def _require_engine(outputs: Sequence[images.Output]) -> Any:
     client, reason = images.connect_engine()
     if client is None:
-        advice = (
-            "Start it (or set DOCKER_HOST)."
-            if outputs
-            else "Start it, or say where the image goes: --output oci:DIR."
-        )
+        advice = "Start it, or name a path: --output oci:DIR."
+        if outputs:
+            advice = "Start it (or set DOCKER_HOST)."
         raise ToolMissing(f"No Docker engine answers: {reason}.", advice=advice)
     return client
 
 
-def _near(where: Folders, wanted: Sequence[images.Output]) -> list[Path]:
+def _nearby_layouts(folders: Folders, outputs: Sequence[images.Output]) -> list[Path]:
     """Layouts on this machine that may hold some of the layers."""
-    there = [to.path for to in wanted if to.path is not None and to.kind == "oci"]
-    return [*there, *where.images.glob("*"), *where.packed.glob("*/*"), *where.pulled.glob("*")]
+    layouts = [
+        output.path for output in outputs if output.path is not None and output.kind == "oci"
+    ]
+    layouts += folders.images.glob("*")
+    layouts += folders.packed.glob("*/*")
+    layouts += folders.pulled.glob("*")
+    return layouts
 
 
 def _deliver(
     context: Context,
     remote: images.RemoteImage,
     layout: Path,
-    to: images.Output,
+    output: images.Output,
     client: Any | None,
 ) -> None:
     image = images.pulled_image(remote, layout)
-    if to.kind in images.COMPRESSIBLE:
-        return images.export_image(image, to, context.progress)
-    beside = layout.with_name(f"{layout.name}.plain")
+    if output.kind in images.COMPRESSIBLE:
+        images.export_image(image, output, context.progress)
+        return
+    is_for_engine = output.path is None
+    if is_for_engine and images.has_image(client, image.image_id):
+        images.tag_image(client, image)
+        return
+    staging = layout.with_name(f"{layout.name}.plain")
     try:
-        if to.path is not None:
-            return images.export_image(
-                images.decompress_image(image, remote.diff_ids, beside, context.progress),
-                to,
-                context.progress,
-            )
-        if not images.has_image(client, image.image_id):
-            images.send_image(
-                images.decompress_image(image, remote.diff_ids, beside, context.progress),
-                client,
-                context.progress,
-            )
-        return images.tag_image(client, image)
+        plain = images.decompress_image(image, remote.diff_ids, staging, context.progress)
+        if is_for_engine:
+            images.send_image(plain, client, context.progress)
+            images.tag_image(client, image)
+        else:
+            images.export_image(plain, output, context.progress)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
-def show_image(context: Context, place: str) -> Seen:
-    """`provision image show`: what a registry says of an image, and the verdicts attached to it."""
+def show_image(context: Context, place: str) -> ImageSummary:
+    """What a registry says about an image, and the smoke verdicts attached to it."""
     remote = images.find_remote(images.parse_registry_reference(place))
-    found = images.list_referrers(
-        remote.at, remote.digest, passport.SMOKE_MEDIA_TYPE, context.progress.warn
+    referrers = images.list_referrers(
+        remote.at, remote.digest, passports.SMOKE_MEDIA_TYPE, context.progress.warn
     )
-    said = []
-    for one in found:
+    verdicts = []
+    for referrer in referrers:
         try:
-            said.append(
-                passport.read_smoke_attachment(
-                    images.referrer_content(
-                        remote.at, remote.digest, one, passport.SMOKE_MEDIA_TYPE
-                    )
-                )
+            content = images.referrer_content(
+                remote.at, remote.digest, referrer, passports.SMOKE_MEDIA_TYPE
             )
-        except (
-            IntegrityError,
-            InvalidSpec,
-            ToolFailed,
-            ToolMissing,
-        ) as error:  # anybody who may push there may attach what is none
-            context.progress.warn(f"what is attached as {one.digest} is left out: {error.message}")
-    return Seen(
+            verdicts.append(passports.read_smoke_attachment(content))
+        except (IntegrityError, InvalidSpec, ToolFailed, ToolMissing) as error:
+            # Anybody who may push there may attach something that is no verdict.
+            context.progress.warn(f"the attachment {referrer.digest} is skipped: {error.message}")
+    verdicts.sort(key=lambda row: (str(row["place"]), str(row["report"].get("started_at"))))
+    return ImageSummary(
         reference=remote.at.at(remote.digest),
         image_id=remote.config_digest,
         labels=remote.labels,
         layers=tuple(layer.row for layer in remote.layers),
-        verdicts=tuple(
-            sorted(said, key=lambda one: (str(one["place"]), str(one["report"].get("started_at"))))
-        ),
+        verdicts=tuple(verdicts),
     )
 
 
-def registry_base(context: Context, wanted: str | None) -> images.BaseImage:
-    """A base where no engine answers: pulled by us and kept in the cache. By digest it is looked for there first; by tag the registry
-    is asked what is meant, and what is kept of that name is used, with a warning, where it does not answer."""
-    reference = images.chosen_base(wanted)
-    at = images.base_registry_reference(reference)
-    layout = _kept(context.where, at)
-    if layout is None or at.digest is None:
-        layout = _pull_base(context, at, layout)
-    return dataclasses.replace(images.read_disk_base(f"oci:{layout}"), reference=reference)
+def registry_base(context: Context, base: str | None) -> images.BaseImage:
+    """A base image for a machine without an engine: pulled from its registry and kept in the cache.
+
+    A base by digest is taken from the cache if it is there. For a tag the registry is asked which image it means; if it
+    does not answer, the image that was pulled before is used, with a warning.
+    """
+    name = images.chosen_base(base)
+    reference = images.base_registry_reference(name)
+    layout = _cached_base(context.folders, reference)
+    if layout is None or reference.digest is None:
+        layout = _pull_base(context, reference, layout)
+    return dataclasses.replace(images.read_disk_base(f"oci:{layout}"), reference=name)
 
 
-def _pull_base(context: Context, at: images.RegistryReference, kept: Path | None) -> Path:
+def _pull_base(context: Context, reference: images.RegistryReference, cached: Path | None) -> Path:
     try:
-        remote = images.find_remote(at, tries=1) if kept else images.find_remote(at)
-    except (
-        Unreachable,
-        TimedOut,
-        ToolFailed,
-    ) as error:  # ToolFailed: it answers with an error of its own, or refuses us
-        if kept is None and isinstance(error, Unreachable):
-            raise _no_base(at, error) from error
-        if kept is None:
-            raise
-        context.progress.warn(f"{error.message} The base {at} is the one that was pulled before.")
-        return kept
-    layout = context.where.pulled / remote.digest.removeprefix("sha256:")
-    with environment_lock(
-        context.where, f"pulled-{layout.name[:12]}", context.progress, wait=context.wait
-    ):
+        if cached is None:
+            remote = images.find_remote(reference)
+        else:
+            remote = images.find_remote(reference, tries=1)
+    except (Unreachable, TimedOut, ToolFailed) as error:
+        # ToolFailed: the registry answers with an error of its own, or refuses us.
+        if cached is not None:
+            context.progress.warn(
+                f"{error.message} Using the base {reference} that was pulled before."
+            )
+            return cached
+        if isinstance(error, Unreachable):
+            raise _base_unreachable(reference, error) from error
+        raise
+    layout = _layout(context.folders, remote)
+    with _pull_lock(context, layout):
         if not images.is_whole(layout):
-            context.progress.say(f"pulling the base image {at}")
-            images.pull_image(remote, layout, context.progress, near=_near(context.where, ()))
-    atomic_write(_note(context.where, at), layout.name)
-    _sweep(context)
+            context.progress.say(f"pulling the base image {reference}")
+            nearby = _nearby_layouts(context.folders, ())
+            images.pull_image(remote, layout, context.progress, near=nearby)
+    atomic_write(_base_record(context.folders, reference), layout.name)
+    _remove_abandoned(context)
     return layout
 
 
-def _sweep(context: Context) -> None:
-    """Remove pulls that broke off and were not gone on with, and bases whose name means another one by now."""
-    pulled = context.where.pulled
-    named = _named(context.where)
-    for layout in [
-        path for path in pulled.glob("*") if path.name not in named and path.name != "names"
-    ]:
+def _remove_abandoned(context: Context) -> None:
+    """Remove interrupted pulls that nobody resumed, and bases whose tag has moved to another image."""
+    pulled = context.folders.pulled
+    in_use = {*_base_layouts(context.folders), "names"}
+    layouts = [path for path in pulled.glob("*") if path.name not in in_use]
+    without_waiting = dataclasses.replace(context, wait=False)
+    for layout in layouts:
         with contextlib.suppress(OSError, InUse):
-            last = max(path.stat().st_mtime for path in (layout, *layout.glob("*")))
-            if time.time() - last > FORGOTTEN_S:
-                with environment_lock(
-                    context.where, f"pulled-{layout.name[:12]}", context.progress, wait=False
-                ):
+            last_change = max(path.stat().st_mtime for path in (layout, *layout.glob("*")))
+            if time.time() - last_change > ABANDONED_AFTER_S:
+                with _pull_lock(without_waiting, layout):
                     shutil.rmtree(layout)
 
 
-def _no_base(at: images.RegistryReference, error: ProvisionError) -> Unreachable:
+def _base_unreachable(reference: images.RegistryReference, error: ProvisionError) -> Unreachable:
     return Unreachable(
-        f"No Docker engine answers, and the base image {at} could not be pulled: {error.message}",
-        advice="Name one that is there with --base: oci:DIR, oci-archive:FILE, docker-archive:FILE, or one in a registry that answers.",
+        f"No Docker engine answers, and the base image {reference} could not be pulled: {error.message}",
+        advice="Name another with --base: oci:DIR, oci-archive:FILE, docker-archive:FILE, or one in a registry that answers.",
         details=error.details,
     )
 
 
-def _kept(where: Folders, at: images.RegistryReference) -> Path | None:
+def _cached_base(folders: Folders, reference: images.RegistryReference) -> Path | None:
     try:
-        layout = where.pulled / _note(where, at).read_text(encoding="utf-8").strip()
+        name = _base_record(folders, reference).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return None
+    layout = folders.pulled / name
     return layout if images.is_whole(layout) else None
 
 
-def _named(where: Folders) -> set[str]:
-    """The layouts of all bases that were pulled."""
-    return {note.read_text(encoding="utf-8").strip() for note in where.pulled.glob("names/*")}
+def _base_layouts(folders: Folders) -> set[str]:
+    """The names of the layouts of all bases that were pulled."""
+    records = folders.pulled.glob("names/*")
+    return {record.read_text(encoding="utf-8").strip() for record in records}
 
 
-def _note(where: Folders, at: images.RegistryReference) -> Path:
-    """A file that says which layout was pulled for a name."""
-    return where.pulled / "names" / quote(str(at), safe="")
+def _base_record(folders: Folders, reference: images.RegistryReference) -> Path:
+    """The file that records which layout was pulled for a reference."""
+    return folders.pulled / "names" / quote(str(reference), safe="")

@@ -1,4 +1,4 @@
-"""The bill of materials of an environment's image."""
+"""`provision image sbom`: the software bill of materials of an environment's image."""
 
 from __future__ import annotations
 
@@ -8,38 +8,33 @@ from packaging.utils import canonicalize_name
 
 from provision import image as images
 from provision import lockfile as locks
-from provision.commands.plan import Context
-from provision.core.errors import StaleLock, ToolMissing
+from provision.commands.context import Context
+from provision.commands.passport import passport_with_image
+from provision.core.errors import StaleLock
 from provision.core.sbom import Sbom
 from provision.core.sbom.licenses import read_licenses
 from provision.core.types import Image
-from provision.environment import passport
-from provision.resolver import spec
+from provision.environment import passport as passports
 
 
-def image_bill(context: Context, name: str) -> Sbom:
-    """`provision image sbom`: of the image that the passport names. No engine is needed, and no prefix: licenses are read in the image.
+def image_sbom(context: Context, name: str) -> Sbom:
+    """The SBOM of the image that the passport names. Needs no engine and no prefix: licenses are read from the image.
 
-    ToolMissing where there is no image, StaleLock where the lock is not the image's (any more).
+    Raises ToolMissing if there is no image, StaleLock if the image was made from another lock.
     """
-    return _bill(*_made(context, name))
+    image, lock = _image_and_lock(context, name)
+    return _sbom(image, lock)
 
 
-def image_documents(context: Context, name: str, sent: Image) -> list[tuple[str, bytes]]:
-    """The bills as they lie beside the image in a registry, with their media types. sent: the same image as it lies there."""
-    image, lock = _made(context, name)
-    return images.sbom_documents(_bill(image, lock, sent))
+def image_documents(context: Context, name: str, pushed: Image) -> list[tuple[str, bytes]]:
+    """The SBOMs to attach to an image in a registry, with their media types. pushed: the image in its compressed form."""
+    image, lock = _image_and_lock(context, name)
+    return images.sbom_documents(_sbom(image, lock, pushed))
 
 
-def _made(context: Context, name: str) -> tuple[Image, locks.LockFile]:
-    folder = context.where.envs / spec.check_name(name)
-    known = passport.read(folder)
-    if not known or not known.get("image"):
-        raise ToolMissing(
-            "The environment has no image.", advice=f"`provision image build {name}` makes it."
-        )
-    image = passport.to_image(known)
-    lock = locks.read_file(folder / locks.FILE)
+def _image_and_lock(context: Context, name: str) -> tuple[Image, locks.LockFile]:
+    image = passports.to_image(passport_with_image(context, name))
+    lock = locks.read_file(context.folders.envs / name / locks.FILE)
     if lock.sha256 != image.lock_sha256:
         raise StaleLock(
             f"The image was made from another lock than {lock.path}.",
@@ -48,17 +43,21 @@ def _made(context: Context, name: str) -> tuple[Image, locks.LockFile]:
     return image, lock
 
 
-def _bill(image: Image, lock: locks.LockFile, sent: Image | None = None) -> Sbom:
-    """sent: its compressed form, if that is what the bill is of."""
-    looked = images.read_packages(image)
+def _sbom(image: Image, lock: locks.LockFile, pushed: Image | None = None) -> Sbom:
+    packages = images.read_packages(image)
     entries = locks.main_entries(lock, locks.export_platform(lock, None))
-    return images.image_sbom(
-        sent or image, looked, locks.sbom_parts(entries, _licenses(entries, looked.own))
-    )
+    parts = locks.sbom_parts(entries, _licenses(entries, packages.own))
+    return images.image_sbom(pushed or image, packages, parts)
 
 
-def _licenses(entries: tuple[locks.LockEntry, ...], own: Mapping[str, bytes]) -> dict[str, str]:
-    """By address, as the packages in the image say."""
-    said = read_licenses(sorted(own.items()))
-    keys = {entry.url: (entry.manager, canonicalize_name(entry.name)) for entry in entries}
-    return {url: said[key] for url, key in keys.items() if key in said}
+def _licenses(
+    entries: tuple[locks.LockEntry, ...], metadata_files: Mapping[str, bytes]
+) -> dict[str, str]:
+    """Licenses by URL, as the packages in the image state them."""
+    by_package = read_licenses(sorted(metadata_files.items()))
+    by_url = {}
+    for entry in entries:
+        license_text = by_package.get((entry.manager, canonicalize_name(entry.name)))
+        if license_text is not None:
+            by_url[entry.url] = license_text
+    return by_url

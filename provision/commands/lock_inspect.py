@@ -1,4 +1,4 @@
-"""The verbs that look at locks: verify, diff, export. A lock is named by its environment or by its file, whoever made it."""
+"""`provision lock verify`, `diff` and `export`. A lock is named by its environment or by its file, whoever made it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from packaging.utils import canonicalize_name
 
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
-from provision.commands.plan import Context
+from provision.commands.context import Context
 from provision.core import prefix_registry
 from provision.core.errors import InvalidSpec, Unreachable
 from provision.core.mirrors import without_login
 from provision.core.sbom.licenses import prefix_licenses
 from provision.environment import prefix as prefixes
 from provision.image import source_date_epoch
-from provision.resolver import spec
+from provision.resolver import spec as specs
 
 T = TypeVar("T")
 
 
 def lock_file(context: Context, target: str) -> Path:
-    """The lock that a target names: a file if there is one of that name, else an environment's."""
+    """The lock that a target names: a file of that name if there is one, else an environment's."""
     path = Path(target)
-    if path.is_file() or "/" in target or target.endswith((".yml", ".yaml")):
-        if not path.is_file():
-            raise InvalidSpec(
-                f"There is no file {path}.", advice="Name a conda-lock.yml, or an environment."
-            )
+    if path.is_file():
         return path
-    path = context.where.envs / spec.check_name(target) / locks.FILE
+    if "/" in target or target.endswith((".yml", ".yaml")):
+        raise InvalidSpec(
+            f"There is no file {path}.", advice="Name a conda-lock.yml, or an environment."
+        )
+    path = context.folders.envs / specs.check_name(target) / locks.FILE
     if not path.is_file():
         raise InvalidSpec(
             f"There is no {path}.",
@@ -42,111 +42,92 @@ def lock_file(context: Context, target: str) -> Path:
     return path
 
 
-def every_lock(context: Context) -> list[str]:
-    """The environments of the envs folder that have a lock. Raises InvalidSpec where there is none."""
-    found = sorted(path.parent.name for path in context.where.envs.glob(f"*/{locks.FILE}"))
-    if not found:
+def environments_with_lock(context: Context) -> list[str]:
+    """The environments of the envs folder that have a lock. Raises InvalidSpec if there are none."""
+    envs = context.folders.envs
+    names = sorted(path.parent.name for path in envs.glob(f"*/{locks.FILE}"))
+    if not names:
         raise InvalidSpec(
-            f"There is no */{locks.FILE} in {context.where.envs}.",
+            f"There is no */{locks.FILE} in {envs}.",
             advice="Name a lock file, or make one: provision lock NAME.",
         )
-    return found
+    return names
 
 
 def verify_locks(
     context: Context, targets: Sequence[str], *, offline: bool
 ) -> list[locks.VerifyReport]:
-    """`provision lock verify`: what is wrong with each lock; all of the envs folder if none is named."""
-    found = [
-        (target, locks.read_file(lock_file(context, target)))
-        for target in targets or every_lock(context)
-    ]
-    asked = locks.RemoteAnswers() if offline else _asked(context, [lock for _, lock in found])
-    return [locks.verify_lock(lock, asked, target) for target, lock in found]
+    """What is wrong with each lock. Without targets: every lock of the envs folder."""
+    targets = targets or environments_with_lock(context)
+    files = [locks.read_file(lock_file(context, target)) for target in targets]
+    answers = locks.RemoteAnswers() if offline else _remote_answers(context, files)
+    return [locks.verify_lock(file, answers, target) for target, file in zip(targets, files)]
 
 
-def _asked(context: Context, found: Sequence[locks.LockFile]) -> locks.RemoteAnswers:
-    """What others say of all the files, each asked once: servers and channels, where their mirrors are."""
-    urls = {
-        entry.url
-        for lock in found
-        for entry in lock.entries
-        if entry.manager == "conda" and entry.url.count("/") > 3
+def _remote_answers(context: Context, files: Sequence[locks.LockFile]) -> locks.RemoteAnswers:
+    """What servers and channels, or their mirrors, say about all files of the locks. Each file is asked for once."""
+    entries = [entry for file in files for entry in file.entries]
+    hashes = {entry.url: entry.sha256 for entry in entries}
+    # An address without a channel has no records.
+    conda_urls = {
+        entry.url for entry in entries if entry.manager == "conda" and entry.url.count("/") > 3
     }
-    records, silent = conda.published_rows(urls, context.mirrors)
-    for channel, reason in silent.items():
-        context.progress.say(f"{without_login(channel)} did not tell its records: {reason}")
+    wheel_urls = {entry.url for entry in entries if entry.manager == "pip"}
+    records, unanswered = conda.published_rows(conda_urls, context.mirrors)
+    for channel, reason in unanswered.items():
+        context.progress.say(f"{without_login(channel)} did not answer: {reason}")
     constrains = {url: tuple(record.get("constrains", ())) for url, record in records.items()}
     with http.HttpClient(uv.pip_settings()) as web:
-        served = _served(context, found, web)
+
+        def availability(url: str) -> http.Availability:
+            try:
+                return web.availability(context.mirrors.actual_url(url, hashes[url]), hashes[url])
+            except Unreachable as error:
+                return http.Availability(state="gone", detail=error.message.rstrip("."))
+
+        def metadata(url: str) -> uv.WheelMetadata | str:
+            """What a wheel says about itself, or why it cannot be read."""
+            if served[url].state != "available":
+                return "its file is not available"
+            if not url.partition("#")[0].endswith(".whl"):
+                return "it is not a wheel, and its requirements are known only once it is built"
+            try:
+                return uv.fetch_metadata(web, context.mirrors.actual_url(url, hashes[url]))
+            except Unreachable as error:
+                return error.message.rpartition(": ")[2].rstrip(".")
+
+        served = _in_parallel(context, "checking files", sorted(hashes), availability)
         return locks.RemoteAnswers(
-            served=served, constrains=constrains, metadata=_metadata(context, found, served, web)
+            served=served,
+            constrains=constrains,
+            metadata=_in_parallel(
+                context, "reading requirements of wheels", sorted(wheel_urls), metadata
+            ),
         )
 
 
-def _served(
-    context: Context, found: Sequence[locks.LockFile], web: http.HttpClient
-) -> dict[str, http.Availability]:
-    """Whether each file of the locks is still served, each asked once, where its mirror has it."""
-    hashes = _hashes(found)
-
-    def ask(url: str) -> http.Availability:
-        try:
-            return web.availability(context.mirrors.actual_url(url, hashes[url]), hashes[url])
-        except Unreachable as error:
-            return http.Availability(state="gone", detail=error.message.rstrip("."))
-
-    return _of_each(context, "asking for files", sorted(hashes), ask)
-
-
-def _metadata(
-    context: Context,
-    found: Sequence[locks.LockFile],
-    served: Mapping[str, http.Availability],
-    web: http.HttpClient,
-) -> dict[str, uv.WheelMetadata | str]:
-    """What each wheel says of itself, or why that could not be had."""
-    hashes = _hashes(found)
-
-    def ask(url: str) -> uv.WheelMetadata | str:
-        if served[url].state != "available":
-            return "its file could not be had"
-        if not url.partition("#")[0].endswith(".whl"):
-            return "it is no wheel, and says what it needs only when it is built"
-        try:
-            return uv.fetch_metadata(web, context.mirrors.actual_url(url, hashes[url]))
-        except Unreachable as error:
-            return error.message.rpartition(": ")[2].rstrip(".")
-
-    urls = sorted({entry.url for lock in found for entry in lock.entries if entry.manager == "pip"})
-    return _of_each(context, "reading what wheels need", urls, ask)
-
-
-def _hashes(found: Sequence[locks.LockFile]) -> dict[str, str]:
-    return {entry.url: entry.sha256 for lock in found for entry in lock.entries}
-
-
-def _of_each(
-    context: Context, title: str, urls: Sequence[str], ask: Callable[[str], T]
+def _in_parallel(
+    context: Context, title: str, urls: Sequence[str], function: Callable[[str], T]
 ) -> dict[str, T]:
-    """Every address's answer, several asked at a time."""
-    answers = {}
+    """The function's result for every URL, several at a time, with a progress bar."""
+    results = {}
     with context.progress.meter(title, len(urls)) as meter:
-        for url, answer in http.in_parallel(ask, urls):
-            answers[url] = answer
+        for url, result in http.in_parallel(function, urls):
+            results[url] = result
             meter.advance(1)
-    return answers
+    return results
 
 
 def diff_locks(context: Context, before: str, after: str) -> locks.LockDiff:
-    """`provision lock diff`: what changed from one lock to another."""
-    old, new = (locks.read_file(lock_file(context, target)) for target in (before, after))
+    """What changed from one lock to another."""
+    old = locks.read_file(lock_file(context, before))
+    new = locks.read_file(lock_file(context, after))
     return locks.diff_locks(old, new, (before, after))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
-    """A lock in another format, and what that format's readers do not get."""
+class ExportedLock:
+    """A lock in another format, and what that format cannot hold."""
 
     text: str
     left_out: tuple[str, ...]  # name and version
@@ -155,31 +136,39 @@ class Exported:
 
 def export_lock(
     context: Context, target: str, *, kind: locks.ExportFormat, platform: str | None, licenses: bool
-) -> Exported:
-    """`provision lock export`: the lock's text in another format."""
+) -> ExportedLock:
+    """The lock in another format. licenses: add them to an SBOM, if the lock's prefix is installed."""
     path = lock_file(context, target)
     lock = locks.read_file(path)
-    name = path.parent.name if path.name == locks.FILE and path.parent.name else path.stem
-    said = _licenses(context, name, lock) if licenses and kind in ("cyclonedx", "spdx") else {}
-    epoch = source_date_epoch(os.environ) if os.environ.get("SOURCE_DATE_EPOCH") else None
-    chosen = locks.export_platform(lock, platform)
-    text = locks.export_lock(lock, name, kind, chosen, licenses=said, epoch=epoch)
-    missing, notes = locks.omitted_entries(lock, kind, chosen)
-    return Exported(
-        text=text,
-        left_out=tuple(f"{entry.name} {entry.version}" for entry in missing),
-        notes=tuple(notes),
+    name = path.parent.name if path.name == locks.FILE else ""
+    name = name or path.stem
+    licenses_by_url: Mapping[str, str] = {}
+    if licenses and kind in ("cyclonedx", "spdx"):
+        licenses_by_url = _licenses(context, name, lock)
+    epoch = None
+    if os.environ.get("SOURCE_DATE_EPOCH"):
+        epoch = source_date_epoch(os.environ)
+    exported_platform = locks.export_platform(lock, platform)
+    text = locks.export_lock(
+        lock, name, kind, exported_platform, licenses=licenses_by_url, epoch=epoch
     )
+    omitted, notes = locks.omitted_entries(lock, kind, exported_platform)
+    left_out = tuple(f"{entry.name} {entry.version}" for entry in omitted)
+    return ExportedLock(text=text, left_out=left_out, notes=tuple(notes))
 
 
 def _licenses(context: Context, name: str, lock: locks.LockFile) -> Mapping[str, str]:
-    """By address, as the packages in the lock's own prefix say; a lock holds no licenses, so without that prefix none is known."""
-    prefix = prefixes.find(name, prefix_registry.prefix_path(context.where, name))
+    """Licenses by URL, from the packages in the lock's own prefix; a lock itself holds none."""
+    prefix = prefixes.find(name, prefix_registry.prefix_path(context.folders, name))
     if prefix is None or prefix.lock_sha256 != lock.sha256:
         context.progress.say(
-            f"licenses are not known: there is no prefix of this very lock (`provision env create {name}` makes it)"
+            f"licenses are unknown: no prefix of this lock is installed (`provision env create {name}` installs it)"
         )
         return {}
-    said = prefix_licenses(prefix.path)
-    keys = {entry.url: (entry.manager, canonicalize_name(entry.name)) for entry in lock.entries}
-    return {url: said[key] for url, key in keys.items() if key in said}
+    by_package = prefix_licenses(prefix.path)
+    by_url = {}
+    for entry in lock.entries:
+        license_text = by_package.get((entry.manager, canonicalize_name(entry.name)))
+        if license_text is not None:
+            by_url[entry.url] = license_text
+    return by_url

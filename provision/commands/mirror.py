@@ -1,4 +1,4 @@
-"""`provision channel mirror`: everything that locks name, as a folder that needs no network."""
+"""`provision channel mirror`: every file that some locks name, as a folder that needs no network."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
-from provision.channel import mirror as mirroring
+from provision.channel import mirror as mirrors
 from provision.channel.mirror import MirrorFile
+from provision.commands.context import Context
 from provision.commands.lock_inspect import lock_file
-from provision.commands.plan import Context
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mirrored:
-    """What a mirror holds, and what was, or would be, done to it."""
+class MirrorResult:
+    """What a mirror holds, and what was done to it; with dry_run, what would be done."""
 
     folder: Path
     files: int
@@ -33,149 +33,156 @@ class Mirrored:
 
 def preview(
     context: Context, targets: Sequence[str], folder: Path, *, platforms: Sequence[str], prune: bool
-) -> Mirrored:
-    """What `mirror` would fetch and remove; asks nobody."""
-    wanted = _wanted(context, targets, platforms)
-    missing = _missing(folder, wanted)
-    removed = mirroring.unreferenced(folder, {file.path for file in wanted}) if prune else []
-    return _result(folder, wanted, missing, removed, dry_run=True)
+) -> MirrorResult:
+    """What `mirror` would fetch and remove. Uses no network."""
+    files = _files_of_locks(context, targets, platforms)
+    missing = _missing(folder, files)
+    removed: Iterable[Path] = ()
+    if prune:
+        removed = mirrors.unreferenced(folder, {file.path for file in files})
+    return _result(folder, files, missing, removed, dry_run=True)
 
 
 def mirror(
     context: Context, targets: Sequence[str], folder: Path, *, platforms: Sequence[str], prune: bool
-) -> Mirrored:
-    """Fetch what is missing, each file under its name only when its hash is right, then write repodata, index and manifest for all that is
-    there. Raises for the first file that could not be had, after the others were."""
-    wanted = _wanted(context, targets, platforms)
+) -> MirrorResult:
+    """Fetch missing files, then write repodata, index and manifest for all that are present.
+
+    A file gets its name only when its hash is right. Raises for the first file that could not be fetched, after all
+    others were.
+    """
+    files = _files_of_locks(context, targets, platforms)
     name = f"+mirror-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
-    with environment_lock(context.where, name, context.progress, wait=context.wait):
-        mirroring.read_manifest(folder)  # a damaged one is refused before the first download
-        missing = _missing(folder, wanted)
-        failed = _fetch(context, folder, missing)
-        lost = {file.path for file, _ in failed}
-        there = [file for file in wanted if file.path not in lost]
-        removed = mirroring.write(
-            folder, there, _records(context, folder, there), prune=prune and not failed
-        )
+    with environment_lock(context.folders, name, context.progress, wait=context.wait):
+        mirrors.read_manifest(folder)  # a damaged one is refused before the first download
+        missing = _missing(folder, files)
+        failures = _fetch(context, folder, missing)
+        failed_paths = {file.path for file, _ in failures}
+        present = [file for file in files if file.path not in failed_paths]
+        records = _conda_records(context, folder, present)
+        removed = mirrors.write(folder, present, records, prune=prune and not failures)
         for path in removed:
             path.unlink()
-            _remove_empty(path.parent, folder)
-        if failed:
-            raise _failure(failed, len(wanted))
-        return _result(folder, wanted, missing, removed)
+            _remove_empty_folders(path.parent, folder)
+        if failures:
+            raise _first_failure(failures, len(files))
+        return _result(folder, files, missing, removed)
 
 
-def _wanted(context: Context, targets: Sequence[str], platforms: Sequence[str]) -> list[MirrorFile]:
-    found = [locks.read_file(lock_file(context, target)) for target in targets]
-    there = {entry.platform for lock in found for entry in lock.entries}
-    if unknown := sorted(set(platforms) - there):
+def _files_of_locks(
+    context: Context, targets: Sequence[str], platforms: Sequence[str]
+) -> list[MirrorFile]:
+    entries: list[locks.LockEntry] = []
+    for target in targets:
+        entries += locks.read_file(lock_file(context, target)).entries
+    locked_platforms = {entry.platform for entry in entries}
+    unknown = sorted(set(platforms) - locked_platforms)
+    if unknown:
         raise InvalidSpec(
             f"None of these locks is for {', '.join(unknown)}.",
-            advice=f"They are for {', '.join(sorted(there))}.",
+            advice=f"They are for {', '.join(sorted(locked_platforms))}.",
         )
-    entries = [
-        entry
-        for lock in found
-        for entry in lock.entries
-        if not platforms or entry.platform in platforms
-    ]
-    return mirroring.unique_files(
-        mirroring.mirror_file(entry.manager, entry.name, entry.url, entry.sha256)
-        for entry in entries
+    if platforms:
+        entries = [entry for entry in entries if entry.platform in platforms]
+    return mirrors.unique_files(
+        mirrors.mirror_file(entry.manager, entry.name, entry.url, entry.sha256) for entry in entries
     )
 
 
-def _missing(folder: Path, wanted: Sequence[MirrorFile]) -> list[MirrorFile]:
-    """What is not there, or is there with another content."""
+def _missing(folder: Path, files: Sequence[MirrorFile]) -> list[MirrorFile]:
+    """The files that are absent, or have another content."""
 
-    def good(file: MirrorFile) -> bool:
+    def is_present(file: MirrorFile) -> bool:
         path = folder / file.path
         return path.is_file() and http.sha256_of(path) == file.sha256
 
-    kept = {file.path for file, is_good in http.in_parallel(good, wanted) if is_good}
-    return [file for file in wanted if file.path not in kept]
+    missing = {file.path for file, present in http.in_parallel(is_present, files) if not present}
+    return [file for file in files if file.path in missing]
 
 
 def _fetch(
     context: Context, folder: Path, missing: Sequence[MirrorFile]
 ) -> list[tuple[MirrorFile, ProvisionError]]:
+    """Download files; returns those that could not be fetched."""
     if not missing:
         return []
     context.progress.say(f"fetching {len(missing)} files into {folder}")
     by_path = {folder / file.path: file for file in missing}
-    wanted, failed = [], []
+    downloads, failures = [], []
     for path, file in by_path.items():
         try:
-            wanted.append(
-                http.Download(
-                    url=context.mirrors.actual_url(file.url, file.sha256),
-                    sha256=file.sha256,
-                    target=path,
-                )
-            )
+            url = context.mirrors.actual_url(file.url, file.sha256)
         except ProvisionError as error:
-            failed.append((file, error))
+            failures.append((file, error))
+        else:
+            downloads.append(http.Download(url=url, sha256=file.sha256, target=path))
     with (
         http.HttpClient(uv.pip_settings()) as web,
-        context.progress.meter("fetching", len(wanted)) as meter,
+        context.progress.meter("fetching", len(downloads)) as meter,
     ):
-        return failed + [
-            (by_path[one.target], error)
-            for one, error in web.download(wanted, lambda one: meter.advance(1))
-        ]
+        for download, failure in web.download(downloads, lambda _: meter.advance(1)):
+            failures.append((by_path[download.target], failure))
+    return failures
 
 
-def _records(
-    context: Context, folder: Path, there: Sequence[MirrorFile]
+def _conda_records(
+    context: Context, folder: Path, files: Sequence[MirrorFile]
 ) -> dict[str, conda.RepodataRow]:
-    """What the channels say of their packages, since that is what solvers go by; of a channel that does not answer, what the packages say
-    of themselves."""
-    packages = [file for file in there if file.manager == "conda"]
-    found, silent = conda.published_rows([file.url for file in packages], context.mirrors)
-    for channel, reason in silent.items():
+    """The channels' records of their packages, which solvers use.
+
+    For a channel that does not answer, the records are those in the packages themselves.
+    """
+    packages = [file for file in files if file.manager == "conda"]
+    published, unanswered = conda.published_rows([file.url for file in packages], context.mirrors)
+    for channel, reason in unanswered.items():
         context.progress.warn(
-            f"{channel} did not tell its records ({reason}): the packages' own are used, without the channel's corrections"
+            f"{channel} did not answer ({reason}): using the records in its packages, without the channel's corrections"
         )
-    return {
-        file.url: found.get(file.url) or conda.read_archive_row(folder / file.path)
-        for file in packages
-    }
+    records = {}
+    for file in packages:
+        records[file.url] = published.get(file.url) or conda.read_archive_row(folder / file.path)
+    return records
 
 
-def _remove_empty(folder: Path, top: Path) -> None:
+def _remove_empty_folders(folder: Path, top: Path) -> None:
+    """Remove a folder and its parents up to the top, as far as they are empty."""
     with contextlib.suppress(OSError):  # not empty
         while folder != top:
             folder.rmdir()
             folder = folder.parent
 
 
-def _failure(failed: Sequence[tuple[MirrorFile, ProvisionError]], total: int) -> ProvisionError:
-    """The first error, with how many there are; its class decides the exit code."""
-    error = failed[0][1]
-    if len(failed) > 1:
+def _first_failure(
+    failures: Sequence[tuple[MirrorFile, ProvisionError]], total: int
+) -> ProvisionError:
+    """The first error, which decides the exit code, with the number of all."""
+    error = failures[0][1]
+    if len(failures) > 1:
         error.message = (
-            f"{len(failed)} of {total} files could not be had; the first: {error.message}"
+            f"{len(failures)} of {total} files could not be fetched; the first: {error.message}"
         )
-        error.details = "\n".join(other.message for _, other in failed)
-    error.advice = f"{error.advice} What was fetched is kept; run the same command again.".strip()
+        error.details = "\n".join(failure.message for _, failure in failures)
+    error.advice = (
+        f"{error.advice} What was fetched is kept: run the same command again to continue."
+    ).strip()
     return error
 
 
 def _result(
     folder: Path,
-    wanted: Sequence[MirrorFile],
+    files: Sequence[MirrorFile],
     missing: Sequence[MirrorFile],
     removed: Iterable[Path],
     *,
     dry_run: bool = False,
-) -> Mirrored:
-    sizes = [path.stat().st_size for file in wanted if (path := folder / file.path).is_file()]
-    return Mirrored(
+) -> MirrorResult:
+    paths = [folder / file.path for file in files]
+    return MirrorResult(
         folder=folder,
-        files=len(wanted),
-        bytes=sum(sizes),
+        files=len(files),
+        bytes=sum(path.stat().st_size for path in paths if path.is_file()),
         fetched=tuple(file.path for file in missing),
-        kept=len(wanted) - len(missing),
+        kept=len(files) - len(missing),
         removed=tuple(path.relative_to(folder).as_posix() for path in removed),
         dry_run=dry_run,
     )

@@ -1,4 +1,7 @@
-"""Working a request out (`Plan`): which environment, from which facts, with whose Python, as which texts. Changes nothing."""
+"""From a request to a plan: which environment, which build, whose Python, which files, and what each stage will do.
+
+Planning changes nothing. The same plan drives a command and describes it for `--dry-run`, so the two cannot differ.
+"""
 
 from __future__ import annotations
 
@@ -9,65 +12,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from provision import channel, render, sources
+from provision import channel, render, resolver, sources
+from provision import image as images
 from provision import lockfile as locks
-from provision.adapters import conda, http, uv
-from provision.commands import request, smoke_runner
-from provision.core import prefix_registry
+from provision.adapters import conda
+from provision.commands.context import Context, warn_once
+from provision.commands.smoke_runner import SmokeRequest
+from provision.core import machine, prefix_registry
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
     NoSuchBuild,
+    ProvisionError,
     StaleLock,
     ToolMissing,
     Unreachable,
 )
-from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
-from provision.core.paths import Folders
 from provision.core.spec_fields import Spec
-from provision.core.types import Lock, Manager, Pin, Platform, Progress, Resolution
-from provision.resolver import spec
+from provision.core.types import Lock, Machine, Manager, Pin, Platform, Prefix, Resolution
+from provision.environment import drift as drifts
+from provision.environment import kernel
+from provision.environment import prefix as prefixes
+from provision.resolver import spec as specs
 
-ImageMode = Literal["auto", "demand", "skip"]
+ImageMode = Literal["auto", "demand", "skip"]  # auto: if a Docker engine answers
 PythonSource = Literal["channel", "host"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Context:
-    """Where to work and whom to tell."""
+class ResolvedRequest:
+    """What a request comes to: the build, and where its Python comes from."""
 
-    where: Folders
-    progress: Progress
-    solver: conda.Solver = field(
-        default_factory=conda.Solver
-    )  # keeps what it reads of channels, for all that is solved
-    wait: bool = True
-
-    @property
-    def mirrors(self) -> Mirrors:
-        return self.solver.mirrors
-
-    @functools.cached_property
-    def templates(self) -> render.Templates:
-        """Of generated files; says which of them are the lab's own."""
-        return render.Templates(self.where.templates, self.progress.say)
-
-
-def mirrors_of(wanted: Sequence[MirrorSetting]) -> Mirrors:
-    """Mirrors whose names and folders are looked up when they are first used."""
-
-    def manifest(folder: str) -> str:
-        with http.HttpClient(uv.pip_settings() if not folder.startswith("file:") else None) as web:
-            return web.text(folder + MANIFEST)
-
-    return (
-        Mirrors(wanted, channel_url=conda.channel_url, manifest=manifest) if wanted else NO_MIRRORS
-    )
+    python_from: PythonSource
+    resolution: Resolution
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What the command line asked for beyond the spec."""
+    """What the command line requests: an environment by name, options over its spec.yml, and what to do with it."""
 
     name: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -76,19 +58,51 @@ class BuildRequest:
     smoke: bool = True
     kernel: bool = True
     relock: bool = False
-    solver: locks.SolverName | None = None  # an executable that solves in place of ours
+    solver: locks.SolverName | None = (
+        None  # an executable that solves instead of the built-in solver
+    )
     force: bool = False
-    smoke_request: smoke_runner.SmokeRequest = field(default_factory=smoke_runner.SmokeRequest)
+    smoke_request: SmokeRequest = field(default_factory=SmokeRequest)
+    # Set by `with_name`, where finding the name of a new environment took a resolution.
+    resolved: ResolvedRequest | None = None
+
+    def set_options(self) -> dict[str, Any]:
+        """The options that were given a value."""
+        unset: tuple[Any, ...] = (None, (), [], False)
+        return {key: value for key, value in self.options.items() if value not in unset}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a command does in one stage."""
+
+    stage: Literal["render", "lock", "prefix", "image", "smoke", "kernel"]
+    action: Literal["keep", "make", "skip"]
+    detail: str
+
+    @property
+    def would(self) -> str:
+        """In words, for `--dry-run`."""
+        if self.action == "keep":
+            return f"nothing: {self.detail}"
+        if self.action == "skip":
+            return f"skip ({self.detail})"
+        return self.detail
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A request worked out."""
+    """A request worked out.
 
+    spec_content: what spec.yml says once written. texts: the files that are locked, as they will stand, hand edits
+    included. edited: the files among them that were edited by hand.
+    """
+
+    request: BuildRequest
     folder: Path
     resolution: Resolution
-    asked: Mapping[str, Any]
-    texts: Mapping[str, str]  # of what is locked, as it will stand: hand edits respected
+    spec_content: Mapping[str, Any]
+    texts: Mapping[str, str]
     edited: tuple[str, ...]
     inputs: locks.LockInputs
     lock: Lock | None
@@ -101,210 +115,363 @@ class Plan:
     def name(self) -> str:
         return self.resolution.spec.name
 
-    def standing_pins(self) -> tuple[Pin, ...]:
-        """The pins that are in environment.yml as it stands: those of the resolution, and what was written in by hand."""
-        known = {(pin.manager, pin.requirement): pin for pin in self.resolution.pins}
-        conda_rows: list[tuple[Manager, str]] = [("conda", text) for text in self.inputs.conda]
-        pip_rows: list[tuple[Manager, str]] = [("pip", text) for text in self.inputs.pip]
-        lab = self.templates.lab_file(render.ENVIRONMENT)
-        where = (
-            f"{lab.parent.name}/{lab.name}"
-            if lab and render.ENVIRONMENT not in self.edited
-            else render.ENVIRONMENT
+    @property
+    def current_lock(self) -> Lock | None:
+        """The lock, if it was made from exactly these inputs."""
+        return self.lock if self.lock_is_current else None
+
+    @property
+    def reusable_lock(self) -> Lock | None:
+        """The lock that the command keeps; None if it solves anew."""
+        return None if self.request.relock else self.current_lock
+
+    def reusable_prefix(self, lock: Lock | None) -> Prefix | None:
+        """The prefix, if it is exactly what this lock says."""
+        prefix = prefixes.find(self.name, self.prefix_path)
+        if lock is None or not drifts.is_current(prefix, lock):
+            return None
+        return prefix
+
+    def differs_only_in_day(self) -> bool:
+        """Whether `as_of` alone keeps the lock from being current."""
+        lock = self.lock
+        if lock is None or lock.python_from != self.python_from:
+            return False
+        if lock.as_of == self.inputs.as_of:
+            return False
+        inputs_of_that_day = locks.read_inputs(
+            self.inputs.environment, self.inputs.virtual_packages, self.folder, as_of=lock.as_of
         )
-        return tuple(known.get(row) or _by_hand(*row, where) for row in conda_rows + pip_rows)
+        return _is_made_from(lock, inputs_of_that_day)
+
+    def edited_files(self) -> str:
+        return ", ".join(str(self.folder / name) for name in self.edited)
+
+    def pins_in_environment_file(self) -> tuple[Pin, ...]:
+        """The pins in environment.yml as it will stand: the resolution's, and those that were written in by hand."""
+        pins = {(pin.manager, pin.requirement): pin for pin in self.resolution.pins}
+        requirements: list[tuple[Manager, str]] = []
+        requirements += [("conda", text) for text in self.inputs.conda]
+        requirements += [("pip", text) for text in self.inputs.pip]
+        source = render.ENVIRONMENT
+        lab_template = self.templates.lab_file(render.ENVIRONMENT)
+        if lab_template and render.ENVIRONMENT not in self.edited:
+            source = f"{lab_template.parent.name}/{lab_template.name}"
+        all_pins = []
+        for manager, requirement in requirements:
+            written_by_hand = Pin(
+                manager=manager,
+                requirement=requirement,
+                reason=f"written into {source} by hand",
+                source=source,
+            )
+            all_pins.append(pins.get((manager, requirement), written_by_hand))
+        return tuple(all_pins)
+
+    def steps(self, outputs: Sequence[images.Output] = ()) -> list[Step]:
+        """What `build` does, stage by stage. outputs: where `image build` puts the image."""
+        return [
+            self.render_step(),
+            self.lock_step(),
+            self.prefix_step(),
+            self.image_step(outputs),
+            self.smoke_step(),
+            self.kernel_step(self.reusable_lock),
+        ]
+
+    def render_step(self) -> Step:
+        if self.edited:
+            detail = f"{self.edited_files()} is used as edited by hand"
+            return Step(stage="render", action="keep", detail=detail)
+        files = render.pending(self.folder, self.texts)
+        if not files:
+            return Step(stage="render", action="keep", detail="all files are as rendered")
+        return Step(
+            stage="render", action="make", detail=f"write {', '.join(files)} in {self.folder}"
+        )
+
+    def lock_step(self) -> Step:
+        lock = self.reusable_lock
+        if lock is not None:
+            return Step(
+                stage="lock", action="keep", detail=f"{len(lock.packages)} packages are locked"
+            )
+        pins = ", ".join(pin.requirement for pin in self.resolution.pins)
+        python = "this machine"
+        if self.python_from == "channel":
+            python = ", ".join(self.resolution.channels)
+        return Step(stage="lock", action="make", detail=f"solve {pins} with Python from {python}")
+
+    def prefix_step(self) -> Step:
+        if self.reusable_prefix(self.reusable_lock):
+            return Step(
+                stage="prefix", action="keep", detail=f"{self.prefix_path} matches the lock"
+            )
+        exists = prefixes.find(self.name, self.prefix_path) is not None
+        verb = "replace" if exists else "make"
+        return Step(stage="prefix", action="make", detail=f"{verb} {self.prefix_path}")
+
+    def image_step(self, outputs: Sequence[images.Output] = ()) -> Step:
+        """What becomes of the image; asks no engine."""
+        if self.request.image == "skip":
+            return Step(stage="image", action="skip", detail="--no-image")
+        base = images.chosen_base(self.resolution.spec.base)
+        detail = f"make and load an image based on {base}"
+        if any(output.path is not None for output in outputs):
+            places = ["load it" if to.path is None else f"write {to}" for to in outputs]
+            detail = f"make an image based on {base}; {', '.join(places)}"
+        elif images.is_on_disk(base):
+            detail = f"make an image based on {base}, and load it if a Docker engine answers"
+        elif self.request.image == "auto":
+            detail += ", if a Docker engine answers and has or gets that base"
+        return Step(stage="image", action="make", detail=detail)
+
+    def smoke_step(self) -> Step:
+        if not self.request.smoke:
+            return Step(stage="smoke", action="skip", detail="--no-smoke")
+        return Step(
+            stage="smoke", action="make", detail="test the prefix, and the image if there is one"
+        )
+
+    def kernel_step(self, lock: Lock | None) -> Step:
+        """What becomes of the kernel with this lock; None: with a lock that is still to be solved."""
+        if not self.request.kernel:
+            return Step(stage="kernel", action="skip", detail="--no-kernel")
+        has_launcher = self.resolution.spec.jupyter
+        if lock is not None:
+            has_launcher = lock.find(kernel.LAUNCHER) is not None
+        if not has_launcher:
+            reason = f"no {kernel.LAUNCHER} in the lock"
+            if not self.resolution.spec.jupyter:
+                reason = "--no-jupyter"
+            return Step(stage="kernel", action="skip", detail=reason)
+        shown = kernel.display_name(self.resolution)
+        return Step(stage="kernel", action="make", detail=f"register {shown!r}")
 
 
-def _by_hand(manager: Manager, requirement: str, where: str) -> Pin:
-    return Pin(
-        manager=manager,
-        requirement=requirement,
-        reason=f"written into {where} by hand",
-        source=where,
-    )
+def with_name(context: Context, request: BuildRequest) -> BuildRequest:
+    """The request with the name of its environment, which must be locked before anything else is read.
 
-
-def name_of(context: Context, wish: BuildRequest) -> str:
-    """The environment that a request is about: what must be held before anything else is looked at."""
-    return _spec(context, wish).name
-
-
-def plan(context: Context, wish: BuildRequest) -> Plan:
-    """Work a request out without changing anything. May ask whether a channel answers, if nothing says where Python is from.
-
-    The caller holds the environment's name if it means to act on the answer.
+    Without a name, the options must say enough to find one. Raises InvalidSpec for a spec that makes no sense.
     """
-    wanted = _spec(context, wish)
-    folder = context.where.envs / wanted.name
-    lock = _known_lock(context, folder / locks.FILE, wish)
-    python_from, wanted = _python_from(context, wanted, None if wish.relock else lock)
-    resolution = request.resolved(wanted)
-    _tell_warnings(context, resolution)
-    texts = render.render_inputs(resolution, context.templates)
-    edited = [] if wish.force else render.edited(folder, texts)
+    if request.name is None:
+        request = _named_by_options(context, request)
+    _read_spec(context, request)
+    return request
+
+
+def _named_by_options(context: Context, request: BuildRequest) -> BuildRequest:
+    """The name holds the Python version, which may be this machine's where no channel answers."""
+    draft = specs.combine({}, request.options, name="")
+    resolution = resolve(draft)
+    name = resolution.spec.name
+    folder = context.folders.envs / name
+    if (folder / render.SPEC).exists() or (folder / locks.FILE).exists():
+        # Its spec.yml may say more than the options, and its lock says where Python comes from.
+        return dataclasses.replace(request, name=name)
+    resolved = _resolve_with_python(context, draft, None, resolution)
+    name = resolved.resolution.spec.name
+    return dataclasses.replace(request, name=name, resolved=resolved)
+
+
+def make_plan(context: Context, request: BuildRequest) -> Plan:
+    """Work a request out. Changes nothing.
+
+    May ask whether a channel answers, if nothing says where Python comes from. To act on the plan, the caller must hold
+    the environment's lock.
+    """
+    if request.name is None:
+        request = _named_by_options(context, request)
+    spec = _read_spec(context, request)
+    folder = context.folders.envs / spec.name
+    lock = _read_lock(context, folder / locks.FILE, request)
+    is_new = not (folder / render.SPEC).exists() and lock is None
+    resolved = request.resolved if is_new else None
+    if resolved is None:
+        resolved = _resolve_with_python(context, spec, None if request.relock else lock)
+    resolution = resolved.resolution
+    for warning in resolution.warnings:
+        warn_once(context, f"{warning.reason} ({warning.source}). {warning.value}".strip())
+    rendered = render.render_inputs(resolution, context.templates)
+    edited = [] if request.force else render.edited(folder, rendered)
     if edited:
-        _refuse_lost_options(folder, wish, resolution, edited)
-    standing = {**texts, **{name: render.read(folder / name) for name in edited}}
+        _refuse_options_without_effect(folder, request, resolution, edited)
+    texts = {**rendered, **{name: render.read(folder / name) for name in edited}}
     inputs = locks.read_inputs(
-        standing[render.ENVIRONMENT], standing[render.VIRTUAL_PACKAGES], folder, as_of=wanted.as_of
+        texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], folder, as_of=spec.as_of
     )
     if edited or context.templates.lab_file(render.ENVIRONMENT):
         locks.check_inputs(inputs, folder)
+    is_current = (
+        lock is not None
+        and lock.python_from == resolved.python_from
+        and _is_made_from(lock, inputs)
+    )
     return Plan(
+        request=request,
         folder=folder,
         resolution=resolution,
-        asked=spec.content(resolution.spec),
-        texts=standing,
+        spec_content=specs.content(resolution.spec),
+        texts=texts,
         edited=tuple(edited),
         inputs=inputs,
         lock=lock,
-        lock_is_current=lock is not None
-        and lock.python_from == python_from
-        and _fits(lock, inputs),
-        python_from=python_from,
-        prefix_path=prefix_registry.prefix_path(context.where, wanted.name, wish.prefix),
+        lock_is_current=is_current,
+        python_from=resolved.python_from,
+        prefix_path=prefix_registry.prefix_path(context.folders, spec.name, request.prefix),
         templates=context.templates,
     )
 
 
-def _known_lock(context: Context, path: Path, wish: BuildRequest) -> Lock | None:
-    """The lock that is there. One that cannot be read stands in the way of everything but being replaced."""
+def _read_spec(context: Context, request: BuildRequest) -> Spec:
+    """Options over the environment's own spec.yml, checked."""
+    name = specs.check_name(request.name or "")
+    path = context.folders.envs / name / render.SPEC
+    if not path.exists() and not request.options.get("torch"):
+        names = sorted(path.parent.name for path in context.folders.envs.glob(f"*/{render.SPEC}"))
+        raise InvalidSpec(
+            f"There is no {path}.",
+            advice=f"Environments: {', '.join(names) or 'none'}; or give --torch and --cuda.",
+        )
+    return check_requirements(combine(path, request.options, name=name))
+
+
+def combine(path: Path, options: Mapping[str, Any], *, name: str) -> Spec:
+    """Options over a spec.yml, if there is one."""
+    content = specs.read(path) if path.exists() else {}
+    spec = specs.combine(content, options, name=name)
+    if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):
+        raise _auto_in_file(path, spec)
+    return spec
+
+
+def check_requirements(spec: Spec) -> Spec:
+    """The spec. Raises InvalidSpec if the solver's own parser refuses one of its conda requirements."""
+    if spec.conda:
+        mistakes = conda.spec_errors(spec.conda)
+        if mistakes:
+            raise InvalidSpec(" ".join(mistakes))
+    return spec
+
+
+def resolve(spec: Spec) -> Resolution:
+    """The build and the pins that a spec comes to."""
+    return resolver.resolve(spec, machine_for(spec))
+
+
+def machine_for(spec: Spec) -> Machine | None:
+    """This machine, if the spec requests the newest CUDA and names no machine itself."""
+    return machine.this_machine() if _depends_on_machine(spec) else None
+
+
+def _depends_on_machine(spec: Spec) -> bool:
+    return spec.cuda == "auto" and not (spec.gpu or spec.driver)
+
+
+def _auto_in_file(path: Path, spec: Spec) -> InvalidSpec:
+    """Machines share a folder of environments, so a file must mean the same on all of them."""
+    try:
+        cuda = resolve(spec).cuda
+        instead = f'; on this one it is {cuda}: write cuda: "{cuda}", or'
+    except ProvisionError:
+        instead = ": write a version, or"
+    return InvalidSpec(
+        f"{path}: `cuda: auto` alone means another CUDA on every machine{instead} name the machine with `gpu` and `driver`.",
+        advice="`--cuda auto` on the command line means this machine; the first build writes the version into spec.yml.",
+    )
+
+
+def _read_lock(context: Context, path: Path, request: BuildRequest) -> Lock | None:
+    """The lock, if there is one. An unreadable one stops every command but the one that replaces it."""
     if not path.exists():
         return None
     try:
         return locks.read(path)
     except IntegrityError as error:
-        if not wish.relock:
+        if not request.relock:
             raise
         context.progress.warn(f"{error.message} It is replaced.")
         return None
 
 
-def only_the_day_moved(wanted: Plan) -> bool:
-    """Whether nothing but `as_of` keeps a lock from being current."""
-    lock = wanted.lock
-    if lock is None or lock.python_from != wanted.python_from or lock.as_of == wanted.inputs.as_of:
-        return False
-    then = locks.read_inputs(
-        wanted.inputs.environment, wanted.inputs.virtual_packages, wanted.folder, as_of=lock.as_of
-    )
-    return _fits(lock, then)
-
-
-def _fits(lock: Lock, inputs: locks.LockInputs) -> bool:
-    """Whether a lock was made from these inputs; a lock of another tool says so by conda-lock's content hash alone."""
+def _is_made_from(lock: Lock, inputs: locks.LockInputs) -> bool:
+    """Whether a lock was made from these inputs. A lock of another tool has conda-lock's content hash alone."""
     if lock.inputs_sha256:
         return lock.inputs_sha256 in (inputs.sha256, inputs.former_sha256)
     return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
 
 
-def _refuse_lost_options(
-    folder: Path, wish: BuildRequest, resolution: Resolution, edited: list[str]
+def _refuse_options_without_effect(
+    folder: Path, request: BuildRequest, resolution: Resolution, edited: Sequence[str]
 ) -> None:
-    """An edited file is used as it is, so options that would change it cannot be honored; say so instead of dropping them."""
+    """A file edited by hand is used as it is. Options that would change it are refused, not dropped."""
     path = folder / render.SPEC
-    given = {
-        key: value for key, value in wish.options.items() if value not in (None, (), [], False)
-    }
-    if not given or not path.exists():
+    options = request.set_options()
+    if not options or not path.exists():
         return
-    before = request.resolved(spec.combine(spec.read(path), {}, name=folder.name)).spec
-    if dataclasses.replace(before, base=None, as_of=None) != dataclasses.replace(
-        resolution.spec, base=None, as_of=None
-    ):
+    written = resolve(specs.combine(specs.read(path), {}, name=folder.name)).spec
+    # Neither of these is part of the edited files.
+    before = dataclasses.replace(written, base=None, as_of=None)
+    after = dataclasses.replace(resolution.spec, base=None, as_of=None)
+    if before != after:
+        files = ", ".join(str(folder / name) for name in edited)
         raise StaleLock(
-            f"{', '.join(str(folder / name) for name in edited)} is edited by hand, so {', '.join(sorted(given))} would have no effect.",
+            f"{files} was edited by hand, so {', '.join(sorted(options))} would have no effect.",
             advice=f"Write it into the file, or undo the edit: provision render {folder.name} --force",
         )
 
 
-def _spec(context: Context, wish: BuildRequest) -> Spec:
-    return request.checked(_combined(context, wish))
+def _resolve_with_python(
+    context: Context, spec: Spec, lock: Lock | None, resolution: Resolution | None = None
+) -> ResolvedRequest:
+    """Decide where Python comes from, and resolve. The answer becomes part of the lock, which decides from then on.
 
-
-def _combined(context: Context, wish: BuildRequest) -> Spec:
-    """Options over the environment's own spec.yml. Without a name the options must say enough to find one."""
-    name = spec.check_name(wish.name) if wish.name else _named(context, wish)
-    path = context.where.envs / name / render.SPEC
-    if not path.exists() and not wish.options.get("torch"):
-        known = sorted(found.parent.name for found in context.where.envs.glob(f"*/{render.SPEC}"))
-        raise InvalidSpec(
-            f"There is no {path}.",
-            advice=f"Environments here: {', '.join(known) or 'none'}; or give --torch and --cuda.",
+    resolution: the spec's own, if the caller has it.
+    """
+    locked_channel = lock is not None and lock.python_from == "channel"
+    if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
+        return ResolvedRequest(python_from="channel", resolution=resolution or resolve(spec))
+    if spec.python_from == "host" or lock is not None:
+        return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec))
+    resolution = resolution or resolve(spec)
+    silent = _unanswered(context.solver, resolution.channels, resolution.platforms[0])
+    if len(silent) < len(resolution.channels):
+        return ResolvedRequest(python_from="channel", resolution=resolution)
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
+    if sources.by_name(resolution.source).manager == "conda":
+        from_index = [source.name for source in sources.REGISTRY if source.manager == "pip"]
+        raise Unreachable(
+            f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
+            advice=f"Name a mirror with --mirror, or use --source {' or '.join(from_index)}.",
         )
-    return request.combined(path, wish.options, name=name)
-
-
-def _named(context: Context, wish: BuildRequest) -> str:
-    """The name that options alone lead to. It holds the Python version, which may be this machine's where no channel answers."""
-    draft = spec.combine({}, wish.options, name="")
-    usual = request.resolved(draft).spec.name
-    if draft.python is not None or (context.where.envs / usual / render.SPEC).exists():
-        return usual
-    return request.resolved(_python_from(context, draft, None)[1]).spec.name
-
-
-def _python_from(context: Context, wanted: Spec, lock: Lock | None) -> tuple[PythonSource, Spec]:
-    """Decide once, and for an existing lock never again, where Python comes from; the answer is part of the lock."""
-    if wanted.python_from == "channel" or (
-        wanted.python_from == "auto" and lock and lock.python_from == "channel"
-    ):
-        return "channel", wanted
-    if wanted.python_from == "auto" and lock is None:
-        resolution = request.resolved(wanted)
-        silent = _silent(context.solver, resolution.channels, resolution.platforms[0])
-        if len(silent) < len(resolution.channels):
-            return "channel", wanted
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
-        if sources.by_name(resolution.source).manager == "conda":
-            from_index = [source.name for source in sources.REGISTRY if source.manager == "pip"]
-            raise Unreachable(
-                f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
-                advice=f"Name a mirror with --mirror, or use --source {' or '.join(from_index)}.",
-            )
-        _warn_once(
-            context,
-            f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable",
-        )
-    return "host", _fits_host(wanted)
+    warn_once(
+        context,
+        f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable",
+    )
+    return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec))
 
 
 @functools.cache
-def _silent(solver: conda.Solver, channels: tuple[str, ...], platform: Platform) -> dict[str, str]:
+def _unanswered(
+    solver: conda.Solver, channels: tuple[str, ...], platform: Platform
+) -> dict[str, str]:
     """Asked once per run: naming and planning must not see two answers."""
     return solver.unreachable_channels(channels, platform)
 
 
-def _tell_warnings(context: Context, resolution: Resolution) -> None:
-    """What is known to go wrong with a combination, or is not known of it."""
-    for found in resolution.warnings:
-        _warn_once(context, f"{found.reason} ({found.source}). {found.value}".strip())
-
-
-_warned: set[str] = set()
-
-
-def _warn_once(context: Context, text: str) -> None:
-    if text not in _warned:
-        _warned.add(text)
-        context.progress.warn(text)
-
-
-def _fits_host(wanted: Spec) -> Spec:
-    """The request with this machine's Python, or ToolMissing if that is not what was asked for or has no build."""
-    have = channel.host_minor()
-    if wanted.python is not None and wanted.python != have:
+def _resolve_for_host(spec: Spec) -> Resolution:
+    """The resolution with this machine's Python. Raises ToolMissing if the request or the build excludes that Python."""
+    version = channel.host_minor()
+    if spec.python is not None and spec.python != version:
         raise ToolMissing(
-            f"Python {wanted.python} was asked for, but this machine's Python, which would be packaged, is {have}.",
-            advice=f"Ask for --python {have}, run provision with Python {wanted.python}, or name a channel that answers with --channel.",
+            f"Python {spec.python} was requested, but this machine's Python, which would be packaged, is {version}.",
+            advice=f"Use --python {version}, run provision with Python {spec.python}, or name a channel that answers with --channel.",
         )
-    request.resolved(wanted)  # what would not exist with any Python is refused for that
-    fitting = dataclasses.replace(wanted, python=have)
     try:
-        request.resolved(fitting)
+        return resolve(dataclasses.replace(spec, python=version))
     except NoSuchBuild as error:
+        resolve(spec)  # refuses a build that exists with no Python at all in words of its own
         raise ToolMissing(
-            f"Python would have to come from this machine, which has {have}: {error.message}",
+            f"Python would have to come from this machine, which has {version}: {error.message}",
             advice=f"{error.advice} Run provision with one of them, or name a channel that answers with --channel.",
         ) from error
-    return fitting

@@ -21,7 +21,7 @@ import pytest
 
 from provision import image
 from provision.commands import image_registry
-from provision.commands.plan import Context
+from provision.commands.context import Context
 from provision.core.errors import (
     IntegrityError,
     InUse,
@@ -68,7 +68,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     where = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
-    return Context(where=where, progress=Watching())
+    return Context(folders=where, progress=Watching())
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def toy(host: str, tmp_path_factory: pytest.TempPathFactory) -> Image:
     return toy
 
 
-def pull(context: Context, place: str, *outputs: str) -> image_registry.Pulled:
+def pull(context: Context, place: str, *outputs: str) -> image_registry.PulledImage:
     return image_registry.pull_image(context, place, tuple(map(image.parse_output, outputs)))
 
 
@@ -106,7 +106,7 @@ def test_what_is_pulled_is_what_was_pushed(
     )
     assert pulled.reference == pushed.reference
     assert digest_in(tmp_path / "out") == toy.manifest_digest
-    assert not list(context.where.pulled.iterdir())
+    assert not list(context.folders.pulled.iterdir())
     base = base_archive.find_base(f"docker-archive:{tmp_path / 'out.tar'}")
     assert (base.digest, base.reference) == (toy.image_id, f"{host}/lab/{method}:1")
     (tmp_path / "plain").mkdir()
@@ -133,7 +133,7 @@ def test_documents_that_were_damaged_are_written_anew(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     """Of an output, and of a base that is kept: as long as they were, with another byte in them."""
-    base = context.where.pulled / toy.manifest_digest.removeprefix("sha256:")
+    base = context.folders.pulled / toy.manifest_digest.removeprefix("sha256:")
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     image_registry.registry_base(context, f"{host}/lab/toy:1")
     for digest in (toy.image_id, toy.manifest_digest):
@@ -254,7 +254,7 @@ def test_a_pull_that_was_killed_is_gone_on_with(
         request.wfile.write(content[: 2 << 20])
         return killed.wait(30)
 
-    where = context.where
+    where = context.folders
     env = {
         **os.environ,
         "PROVISION_DATA": str(where.data),
@@ -308,13 +308,13 @@ def test_what_a_pull_that_could_not_be_delivered_left_goes_with_the_next(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     """A base is not what was left, and stays."""
-    layout = context.where.pulled / toy.manifest_digest.removeprefix("sha256:")
+    layout = context.folders.pulled / toy.manifest_digest.removeprefix("sha256:")
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(FileExistsError):
         pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'file' / 'out'}")
     assert digest_in(layout) == toy.manifest_digest
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
-    assert not list(context.where.pulled.iterdir())
+    assert not list(context.folders.pulled.iterdir())
     image_registry.registry_base(context, f"{host}/lab/toy:1")
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(layout) == digest_in(tmp_path / "out") == toy.manifest_digest
@@ -323,7 +323,7 @@ def test_what_a_pull_that_could_not_be_delivered_left_goes_with_the_next(
 def test_what_was_left_may_be_wrong(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
-    parts = context.where.pulled / toy.manifest_digest.removeprefix("sha256:") / "parts"
+    parts = context.folders.pulled / toy.manifest_digest.removeprefix("sha256:") / "parts"
     parts.mkdir(parents=True)
     (parts / toy.layers[0].digest.removeprefix("sha256:")).write_bytes(b"other" * 1000)
     (parts / toy.layers[1].digest.removeprefix("sha256:")).write_bytes(b"more than it has" * 1000)
@@ -335,14 +335,14 @@ def test_what_nobody_goes_on_with_is_removed(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     """A pull of ten days ago; but not one that another run goes on with at last, or one of yesterday."""
-    places = {days: context.where.pulled / f"{days:02}{'0' * 62}" for days in (1, 10, 11)}
+    places = {days: context.folders.pulled / f"{days:02}{'0' * 62}" for days in (1, 10, 11)}
     for days, place in places.items():
         (place / "parts").mkdir(parents=True)
         for path in (place / "parts", place):
             os.utime(path, (time.time() - days * 86400,) * 2)
-    with environment_lock(context.where, f"pulled-{places[11].name[:12]}", context.progress):
+    with environment_lock(context.folders, f"pulled-{places[11].name[:12]}", context.progress):
         pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
-    assert sorted(context.where.pulled.iterdir()) == [places[1], places[11]]
+    assert sorted(context.folders.pulled.iterdir()) == [places[1], places[11]]
 
 
 def whole_only(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -409,20 +409,20 @@ def test_wrong_bytes_are_refused_and_leave_nothing(
     with Line(host, lying).open() as here, pytest.raises(IntegrityError):
         pull(context, f"{here}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
-    assert not list(context.where.cache.rglob(toy.layers[0].digest.removeprefix("sha256:")))
-    assert not list(context.where.cache.rglob("index.json"))
+    assert not list(context.folders.cache.rglob(toy.layers[0].digest.removeprefix("sha256:")))
+    assert not list(context.folders.cache.rglob("index.json"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_full_disk_is_named_and_what_came_is_kept(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
-    context.where.pulled.mkdir(parents=True)
+    context.folders.pulled.mkdir(parents=True)
     if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=5m", "none", context.where.pulled], check=False
+        ["mount", "-t", "tmpfs", "-o", "size=5m", "none", context.folders.pulled], check=False
     ).returncode:
         pytest.skip("nothing can be mounted here")
-    filler = context.where.pulled / "filler"
+    filler = context.folders.pulled / "filler"
 
     def fill(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         if is_big(request, toy) and not filler.exists():
@@ -437,7 +437,7 @@ def test_a_full_disk_is_named_and_what_came_is_kept(
             filler.write_bytes(b"")
             pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     finally:
-        subprocess.run(["umount", context.where.pulled], check=True)
+        subprocess.run(["umount", context.folders.pulled], check=True)
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
@@ -572,7 +572,7 @@ def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> N
         line.paths.clear()
         assert image_registry.registry_base(context, pinned).digest == base.digest
         assert line.paths == []
-        blob = layer_cache.read(next(context.where.pulled.glob("*/index.json")).parent)[0].path
+        blob = layer_cache.read(next(context.folders.pulled.glob("*/index.json")).parent)[0].path
         blob.write_bytes(b"damaged")
         assert image_registry.registry_base(context, pinned).digest == base.digest
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name

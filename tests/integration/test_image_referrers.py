@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from provision import image
 from provision.cli.main import cli
 from provision.commands import image_registry
-from provision.commands.plan import Context
+from provision.commands.context import Context
 from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
 from provision.core.types import Image
@@ -210,11 +210,11 @@ def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_p
     )  # anybody who may push there may attach what is no verdict
     progress = Watching()
     context = Context(
-        where=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress
+        folders=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress
     )
     seen = image_registry.show_image(context, str(at))
-    assert [line.partition(" is left out")[0] for line in progress.said] == [
-        f"what is attached as {other.digest}"
+    assert [line.partition(" is skipped")[0] for line in progress.said] == [
+        f"the attachment {other.digest}"
     ]
     gone = {
         "digest": f"sha256:{'0' * 64}",

@@ -18,8 +18,9 @@ import pytest
 
 from provision import image
 from provision import lockfile as locks
-from provision.commands.build import make_image
-from provision.commands.plan import Context, Plan
+from provision.commands.context import Context
+from provision.commands.image import ensure_image
+from provision.commands.plan import BuildRequest, Plan
 from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
 from provision.core.types import Image, Lock, Prefix
@@ -231,7 +232,7 @@ def test_a_base_in_a_registry_makes_the_same_layers(
     where = Folders(
         data=tmp_path / "data", cache=made.folder / "cache-of-all", envs=tmp_path / "envs"
     )
-    context = Context(where=where, progress=Watching())
+    context = Context(folders=where, progress=Watching())
     with serving(tmp_path / "registry") as host:
         copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
         subprocess.run([*copy, f"oci:{base}", f"docker://{host}/lab/base:12"], check=True)
@@ -240,10 +241,11 @@ def test_a_base_in_a_registry_makes_the_same_layers(
         )  # fmt: skip
         asked = replace(resolution(), spec=replace(resolution().spec, base=f"{host}/lab/base:12"))
         wanted = Plan(
-            folder=where.envs, resolution=asked, asked={}, templates=context.templates, texts={}, edited=(), inputs=nothing, lock=lock,
+            request=BuildRequest(), folder=where.envs,
+            resolution=asked, spec_content={}, templates=context.templates, texts={}, edited=(), inputs=nothing, lock=lock,
             lock_is_current=True, python_from="host", prefix_path=prefix.path,
         )  # fmt: skip
-        found, anew = make_image(context, wanted, lock, prefix, None)
+        found, anew = ensure_image(context, wanted, lock, prefix, None)
     assert anew
     assert found.base == f"{host}/lab/base:12"
     own = {layer.group for layer in found.layers} - {
@@ -252,7 +254,7 @@ def test_a_base_in_a_registry_makes_the_same_layers(
     assert [one for one in found.layers if one.group in own] == [
         one for one in built.layers if one.group in own
     ]
-    again, anew = make_image(context, wanted, lock, prefix, None)  # the registry is gone
+    again, anew = ensure_image(context, wanted, lock, prefix, None)  # the registry is gone
     assert (again, anew) == (found, False)
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from provision import lockfile, render, resolver
 from provision.adapters import conda
-from provision.commands.plan import mirrors_of
+from provision.commands.context import mirrors_of
 from provision.core.mirrors import parse_mirror
 from provision.resolver import spec
 from tests.conftest import SHARED_RECORDS

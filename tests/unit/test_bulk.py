@@ -155,7 +155,9 @@ def test_a_copied_passport_is_evidence_of_another_environment(lab: Path) -> None
     shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
     assert run("passport", "show", "rendered").exit_code == 0
     refused = run("passport", "show", "copy")
-    assert refused.exit_code == 3 and "passport.json is of another environment" in refused.stderr
+    assert (
+        refused.exit_code == 3 and "passport.json belongs to another environment" in refused.stderr
+    )
     verdicts = {
         row["name"]: row["smoke"] for row in json.loads(run("env", "list", "--json").stdout)
     }

@@ -21,8 +21,9 @@ from click.testing import CliRunner, Result
 from provision import ci, render, resolver
 from provision.catalog.loading import load
 from provision.cli import build
+from provision.cli.lock import make_lock
 from provision.cli.main import cli
-from provision.commands.ci import options
+from provision.commands.ci import command_line_options
 from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import Spec
 from provision.resolver import spec
@@ -302,7 +303,7 @@ def test_check_and_hand_edits(format: str, lab: Path) -> None:
     assert invoke("--format", format, "-o", out, "--dry-run").exit_code == 0
     assert not (lab / out).exists()
     assert f"wrote {out}" in invoke("--format", format, "-o", out).output
-    assert f"as it was: {out}" in invoke("--format", format, "-o", out).output
+    assert f"unchanged: {out}" in invoke("--format", format, "-o", out).output
     assert invoke("--format", format, "-o", out, "--check").exit_code == 0
     (lab / "envs" / "vision" / "spec.yml").write_text('torch: "2.9.1"\ncuda: "12.8"\n')
     changed = invoke("--format", format, "-o", out, "--check")
@@ -585,9 +586,9 @@ ASKED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("verb", [build.lock, build.build])
+@pytest.mark.parametrize("verb", [make_lock, build.build])
 def test_the_command_line_asks_for_what_the_spec_does(asked: dict[str, Any], verb: Any) -> None:
-    words = shlex.split(shlex.join(options(asked)))
+    words = shlex.split(shlex.join(command_line_options(asked)))
     given = verb.make_context(verb.name, ["lab", *words]).params
     assert spec.combine(
         {}, {key: given[key] for key in spec.KEYS if key in given}, name="lab"
@@ -601,4 +602,4 @@ def test_every_key_of_a_spec_has_an_option() -> None:
         for option in [*parameter.opts, *parameter.secondary_opts]
     }
     samples: dict[str, Any] = dict.fromkeys(spec.KEYS, "x") | {"cpu": True, "companions": False}
-    assert {word.partition("=")[0] for word in options(samples)} <= known
+    assert {word.partition("=")[0] for word in command_line_options(samples)} <= known

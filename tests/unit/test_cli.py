@@ -144,7 +144,7 @@ def test_help_loads_nothing_heavy() -> None:
             "conda",
         ),
         (["env", "diff", "nosuch"], 9, "There is no prefix `nosuch`"),
-        (["env", "remove", "nosuch"], 9, "nothing of `nosuch`"),
+        (["env", "remove", "nosuch"], 9, "Nothing of `nosuch`"),
         (["passport", "show", "nosuch"], 3, "passport.json"),
         (["kernel", "remove", "nosuch"], 12, "Kernels of provision: none"),
         (

@@ -5,7 +5,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from provision.cli.command_group import DefaultCommandGroup
+from provision.cli.lock import DefaultCommandGroup
 from provision.cli.main import cli
 
 

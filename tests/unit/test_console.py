@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.cli import console
+from provision.cli.format.smoke import smoke_lines
 from provision.core.errors import ProvisionError
 from provision.core.types import SmokeResult
 from provision_runtime.report import table
@@ -27,7 +28,7 @@ RESULT = SmokeResult(
 
 
 def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
-    assert console.smoke_lines(RESULT) == [
+    assert smoke_lines(RESULT) == [
         "smoke test in the prefix: fail (2 ranks, gloo on cpu)",
         f"  {table.HEAD}",
         "  pass     barrier        0.1 s  200 barriers",
@@ -65,7 +66,7 @@ def test_names_between_colons_are_shown_as_they_are(capsys: pytest.CaptureFixtur
 
 def test_on_a_terminal_nothing_is_wider_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "terminal_width", lambda: 60)
-    lines = console.smoke_lines(RESULT)
+    lines = smoke_lines(RESULT)
     assert max(map(len, lines)) <= 60
     assert len(lines) > 7
 
@@ -77,5 +78,5 @@ def test_a_report_of_another_schema_is_said_to_be_one() -> None:
         report={"schema": 1, "phases": [{"name": "facts"}]},
         evidence=Path("/data"),
     )
-    (_, line, _) = console.smoke_lines(old)
-    assert "of schema 1, which cannot be shown: run the test again" in line
+    (_, line, _) = smoke_lines(old)
+    assert "has schema 1, which is not supported: test again" in line

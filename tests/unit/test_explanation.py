@@ -195,9 +195,9 @@ def test_warnings_come_on_standard_error() -> None:
         "distributed",
     )
     for path in (["render"], ["build"]):
-        from provision.commands import plan
+        from provision.commands import context
 
-        plan._warned.clear()
+        context._warnings.clear()
         result = invoke(*path, *asked, "--dry-run")
         assert result.exit_code == 0, result.output
         told = " ".join(result.stderr.split())

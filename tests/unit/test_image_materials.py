@@ -16,7 +16,7 @@ from provision import lockfile as locks
 from provision.cli.console import Console
 from provision.cli.main import cli
 from provision.cli.options import context_of
-from provision.commands.image_sbom import image_bill
+from provision.commands.image_sbom import image_sbom
 from provision.core.errors import IntegrityError
 from provision.core.types import Layer
 from provision.image import config, oci_layout, system_packages
@@ -227,7 +227,7 @@ def test_spdx_of_an_image(folder: Path) -> None:
 
 
 def test_both_bills_go_beside_an_image(folder: Path) -> None:
-    found = image.sbom_documents(image_bill(context_of(Console(), None), "lab"))
+    found = image.sbom_documents(image_sbom(context_of(Console(), None), "lab"))
     assert [media_type for media_type, _ in found] == [
         "application/vnd.cyclonedx+json",
         "application/spdx+json",

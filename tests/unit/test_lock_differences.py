@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from provision import lockfile
-from provision.cli.console import compared_lines
+from provision.cli.format.lock import diff_lines
 from tests.unit.test_lock_verify import FORGE, conda_entry, entry, sound, wheel_entry
 
 
@@ -21,7 +21,7 @@ def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> l
 def test_the_same_lock_twice(tmp_path: Path) -> None:
     found = compared(tmp_path, sound(), sound())
     assert found.same
-    assert compared_lines(found) == ["new locks the same 6 packages as old"]
+    assert diff_lines(found) == ["new locks the same 6 packages as old"]
 
 
 def test_every_kind_of_change(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
         ("pip", "filelock"): "rebuilt",
         ("conda", "libz"): "re-sourced",
     }
-    lines = compared_lines(found)
+    lines = diff_lines(found)
     assert lines[0] == "linux-64, conda"
     assert (
         lines[-1]
@@ -64,14 +64,14 @@ def test_channels_and_platforms_are_told_too(tmp_path: Path) -> None:
     after["metadata"]["channels"].insert(0, {"url": "nvidia", "used_env_vars": []})
     found = compared(tmp_path, sound(), after)
     assert not found.same
-    assert compared_lines(found)[0] == "channels: conda-forge -> nvidia, conda-forge"
+    assert diff_lines(found)[0] == "channels: conda-forge -> nvidia, conda-forge"
 
 
 def test_the_day_is_told_too(tmp_path: Path) -> None:
     after = sound()
     after["metadata"]["custom_metadata"] = {"provision_as_of": "2025-12-31"}
     found = compared(tmp_path, sound(), after)
-    assert compared_lines(found)[0] == "as of: none -> 2025-12-31" and not found.same
+    assert diff_lines(found)[0] == "as of: none -> 2025-12-31" and not found.same
 
 
 def test_platforms_are_kept_apart(tmp_path: Path) -> None:

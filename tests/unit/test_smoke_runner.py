@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import pytest
 
 from provision import resolver
-from provision.cli import console
 from provision.cli import options as cli_options
+from provision.cli.format.smoke import smoke_lines
 from provision.commands import smoke_runner
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import SmokeResult
@@ -104,7 +104,7 @@ def test_a_report_of_another_shape_is_unknown_everywhere(
     (said,) = smoke_runner.failures([found])
     assert said.startswith("prefix: report: not a smoke report of schema 2: ")
     assert cases([found]) == [("prefix", "report", ["error"])]
-    assert console.smoke_lines(found)[0].startswith("smoke test in the prefix: unknown")
+    assert smoke_lines(found)[0].startswith("smoke test in the prefix: unknown")
 
 
 def test_a_failed_phase_is_named(tmp_path: Path) -> None:
@@ -237,10 +237,10 @@ def test_a_fault_of_an_existing_rank_is_accepted() -> None:
 
 
 def test_host_and_runtime_have_the_same_default_timeout() -> None:
-    @cli_options.testing
+    @cli_options.smoke_options
     def command() -> None: ...
 
-    (timeout,) = (option for option in command.__click_params__ if option.name == "timeout")  # type: ignore[attr-defined]
+    (timeout,) = (option for option in command.__click_params__ if option.name == "timeout_s")  # type: ignore[attr-defined]
     assert timeout.default == smoke_runner.SmokeRequest().timeout_s == options.TIMEOUT_S
 
 

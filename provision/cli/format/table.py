@@ -38,6 +38,19 @@ LEGEND = {
 }
 
 
+def table_text(table: Table, format: str) -> str:
+    """The table in one of the formats of `provision matrix --format`, JSON excepted."""
+    if format == "csv":
+        return as_csv(table)
+    if format == "html":
+        from provision.render import render_table
+
+        return render_table(page(table))
+    if format == "markdown":
+        return "\n".join(markdown(table))
+    return "\n".join(text(table))
+
+
 def text(table: Table) -> list[str]:
     """Aligned columns of at most 100 characters, and below them what the marks mean."""
     remarks = any(_remark(cell) for cell in table.cells)

@@ -1,0 +1,66 @@
+"""What `provision lock` and its verbs print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from provision.core.types import LockedPackage
+    from provision.lockfile import LockDiff, VerifyReport
+
+
+def package_lines(packages: Sequence[LockedPackage]) -> list[str]:
+    """One package per line; with its platform, if there are several."""
+    several_platforms = len({package.platform for package in packages}) > 1
+    lines = []
+    for package in packages:
+        line = f"{package.manager}  {package.name} {package.version} {package.build}".rstrip()
+        if several_platforms:
+            line = f"{package.platform}  {line}"
+        lines.append(line)
+    return lines
+
+
+def verify_lines(reports: Sequence[VerifyReport]) -> list[str]:
+    """One finding per line, then a line for each lock."""
+    lines = []
+    for report in reports:
+        for finding in report.findings:
+            lines.append(f"{report.lock}: {finding.platform} {finding.package} {finding.message}")
+    for report in reports:
+        count = len(report.findings)
+        verdict = "nothing wrong"
+        if count:
+            verdict = f"{count} finding" if count == 1 else f"{count} findings"
+        lines.append(f"{report.lock}: {report.packages} packages, {verdict}")
+    return lines
+
+
+def diff_lines(diff: LockDiff) -> list[str]:
+    """What changed, in a table for each platform and manager, then the number of changes."""
+    lines = list(diff.about)
+    groups = dict.fromkeys((change.platform, change.manager) for change in diff.differences)
+    for platform, manager in groups:
+        rows = []
+        for change in diff.differences:
+            if (change.platform, change.manager) == (platform, manager):
+                versions = change.before or change.after
+                if change.before and change.after:
+                    versions = f"{change.before} -> {change.after}"
+                rows.append((change.change, change.package, versions))
+        change_width = max(len(row[0]) for row in rows)
+        package_width = max(len(row[1]) for row in rows)
+        lines.append(f"{platform}, {manager}")
+        for kind, package, versions in rows:
+            lines.append(f"  {kind:{change_width}}  {package:{package_width}}  {versions}")
+    return [*lines, _summary(diff)]
+
+
+def _summary(diff: LockDiff) -> str:
+    counts = Counter(change.change for change in diff.differences)
+    if not counts:
+        return f"{diff.after} locks the same {diff.packages} packages as {diff.before}"
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    return f"{len(diff.differences)} of {diff.packages} packages differ: {kinds}"

@@ -1,0 +1,55 @@
+"""What every command needs: its folders, how it reports progress, and its solver with the mirrors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from provision import render
+from provision.adapters import conda, http, uv
+from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
+from provision.core.paths import Folders
+from provision.core.types import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """Where a command works and how it reports. solver: keeps what it reads of channels, for all that is solved."""
+
+    folders: Folders
+    progress: Progress
+    solver: conda.Solver = field(default_factory=conda.Solver)
+    wait: bool = True  # for another process that works on the same environment
+
+    @property
+    def mirrors(self) -> Mirrors:
+        return self.solver.mirrors
+
+    @functools.cached_property
+    def templates(self) -> render.Templates:
+        """Templates of generated files. Reports which of them are the lab's own."""
+        return render.Templates(self.folders.templates, self.progress.say)
+
+
+def mirrors_of(configured: Sequence[MirrorSetting]) -> Mirrors:
+    """The configured mirrors. Their channel names and folders are looked up at first use."""
+    if not configured:
+        return NO_MIRRORS
+
+    def manifest(folder: str) -> str:
+        settings = None if folder.startswith("file:") else uv.pip_settings()
+        with http.HttpClient(settings) as web:
+            return web.text(folder + MANIFEST)
+
+    return Mirrors(configured, channel_url=conda.channel_url, manifest=manifest)
+
+
+_warnings: set[str] = set()
+
+
+def warn_once(context: Context, text: str) -> None:
+    """Warn, unless this process has warned in these words before."""
+    if text not in _warnings:
+        _warnings.add(text)
+        context.progress.warn(text)

@@ -1,0 +1,169 @@
+"""`provision image build`: the image of an environment, in the Docker engine or on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from provision import image as images
+from provision.adapters import conda
+from provision.commands.context import Context
+from provision.commands.ensure import (
+    check_buildable,
+    check_prefix_path,
+    ensure_prefix,
+    locked_plan,
+    require_current_lock,
+)
+from provision.commands.image_registry import registry_base
+from provision.commands.passport import write_passport
+from provision.commands.plan import BuildRequest, Plan, Step, make_plan
+from provision.core.errors import InvalidSpec
+from provision.core.types import PLATFORM, BuildResult, Image, Lock, Prefix
+from provision.environment import runtime_package
+
+
+def preview(context: Context, request: BuildRequest, outputs: Sequence[images.Output]) -> Step:
+    """What `build` would do. Raises what `build` would raise before its first change."""
+    plan = make_plan(context, request)
+    check_buildable(plan)
+    for output in outputs:
+        images.check_output(output)
+    return plan.image_step(outputs)
+
+
+def build(
+    context: Context,
+    request: BuildRequest,
+    outputs: Sequence[images.Output] = (),
+    compression: images.Compression = "none",
+    tags: Sequence[str] = (),
+) -> tuple[Plan, Image, bool]:
+    """The image of an environment with a current lock; whether it was made or loaded now. Installs a missing prefix.
+
+    outputs: where the image goes besides our own folder; empty means the engine. Paths need no engine. compression: of
+    the layers in OCI layouts and archives. tags: more names for the image, in the engine and in outputs.
+    """
+    for output in outputs:
+        images.check_output(output)
+    to_engine = not outputs or any(output.path is None for output in outputs)
+    if to_engine:
+        client = images.require_engine("name a path with --output")
+    else:
+        client = images.connect_engine()[0]
+    with locked_plan(context, request) as plan:
+        require_current_lock(plan)
+        lock = plan.lock
+        if lock is None:
+            raise InvalidSpec(
+                f"{plan.name} has no lock.",
+                advice=f"Run `provision lock {plan.name}` or `provision build {plan.name}` first.",
+            )
+        check_prefix_path(plan)
+        prefix, _ = ensure_prefix(context, plan, lock)
+        image, is_new = ensure_image(context, plan, lock, prefix, client, to_engine=to_engine)
+        if client is not None and to_engine:
+            for tag in tags:
+                images.tag_image(client, dataclasses.replace(image, reference=tag))
+        result = BuildResult(
+            name=plan.name,
+            folder=plan.folder,
+            resolution=plan.resolution,
+            pins=plan.pins_in_environment_file(),
+            lock=lock,
+            prefix=prefix,
+            image=image,
+            kernel=None,
+            smoke=(),
+        )
+        write_passport(context, result, plan.spec_content)
+        for output in outputs:
+            if output.path is not None:
+                _export(context, image, output, compression, tags)
+        return plan, image, is_new
+
+
+def _export(
+    context: Context,
+    image: Image,
+    output: images.Output,
+    compression: images.Compression,
+    tags: Sequence[str],
+) -> None:
+    if output.kind not in images.COMPRESSIBLE:
+        compression = "none"
+    packed = images.compress_image(image, compression, context.folders.packed, context.progress)
+    images.export_image(packed, output, context.progress, tags)
+    if packed.manifest_digest != image.manifest_digest:
+        context.progress.say(f"{output}: {packed.manifest_digest}, compressed with {compression}")
+
+
+def ensure_image(
+    context: Context,
+    plan: Plan,
+    lock: Lock,
+    prefix: Prefix,
+    client: Any | None,
+    *,
+    to_engine: bool = True,
+) -> tuple[Image, bool]:
+    """The image of a prefix, loaded into the engine if there is one; whether anything was made or loaded."""
+    if lock.platform != PLATFORM:
+        raise InvalidSpec(
+            f"Images are made for {PLATFORM} only, and {plan.name} is for {lock.platform} here.",
+            advice="Use --no-image.",
+        )
+    layout = context.folders.images / plan.name
+    base = _base_image(context, plan, client)
+    runtime = runtime_package.load().files
+    epoch = images.source_date_epoch(os.environ)
+    image = images.find_image(
+        plan.resolution,
+        lock,
+        base,
+        layout=layout,
+        runtime=runtime,
+        epoch=epoch,
+        progress=context.progress,
+    )
+    is_new = image is None
+    if image is None:
+
+        def link(staging: Path) -> None:
+            conda.install_packages(
+                lock.by("conda"),
+                staging,
+                final=Path(images.PREFIX),
+                cache=context.folders.packages,
+                progress=context.progress,
+                mirrors=context.mirrors,
+            )
+
+        image = images.build_image(
+            plan.resolution,
+            lock,
+            prefix,
+            base,
+            layout=layout,
+            runtime=runtime,
+            link=link,
+            progress=context.progress,
+            epoch=epoch,
+        )
+    is_loaded = False
+    if client is not None and to_engine:
+        is_loaded = images.load_image(image, client, context.progress)
+    return image, is_new or is_loaded
+
+
+def _base_image(context: Context, plan: Plan, client: Any | None) -> images.BaseImage:
+    """The base image: from disk, from the engine, or from its registry if no engine answers."""
+    reference = plan.resolution.spec.base
+    if reference is not None and images.is_on_disk(reference):
+        return images.read_disk_base(reference)
+    if client is None:
+        return registry_base(context, reference)
+    return images.find_engine_base(client, reference, context.progress)

@@ -1,0 +1,101 @@
+"""`provision lock`: making, previewing and updating the lock of an environment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from provision import lockfile as locks
+from provision.commands.context import Context
+from provision.commands.ensure import (
+    ensure_dockerfile,
+    ensure_inputs,
+    ensure_lock,
+    local_python,
+    locked_plan,
+    require_current_lock,
+    solve,
+    warn_if_day_is_not_over,
+)
+from provision.commands.plan import BuildRequest, make_plan
+from provision.core.atomic import atomic_write
+from provision.core.errors import InvalidSpec
+from provision.core.tempdirs import temporary_directory
+from provision.core.types import Lock, LockedPackage
+
+
+def lock(context: Context, request: BuildRequest) -> tuple[Lock, bool]:
+    """The lock of a request, and whether it was solved now."""
+    with locked_plan(context, request) as plan:
+        lock, is_new, _ = ensure_lock(context, plan)
+        return lock, is_new
+
+
+def package_counts(lock: Lock) -> dict[str, int]:
+    """The number of packages for each platform that a lock file holds."""
+    platforms = locks.read_platforms(lock.path) if len(lock.platforms) > 1 else (lock,)
+    return {platform.platform: len(platform.packages) for platform in platforms}
+
+
+def preview(context: Context, request: BuildRequest) -> tuple[LockedPackage, ...]:
+    """The packages that `lock` would write. A local channel that solving needs is made in a temporary folder."""
+    plan = make_plan(context, request)
+    require_current_lock(plan)
+    current = plan.reusable_lock
+    if current is not None:
+        platforms = locks.read_platforms(current.path)
+        return tuple(package for platform in platforms for package in platform.packages)
+    with temporary_directory("preview") as folder:
+        folders = dataclasses.replace(context.folders, data=folder)
+        temporary = dataclasses.replace(context, folders=folders)
+        channels = context.folders.channels
+        if not channels.exists():
+            channels = folders.channels
+        return solve(temporary, plan, channels)
+
+
+def update(
+    context: Context, request: BuildRequest, names: Sequence[str], *, dry_run: bool
+) -> locks.LockDiff:
+    """`provision lock --update`: move some packages, leave the others, and return what moved.
+
+    A lock as of another day becomes one of the requested day: nothing in it is newer than that day, but packages that
+    were left may be older than a new lock would have them.
+    """
+    with locked_plan(context, request) as plan:
+        if plan.lock is None:
+            raise InvalidSpec(
+                f"{plan.name} has no lock to update.",
+                advice=f"`provision lock {plan.name}` makes it.",
+            )
+        if not plan.differs_only_in_day():
+            require_current_lock(plan)
+        warn_if_day_is_not_over(context, plan.inputs.as_of)
+        path = plan.lock.path
+        context.progress.say(f"updating {', '.join(names)} in {path}")
+        packages = locks.update(
+            plan.inputs,
+            plan.resolution,
+            names,
+            {lock.platform: lock for lock in locks.read_platforms(path)},
+            local_python=local_python(context, plan, context.folders.channels),
+            solver=context.solver,
+        )
+        text = locks.lock_text(plan.inputs, packages, python_from=plan.python_from)
+        diff = _diff(path, text)
+        is_unchanged = diff.same and plan.lock_is_current
+        if not dry_run and not is_unchanged:
+            ensure_inputs(plan)
+            atomic_write(path, text)
+            ensure_dockerfile(context, plan, locks.read(path))
+        return diff
+
+
+def _diff(path: Path, text: str) -> locks.LockDiff:
+    """How a lock would differ with this text."""
+    with temporary_directory("diff") as folder:
+        new = folder / path.name
+        new.write_text(text, encoding="utf-8")
+        titles = ("the lock as it was", "the new lock")
+        return locks.diff_locks(locks.read_file(path), locks.read_file(new), titles)

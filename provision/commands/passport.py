@@ -1,0 +1,59 @@
+"""`provision passport show`, and writing the passport that records what a build made and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provision.commands.context import Context
+from provision.core.atomic import atomic_write
+from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision.core.types import BuildResult, Prefix, SmokeResult
+from provision.environment import passport as passports
+from provision.environment import runtime_package
+from provision.resolver import spec as specs
+
+
+def read_passport(context: Context, name: str) -> dict[str, Any]:
+    """The passport of an environment. Raises InvalidSpec if it has none."""
+    folder = context.folders.envs / specs.check_name(name)
+    passport = passports.read(folder)
+    if passport is not None:
+        return passport
+    path = folder / passports.FILE
+    message = f"There is no {path}."
+    if path.exists():  # in a folder that was copied
+        message = f"{path} belongs to another environment."
+    raise InvalidSpec(message, advice=f"`provision build {name}` writes it.")
+
+
+def passport_with_image(context: Context, name: str) -> dict[str, Any]:
+    """The passport of an environment that has an image. Raises ToolMissing if it has none."""
+    passport = passports.read(context.folders.envs / specs.check_name(name))
+    if not passport or not passport.get("image"):
+        raise ToolMissing(
+            "The environment has no image.", advice=f"`provision image build {name}` makes it."
+        )
+    return passport
+
+
+def write_passport(context: Context, result: BuildResult, spec_content: Mapping[str, Any]) -> None:
+    """Write the passport, unless the present one says the same. A damaged one proves nothing and is replaced."""
+    try:
+        previous = passports.read(result.folder)
+    except IntegrityError as error:
+        context.progress.warn(f"{error.message} It is replaced.")
+        previous = None
+    passport = passports.stamp(passports.compose(result, spec_content, previous), previous)
+    if passport is not None:
+        atomic_write(result.folder / passports.FILE, passports.to_text(passport))
+
+
+def record_smoke(
+    folder: Path, passport: Mapping[str, Any], prefix: Prefix, results: Sequence[SmokeResult]
+) -> None:
+    """Add verdicts to a passport, if it is of this prefix's lock."""
+    if passport["lock"]["sha256"] == prefix.lock_sha256:
+        updated = passports.with_smoke(passport, results, runtime_package.installed(prefix.path))
+        atomic_write(folder / passports.FILE, passports.to_text(updated))

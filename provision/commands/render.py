@@ -1,0 +1,79 @@
+"""`provision render`: the generated files of an environment, written, previewed or compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from pathlib import Path
+
+from provision import lockfile as locks
+from provision import render as renderer
+from provision.commands.context import Context
+from provision.commands.ensure import (
+    check_unedited,
+    dockerfile_texts,
+    ensure_dockerfile,
+    ensure_inputs,
+    input_texts,
+    locked_plan,
+)
+from provision.commands.plan import BuildRequest, Plan, make_plan
+from provision.core.types import Outcome
+
+
+def render(context: Context, request: BuildRequest) -> list[str]:
+    """Write the generated files; returns the names of those that changed.
+
+    The Dockerfile belongs to a lock: without a current one it is left as it is.
+    """
+    with locked_plan(context, request) as plan:
+        check_unedited(plan)
+        written = ensure_inputs(plan)
+        if plan.current_lock is not None:
+            written += ensure_dockerfile(context, plan, plan.current_lock, force=request.force)
+        return written
+
+
+def preview(context: Context, request: BuildRequest) -> tuple[Plan, list[str]]:
+    """The files that `render` would write, and whether that undoes a hand edit. Raises what `render` would raise."""
+    plan = make_plan(context, request)
+    check_unedited(plan)
+    texts = input_texts(plan)
+    if plan.current_lock is not None:
+        dockerfile = dockerfile_texts(plan, plan.current_lock)
+        if request.force or not renderer.edited(plan.folder, dockerfile):
+            texts |= dockerfile
+    undone = renderer.edited(plan.folder, texts)
+    files = []
+    for name in renderer.pending(plan.folder, texts):
+        files.append(f"{name} (undoing an edit by hand)" if name in undone else name)
+    return plan, files
+
+
+def check(context: Context, request: BuildRequest) -> Outcome:
+    """`provision render --check`: whether the files are what spec.yml renders, and the lock was made from them."""
+    plan = make_plan(context, dataclasses.replace(request, force=True))
+    texts = dict(plan.texts)
+    if plan.current_lock is not None:
+        texts |= dockerfile_texts(plan, plan.current_lock)
+    differing = renderer.pending(plan.folder, texts)
+    diff = "".join(unified_diff(plan.folder / name, texts[name]) for name in differing)
+    if plan.lock is not None and not plan.lock_is_current:
+        differing = [*differing, f"{locks.FILE} (stale)"]
+    if not differing:
+        return Outcome(name=plan.name, status="current", detail="as rendered")
+    return Outcome(
+        name=plan.name, status="differs", detail=", ".join(differing), exit_code=1, diff=diff
+    )
+
+
+def unified_diff(path: Path, text: str) -> str:
+    """How a file differs from its text as rendered; empty if it does not."""
+    before = renderer.read(path) if path.exists() else ""
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True),
+        text.splitlines(keepends=True),
+        str(path),
+        f"{path} (as rendered)",
+    )
+    return "".join(lines)
