@@ -140,10 +140,10 @@ class Bench:
     def blocking(self) -> None:
         """How long save_async keeps the training, into new memory and into that of the save before; everything changed between."""
         from provision_runtime.checkpoint import saver
-        from provision_runtime.checkpoint.host_snapshot import Snapshot
+        from provision_runtime.checkpoint.host_snapshot import HostSnapshot
 
         def fresh() -> None:
-            saver.SNAPSHOT = Snapshot()
+            saver.SNAPSHOT = HostSnapshot()
             copies.clear()
             give_back_memory()
 
@@ -173,7 +173,6 @@ class Bench:
             {
                 "full save": self.save_again,
                 "1 % changed, by content": lambda: self.save_again(True),
-                "1 % changed, by version": lambda: self.save_again(True, unchanged="version"),
                 "1 % changed, save_async until committed": lambda: self.start().result(),
             },
             targets={},
@@ -186,9 +185,9 @@ class Bench:
         import torch
 
         from provision_runtime.checkpoint import saver
-        from provision_runtime.checkpoint.host_snapshot import Snapshot
+        from provision_runtime.checkpoint.host_snapshot import HostSnapshot
 
-        saver.SNAPSHOT = Snapshot()
+        saver.SNAPSHOT = HostSnapshot()
         self.save()  # what is imported at first is not the save's
         turned = {"turned": torch.randn(int(self.size**0.5) // 2, int(self.size**0.5) // 2).t()}
         actions = {

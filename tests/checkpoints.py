@@ -7,14 +7,14 @@ from typing import Any
 
 from provision_runtime.checkpoint.backends import Backend, open_root
 from provision_runtime.checkpoint.commit import commit
-from provision_runtime.checkpoint.items import OBJECT, Item, Plan
-from provision_runtime.checkpoint.progress import Committed
-from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
+from provision_runtime.checkpoint.commit import Committed
+from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import Ranks, single_process
 
 
-def plan(contents: dict[str, bytes]) -> Plan:
-    return Plan(
+def plan(contents: dict[str, bytes]) -> SavePlan:
+    return SavePlan(
         tuple(Item(name, OBJECT, content) for name, content in contents.items()),
         {name: (name,) for name in contents},
     )
@@ -33,4 +33,4 @@ def save(
 
 def big(letter: str) -> bytes:
     """Of a file of its own."""
-    return letter.encode() * BIG
+    return letter.encode() * MIN_FILE_BYTES

@@ -1,13 +1,16 @@
-"""Checkpoints that are whole or absent: written beside their name, hashed, renamed in, verified before use, cheap to repeat.
+"""Checkpoints that are either whole or absent: hashed, verified before use, and cheap to repeat.
 
-    save(model.state_dict(), root, step=1000)        # on all ranks; whole and durable on return, or NotCommitted on all
-    load(state_dict, root)                           # the latest, every file verified first; the number of ranks may differ
+    save(model.state_dict(), root, step=1000)   # on all ranks; NotCommitted on all if one fails
+    load(state_dict, root)                      # the latest; the number of ranks may differ
 
-Plain `torch.distributed.checkpoint.load` reads them too: `path(root)` is its checkpoint_id. Modules from the state dict to the disk:
-planning.py (which rank writes what), serializing.py (one piece as bytes), writing.py (hashing, by hashes.py, writing, linking),
-filling.py (all ranks' files), commit.py (the order of the steps), backends/ (kinds of stores), manifest.py and layout.py (what lies
-there); back: finding.py, verifying.py, loading.py (the order), matching.py (what a state dict needs), reading.py (into memory).
-Without torch work: path, latest, list_steps, verify, prune.
+A save writes to a temporary folder, syncs it, and renames it into place. Plain
+`torch.distributed.checkpoint.load` can read the result: `path(root)` is its checkpoint_id.
+
+From the state dict to the disk: plan.py (which rank writes what), serialize.py (one piece as bytes),
+writer.py (hashing, writing, linking), commit.py (the order of the steps), backends/ (kinds of
+stores), manifest.py and layout.py (what is on the disk). Back: catalog.py, verification.py,
+loader.py (the order), match.py (what a state dict needs), reader.py (into memory). inspection/ is
+the command `checkpoint`. path, latest, list_steps, verify and prune work without torch.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from . import catalog, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
-from .loader import LATEST, REFUSE, LoadReport, NoCheckpoint
-from .manifest import CheckpointError, DamagedFile
-from .progress import Doing, NotCommitted
+from .errors import CheckpointError, DamagedFile, NoCheckpoint, NotCommitted
+from .loader import LATEST, REFUSE, LoadReport
+from .progress import SaveProgress
 from .retention import Pruned
 from .saver import SaveReport
 from .verification import Damage
@@ -36,11 +39,11 @@ __all__ = [
     "CheckpointError",
     "Damage",
     "DamagedFile",
-    "Doing",
     "LoadReport",
     "NoCheckpoint",
     "NotCommitted",
     "Pruned",
+    "SaveProgress",
     "SaveReport",
     "Traits",
     "latest",
@@ -63,42 +66,36 @@ def save(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
-    unchanged: str = saver.CONTENT,
     for_dcp: bool = True,
-    progress: Callable[[Doing], None] = lambda _: None,
+    progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
     **options: Any,
 ) -> SaveReport:
-    """Commit the state dict as checkpoint `step`; all ranks call it.
+    """Commits the state dict as checkpoint `step`; all ranks call it.
 
-    What several ranks hold under one name is written by one of them: give what differs from rank to rank (the state of a random
-    generator) a name per rank. DTensor and ShardedTensor are written by the ranks that have their parts. A step
-    that exists is replaced: readers see the old one until the new one is whole. root: a folder, or a URL that fsspec knows with its
-    `options`. ranks: how the ranks meet; by default through the store of the default process group. incremental: link what the
-    latest checkpoint has too. progress: called on every rank at least once a second, with the bytes of all; what it raises ends the
-    save. deadline_s: how long a rank may be silent.
+    If several ranks hold a value under one name, one of them writes it: what differs from rank to
+    rank (the state of a random generator) needs a name per rank. Each rank writes its own parts of
+    DTensors and ShardedTensors. A step that exists is replaced: readers see the old one until the
+    new one is whole.
 
-    unchanged: how a tensor is known to be what the latest checkpoint has. "content": all of it is read, and told by its XXH128 where
-    it is large and the package xxhash is installed (hashes.py), else by the file's bytes or the SHA-256. "version": tensors of
-    1 MiB or more that were saved so before by this process are not read, but for one byte in 64, while torch's count of their in-place
-    changes stands still. DANGER: some changes are not counted (recalling.py lists them: fused optimizers, `.data`, custom kernels, CUDA
-    graphs...). What changes a tensor as a whole shows in the sample, is warned of, and ends the shortcut for this process; an uncounted
-    change of a few rows can be missed, and the checkpoint then holds their old values.
+    root: a folder, or a URL that fsspec knows, with its `options`. ranks: how the ranks exchange
+    values; by default through the store of the default process group. incremental: link what the
+    latest checkpoint has too. for_dcp: also write what `dcp.load` needs; rank 0 then imports
+    torch.distributed.checkpoint, which takes seconds on a slow disk. progress: called on every rank
+    at least once a second, with the bytes of all; an exception in it ends the save. deadline_s: how
+    long a rank may be silent.
 
-    for_dcp: write what `dcp.load` needs too; rank 0 then imports torch.distributed.checkpoint, which takes seconds on a slow disk.
-
-    Raises NotCommitted, on every rank, where a rank failed or fell silent: nothing new is visible, and what was there still is.
-    CheckpointError, on every rank too, where a state dict holds what cannot be saved, or the ranks' do not fit together; where the
-    step is no number from 0 on, or `unchanged` is neither, ValueError on the rank that was given it.
+    Raises NotCommitted, on every rank, if a rank failed or fell silent: nothing new is visible, and
+    the earlier checkpoints are untouched. CheckpointError, on every rank, if a state dict cannot be
+    saved, or those of the ranks do not fit together. ValueError, on the rank that passed it, if the
+    step is not a number from 0 on.
     """
-    us, opened = _ranks(ranks, deadline_s), partial(open_root, root, **options)
     return saver.save(
         state_dict,
-        opened,
+        partial(open_root, root, **options),
         step,
-        us,
+        _default_ranks(ranks, deadline_s),
         incremental=incremental,
-        unchanged=unchanged,
         for_dcp=for_dcp,
         progress=progress,
     )
@@ -111,27 +108,30 @@ def save_async(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
-    progress: Callable[[Doing], None] = lambda _: None,
+    progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
     **options: Any,
 ) -> Future[SaveReport]:
-    """As save, but returns when the state is copied to host memory; the future's result is the report, or it raises NotCommitted.
+    """Like save, but returns once the state is copied to host memory; the rest runs in the background.
 
-    A save that is still under way is waited for first; where it failed and nobody asked its future, a warning says so. The copy stays
-    for the next save: what still equals it is neither copied nor hashed again. The process does not end before the save is over. Call
-    the future's result() before the process group is destroyed. Raises ValueError for ranks that meet in collectives
-    (ranks.through_group).
+    The future's result is the report, or it raises NotCommitted. Call result() before the process
+    group is destroyed. The process does not end before the save is over.
+
+    Waits first for a save that is still running; if that failed and nobody checked its future, a
+    warning says so. The copy is kept for the next save: what still equals it is neither copied nor
+    hashed again. Raises ValueError for ranks that use collectives (ranks.through_group).
     """
-    us = _ranks(ranks, deadline_s)
-    if us.uses_collectives:
+    ranks = _default_ranks(ranks, deadline_s)
+    if ranks.uses_collectives:
         raise ValueError(
-            "save_async cannot use ranks that meet in collectives: those are the training's, and this runs beside it"
+            "save_async cannot use ranks that exchange values by collectives: "
+            "those belong to the training, which goes on meanwhile"
         )
     return saver.save_async(
         state_dict,
         partial(open_root, root, **options),
         step,
-        us,
+        ranks,
         incremental=incremental,
         progress=progress,
     )
@@ -148,34 +148,38 @@ def load(
     deadline_s: float = DEADLINE_S,
     **options: Any,
 ) -> LoadReport:
-    """Read a checkpoint into the tensors of the state dict, in place, and its other values; all ranks call it.
+    """Reads a checkpoint into the tensors of the state dict, in place, and its other values; all ranks call it.
 
-    Every file is verified, and every name matched, before anything is changed. The number of ranks, and how tensors are cut, may
-    differ from the save's, and so may dtypes where values are kept in kind (no float becomes an integer). All names of the state
-    dict must be in the checkpoint; what the checkpoint has beyond them is left out, so a part of it can be read.
-    on_damage="previous": a damaged checkpoint is passed over, with a warning and in the report, for the newest whole one before it.
-    allow_pickle: also objects that only unpickling makes, which can run code; numbers, texts, tensors, and lists and dicts of them
-    need it not.
+    Verifies every file and matches every name before it changes anything. The number of ranks, and
+    how tensors are cut, may differ from the save's, and so may dtypes of the same kind (a float
+    never becomes an integer). All names of the state dict must be in the checkpoint; names that
+    only the checkpoint has are ignored, so a part of it can be read.
 
-    Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint, which lists the steps that are there;
-    CheckpointError, with all names that are missing or that stand for something else there, or where a rank did not come; OSError
-    where the store fails. On every rank, whichever saw it, with the state dict as it was (unless the store fails while it is read).
-    Where a rank's options are no such, what is wrong with them is raised there, and CheckpointError on the others.
+    on_damage="previous": skips a damaged checkpoint, with a warning and in the report, for the
+    newest intact one before it. allow_pickle: also reads objects that only unpickling makes, which
+    can run code; numbers, texts, tensors, and lists and dicts of them do not need it.
+
+    Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint, which lists the
+    steps that exist; CheckpointError, with all names that are missing or that stand for something
+    else, or if a rank is missing; OSError if the store fails. Always on every rank, with the state
+    dict unchanged (unless the store fails while it is read). An invalid option is a ValueError on
+    its rank and a CheckpointError on the others.
     """
-    us = _ranks(ranks, deadline_s)
     return loader.load(
         state_dict,
         partial(open_root, root, **options),
         step,
-        us,
+        _default_ranks(ranks, deadline_s),
         on_damage=on_damage,
         allow_pickle=allow_pickle,
     )
 
 
 def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None:
-    """The step that was committed last, which need not be the highest, as far as `latest` or those that can be read tell; None where
-    there is none."""
+    """The step that was committed last, which need not be the highest; None if there is none.
+
+    If `latest` is damaged, the last of those that can be read.
+    """
     backend = open_root(root, **options)
     return catalog.step_of(catalog.latest(backend))
 
@@ -183,31 +187,33 @@ def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None
 def path(
     root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
 ) -> str:
-    """The folder of a checkpoint, for other readers (`dcp.load(state_dict, checkpoint_id=path(root))`). Raises NoCheckpoint;
-    DamagedFile where `latest` is damaged."""
+    """The folder of a checkpoint, for other readers (`dcp.load(state_dict, checkpoint_id=path(root))`).
+
+    Raises NoCheckpoint; DamagedFile if `latest` is damaged.
+    """
     backend = open_root(root, **options)
-    return f"{backend.root}/{loader.chosen(backend, step)}"
+    return f"{backend.root}/{loader.folder_of(backend, step)}"
 
 
 def list_steps(root: str | os.PathLike[str] | Backend, **options: Any) -> list[int]:
-    """Committed steps in ascending order; what is not finished is not among them."""
+    """Committed steps in ascending order, without unfinished ones."""
     return [name.step for name in catalog.steps(open_root(root, **options))]
 
 
 def verify(
     root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
 ) -> list[Damage]:
-    """All that is wrong with a checkpoint, every byte hashed; empty where it is whole. Raises NoCheckpoint."""
+    """All damage of a checkpoint, every byte hashed; empty if it is intact. Raises NoCheckpoint."""
     backend = open_root(root, **options)
     for _ in range(catalog.TRIES):
-        folder, of_latest = loader.looked_up(backend, step)
-        found = verification.damages(backend, folder)
-        found[:0] = (
-            [verification.Damage(".", layout.LATEST, of_latest.problem)] if of_latest else []
-        )
-        if not found or folder in backend.folders():
-            return found
-    return found  # replaced again and again while it was read
+        folder, latest_damage = loader.look_up(backend, step)
+        damages = verification.check_folder(backend, folder)
+        if latest_damage:
+            damages.insert(0, Damage(".", layout.LATEST, latest_damage.problem))
+        if not damages or folder in backend.folders():
+            break
+        # It was replaced or pruned while it was read.
+    return damages
 
 
 def prune(
@@ -218,14 +224,17 @@ def prune(
     dry_run: bool = False,
     **options: Any,
 ) -> Pruned:
-    """Remove all but the `keep` steps that were committed last, those that `every` divides, and the latest; and what dead writers left.
+    """Removes old checkpoints, and what dead writers left. One process calls it.
 
-    One process calls it. What later checkpoints share with the removed ones stays theirs.
+    Keeps the `keep` steps that were committed last, those that `every` divides, and the latest. What
+    later checkpoints share with the removed ones stays.
     """
     return retention.prune(open_root(root, **options), keep, every=every, dry_run=dry_run)
 
 
-def _ranks(given: Ranks | None, deadline_s: float) -> Ranks:
-    from ..comm import ranks
+def _default_ranks(ranks: Ranks | None, deadline_s: float) -> Ranks:
+    if ranks is not None:
+        return ranks
+    from ..comm.ranks import of_default_group
 
-    return given if given is not None else ranks.of_default_group(deadline_s)
+    return of_default_group(deadline_s)

@@ -1,4 +1,4 @@
-"""One save at a time behind the training's back; the process does not end before it is over."""
+"""One save at a time in the background; the process does not end before it is over."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Result(Future, Generic[T]):  # type: ignore[type-arg]
-    """A future that knows whether anybody asked it how it ended."""
+class SaveFuture(Future, Generic[T]):  # type: ignore[type-arg]
+    """A future that knows whether anybody looked at its outcome."""
 
-    is_asked = False
+    was_checked = False
 
     def result(self, timeout: float | None = None) -> T:
-        self.is_asked = True
+        self.was_checked = True
         result: T = super().result(timeout)
         return result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self.is_asked = True
+        self.was_checked = True
         return super().exception(timeout)
 
     def cancel(self) -> bool:
-        """Never: all ranks save, or none."""
+        """Never cancels: either all ranks save, or none."""
         return False
 
     def run(self, action: Callable[[], T]) -> None:
@@ -41,39 +41,40 @@ class Result(Future, Generic[T]):  # type: ignore[type-arg]
             self.set_exception(error)
 
 
-class Background:
-    """Make one, for the whole process. A fork has none of its threads: what is under way is not its own, and it begins anew."""
+class BackgroundSave:
+    """Make one per process. A fork has none of its threads, so it starts without a save."""
 
     def __init__(self) -> None:
-        self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._last: Result[Any] | None = None
+        self._last: SaveFuture[Any] | None = None
 
     def finish(self) -> None:
-        """Wait until what is under way is over. Warns where it failed and nobody asked: a lost checkpoint must not go unnoticed."""
+        """Waits for a running save.
+
+        Warns if it failed and nobody checked its outcome: a lost checkpoint must not go unnoticed.
+        """
         last, self._last = self._last, None
         if last is None:
             return
-        was_asked = last.is_asked
+        was_checked = last.was_checked
         error = last.exception()
-        if error is not None and not was_asked:
+        if error is not None and not was_checked:
             warnings.warn(f"a save in the background failed: {error}", stacklevel=4)
 
-    def start(self, action: Callable[[], T]) -> Result[T]:
-        """Once the one before is over."""
+    def start(self, action: Callable[[], T]) -> SaveFuture[T]:
+        """Starts a save after the one before is over."""
         self.finish()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="provision-checkpoint")
-            _before_the_end(self.finish)
-        self._last = future = Result[T]()
+            # `finish` must run while executors still accept work: their own hook, registered when
+            # concurrent.futures is imported, forbids it, and hooks run in reverse order. Since
+            # Python 3.9 that hook is where only threading._register_atexit comes before it.
+            register = getattr(threading, "_register_atexit", atexit.register)
+            register(self.finish)
+        self._last = future = SaveFuture[T]()
         self._pool.submit(future.run, action)
         return future
-
-
-def _before_the_end(action: Callable[[], None]) -> None:
-    """Have it called when the interpreter ends, while executors still take work: their own hook, at the import of
-    concurrent.futures, forbids it, and what is registered later is called earlier. Python 3.9 moved it to where only this reaches."""
-    getattr(threading, "_register_atexit", atexit.register)(action)

@@ -7,87 +7,109 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from . import layout, manifest
+from .errors import CheckpointError, DamagedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .backends import Backend
+    from .layout import CheckpointName
+    from .manifest import Manifest
 
 # How often a root is listed that changes each time.
 TRIES = 100
 
 
-def committed(backend: Backend) -> list[layout.Name]:
-    """By step and generation. Of a step that is being saved once more there may be several for a moment."""
-    return sorted(name for name in map(layout.parse, backend.folders()) if name)
+def committed(backend: Backend) -> list[CheckpointName]:
+    """By step and generation. A step that is being saved again may have several for a moment."""
+    names = [layout.parse(folder) for folder in backend.folders()]
+    return sorted(name for name in names if name is not None)
 
 
-def steps(backend: Backend) -> list[layout.Name]:
+def steps(backend: Backend) -> list[CheckpointName]:
     """The newest generation of every step, in order of steps."""
-    return list({name.step: name for name in committed(backend)}.values())
+    newest = {name.step: name for name in committed(backend)}
+    return list(newest.values())
 
 
-def read_manifest(backend: Backend, folder: str) -> manifest.Manifest:
-    """Raises DamagedFile where it is missing, not what was committed, or of another step than its folder."""
+def read_manifest(backend: Backend, folder: str) -> Manifest:
+    """Raises DamagedFile if it is missing, not what was committed, or of another step than its folder."""
     path = f"{backend.root}/{folder}/{manifest.NAME}"
     try:
-        found = manifest.loads(backend.read(folder, manifest.NAME), path)
+        content = manifest.loads(backend.read(folder, manifest.NAME), path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise manifest.DamagedFile(path, "it is missing") from error
+        raise DamagedFile(path, "it is missing") from error
     name = layout.parse(folder)
-    if name is not None and name.step != found.step:
-        raise manifest.DamagedFile(path, f"it is of step {found.step}, not {name.step}")
-    return found
+    if name is not None and name.step != content.step:
+        raise DamagedFile(path, f"it is of step {content.step}, not {name.step}")
+    return content
 
 
-def manifest_if_whole(backend: Backend, folder: str) -> manifest.Manifest | None:
+def manifest_if_intact(backend: Backend, folder: str) -> Manifest | None:
     try:
         return read_manifest(backend, folder)
-    except (manifest.CheckpointError, OSError):
+    except (CheckpointError, OSError):
         return None
 
 
 def latest(backend: Backend) -> str | None:
-    """The folder that `latest` names, or, where it names none, the one of those that can be read that was committed last; None where
-    there is none. For those that go on from it: whoever reads its content must hear of damage (`named`, `newest_first`)."""
-    try:
-        first = named(backend)
-    except manifest.DamagedFile:
-        first = None
-    return first or next(iter(_settled(backend, lambda present: by_age(backend, present))), None)
+    """The folder to go on from; None if there is no checkpoint.
+
+    The one that `latest` names; if it names none, the one that was committed last, of those that
+    can be read. Who reads its content must hear of damage: use `named` and `newest_first`.
+    """
+    folder = None
+    with suppress(DamagedFile):
+        folder = named(backend)
+    if folder is not None:
+        return folder
+    folders = _list_settled(backend, lambda names: intact_newest_first(backend, names))
+    return next(iter(folders), None)
 
 
 def named(backend: Backend) -> str | None:
-    """The folder that `latest` names; None where there is no such folder, or no `latest`. Raises DamagedFile where that is damaged."""
+    """The folder that `latest` names; None if that does not exist, or `latest` does not.
 
-    def look(present: list[layout.Name]) -> list[str]:
-        name = backend.latest()
-        return [name] if name is not None and layout.parse(name) in present else []
+    Raises DamagedFile if `latest` is damaged.
+    """
 
-    return next(iter(_settled(backend, look)), None)
+    def look(names: list[CheckpointName]) -> list[str]:
+        folder = backend.latest()
+        if folder is None or layout.parse(folder) not in names:
+            return []
+        return [folder]
+
+    return next(iter(_list_settled(backend, look)), None)
 
 
 def newest_first(backend: Backend) -> list[str]:
-    """All folders in the reverse order of their commits. Where a manifest cannot be read, that is known only from a checkpoint that was
-    made after it; without one it may be the newest, and comes before all others."""
-    return _settled(backend, lambda present: _newest_first(backend, present))
+    """All folders, the last commit first.
+
+    The age of one whose manifest cannot be read is known only from a checkpoint that was committed
+    after it. If there is none, it may be the newest, and comes before all others.
+    """
+    return _list_settled(backend, lambda names: _newest_first(backend, names))
 
 
-def _newest_first(backend: Backend, present: list[layout.Name]) -> list[str]:
-    found = {str(name): manifest_if_whole(backend, str(name)) for name in present}
-    there = {str(name) for name in committed(backend)} if None in found.values() else set()
-    followers: dict[str, int] = {}
-    for known in found.values():
-        if known and known.parent:
-            followers[known.parent] = min(
-                known.sequence, followers.get(known.parent, known.sequence)
-            )
-    ages = {
-        folder: known.sequence if known else followers.get(folder, math.inf) - 0.5
-        for folder, known in found.items()
-    }
-    kept = [folder for folder, known in found.items() if known or folder in there]
-    return sorted(kept, key=lambda folder: (ages[folder], layout.parse(folder)), reverse=True)
+def _newest_first(backend: Backend, names: list[CheckpointName]) -> list[str]:
+    manifests = {str(name): manifest_if_intact(backend, str(name)) for name in names}
+    first_child: dict[str, int] = {}
+    for content in manifests.values():
+        if content and content.parent:
+            sequence = first_child.get(content.parent, content.sequence)
+            first_child[content.parent] = min(content.sequence, sequence)
+    ages = []
+    still_present: set[str] | None = None
+    for folder, content in manifests.items():
+        if content is not None:
+            ages.append((float(content.sequence), layout.parse(folder), folder))
+            continue
+        if still_present is None:
+            still_present = {str(name) for name in committed(backend)}
+        if folder in still_present:
+            # Just before the first commit that had it as its parent.
+            ages.append((first_child.get(folder, math.inf) - 0.5, layout.parse(folder), folder))
+    return [folder for _, _, folder in sorted(ages, reverse=True)]
 
 
 def step_of(folder: str | None) -> int | None:
@@ -97,36 +119,46 @@ def step_of(folder: str | None) -> int | None:
 
 def of_step(backend: Backend, step: int) -> str | None:
     """The newest generation of a step."""
-    found = _settled(backend, lambda present: [str(name) for name in present if name.step == step])
-    return found[-1] if found else None
+
+    def look(names: list[CheckpointName]) -> list[str]:
+        return [str(name) for name in names if name.step == step]
+
+    generations = _list_settled(backend, look)
+    return generations[-1] if generations else None
 
 
-def by_age(backend: Backend, present: list[layout.Name] | None = None) -> list[str]:
-    """Folders whose manifest is whole, in the reverse order of their commits."""
-    names = committed(backend) if present is None else present
-    found = {str(name): manifest_if_whole(backend, str(name)) for name in names}
-    whole = [
-        (known.sequence, layout.parse(folder), folder) for folder, known in found.items() if known
-    ]
-    return [folder for _, _, folder in sorted(whole, reverse=True)]
+def intact_newest_first(backend: Backend, names: list[CheckpointName] | None = None) -> list[str]:
+    """Folders whose manifest can be read, the last commit first."""
+    if names is None:
+        names = committed(backend)
+    ages = []
+    for name in names:
+        content = manifest_if_intact(backend, str(name))
+        if content is not None:
+            ages.append((content.sequence, name))
+    return [str(name) for _, name in sorted(ages, reverse=True)]
 
 
-def _settled(backend: Backend, look: Callable[[list[layout.Name]], list[str]]) -> list[str]:
-    """What is found in a listing; nothing only where the next one is the same: while a step is saved again, what the first names may
-    be gone before it is read."""
-    present = committed(backend)
+def _list_settled(backend: Backend, look: Callable[[list[CheckpointName]], list[str]]) -> list[str]:
+    """What `look` finds in a listing of the root.
+
+    It finds nothing only if the next listing is the same: while a step is saved again, folders of
+    the first listing may be gone before they are read.
+    """
+    names = committed(backend)
     for _ in range(TRIES):
-        found = look(present)
-        before, present = present, present if found else committed(backend)
-        if before == present:
+        folders = look(names)
+        if folders:
             break
-    return found
+        names_before, names = names, committed(backend)
+        if names_before == names:
+            break
+    return folders
 
 
-def clear_leftovers(backend: Backend) -> list[str]:
-    """Remove what writers that have certainly ended did not finish, and what could not be removed before; the names."""
-    gone = [name for name in backend.folders() if layout.is_leftover(name)]
-    for name in gone:
+def remove_leftovers(backend: Backend) -> None:
+    """Removes what writers that have certainly ended did not finish, and what could not be removed before."""
+    leftovers = [name for name in backend.folders() if layout.is_leftover(name)]
+    for name in leftovers:
         with suppress(OSError):  # another user's, perhaps: the others can go
             backend.remove(name)
-    return gone

@@ -1,10 +1,18 @@
-"""The order of the steps of a save: all ranks write aside, one of them commits, all learn of it, or of who failed.
+"""The order of the steps of a save: all ranks write to a temporary folder, rank 0 commits it, all learn of it.
 
-The ranks meet through `Ranks` alone, so it serves any store, and nothing here calls a collective. What they write is filling.py's.
+    rank 0     makes the temporary folder (_begin)
+    all ranks  write or link their files, and a list of them (_write_parts)
+    rank 0     merges the lists into the manifest and renames the folder (_publish)
+    all ranks  wait until they see the checkpoint (_wait_until_visible)
+
+The ranks communicate through `Ranks` alone, so it works with any store, and nothing here calls a
+collective. While they write they exchange their progress, so that a rank that dies is missed soon,
+however long the others write.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import sys
@@ -15,231 +23,427 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..comm import collective
-from ..comm.heartbeat import FIRST_PAUSE_S, run_with_heartbeat
+from ..comm.collective import RankFailed
+from ..comm.heartbeat import FIRST_PAUSE_S, run_with_beats, run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
-from . import catalog, corrupt_files, covering, dcp, layout, manifest
+from . import catalog, corrupt_files, dcp, layout, manifest
+from .errors import CheckpointError, NotCommitted, as_rank_failed
 from .hashes import xxh128_of
 from .items import OBJECT
-from .progress import Committed, Doing, NotCommitted, failure_of
-from .staging import VISIBLE_S, fill, part_name
+from .parent_index import ParentIndex
+from .progress import SaveProgress
+from .writer import Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
     from ..comm.ranks import Ranks
     from .backends import Backend
-    from .items import Plan
+    from .items import Item, Place, SavePlan
+    from .manifest import Manifest
+    from .writer import RankPart
+
+VISIBLE_S = 30.0
+# Of the free space that is asked for: folders, archives around the tensors, the manifest, and
+# other programs that write too.
+SPACE_MARGIN = 1.1
+
+ProgressCallback = Callable[[SaveProgress], None]
+
+
+@dataclass(frozen=True)
+class Committed:
+    """digests: of this rank's pieces, as in the manifest."""
+
+    folder: str
+    progress: SaveProgress
+    digests: dict[Place, str]
+    write_s: float
+    commit_s: float
+
+
+@dataclass
+class _Stage:
+    """How far a save came, which decides what a failure means. begun, published: folders, on rank 0."""
+
+    begun: list[str] = field(default_factory=list)
+    published: list[str] = field(default_factory=list)
+    is_publishing: bool = False
+
+
+@dataclass(frozen=True)
+class _WrittenParts:
+    """rewritten: files that a rank knows to be corrupt in other checkpoints, and that this save wrote again.
+
+    digests: of this rank's pieces.
+    """
+
+    progress: SaveProgress
+    rewritten: frozenset[str]
+    digests: dict[Place, str]
 
 
 def commit(
     backend: Backend,
     step: int,
-    plan: Plan,
+    plan: SavePlan,
     ranks: Ranks,
     *,
     incremental: bool,
-    progress: Callable[[Doing], None],
+    progress: ProgressCallback,
 ) -> Committed:
-    """Commit one checkpoint made of every rank's plan.
+    """Commits one checkpoint made of every rank's plan.
 
-    After return it is whole and durable, and `latest` names it. A failure on any rank is raised on all of them (NotCommitted, which
-    names the ranks) and leaves nothing visible.
+    On return it is whole and durable, and `latest` names it. A failure on any rank is raised on all
+    of them (NotCommitted, which names the ranks) and leaves nothing visible.
     """
     started = time.monotonic()
-    state = _State()
+    stage = _Stage()
     try:
-        _agree_on_step(step, ranks)
+        _check_same_step(step, ranks)
         try:
-            opened = _decide_slowly(
-                "checkpoint/open", ranks, lambda: _open(backend, step, incremental, state.begun)
+            opened = _broadcast_slow(
+                "checkpoint/open", ranks, lambda: _begin(backend, step, incremental, stage)
             )
-            filled = fill(backend, opened, plan, ranks, progress)
+            parts = _write_parts(backend, opened, plan, ranks, progress)
             written = time.monotonic()
-            folder = _publish_together(backend, opened, step, ranks, state)
+            folder = _publish_together(backend, opened, step, ranks, stage)
         except BaseException:
-            for name in state.begun if not state.published else ():
-                with suppress(OSError):
-                    backend.remove(name)
+            if not stage.published:
+                for name in stage.begun:
+                    with suppress(OSError):
+                        backend.remove(name)
             raise
-    except (collective.RankFailed, RanksMissing, StoreLost) as error:
-        raise NotCommitted(step, failure_of(error), is_certain=not state.publishing) from error
-    corrupt_files.clear(backend.root, filled.anew)
-    _see(backend, folder, ranks)
-    return Committed(
-        folder, filled.done, filled.digests, written - started, time.monotonic() - written
-    )
+    except (RankFailed, RanksMissing, StoreLost) as error:
+        failure = as_rank_failed(error)
+        raise NotCommitted(step, failure, is_certain=not stage.is_publishing) from error
+    corrupt_files.forget(backend.root, parts.rewritten)
+    _wait_until_visible(backend, folder, ranks)
+    commit_s = time.monotonic() - written
+    return Committed(folder, parts.progress, parts.digests, written - started, commit_s)
 
 
-@dataclass
-class _State:
-    """How far a save came, for what is said of it where it fails. begun, published: folders, on rank 0."""
-
-    begun: list[str] = field(default_factory=list)
-    published: list[str] = field(default_factory=list)
-    publishing: bool = False
+def _check_same_step(step: int, ranks: Ranks) -> None:
+    steps = ranks.exchange("checkpoint/step", step)
+    if len(set(steps)) > 1:
+        text = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(steps))
+        raise CheckpointError(f"nothing was saved: the ranks save different steps ({text})")
 
 
-def _agree_on_step(step: int, ranks: Ranks) -> None:
-    said = ranks.exchange("checkpoint/step", step)
-    if len(set(said)) > 1:
-        told = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(said))
-        raise manifest.CheckpointError(
-            f"nothing was saved: the ranks save different steps ({told})"
-        )
+def _broadcast_slow(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
+    """Like collective.broadcast, for what may take longer than a rank may be silent."""
+    action = choose if ranks.rank == 0 else lambda: None
+    future = run_with_heartbeat(f"{name}/busy", ranks, action)
+    return collective.broadcast(name, ranks, future.result)
 
 
-def _decide_slowly(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
-    """As collective.broadcast, of what may take longer than a rank may be silent."""
-    chosen = run_with_heartbeat(f"{name}/busy", ranks, choose if ranks.rank == 0 else lambda: None)
-    return collective.broadcast(name, ranks, chosen.result)
-
-
-def _open(backend: Backend, step: int, incremental: bool, begun: list[str]) -> dict[str, Any]:
+def _begin(backend: Backend, step: int, incremental: bool, stage: _Stage) -> dict[str, Any]:
+    """Rank 0 alone: makes the temporary folder; returns what all ranks must know."""
     with suppress(OSError):
-        catalog.clear_leftovers(backend)
+        catalog.remove_leftovers(backend)
     parent = catalog.latest(backend)
-    known = catalog.manifest_if_whole(backend, parent) if parent else None
-    if (
-        parent and known is None
-    ):  # damaged: the order of commits goes on from those that can be read
-        parent = next(iter(catalog.by_age(backend)), None)
-        known = catalog.manifest_if_whole(backend, parent) if parent else None
-    begun.append(backend.begin(step, parent if known and incremental else None))
+    content = catalog.manifest_if_intact(backend, parent) if parent else None
+    if parent and content is None:
+        # It is damaged: the order of commits goes on from those that can be read.
+        parent = next(iter(catalog.intact_newest_first(backend)), None)
+        content = catalog.manifest_if_intact(backend, parent) if parent else None
+    folder = backend.begin(step, parent if content and incremental else None)
+    stage.begun.append(folder)
     return {
-        "folder": begun[0],
-        "parent": parent if known else None,
-        "sequence": known.sequence + 1 if known else 0,
+        "folder": folder,
+        "parent": parent if content else None,
+        "sequence": content.sequence + 1 if content else 0,
         "incremental": incremental,
     }
 
 
-def _publish_together(
-    backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks, state: _State
-) -> str:
-    """The folder's name. What rank 0 did counts, also where another rank, or the store, is missed while it is told.
+# Every rank's files
 
-    Rank 0 first asks whether all are still there: it may have been stopped for so long that they gave up.
+
+def _write_parts(
+    backend: Backend,
+    opened: dict[str, Any],
+    plan: SavePlan,
+    ranks: Ranks,
+    progress: ProgressCallback,
+) -> _WrittenParts:
+    """Writes this rank's files into the temporary folder, and a list of them.
+
+    opened: what `_begin` returned on rank 0. On return all files are durable, and none of them is
+    one that any rank knows to be corrupt.
+    """
+    folder = opened["folder"]
+    collective.run_on_all("checkpoint/enter", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
+    # The parent as this rank sees it; an empty index if it was removed meanwhile.
+    parent = opened["parent"] if opened["incremental"] else None
+    content = catalog.manifest_if_intact(backend, parent) if parent else None
+    writer = Writer(backend, folder, ParentIndex(parent, content), plan.digests)
+    _check_space(backend, writer, plan.items, ranks)
+    total, part, corrupt = _run_writer(writer, lambda: writer.run(plan.items), ranks, progress)
+    corrupt_files.add(backend.root, *corrupt)
+    linked: frozenset[str] = frozenset()
+    if corrupt:
+        linked = _unlink_corrupt(backend, folder, writer, corrupt, ranks)
+    if linked:
+        first_part = part
+        total, part, _ = _run_writer(
+            writer, lambda: writer.rewrite(first_part, linked), ranks, progress
+        )
+
+    def finish() -> list[str]:
+        progress(total)
+        backend.write(folder, _part_name(ranks.rank), [memoryview(_part_bytes(plan, part))])
+        backend.flush(folder)
+        return sorted(corrupt.intersection(entry.name for entry in part.files))
+
+    rewritten: set[str] = set()
+    for names in collective.run_on_all("checkpoint/part", ranks, finish):
+        rewritten.update(names)
+    digests = {piece.place: record.sha256 for piece, record in part.records}
+    return _WrittenParts(total, frozenset(rewritten), digests)
+
+
+def _check_space(backend: Backend, writer: Writer, items: Sequence[Item], ranks: Ranks) -> None:
+    """Raises RankFailed (ENOSPC) on every rank if the checkpoint does not fit.
+
+    Assumes first that nothing is in the parent. Only if that does not fit, every piece is hashed to
+    know what must be written.
+    """
+    free_by_rank = collective.run_on_all("checkpoint/free", ranks, backend.free)
+    least = min((free for free in free_by_rank if free is not None), default=None)
+    if least is None:
+        return
+    own_bytes = sum(item.bytes for item in items)
+    all_bytes = sum(collective.run_on_all("checkpoint/whole", ranks, lambda: own_bytes))
+    if all_bytes * SPACE_MARGIN <= least:
+        return
+    measured = run_with_heartbeat("checkpoint/measure", ranks, lambda: writer.measure(items))
+    needed = sum(collective.run_on_all("checkpoint/changed", ranks, measured.result))
+    if needed * SPACE_MARGIN <= least:
+        return
+
+    def refuse() -> None:
+        """On the ranks that see too little."""
+        free = free_by_rank[ranks.rank]
+        if free is not None and needed * SPACE_MARGIN > free:
+            text = f"{needed} bytes are to be written, plus a tenth as a margin; {free} are free"
+            raise OSError(errno.ENOSPC, text, backend.root)
+
+    collective.run_on_all("checkpoint/space", ranks, refuse)
+
+
+def _run_writer(
+    writer: Writer, action: Callable[[], RankPart], ranks: Ranks, progress: ProgressCallback
+) -> tuple[SaveProgress, RankPart, frozenset[str]]:
+    """All ranks' bytes, this rank's part, and the parent's files that any rank knows to be corrupt.
+
+    The ranks exchange their progress at least every LONGEST_PAUSE_S: one that is gone is missed,
+    and a failure on one stops all.
+    """
+    started = time.monotonic()
+    total = SaveProgress(0, 0, 0, 0.0)
+    corrupt: set[str] = set()
+
+    def beat(future: Future[RankPart]) -> bool:
+        nonlocal total
+
+        def report() -> list[Any]:
+            """Raises what this rank's writing, or its callback, raised."""
+            progress(total)
+            is_over = future.done()
+            if is_over:
+                future.result()
+            count = writer.count
+            bytes_of_rank = [count.total, count.written, count.linked]
+            return [is_over, *bytes_of_rank, writer.corrupt_parent_files()]
+
+        answers = collective.run_on_all("checkpoint/write", ranks, report)
+        total = SaveProgress(
+            total=sum(answer[1] for answer in answers),
+            written=sum(answer[2] for answer in answers),
+            linked=sum(answer[3] for answer in answers),
+            seconds=time.monotonic() - started,
+        )
+        corrupt.clear()
+        for answer in answers:
+            corrupt.update(answer[4])
+        return all(answer[0] for answer in answers)
+
+    part = run_with_beats(action, beat, writer.stop).result()
+    return total, part, frozenset(corrupt)
+
+
+def _unlink_corrupt(
+    backend: Backend, folder: str, writer: Writer, corrupt: frozenset[str], ranks: Ranks
+) -> frozenset[str]:
+    """Takes the corrupt files out of the folder that any rank linked before one of them knew. Returns them."""
+    linked: set[str] = set()
+    for names in collective.run_on_all(
+        "checkpoint/linked", ranks, lambda: writer.linked_files(corrupt)
+    ):
+        linked.update(names)
+
+    def unlink() -> None:
+        for name in linked:
+            with suppress(FileNotFoundError):  # the store refers to files instead of linking them
+                backend.discard(folder, name)
+
+    if linked:
+        collective.broadcast("checkpoint/unlink", ranks, unlink)
+    return frozenset(linked)
+
+
+def _part_name(rank: int) -> str:
+    return f".part-{rank:05d}.json"
+
+
+def _part_bytes(plan: SavePlan, part: RankPart) -> bytes:
+    records = []
+    for item, record in part.records:
+        fields = manifest.record_as_json(record)
+        records.append([item.name, item.dtype, list(item.shape), fields])
+    files = [manifest.file_as_json(entry) for entry in part.files]
+    return json.dumps({"files": files, "records": records, "paths": plan.paths}).encode()
+
+
+# Publishing
+
+
+def _publish_together(
+    backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks, stage: _Stage
+) -> str:
+    """The folder's name. What rank 0 did counts, even if another rank or the store is lost while it says so.
+
+    Rank 0 first checks that all ranks still answer: it may have been stopped for so long that they gave up.
     """
     collective.barrier("checkpoint/ready", ranks)
-    state.publishing = True
+    stage.is_publishing = True
 
     def publish() -> str:
-        state.published.append(_publish(backend, opened, step, ranks.world_size))
-        return state.published[0]
+        folder = _publish(backend, opened, step, ranks.world_size)
+        stage.published.append(folder)
+        return folder
 
     try:
-        folder: str = _decide_slowly("checkpoint/publish", ranks, publish)
-    except collective.RankFailed:
-        state.publishing = False  # rank 0 said that it could not
+        folder: str = _broadcast_slow("checkpoint/publish", ranks, publish)
+    except RankFailed:
+        stage.is_publishing = False  # rank 0 reported that it failed
         raise
     except (RanksMissing, StoreLost) as error:
-        said = getattr(error, "payloads", {}).get(
-            0
-        )  # at the last of the meetings; before it, whether rank 0 is done
-        known = state.published or (
-            [said["value"]] if isinstance(said, dict) and said["error"] is None else []
-        )
-        if not known:
+        published = list(stage.published)
+        # In the last exchange this is rank 0's result; in those before, whether it has finished.
+        answer = getattr(error, "payloads", {}).get(0)
+        if not published and isinstance(answer, dict) and answer["error"] is None:
+            published.append(answer["value"])
+        if not published:
             raise
-        folder = known[0]
+        folder = published[0]
         warnings.warn(
-            f"step {step} was committed, and a rank was missed while it was told: {error}",
-            stacklevel=4,
+            f"step {step} was committed, but not every rank heard of it: {error}", stacklevel=4
         )
     return folder
-
-
-def _see(backend: Backend, folder: str, ranks: Ranks) -> None:
-    """Wait until all ranks see what is committed, unless another job has replaced it already. A rank that is missed here, the next
-    meeting misses too: the checkpoint is there."""
-    end = time.monotonic() + VISIBLE_S
-    with suppress(collective.RankFailed, RanksMissing, StoreLost):
-        while True:
-            seen = collective.run_on_all(
-                "checkpoint/see",
-                ranks,
-                lambda: [_is_there(backend, folder), time.monotonic() > end],
-            )
-            if (
-                not seen[0][0]
-                or all(is_there for is_there, _ in seen)
-                or any(late for _, late in seen)
-            ):
-                return
-
-
-def _is_there(backend: Backend, folder: str) -> bool:
-    try:
-        backend.wait_for(folder, FIRST_PAUSE_S)
-    except TimeoutError:
-        return False
-    return True
 
 
 def _publish(backend: Backend, opened: dict[str, Any], step: int, world_size: int) -> str:
     """Rank 0 alone, when all ranks' files are durable."""
     folder = opened["folder"]
-    parts = [json.loads(backend.read(folder, part_name(rank))) for rank in range(world_size)]
+    parts = [json.loads(backend.read(folder, _part_name(rank))) for rank in range(world_size)]
     for rank in range(world_size):
-        backend.discard(folder, part_name(rank))
-    content = _with_dcp_metadata(backend, folder, _merge(parts, step, opened), parts)
+        backend.discard(folder, _part_name(rank))
+    content = _merge(parts, step, opened)
+    paths: dict[str, tuple[Any, ...]] = {}
+    for part in parts:
+        for name, path in part["paths"].items():
+            paths[name] = tuple(path)
+    if paths:
+        content = _add_dcp_metadata(backend, folder, content, paths)
     final = backend.commit(folder, step, manifest.dumps(content))
     with suppress(OSError):  # the next save of the step, or prune, tries again
         _remove_older_generations(backend, final)
     return final
 
 
-def _with_dcp_metadata(
-    backend: Backend, folder: str, content: manifest.Manifest, parts: list[dict[str, Any]]
-) -> manifest.Manifest:
-    paths = {name: tuple(path) for part in parts for name, path in part["paths"].items()}
-    pickled = dcp.metadata_bytes(content, paths, backend.address) if paths else None
+def _add_dcp_metadata(
+    backend: Backend, folder: str, content: Manifest, paths: dict[str, tuple[Any, ...]]
+) -> Manifest:
+    pickled = dcp.metadata_bytes(content, paths, backend.address)
     if pickled is None:
         return content
     backend.write(folder, dcp.NAME, [memoryview(pickled)])
-    entry = manifest.FileEntry(
-        dcp.NAME, len(pickled), hashlib.sha256(pickled).hexdigest(), xxh128=xxh128_of([pickled])
-    )
+    sha256 = hashlib.sha256(pickled).hexdigest()
+    entry = manifest.FileEntry(dcp.NAME, len(pickled), sha256, xxh128=xxh128_of([pickled]))
     return replace(content, files=(*content.files, entry))
 
 
 def _remove_older_generations(backend: Backend, folder: str) -> None:
-    kept = layout.parse(folder)
-    older = [
-        name
-        for name in catalog.committed(backend)
-        if kept and name.step == kept.step and name.generation < kept.generation
-    ]
+    newest = layout.parse(folder)
+    if newest is None:
+        return
+    older = []
+    for name in catalog.committed(backend):
+        if name.step == newest.step and name.generation < newest.generation:
+            older.append(str(name))
     if older:
-        backend.remove(*map(str, older))
+        backend.remove(*older)
 
 
-def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> manifest.Manifest:
-    """Raises CheckpointError where the boxes of a tensor do not make up the whole."""
-    entries = (manifest.FileEntry(**entry) for part in parts for entry in part["files"])
-    files = manifest.by_name(entries)
+def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> Manifest:
+    """Raises CheckpointError if the boxes of a tensor do not make up the whole."""
+    entries = []
+    boxes: dict[str, list[manifest.Record]] = {}
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
     objects: dict[str, manifest.Record] = {}
-    tensors: dict[str, tuple[str, tuple[int, ...], list[manifest.Record]]] = {}
-    for name, dtype, shape, said in (record for part in parts for record in part["records"]):
-        record = manifest.record_from_json(said)
-        if dtype == OBJECT:
-            objects[name] = record
-        else:
-            tensors.setdefault(name, (dtype, tuple(shape), []))[2].append(record)
-    for name, (_, shape, records) in tensors.items():
-        problem = covering.problem(shape, records)
+    for part in parts:
+        entries += [manifest.FileEntry(**entry) for entry in part["files"]]
+        for name, dtype, shape, fields in part["records"]:
+            record = manifest.record_from_json(fields)
+            if dtype == OBJECT:
+                objects[name] = record
+            else:
+                kinds.setdefault(name, (dtype, tuple(shape)))
+                boxes.setdefault(name, []).append(record)
+    tensors = {}
+    for name in sorted(boxes):
+        dtype, shape = kinds[name]
+        problem = manifest.coverage_problem(shape, boxes[name])
         if problem is not None:
-            raise manifest.CheckpointError(f"{name}: {problem}")
+            raise CheckpointError(f"{name}: {problem}")
+        records = sorted(boxes[name], key=lambda record: record.offsets)
+        tensors[name] = manifest.Tensor(dtype, shape, tuple(records))
+    files = manifest.unique_by_name(entries)
     return manifest.Manifest(
         step=step,
         world_size=len(parts),
         files=tuple(files[name] for name in sorted(files)),
-        tensors={
-            name: manifest.Tensor(
-                dtype, shape, tuple(sorted(records, key=lambda record: record.offsets))
-            )
-            for name, (dtype, shape, records) in sorted(tensors.items())
-        },
+        tensors=tensors,
         objects=dict(sorted(objects.items())),
         sequence=opened["sequence"],
         parent=opened["parent"],
         torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
     )
+
+
+def _wait_until_visible(backend: Backend, folder: str, ranks: Ranks) -> None:
+    """Waits until all ranks see the checkpoint, unless another job has already replaced it.
+
+    A rank that is missing here is missed by the next exchange too; the checkpoint exists.
+    """
+    end = time.monotonic() + VISIBLE_S
+
+    def look() -> list[bool]:
+        try:
+            backend.wait_for(folder, FIRST_PAUSE_S)
+            is_visible = True
+        except TimeoutError:
+            is_visible = False
+        return [is_visible, time.monotonic() > end]
+
+    with suppress(RankFailed, RanksMissing, StoreLost):
+        while True:
+            answers = collective.run_on_all("checkpoint/see", ranks, look)
+            is_replaced = not answers[0][0]
+            all_see_it = all(is_visible for is_visible, _ in answers)
+            any_too_late = any(is_late for _, is_late in answers)
+            if is_replaced or all_see_it or any_too_late:
+                return

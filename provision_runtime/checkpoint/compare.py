@@ -1,4 +1,4 @@
-"""Whether memory holds what other memory, or a file, holds: exact, and several times as fast as SHA-256."""
+"""Whether two memories, or a memory and a file, hold the same bytes: exact, and several times as fast as SHA-256."""
 
 from __future__ import annotations
 
@@ -10,62 +10,65 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Of two memories at a time, so that both fit the processor's cache; and what a call costs (2 us) is little beside.
-BLOCK = 512 << 10
-# Of a file at a time. Each call leaves the interpreter's lock to others and asks for it back.
-READ = 1 << 20
+# Of two memories at a time: both fit the processor's cache, and the cost of a call (2 us) is small.
+MEMORY_BLOCK = 512 << 10
+# Of a file at a time. Each call releases the interpreter's lock and takes it again.
+FILE_BLOCK = 1 << 20
 # Linux; a file system without it answers EOPNOTSUPP.
 NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
-def first_difference(new: int, held: int, length: int) -> int:
-    """Where, from these two addresses on, the first block begins that is not the same in both; the length where there is none."""
+def first_difference(first_address: int, second_address: int, length: int) -> int:
+    """Offset of the first block that differs; the length if none does."""
     compare = _memcmp()
     at = 0
-    while at < length and not compare(new + at, held + at, min(BLOCK, length - at)):
-        at += BLOCK
-    return min(at, length)
+    while at < length:
+        block = min(MEMORY_BLOCK, length - at)
+        if compare(first_address + at, second_address + at, block):
+            return at
+        at += block
+    return length
 
 
 def has_cached(descriptor: int, offset: int, parts: Sequence[memoryview]) -> bool | None:
-    """Whether the file has these bytes from `offset` on. None where only a disk or a server could tell: hashing is faster then.
+    """Whether the file has these bytes from `offset` on; None if a disk or a server would have to answer.
 
-    The file is read, not mapped: a mapped page that a disk or a server fails to give ends the process (SIGBUS).
+    Hashing is faster than waiting for these. The file is read, not mapped: a mapped page that a
+    disk or a server fails to deliver ends the process (SIGBUS).
     """
     if NOWAIT is None:
         return None
     for part in parts:
         at = 0
         while at < len(part):
-            room = _OWN.room[: len(part) - at]
+            buffer = _BUFFER.view[: len(part) - at]
             try:
-                count = os.preadv(descriptor, [room], offset + at, NOWAIT)
+                count = os.preadv(descriptor, [buffer], offset + at, NOWAIT)
             except OSError:
                 return None
-            if not count or not _same(part[at : at + count], count):
+            if not count or not _equals_buffer(part[at : at + count], count):
                 return False
             at += count
         offset += len(part)
     return True
 
 
-class _Own(threading.local):
-    """A thread's own room for what it reads."""
-
+class _ReadBuffer(threading.local):
     def __init__(self) -> None:
-        self.memory = bytearray(READ)
-        self.room = memoryview(self.memory)
+        self.memory = bytearray(FILE_BLOCK)
+        self.view = memoryview(self.memory)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
 
-_OWN = _Own()
+_BUFFER = _ReadBuffer()
 
 
-def _same(part: memoryview, count: int) -> bool:
-    """As what was read. Of bytes (objects, archives' headers) ctypes does not give the address."""
+def _equals_buffer(part: memoryview, count: int) -> bool:
     if part.readonly:
-        return bytes(part) == bytes(_OWN.room[:count])
-    return not _memcmp()(ctypes.addressof(ctypes.c_char.from_buffer(part)), _OWN.address, count)
+        # ctypes does not give the address of bytes (objects, headers of archives).
+        return bytes(part) == bytes(_BUFFER.view[:count])
+    address = ctypes.addressof(ctypes.c_char.from_buffer(part))
+    return not _memcmp()(address, _BUFFER.address, count)
 
 
 def _memcmp() -> Any:

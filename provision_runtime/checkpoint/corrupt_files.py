@@ -1,7 +1,7 @@
-"""Files that this process knows to be damaged: they are not linked into another checkpoint, so the next save writes their content anew.
+"""Files that this process knows to be corrupt: no save links them, so the next one writes their content again.
 
-By root and name: a name is the content's hash, and the same file under it may be linked into many checkpoints. A save tells all ranks
-which of them they know.
+By root and name: a name is the hash of the content, and one file may be linked into many
+checkpoints under it. During a save the ranks tell each other which of these files they know.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_known: set[tuple[str, str]] = set()
+_corrupt: set[tuple[str, str]] = set()
 
 
 def add(root: str, *names: str) -> None:
-    _known.update((root, name) for name in names)
+    _corrupt.update((root, name) for name in names)
 
 
 def has(root: str, name: str) -> bool:
-    return (root, name) in _known
+    return (root, name) in _corrupt
 
 
-def of(root: str) -> list[str]:
-    return sorted(name for place, name in tuple(_known) if place == root)
+def names_in(root: str) -> list[str]:
+    return sorted(name for corrupt_root, name in tuple(_corrupt) if corrupt_root == root)
 
 
-def clear(root: str, names: Iterable[str]) -> None:
-    """They were written anew, and committed: until then they are what a next save would find."""
-    _known.difference_update((root, name) for name in names)
+def forget(root: str, names: Iterable[str]) -> None:
+    """Call it once new copies are committed: until then a save would link the corrupt files."""
+    _corrupt.difference_update((root, name) for name in names)

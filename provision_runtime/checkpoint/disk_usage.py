@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Dict, Hashable
 
 from . import catalog, layout, manifest
-from .backends.traits import Stat
+from .backends import Stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,90 +18,91 @@ Usage = Dict[Hashable, Stat]
 
 
 def usage(backend: Backend, folder: str) -> Usage:
-    """Of a committed or an unfinished folder; of one that vanished, what was still seen.
+    """Of a committed or an unfinished folder; of one that vanishes meanwhile, what could still be read.
 
-    Where files are referred to, their sizes are the manifest's: asking a store for each of them would be a request each.
+    Where folders refer to files, the manifest gives the sizes: otherwise each would take a request.
     """
-    content = (
-        catalog.manifest_if_whole(backend, folder)
-        if _refers(backend) and layout.parse(folder)
-        else None
-    )
-    if content is None:
-        return _seen(backend, folder, _files(backend, folder))
-    told = {
-        key(backend, folder, entry): Stat(entry.size, 1, key(backend, folder, entry))
-        for entry in content.files
-    }
-    return {**told, **_seen(backend, folder, [manifest.NAME])}
+    content = None
+    if _has_references(backend) and layout.parse(folder):
+        content = catalog.manifest_if_intact(backend, folder)
+    if content is not None:
+        files: Usage = {}
+        for entry in content.files:
+            file_key = key(backend, folder, entry)
+            files[file_key] = Stat(entry.size, 1, file_key)
+        return {**files, **_stat_files(backend, folder, [manifest.NAME])}
+    try:
+        names = backend.files(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return _stat_files(backend, folder, names)
 
 
 def key(backend: Backend, folder: str, entry: FileEntry) -> Hashable:
     """The same for two files of two checkpoints only if they are one. Raises FileNotFoundError."""
-    if _refers(backend):
-        return (entry.home or folder, entry.name)
-    return backend.stat(entry.home or folder, entry.name).key
+    home = entry.home or folder
+    if _has_references(backend):
+        return (home, entry.name)
+    return backend.stat(home, entry.name).key
 
 
-def held(used: Usage) -> int:
-    """Bytes of all files of one folder, whoever else has them."""
-    return sum(stat.size for stat in used.values())
+def folder_bytes(files: Usage) -> int:
+    """Bytes of all files of one folder, whoever shares them."""
+    return sum(stat.size for stat in files.values())
 
 
-def total(usages: Iterable[Usage]) -> int:
+def total_bytes(usages: Iterable[Usage]) -> int:
     """Bytes of several folders, each file counted once."""
-    return sum(
-        stat.size for stat in {key: stat for used in usages for key, stat in used.items()}.values()
-    )
+    all_files: Usage = {}
+    for files in usages:
+        all_files.update(files)
+    return folder_bytes(all_files)
 
 
-def freed(usages: Mapping[str, Usage], going: Iterable[str]) -> int:
-    """Bytes that are free once these folders are gone: a file goes with the last of its names, wherever that is."""
-    gone = [usages[folder] for folder in going]
-    after = _counted(usages)
-    names = {key: max(stat.names, after[key]) for used in gone for key, stat in used.items()}
-    for used in gone:
-        for key in used:
-            names[key] -= 1
-    sizes = {key: stat.size for used in gone for key, stat in used.items()}
-    return sum(sizes[key] for key, left in names.items() if left <= 0)
+def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
+    """Bytes that are free once these folders are removed: a file goes with the last of its names, wherever that is."""
+    folders = _count_folders(usages)
+    names_left: dict[Hashable, int] = {}
+    sizes: dict[Hashable, int] = {}
+    for folder in removed:
+        for file_key, stat in usages[folder].items():
+            sizes[file_key] = stat.size
+            names_before = names_left.get(file_key, max(stat.names, folders[file_key]))
+            names_left[file_key] = names_before - 1
+    return sum(sizes[file_key] for file_key, count in names_left.items() if count <= 0)
 
 
-def own(usages: Mapping[str, Usage]) -> dict[str, int]:
-    """What each folder alone would free."""
-    users = _counted(usages)
-    return {
-        folder: sum(stat.size for key, stat in used.items() if max(stat.names, users[key]) == 1)
-        for folder, used in usages.items()
-    }
+def own_bytes(usages: Mapping[str, Usage]) -> dict[str, int]:
+    """What removing each folder alone would free."""
+    folders = _count_folders(usages)
+    own = {}
+    for folder, files in usages.items():
+        own[folder] = 0
+        for file_key, stat in files.items():
+            if max(stat.names, folders[file_key]) == 1:
+                own[folder] += stat.size
+    return own
 
 
-def _counted(usages: Mapping[str, Usage]) -> dict[Hashable, int]:
+def _count_folders(usages: Mapping[str, Usage]) -> dict[Hashable, int]:
     """How many of the folders need each file."""
-    users: dict[Hashable, int] = {}
-    for used in usages.values():
-        for key in used:
-            users[key] = users.get(key, 0) + 1
-    return users
+    counts: dict[Hashable, int] = {}
+    for files in usages.values():
+        for file_key in files:
+            counts[file_key] = counts.get(file_key, 0) + 1
+    return counts
 
 
-def _seen(backend: Backend, folder: str, names: Iterable[str]) -> Usage:
-    found: Usage = {}
+def _stat_files(backend: Backend, folder: str, names: Iterable[str]) -> Usage:
+    files: Usage = {}
     for name in names:
         try:
             stat = backend.stat(folder, name)
         except FileNotFoundError:
             continue
-        found[stat.key] = stat
-    return found
+        files[stat.key] = stat
+    return files
 
 
-def _refers(backend: Backend) -> bool:
+def _has_references(backend: Backend) -> bool:
     return backend.traits.links == "reference"
-
-
-def _files(backend: Backend, folder: str) -> list[str]:
-    try:
-        return backend.files(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []

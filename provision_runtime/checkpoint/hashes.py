@@ -1,9 +1,10 @@
-"""The two hashes of a file: SHA-256, always, which names it, and XXH128 where the package xxhash is installed, which is several times
-as fast.
+"""The two hashes of a file: SHA-256, always, and XXH128 where the package xxhash is installed.
 
-XXH128 tells whether content is still what it was, in `save` and in `load`: two contents have the same one by accident in 1 of 2**128
-cases. It is not cryptographic, so nothing is named by it or found by it, and `verify` asks for SHA-256. Its values are
-fixed since xxHash 0.8.0, the package's 2.0 (https://github.com/Cyan4973/xxHash); large updates leave the interpreter to other threads.
+SHA-256 names the file. XXH128 is several times as fast; `save` and `load` use it to tell whether
+content is still the same: two contents have the same XXH128 by accident in 1 of 2**128 cases. It is
+not cryptographic, so it neither names nor finds anything, and `verify` uses SHA-256. Its values are
+fixed since xxHash 0.8.0, the package's 2.0 (https://github.com/Cyan4973/xxHash); large updates
+release the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ if TYPE_CHECKING:
     from .manifest import FileEntry
 
 
-def _xxh3_128() -> Any:
+def _import_xxh3_128() -> Any:
     try:
         from xxhash import xxh3_128
-    except ImportError:  # also of xxhash 1
+    except ImportError:  # also with xxhash 1
         return None
     return xxh3_128
 
 
-XXH3_128 = _xxh3_128()
+XXH3_128 = _import_xxh3_128()
 
 
 @dataclass(frozen=True)
-class Hashes:
-    """In hexadecimal digits; xxh128: None where the package is not there, or nobody asks for it."""
+class FileHashes:
+    """Hexadecimal digits. xxh128: None if the package is not installed, or the hash is not needed."""
 
     sha256: str
     xxh128: str | None
 
 
 def xxh128_of(parts: Iterable[memoryview | bytes]) -> str | None:
-    """Of all the parts, one after the other; None where the package is not there."""
+    """Of all parts, one after the other; None if the package is not installed."""
     if XXH3_128 is None:
         return None
     digest = XXH3_128()
     for part in parts:
         digest.update(part)
-    value: str = digest.hexdigest()
-    return value
+    hexdigest: str = digest.hexdigest()
+    return hexdigest
 
 
-def quickest_of(entry: FileEntry) -> tuple[str, Any, str]:
-    """The hash of a committed file that takes the least time here: its name, an object that makes it, and what was committed."""
+def fastest_of(entry: FileEntry) -> tuple[str, Any, str]:
+    """The fastest hash of a committed file: its name, an object that computes it, and the committed value."""
     if entry.xxh128 is not None and XXH3_128 is not None:
         return "XXH128", XXH3_128(), entry.xxh128
     return sha256_of(entry)

@@ -1,7 +1,7 @@
 """A copy of the state in host memory, kept from save to save.
 
-Memory that is there already costs no page faults. And what still equals the copy is neither copied nor hashed again: comparing is
-as fast as copying, and several times as fast as SHA-256.
+Memory that is already allocated costs no page faults. And what still equals the copy is neither
+copied nor hashed again: comparing is as fast as copying, and several times as fast as SHA-256.
 """
 
 from __future__ import annotations
@@ -15,81 +15,85 @@ from . import streams
 from .compare import first_difference
 from .items import pieces
 from .serialize import is_plain
-from .threads import hashing_threads
+from .writer import hashing_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import torch
 
-    from .items import Item, Place, Plan
+    from .items import Item, Place, SavePlan
 
-# What is smaller is copied without a look: it costs more to find out whether it changed than to hash it.
-COMPARED = 1 << 20
+# Smaller items are copied without comparing: that costs more than hashing them.
+MIN_COMPARED_BYTES = 1 << 20
 
 
-class Snapshot:
-    """One at a time of `take` and `learn`; between the two the copy stands still."""
+class HostSnapshot:
+    """Call `take` and `learn` one at a time; between the two the copy does not change."""
 
     def __init__(self) -> None:
         self._memory: dict[Place, torch.Tensor] = {}
         # Of pieces of the copy, as long as their content stays.
         self._digests: dict[Place, str] = {}
 
-    def take(self, plan: Plan) -> Plan:
-        """The same plan, of the copy. Raises MemoryError or RuntimeError (torch's) where the host's memory does not suffice."""
-        wanted = {item.place: item for item in plan.items if not item.is_object}
-        devices = streams.of(item.data for item in wanted.values())
-        known, self._digests = (
-            self._digests,
-            {},
-        )  # whatever ends this early, no digest of what was there is left
-        fresh = self._make_room(wanted)
+    def take(self, plan: SavePlan) -> SavePlan:
+        """The same plan, on the copy. Raises MemoryError or RuntimeError (torch's) if host memory is too small."""
+        tensors = {item.place: item for item in plan.items if not item.is_object}
+        devices = streams.devices_of(item.data for item in tensors.values())
+        # If anything fails below, no digest of the earlier content is left.
+        old_digests = self._digests
+        self._digests = {}
+        new_places = self._make_room(tensors)
         streams.wait_for(devices)
-        compared = [item for item in wanted.values() if _is_comparable(item)]
-        same = self._bring_up_to_date(compared, fresh)
-        self._copy([item for item in wanted.values() if not _is_comparable(item)])
+        comparable: list[Item] = []
+        others: list[Item] = []
+        for item in tensors.values():
+            is_comparable = is_plain(item.data) and item.bytes >= MIN_COMPARED_BYTES
+            (comparable if is_comparable else others).append(item)
+        unchanged = self._update(comparable, new_places)
+        self._copy(others)
         streams.wait_for(devices)
-        self._digests = {place: known[place] for place in same if place in known}
-        items = [
-            item if item.is_object else replace(item, data=self._memory[item.place])
-            for item in plan.items
-        ]
+        for place in unchanged:
+            if place in old_digests:
+                self._digests[place] = old_digests[place]
+        items = []
+        for item in plan.items:
+            items.append(item if item.is_object else replace(item, data=self._memory[item.place]))
         return replace(plan, items=tuple(items), digests=dict(self._digests))
 
     def learn(self, digests: Mapping[Place, str]) -> None:
-        """What the pieces of the copy were committed as."""
+        """The digests with which the pieces of the copy were committed."""
         self._digests = dict(digests)
 
-    def _make_room(self, wanted: Mapping[Place, Item]) -> set[Place]:
-        """Which memory is new. What is of no use any more is given back first."""
-        self._memory = {
-            place: memory
-            for place, memory in self._memory.items()
-            if place in wanted and _fits(memory, wanted[place])
-        }
-        fresh = {
-            place: _allocate(item) for place, item in wanted.items() if place not in self._memory
-        }
-        self._memory.update(fresh)
-        return set(fresh)
+    def _make_room(self, tensors: Mapping[Place, Item]) -> set[Place]:
+        """The places whose memory is new. Frees what is no longer of use first."""
+        reusable = {}
+        for place, memory in self._memory.items():
+            if place in tensors and _fits(memory, tensors[place]):
+                reusable[place] = memory
+        self._memory = reusable
+        new_memory = {}
+        for place, item in tensors.items():
+            if place not in self._memory:
+                new_memory[place] = _allocate(item)
+        self._memory.update(new_memory)
+        return set(new_memory)
 
-    def _bring_up_to_date(self, items: Sequence[Item], fresh: set[Place]) -> set[Place]:
-        """Which pieces were compared and did not differ: of no others is anything known, objects among them."""
-        sources = [(piece, item.place in fresh) for item in items for piece in pieces(item)]
-        targets = [
-            piece
-            for item in items
-            for piece in pieces(replace(item, data=self._memory[item.place]))
-        ]
+    def _update(self, items: Sequence[Item], new_places: set[Place]) -> set[Place]:
+        """Updates the copy. Returns the pieces that were compared and did not differ."""
+        sources: list[Item] = []
+        targets: list[Item] = []
+        are_new: list[bool] = []
+        for item in items:
+            item_pieces = list(pieces(item))
+            sources += item_pieces
+            targets += pieces(replace(item, data=self._memory[item.place]))
+            are_new += [item.place in new_places] * len(item_pieces)
         with ThreadPoolExecutor(hashing_threads(), thread_name_prefix="provision-snapshot") as pool:
-            same = pool.map(
-                lambda pair: _bring_up_to_date(*pair[0], target=pair[1]), zip(sources, targets)
-            )
-            return {piece.place for (piece, _), is_same in zip(sources, same) if is_same}
+            were_equal = list(pool.map(_update_piece, sources, targets, are_new))
+        return {piece.place for piece, was_equal in zip(sources, were_equal) if was_equal}
 
     def _copy(self, items: Sequence[Item]) -> None:
-        """Without a look at what was there."""
         import torch
 
         with torch.no_grad():
@@ -97,18 +101,17 @@ class Snapshot:
                 self._memory[item.place].copy_(item.data, non_blocking=True)
 
 
-def _is_comparable(item: Item) -> bool:
-    return is_plain(item.data) and item.bytes >= COMPARED
-
-
 def _fits(memory: torch.Tensor, item: Item) -> bool:
-    is_alike: bool = memory.shape == item.data.shape and memory.dtype == item.data.dtype
-    return is_alike and memory.is_pinned() == bool(item.data.is_cuda)
+    has_same_type: bool = memory.shape == item.data.shape and memory.dtype == item.data.dtype
+    return has_same_type and memory.is_pinned() == bool(item.data.is_cuda)
 
 
 def _allocate(item: Item) -> torch.Tensor:
-    """Pinned where a GPU is to write it: only then do its copies run beside each other and at the bus's rate. It is written again
-    outside of the caller's modes: it must be neither on its default device nor an inference tensor."""
+    """Pinned if a GPU is to write it: only then do its copies run in parallel and at the rate of the bus.
+
+    It is written again outside of the caller's modes, so it must be neither on the caller's default
+    device nor an inference tensor.
+    """
     import torch
 
     with torch.inference_mode(False):
@@ -117,10 +120,14 @@ def _allocate(item: Item) -> torch.Tensor:
         )
 
 
-def _bring_up_to_date(source: Item, is_fresh: bool, *, target: Item) -> bool:
-    """Whether the copy was equal. Every byte is compared or copied, hardly one of them both."""
-    new, held, length = source.data.data_ptr(), target.data.data_ptr(), source.bytes
-    begin = 0 if is_fresh else first_difference(new, held, length)
+def _update_piece(source: Item, target: Item, is_new: bool) -> bool:
+    """Whether the copy was equal. Every byte is compared or copied, hardly any both."""
+    source_address = source.data.data_ptr()
+    target_address = target.data.data_ptr()
+    length = source.bytes
+    begin = 0
+    if not is_new:
+        begin = first_difference(source_address, target_address, length)
     if begin < length:
-        ctypes.memmove(held + begin, new + begin, length - begin)
+        ctypes.memmove(target_address + begin, source_address + begin, length - begin)
     return begin >= length

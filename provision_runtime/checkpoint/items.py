@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Tuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into such. With WORKERS of threads.py it bounds
-# the memory that staging from a GPU takes.
-PIECE = 32 << 20
+# A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into pieces.
+# Together with writer.WORKERS this bounds the memory for staging from a GPU.
+MAX_PIECE_BYTES = 32 << 20
 # Small pieces are packed into files of about this size.
-PACK = 16 << 20
+PACK_BYTES = 16 << 20
 # A box's name and where in the tensor it begins.
 Place = Tuple[str, Tuple[int, ...]]
 OBJECT = "object"
@@ -23,8 +23,8 @@ OBJECT = "object"
 class Item:
     """A box of a tensor that this rank holds, or an object.
 
-    shape: of the whole tensor; offsets, sizes: of the box in it, in elements. data: the box itself, or the object: as the state
-    dict has it, and as bytes in a plan.
+    shape: of the whole tensor; offsets, sizes: of the box in it, in elements. data: the box or the
+    object as the state dict has it; in a finished plan an object is bytes.
     """
 
     name: str
@@ -44,18 +44,18 @@ class Item:
 
     @property
     def bytes(self) -> int:
-        return (
-            len(self.data)
-            if self.is_object
-            else int(self.data.numel()) * int(self.data.element_size())
-        )
+        if self.is_object:
+            return len(self.data)
+        return int(self.data.numel()) * int(self.data.element_size())
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What this rank writes, and where each name stands in the nested state dict (of all ranks' names).
+class SavePlan:
+    """What this rank writes.
 
-    digests: the SHA-256 of the records of some pieces, by `Item.place`: known since their content is that of an earlier save.
+    paths: where each name is in the nested state dict, for the names of all ranks. digests: the
+    SHA-256 of the records of some pieces, by `Item.place`; known because an earlier save had the
+    same content.
     """
 
     items: tuple[Item, ...]
@@ -63,23 +63,26 @@ class Plan:
     digests: Mapping[Place, str] = field(default_factory=dict)
 
 
-def pieces(item: Item, limit: int = PIECE) -> Iterator[Item]:
-    """The item in boxes of at most `limit` bytes each, cut along its first dimensions, in order. Views: nothing is copied."""
+def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:
+    """The item in boxes of at most `limit` bytes, in order. They are views: nothing is copied.
+
+    Cuts along the first dimensions.
+    """
     if item.is_object or item.bytes <= limit:
         yield item
         return
-    axis = next(place for place, size in enumerate(item.sizes) if size > 1)
-    row = item.bytes // item.sizes[axis]
-    step = max(1, limit // row)
+    axis = next(dimension for dimension, size in enumerate(item.sizes) if size > 1)
+    row_bytes = item.bytes // item.sizes[axis]
+    step = max(1, limit // row_bytes)
     for begin in range(0, item.sizes[axis], step):
         yield from pieces(_cut(item, axis, begin, min(step, item.sizes[axis] - begin)), limit)
 
 
-def packs(small: Sequence[Item], limit: int = PACK) -> Iterator[list[Item]]:
+def packs(small_pieces: Sequence[Item], limit: int = PACK_BYTES) -> Iterator[list[Item]]:
     """Pieces in groups of about `limit` bytes, in order."""
     group: list[Item] = []
     size = 0
-    for piece in small:
+    for piece in small_pieces:
         group.append(piece)
         size += piece.bytes
         if size >= limit:

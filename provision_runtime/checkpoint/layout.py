@@ -1,11 +1,14 @@
-"""The names of things below the root of a run's checkpoints.
+"""The names below the root of a run's checkpoints.
 
 step-000000000042        a committed checkpoint: whoever sees the name sees all of it
-step-000000000042.1      the same step, saved once more; the highest generation counts, the others are on their way out
-step-000000000042.1-5f…  in stores without rename: written under its own name, committed once it has a manifest
-latest                   the name of the checkpoint that was committed last, and the SHA-256 of that name
-.tmp~...                 what a writer has not finished, or not finished removing; its name says who the writer is (in stores without
-                         rename an object beside the folder that it writes, whose name it has in its own)
+step-000000000042.1      the same step, saved again; the highest generation counts, the others are
+                         about to be removed
+step-000000000042.1-5f…  in stores without rename: written under its final name, committed once it
+                         has a manifest
+latest                   the name of the checkpoint that was committed last, and its SHA-256
+.tmp~...                 what a writer has not finished writing or removing; the name says who the
+                         writer is (in stores without rename: an object next to the folder that it
+                         writes, with that folder's name in its own)
 """
 
 from __future__ import annotations
@@ -22,15 +25,16 @@ LATEST = "latest"
 COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?(?:-([0-9a-f]{12}))?")
 TEMPORARY = ".tmp"
 SEPARATOR = "~"
-SPACE_DIGITS = 16
-# Temporary names of this process that it could not take away; names are never used twice, so none of them is in use.
+NAMESPACE_DIGITS = 16
+# Temporary names that this process failed to remove. Names are never used twice, so none is in use.
 abandoned: set[str] = set()
 
 
-class Name(NamedTuple):
-    """Of a committed checkpoint. Sorted as the tuples are.
+class CheckpointName(NamedTuple):
+    """The name of a committed checkpoint. Sorts in the order of steps and generations.
 
-    token: keeps writers apart in stores where several can write under one name; "" where a rename does.
+    token: separates writers in stores where several can write under one name; "" where a rename
+    does that.
     """
 
     step: int
@@ -38,89 +42,93 @@ class Name(NamedTuple):
     token: str = ""
 
     def __str__(self) -> str:
-        generation, token = (
-            f".{self.generation}" if self.generation else "",
-            f"-{self.token}" if self.token else "",
-        )
-        return f"step-{self.step:012d}{generation}{token}"
+        text = f"step-{self.step:012d}"
+        if self.generation:
+            text += f".{self.generation}"
+        if self.token:
+            text += f"-{self.token}"
+        return text
 
 
-class Writer(NamedTuple):
-    """Who made a temporary folder: process numbers are counted per boot and per container, so both are part of it."""
+class FolderWriter(NamedTuple):
+    """Who made a temporary folder. Process numbers are counted per boot and per container, hence `namespace`."""
 
     host: str
     number: str
     started: str
-    space: str
-
-    def is_gone(self) -> bool:
-        """Whether it has certainly ended. A writer of another host, boot or container cannot be seen from here, and on a file
-        system that hosts share its folder's age says nothing about it: then False."""
-        return self.state() == processes.GONE
+    namespace: str
 
     def state(self) -> str:
-        """alive, stopped, gone, or unknown: then it is not a process that can be seen from here."""
-        if (self.host, self.space) != (_host(), _space_digest()):
+        """alive, stopped or gone; unknown for a process that cannot be seen from this one.
+
+        That is any of another host, boot or container. On a file system that hosts share, the age
+        of its folder says nothing about it.
+        """
+        if (self.host, self.namespace) != (_host(), _namespace_digest()):
             return processes.UNKNOWN
-        space = processes.own_identity()[0]
-        return processes.state([space, self.number, self.started])
+        namespace = processes.own_identity()[0]
+        return processes.state([namespace, self.number, self.started])
 
 
-def parse(folder: str) -> Name | None:
-    """None where the folder is not a committed checkpoint."""
+def parse(folder: str) -> CheckpointName | None:
+    """None if the folder is not a committed checkpoint."""
     match = COMMITTED.fullmatch(folder)
-    return (
-        Name(int(match.group(1)), int(match.group(2) or 0), match.group(3) or "") if match else None
-    )
+    if match is None:
+        return None
+    step, generation, token = match.groups()
+    return CheckpointName(int(step), int(generation or 0), token or "")
 
 
 def pointer(folder: str) -> bytes:
-    """What `latest` holds. One flipped bit could make the name another checkpoint's, so its digest stands beside it."""
+    """The content of `latest`. With a digest: one flipped bit could make the name another checkpoint's."""
     return f"{folder} {hashlib.sha256(folder.encode()).hexdigest()}\n".encode()
 
 
 def pointed_to(content: bytes) -> str | None:
-    """The folder; None where the content is not what `pointer` makes of one."""
+    """The folder; None if the content is not what `pointer` makes."""
     folder = content.partition(b" ")[0].decode(errors="replace")
     return folder if parse(folder) and content == pointer(folder) else None
 
 
 def new_token() -> str:
-    """A token that nobody has."""
     return secrets.token_hex(6)
 
 
-def temporary(what: str) -> str:
+def temporary(purpose: str) -> str:
     """A new name for something that this process works on."""
     _, number, started = processes.own_identity()
-    return SEPARATOR.join(
-        (TEMPORARY, what, _host(), number, started, _space_digest(), secrets.token_hex(6))
-    )
+    fields = (TEMPORARY, purpose, _host(), number, started, _namespace_digest(), new_token())
+    return SEPARATOR.join(fields)
 
 
 def target(temporary_name: str) -> str | None:
-    """The checkpoint that the writer of a temporary name works on; None where it is none."""
-    what = temporary_name.split(SEPARATOR)[1] if writer(temporary_name) else ""
-    return what if parse(what) else None
+    """The checkpoint that the writer of a temporary name works on; None if it works on none."""
+    if writer(temporary_name) is None:
+        return None
+    purpose = temporary_name.split(SEPARATOR)[1]
+    return purpose if parse(purpose) else None
 
 
-def writer(folder: str) -> Writer | None:
-    """Who made a temporary folder; None where the name is not one of ours."""
+def writer(folder: str) -> FolderWriter | None:
+    """Who made a temporary folder; None if the name is not one of ours."""
     fields = folder.split(SEPARATOR)
     if len(fields) != 7 or fields[0] != TEMPORARY or not fields[3].isdigit():
         return None
-    return Writer(*fields[2:6])
+    return FolderWriter(*fields[2:6])
 
 
 def is_leftover(folder: str) -> bool:
-    """Whether a temporary folder is certainly nobody's any more."""
-    made_by = writer(folder)
-    return folder in abandoned or (made_by is not None and made_by.is_gone())
+    """Whether it is certain that nobody works on a temporary folder any more."""
+    if folder in abandoned:
+        return True
+    folder_writer = writer(folder)
+    return folder_writer is not None and folder_writer.state() == processes.GONE
 
 
 def _host() -> str:
     return re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
 
 
-def _space_digest() -> str:
-    return hashlib.sha256(processes.own_identity()[0].encode()).hexdigest()[:SPACE_DIGITS]
+def _namespace_digest() -> str:
+    namespace = processes.own_identity()[0]
+    return hashlib.sha256(namespace.encode()).hexdigest()[:NAMESPACE_DIGITS]

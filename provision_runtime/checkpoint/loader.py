@@ -1,7 +1,7 @@
-"""Loading a checkpoint into a state dict: chosen once for all ranks, verified by all, and only then read.
+"""Loading a checkpoint into a state dict: rank 0 chooses it, all ranks verify it, and only then is it read.
 
-The state dict is not touched before every rank has matched it, verified every file and made the objects. What it needs is
-matching.py's, how that comes into memory reading.py's.
+The state dict is not changed before every rank has matched it, verified every file and unpickled the
+objects. match.py says what a state dict needs, reader.py reads it into memory.
 """
 
 from __future__ import annotations
@@ -15,18 +15,10 @@ from typing import TYPE_CHECKING, Any, Callable
 from ..comm import collective
 from ..comm.heartbeat import run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
-from . import (
-    assigning,
-    catalog,
-    corrupt_files,
-    layout,
-    manifest,
-    match,
-    saver,
-    streams,
-    verification,
-)
-from .plan import expand, is_stateful
+from . import catalog, corrupt_files, layout, streams, verification
+from .errors import CheckpointError, DamagedFile, NoCheckpoint, Vanished
+from .match import match
+from .plan import exchange_or_fail, expand, is_stateful
 from .reader import Reader
 from .saver import BACKGROUND
 
@@ -35,28 +27,24 @@ if TYPE_CHECKING:
 
     from ..comm.ranks import Ranks
     from .backends import Backend
-    from .manifest import Manifest
-    from .match import Wanted
+    from .manifest import Manifest, Record
+    from .match import LoadPlan
 
 LATEST = "latest"
 REFUSE, PREVIOUS = "refuse", "previous"
+# Kinds of failures of a rank; the first in this order is what all ranks raise.
 ERROR, STORE, VANISHED, DAMAGE = "error", "store", "vanished", "damage"
 # How often a checkpoint that is overwritten or pruned while it is read is looked for again.
 TRIES = 100
 
 
-class NoCheckpoint(manifest.CheckpointError):
-    """Nothing of that kind was committed."""
-
-
-class Vanished(manifest.CheckpointError):
-    """The checkpoint was overwritten or pruned while it was read."""
-
-
 @dataclass(frozen=True)
 class LoadReport:
-    """What was loaded. bytes: what this rank read into the state dict. refused: what is wrong with the newer checkpoints that were
-    passed over (`on_damage="previous"`), or with `latest`, in words."""
+    """What was loaded.
+
+    bytes: what this rank read into the state dict. refused: the damage of newer checkpoints that
+    were skipped (`on_damage="previous"`), or of `latest`, in words.
+    """
 
     step: int
     folder: str
@@ -68,16 +56,17 @@ class LoadReport:
     @property
     def rate(self) -> float:
         """Bytes per second, verification included."""
-        return self.bytes / (self.verify_s + self.read_s) if self.verify_s + self.read_s else 0.0
+        seconds = self.verify_s + self.read_s
+        return self.bytes / seconds if seconds else 0.0
 
 
 @dataclass(frozen=True)
-class Ready:
-    """All that a rank knows once nothing stands against reading any more. values: of the objects, in the order of `wanted`."""
+class _Prepared:
+    """What a rank has once nothing prevents reading any more. values: of the objects, in the plan's order."""
 
     expanded: dict[str, Any]
     reader: Reader
-    wanted: Wanted
+    plan: LoadPlan
     values: tuple[Any, ...]
     content: Manifest
     bytes: int
@@ -85,81 +74,65 @@ class Ready:
 
 def load(
     state_dict: dict[str, Any],
-    opened: Callable[[], Backend],
+    open_backend: Callable[[], Backend],
     step: int | str,
     ranks: Ranks,
     *,
     on_damage: str,
     allow_pickle: bool,
 ) -> LoadReport:
-    BACKGROUND.finish()  # its meetings are these ranks' too; and what it saves is then there
-    backend = _agreed(opened, step, on_damage, ranks)
+    # A save in the background uses these ranks' exchanges too, and may be what is to be loaded.
+    BACKGROUND.finish()
+    backend = _check_arguments(open_backend, step, on_damage, ranks)
     try:
         for _ in range(TRIES):
-            folders, refused = _chosen_by_rank_0(backend, step, on_damage, ranks)
+            folders, refused = _choose_on_rank_0(backend, step, on_damage, ranks)
             if not folders:
                 raise NoCheckpoint(
                     collective.broadcast(
-                        "checkpoint/nothing", ranks, lambda: _nothing(backend, step)
+                        "checkpoint/nothing", ranks, lambda: _describe_absence(backend, step)
                     )
                 )
             try:
-                return _load_first_whole(state_dict, backend, folders, refused, ranks, allow_pickle)
+                return _load_first_intact(
+                    state_dict, backend, folders, refused, ranks, allow_pickle
+                )
             except Vanished:
                 continue
     except (RanksMissing, StoreLost) as error:
-        raise manifest.CheckpointError(
-            f"nothing was loaded from {backend.root}: {error}"
-        ) from error
+        raise CheckpointError(f"nothing was loaded from {backend.root}: {error}") from error
     raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times while it was read")
 
 
-def _agreed(
-    opened: Callable[[], Backend], step: int | str, on_damage: str, ranks: Ranks
+def _check_arguments(
+    open_backend: Callable[[], Backend], step: int | str, on_damage: str, ranks: Ranks
 ) -> Backend:
-    """What is wrong with what one rank was given is told to all: were it raised there alone, it would be one load behind from then on."""
+    """Raises what is wrong with this rank's arguments on all ranks.
+
+    If only this rank raised it, it would be one load behind the others from then on.
+    """
     backend, problem = None, None
     try:
         if on_damage not in (REFUSE, PREVIOUS):
             raise ValueError(f"on_damage={on_damage!r}: it is {REFUSE!r} or {PREVIOUS!r}")
-        _number(step)
-        backend = opened()
+        _step_number(step)
+        backend = open_backend()
     except Exception as error:
         problem = error
     place = "" if backend is None else f" from {backend.root}"
     try:
-        assigning.meet("checkpoint/load", ranks, None, problem, lost="nothing was loaded")
-    except (RanksMissing, StoreLost) as missed:
-        raise manifest.CheckpointError(f"nothing was loaded{place}: {missed}") from missed
+        exchange_or_fail("checkpoint/load", ranks, None, problem, consequence="nothing was loaded")
+    except (RanksMissing, StoreLost) as error:
+        raise CheckpointError(f"nothing was loaded{place}: {error}") from error
     assert backend is not None
     return backend
 
 
-def choose(
-    backend: Backend, step: int | str, on_damage: str
-) -> tuple[list[str], manifest.DamagedFile | None]:
-    """The folder that is asked for, and after it, with `previous`, those committed before it, newest first; and what is wrong with
-    `latest`, where that was to say which it is."""
-    first, damage, number = None, None, _number(step)
-    if number is None:
-        try:
-            first = catalog.named(backend)
-        except manifest.DamagedFile as error:
-            damage = error
-        first = first or next(iter(catalog.newest_first(backend)), None)
-    else:
-        first = catalog.of_step(backend, number)
-    if first is None or on_damage != PREVIOUS:
-        return [first] if first else [], damage
-    others = [folder for folder in catalog.newest_first(backend) if folder != first]
-    return [
-        first,
-        *(folder for folder in others if number is None or _step(folder) < number),
-    ], damage
+# Choosing
 
 
-def _number(step: int | str) -> int | None:
-    """Of a step that is asked for; None of the latest. Raises ValueError where it is neither."""
+def _step_number(step: int | str) -> int | None:
+    """None for the latest. Raises ValueError if it is neither a number nor `latest`."""
     if step == LATEST:
         return None
     try:
@@ -168,43 +141,92 @@ def _number(step: int | str) -> int | None:
         raise ValueError(f"step={step!r}: it is the number of a step, or {LATEST!r}") from None
 
 
-def chosen(backend: Backend, step: int | str) -> str:
-    """The folder of a step. Raises NoCheckpoint, and DamagedFile where it is the latest that is asked for, and `latest` is damaged."""
-    folder, damage = looked_up(backend, step)
+def choose(
+    backend: Backend, step: int | str, on_damage: str
+) -> tuple[list[str], DamagedFile | None]:
+    """The folders to try in order, and the damage of `latest`, if that was to say which one it is.
+
+    With on_damage="previous" the folders that were committed before follow, newest first.
+    """
+    number = _step_number(step)
+    first, damage = None, None
+    if number is not None:
+        first = catalog.of_step(backend, number)
+    else:
+        try:
+            first = catalog.named(backend)
+        except DamagedFile as error:
+            damage = error
+        if first is None:
+            first = next(iter(catalog.newest_first(backend)), None)
+    if first is None:
+        return [], damage
+    folders = [first]
+    if on_damage == PREVIOUS:
+        for folder in catalog.newest_first(backend):
+            folder_step = catalog.step_of(folder)
+            is_before = number is None or folder_step is None or folder_step < number
+            if folder != first and is_before:
+                folders.append(folder)
+    return folders, damage
+
+
+def folder_of(backend: Backend, step: int | str) -> str:
+    """The folder of a step. Raises NoCheckpoint; DamagedFile if the latest is asked for and `latest` is damaged."""
+    folder, damage = look_up(backend, step)
     if damage:
         raise damage
     return folder
 
 
-def looked_up(backend: Backend, step: int | str) -> tuple[str, manifest.DamagedFile | None]:
-    """The folder of a step; of the latest, the one that seems to be it, and what is wrong with `latest`. Raises NoCheckpoint."""
+def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]:
+    """The folder of a step, and the damage of `latest`, if that was to say which one it is.
+
+    The folder is then the one that seems to be the latest. Raises NoCheckpoint.
+    """
     folders, damage = choose(backend, step, REFUSE)
     if not folders:
-        raise NoCheckpoint(_nothing(backend, step))
+        raise NoCheckpoint(_describe_absence(backend, step))
     return folders[0], damage
 
 
-def _chosen_by_rank_0(
+def _describe_absence(backend: Backend, step: int | str) -> str:
+    which = "" if step == LATEST else f" of step {step}"
+    steps = [str(name.step) for name in catalog.steps(backend)]
+    if not steps:
+        present = "nothing was committed there"
+    elif len(steps) == 1:
+        present = f"it has step {steps[0]}"
+    else:
+        present = f"it has steps {', '.join(steps)}"
+    return f"{backend.root} has no checkpoint{which}: {present}"
+
+
+def _choose_on_rank_0(
     backend: Backend, step: int | str, on_damage: str, ranks: Ranks
 ) -> tuple[list[str], list[str]]:
-    """The folders, and what is wrong with `latest`, in words. Raises DamagedFile on every rank where that is not to be passed over."""
+    """The folders, and the damage of `latest` in words. Raises DamagedFile on every rank unless it may be skipped."""
 
-    def said() -> dict[str, Any]:
+    def choose_as_json() -> dict[str, Any]:
         folders, damage = choose(backend, step, on_damage)
         return {"folders": folders, "damage": [damage.path, damage.problem] if damage else None}
 
-    found = collective.broadcast("checkpoint/choose", ranks, said)
-    if not found["damage"]:
-        return found["folders"], []
-    damage = manifest.DamagedFile(*found["damage"])
+    choice = collective.broadcast("checkpoint/choose", ranks, choose_as_json)
+    folders = choice["folders"]
+    if not choice["damage"]:
+        return folders, []
+    damage = DamagedFile(*choice["damage"])
     if on_damage != PREVIOUS:
         raise damage
-    if ranks.rank == 0 and found["folders"]:
-        warnings.warn(f"{damage}; trying {found['folders'][0]}", stacklevel=4)
-    return found["folders"], [str(damage)]
+    if ranks.rank == 0 and folders:
+        warnings.warn(f"{damage}; trying {folders[0]}", stacklevel=4)
+    return folders, [str(damage)]
 
 
-def _load_first_whole(
+# Loading
+
+
+def _load_first_intact(
     state_dict: dict[str, Any],
     backend: Backend,
     folders: Sequence[str],
@@ -212,22 +234,21 @@ def _load_first_whole(
     ranks: Ranks,
     allow_pickle: bool,
 ) -> LoadReport:
-    for place, folder in enumerate(folders):
+    for number, folder in enumerate(folders):
         try:
-            return _load_one(state_dict, backend, folder, ranks, tuple(refused), allow_pickle)
-        except manifest.DamagedFile as error:
-            corrupt_files.add(
-                backend.root, error.path.rpartition("/")[2]
-            )  # on all ranks: any of them may be about to link it
-            if place + 1 == len(folders):
+            return _load_folder(state_dict, backend, folder, ranks, tuple(refused), allow_pickle)
+        except DamagedFile as error:
+            # On all ranks: any of them may be about to link the file.
+            corrupt_files.add(backend.root, error.path.rpartition("/")[2])
+            if number + 1 == len(folders):
                 raise
             refused.append(str(error))
             if ranks.rank == 0:
-                warnings.warn(f"{error}; trying {folders[place + 1]}", stacklevel=4)
+                warnings.warn(f"{error}; trying {folders[number + 1]}", stacklevel=4)
     raise AssertionError("there is at least one folder")
 
 
-def _load_one(
+def _load_folder(
     state_dict: dict[str, Any],
     backend: Backend,
     folder: str,
@@ -236,151 +257,147 @@ def _load_one(
     allow_pickle: bool,
 ) -> LoadReport:
     started = time.monotonic()
-    ready = _together(
+    prepared: _Prepared = _run_together(
         "checkpoint/verify",
         ranks,
         lambda: _prepare(state_dict, backend, folder, ranks, allow_pickle),
     )
-    if len(set(ranks.exchange("checkpoint/same", ready.content.digest))) > 1:
+    if len(set(ranks.exchange("checkpoint/same", prepared.content.digest))) > 1:
         raise Vanished(
             f"{folder} was replaced while it was read: the ranks do not see the same checkpoint"
         )
     verified = time.monotonic()
-    _together("checkpoint/read", ranks, lambda: _fill(state_dict, backend, folder, ready))
-    read_s = time.monotonic() - verified
+    _run_together("checkpoint/read", ranks, lambda: _fill(state_dict, backend, folder, prepared))
     return LoadReport(
-        ready.content.step,
-        f"{backend.root}/{folder}",
-        ready.bytes,
-        verified - started,
-        read_s,
-        refused,
+        step=prepared.content.step,
+        folder=f"{backend.root}/{folder}",
+        bytes=prepared.bytes,
+        verify_s=verified - started,
+        read_s=time.monotonic() - verified,
+        refused=refused,
     )
 
 
-def _together(name: str, ranks: Ranks, action: Callable[[], Any]) -> Any:
-    """This rank's result, once all ranks have theirs; what failed on one is raised on all, and damage as the same damage."""
+def _prepare(
+    state_dict: dict[str, Any], backend: Backend, folder: str, ranks: Ranks, allow_pickle: bool
+) -> _Prepared:
+    """Plans this rank's reads, verifies their files and its share of the others, and unpickles the objects."""
+    content = None
+    try:
+        content = catalog.read_manifest(backend, folder)
+        expanded = expand(state_dict)
+        plan = match(expanded, content)
+        records = _records(plan, content)
+        _verify_share(backend, folder, content, records, ranks)
+        reader = Reader(backend, folder, content)
+        values = tuple(reader.read_object(leaf.name, allow_pickle) for leaf in plan.objects)
+    except (DamagedFile, OSError) as error:
+        _raise_if_vanished(backend, folder, content, error)
+        raise
+    size = sum(record.size for record in records)
+    return _Prepared(expanded, reader, plan, values, content, size)
+
+
+def _records(plan: LoadPlan, content: Manifest) -> list[Record]:
+    records = [read.record for read in plan.tensors]
+    return records + [content.objects[leaf.name] for leaf in plan.objects]
+
+
+def _verify_share(
+    backend: Backend, folder: str, content: Manifest, records: Sequence[Record], ranks: Ranks
+) -> None:
+    """Raises the first damage in the files that this rank reads, or in its share of all files."""
+    own_names = {record.file for record in records}
+    entries = []
+    for number, entry in enumerate(content.files):
+        if entry.name in own_names or number % ranks.world_size == ranks.rank:
+            entries.append(entry)
+    damages = []
+    if ranks.rank == 0:
+        damages += verification.find_foreign_files(backend, folder, content)
+    damages += verification.check_files(backend, folder, content, entries, quick=True)
+    if damages:
+        raise damages[0].error(backend.root)
+
+
+def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, prepared: _Prepared) -> None:
+    reads = prepared.plan.tensors
+    devices = streams.devices_of(read.target() for read in reads)
+    streams.wait_for(devices)  # work that was launched before would overwrite what is read
+    try:
+        prepared.reader.read_tensors(reads)
+        streams.wait_for(devices)
+    except OSError as error:
+        _raise_if_vanished(backend, folder, prepared.content, error)
+        raise
+    for leaf, value in zip(prepared.plan.objects, prepared.values):
+        leaf.container[leaf.key] = value
+    for key, value in state_dict.items():
+        if is_stateful(value):
+            value.load_state_dict(prepared.expanded[key])
+        else:
+            state_dict[key] = prepared.expanded[key]
+
+
+def _raise_if_vanished(
+    backend: Backend, folder: str, content: Manifest | None, error: Exception
+) -> None:
+    """Also if the name is another checkpoint's by now: a step that was pruned may be saved again under it."""
+    is_present = folder in backend.folders()
+    if not is_present or catalog.manifest_if_intact(backend, folder) != content:
+        raise Vanished(f"{folder} was replaced or pruned while it was read") from error
+
+
+# Failures
+
+
+def _run_together(name: str, ranks: Ranks, action: Callable[[], Any]) -> Any:
+    """This rank's result, once all ranks have theirs. A failure on one is raised on all; damage as the same damage."""
     result, error = None, None
     try:
         result = run_with_heartbeat(f"{name}/busy", ranks, action).result()
     except (RanksMissing, StoreLost):
         raise
-    except Exception as failure:  # whatever it is, the others wait for word of it
+    except Exception as failure:  # whatever it is, the other ranks wait for an answer
         error = failure
-    own = None if error is None else _said(error)
-    everyones = ranks.exchange(name, own)
+    failures = ranks.exchange(name, None if error is None else _as_json(error))
     for kind in (ERROR, STORE, VANISHED, DAMAGE):
-        failed = [
-            rank for rank, what in enumerate(everyones) if what is not None and what["kind"] == kind
-        ]
-        if failed:
-            is_ours = error is not None and (
-                ranks.rank == failed[0] or (kind != DAMAGE and ranks.rank in failed)
-            )
-            raise (
-                error if is_ours and error is not None else _of_others(failed, everyones[failed[0]])
-            )
+        failed = []
+        for rank, failure_of_rank in enumerate(failures):
+            if failure_of_rank is not None and failure_of_rank["kind"] == kind:
+                failed.append(rank)
+        if not failed:
+            continue
+        # Of several ranks with damage, all raise that of the first; of the other kinds each its own.
+        raises_own = ranks.rank == failed[0] or (kind != DAMAGE and ranks.rank in failed)
+        if error is not None and raises_own:
+            raise error
+        raise _from_json(failed, failures[failed[0]])
     return result
 
 
-def _said(error: Exception) -> dict[str, Any]:
-    if isinstance(error, manifest.DamagedFile):
-        return {"kind": DAMAGE, "said": [error.path, error.problem, list(error.tensors)]}
+def _as_json(error: Exception) -> dict[str, Any]:
+    if isinstance(error, DamagedFile):
+        return {"kind": DAMAGE, "damage": [error.path, error.problem, list(error.tensors)]}
     if isinstance(error, Vanished):
-        return {"kind": VANISHED, "said": str(error)}
+        return {"kind": VANISHED, "text": str(error)}
     if isinstance(error, OSError):
         path = None if error.filename is None else str(error.filename)
-        return {"kind": STORE, "said": [error.errno or 0, error.strerror or str(error), path]}
-    name = "" if isinstance(error, manifest.CheckpointError) else f"{type(error).__name__}: "
-    return {"kind": ERROR, "said": f"{name}{error}"}
+        return {"kind": STORE, "error": [error.errno or 0, error.strerror or str(error), path]}
+    text = str(error)
+    if not isinstance(error, CheckpointError):
+        text = f"{type(error).__name__}: {error}"
+    return {"kind": ERROR, "text": text}
 
 
-def _of_others(failed: list[int], what: dict[str, Any]) -> Exception:
-    kind, said = what["kind"], what["said"]
-    if kind == DAMAGE:
-        return manifest.DamagedFile(said[0], said[1], tuple(said[2]))
-    if kind == STORE:
-        return collective.RankFailed(failed, *said)
-    return (Vanished if kind == VANISHED else manifest.CheckpointError)(f"rank {failed[0]}: {said}")
-
-
-def _prepare(
-    state_dict: dict[str, Any], backend: Backend, folder: str, ranks: Ranks, allow_pickle: bool
-) -> Ready:
-    """The plan of this rank, with all that it reads verified, and its share of what nobody reads; the objects, made."""
-    content = None
-    try:
-        content = catalog.read_manifest(backend, folder)
-        expanded = expand(state_dict)
-        wanted = match.match(expanded, content)
-        _refuse_damage(backend, folder, content, wanted, ranks)
-        reader = Reader(backend, folder, content)
-        values = tuple(reader.object(leaf.name, allow_pickle) for leaf in wanted.objects)
-    except (manifest.DamagedFile, OSError) as error:
-        _raise_if_vanished(backend, folder, content, error)
-        raise
-    size = sum(record.size for record in _records(wanted, content))
-    return Ready(expanded, reader, wanted, values, content, size)
-
-
-def _refuse_damage(
-    backend: Backend, folder: str, content: Manifest, wanted: Wanted, ranks: Ranks
-) -> None:
-    own = {record.file for record in _records(wanted, content)}
-    entries = [
-        entry
-        for place, entry in enumerate(content.files)
-        if entry.name in own or place % ranks.world_size == ranks.rank
-    ]
-    problems = verification.strangers(backend, folder, content) if ranks.rank == 0 else []
-    problems += verification.check(backend, folder, content, entries, quickly=True)
-    if problems:
-        raise problems[0].error(backend.root)
-
-
-def _records(wanted: Wanted, content: Manifest) -> list[manifest.Record]:
-    return [read.record for read in wanted.tensors] + [
-        content.objects[leaf.name] for leaf in wanted.objects
-    ]
-
-
-def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, ready: Ready) -> None:
-    saver.RECALL.forget()
-    devices = streams.of(read.target() for read in ready.wanted.tensors)
-    streams.wait_for(devices)  # what was launched before would overwrite what is read
-    try:
-        ready.reader.tensors(ready.wanted.tensors)
-        streams.wait_for(devices)
-    except OSError as error:
-        _raise_if_vanished(backend, folder, ready.content, error)
-        raise
-    for leaf, value in zip(ready.wanted.objects, ready.values):
-        leaf.container[leaf.key] = value
-    for key, value in state_dict.items():
-        if is_stateful(value):
-            value.load_state_dict(ready.expanded[key])
-        else:
-            state_dict[key] = ready.expanded[key]
-
-
-def _raise_if_vanished(
-    backend: Backend, folder: str, read: Manifest | None, error: Exception
-) -> None:
-    """Also where the name is another checkpoint's by now: a step that was pruned may be saved again under it."""
-    if folder not in backend.folders() or catalog.manifest_if_whole(backend, folder) != read:
-        raise Vanished(f"{folder} was replaced or pruned while it was read") from error
-
-
-def _step(folder: str) -> int:
-    name = layout.parse(folder)
-    return name.step if name else -1
-
-
-def _nothing(backend: Backend, step: int | str) -> str:
-    there = [str(name.step) for name in catalog.steps(backend)]
-    held = (
-        f"it has {'step' if len(there) == 1 else 'steps'} {', '.join(there)}"
-        if there
-        else "nothing was committed there"
-    )
-    return f"{backend.root} has no checkpoint{'' if step == LATEST else f' of step {step}'}: {held}"
+def _from_json(failed: list[int], failure: dict[str, Any]) -> Exception:
+    """The error of other ranks."""
+    if failure["kind"] == DAMAGE:
+        path, problem, tensors = failure["damage"]
+        return DamagedFile(path, problem, tuple(tensors))
+    if failure["kind"] == STORE:
+        return collective.RankFailed(failed, *failure["error"])
+    text = f"rank {failed[0]}: {failure['text']}"
+    if failure["kind"] == VANISHED:
+        return Vanished(text)
+    return CheckpointError(text)

@@ -1,48 +1,30 @@
-"""The manifest of a checkpoint: which files it has, with size and hashes, and which tensors lie where in them.
+"""The manifest of a checkpoint: its files with size and hashes, and where each tensor is in them.
 
-JSON, so that a checkpoint can be listed, verified and thinned out without torch and without unpickling anything.
+JSON, so that checkpoints can be listed, verified and pruned without torch and without unpickling.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .errors import CheckpointError, DamagedFile, OtherSchema
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 SCHEMA = 3
-# 2 had no XXH128.
+# Schema 2 had no XXH128.
 READABLE = (2, SCHEMA)
 NAME = "manifest.json"
-# The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest is noticed too.
+# The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest
+# is noticed too.
 HEAD = b'{"sha256": "'
 AFTER = b'",\n'
 DIGITS = 64
-
-
-class CheckpointError(Exception):
-    """Something about a checkpoint is not as it must be; the text names the file or the rank."""
-
-
-class DamagedFile(CheckpointError):
-    """A file of a checkpoint is not what was committed; `tensors` are the names of what lies in it, as far as that is known."""
-
-    def __init__(self, path: object, problem: str, tensors: tuple[str, ...] = ()) -> None:
-        super().__init__(f"{path} is damaged: {problem}{_in_words(tensors)}")
-        self.path = str(path)
-        self.problem = problem
-        self.tensors = tensors
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """So that another process may be told: exceptions are made again from their text alone."""
-        return type(self), (self.path, self.problem, self.tensors)
-
-
-class OtherSchema(CheckpointError):
-    """The manifest is whole, but another version of this code wrote it."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +32,11 @@ class FileEntry:
     name: str
     size: int
     sha256: str
-    # The folder below the root that holds the file, where it is not the checkpoint's own: stores without links refer to it.
+    # The folder below the root that holds the file, if it is another checkpoint's: a store without
+    # links refers to it.
     home: str | None = None
-    # None where who wrote it had no package xxhash (hashes.py), and nobody who had it has read the content since.
+    # None if the writer had no package xxhash (hashes.py), and no process that has it has read the
+    # content since.
     xxh128: str | None = None
 
 
@@ -60,8 +44,8 @@ class FileEntry:
 class Record:
     """One box of a tensor, or one object, as torch.save wrote it: `size` bytes of `file` from `at` on.
 
-    The elements begin at byte `data` of the file (None: only torch.load can tell, or it is an object). offsets, sizes: the box
-    within the whole tensor, in elements.
+    The elements begin at byte `data` of the file; None for an object, or if only torch.load can
+    tell. offsets, sizes: the box within the whole tensor, in elements.
     """
 
     file: str
@@ -75,7 +59,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Tensor:
-    """dtype as torch writes it, torch.float32; the boxes of its records cover the shape."""
+    """dtype in torch's spelling, "torch.float32"; the boxes of the records cover the shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -84,8 +68,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Manifest:
-    """sequence counts the commits of a root along `parent`, the folder that was the latest when this one was saved: the order of
-    checkpoints must not depend on anybody's clock."""
+    """What one checkpoint holds.
+
+    parent: the folder that was the latest when this one was saved. sequence: the number of commits
+    along `parent`; the order of checkpoints must not depend on anybody's clock.
+    """
 
     step: int
     world_size: int
@@ -102,7 +89,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Tells this commit from any other."""
+        """Different for any two commits."""
         return hashlib.sha256(dumps(self)).hexdigest()
 
     def records(self) -> Iterator[tuple[str, Record]]:
@@ -113,39 +100,89 @@ class Manifest:
         yield from self.objects.items()
 
     def names_in(self, file: str) -> tuple[str, ...]:
-        """What lies in a file, for people."""
+        """The tensors and objects in a file, for people."""
         return tuple(sorted({name for name, record in self.records() if record.file == file}))
 
 
 def dumps(manifest: Manifest) -> bytes:
-    body = json.dumps(_body(manifest), sort_keys=True)[1:].encode() + b"\n"
+    body = json.dumps(_as_json(manifest), sort_keys=True)[1:].encode() + b"\n"
     return HEAD + hashlib.sha256(body).hexdigest().encode() + AFTER + body
 
 
 def loads(content: bytes, path: object) -> Manifest:
-    """Raises DamagedFile where the content is not what dumps wrote, and OtherSchema where another version wrote it."""
+    """Raises DamagedFile if `dumps` did not write this content, OtherSchema if another version wrote it."""
     begin = len(HEAD) + DIGITS + len(AFTER)
-    stated, body = content[len(HEAD) : len(HEAD) + DIGITS], content[begin:]
-    framed = content.startswith(HEAD) and content[len(HEAD) + DIGITS : begin] == AFTER
-    if not framed or hashlib.sha256(body).hexdigest().encode() != stated:
+    digest = content[len(HEAD) : len(HEAD) + DIGITS]
+    body = content[begin:]
+    is_framed = content.startswith(HEAD) and content[len(HEAD) + DIGITS : begin] == AFTER
+    if not is_framed or hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFile(path, "its digest does not match its content")
-    said = json.loads(b"{" + body)
-    if said["schema"] not in READABLE:
-        raise OtherSchema(
-            f"{path} has schema {said['schema']!r}; this code reads {' and '.join(map(str, READABLE))}"
-        )
-    return _manifest(said)
+    document = json.loads(b"{" + body)
+    if document["schema"] not in READABLE:
+        readable = " and ".join(map(str, READABLE))
+        raise OtherSchema(f"{path} has schema {document['schema']!r}; this code reads {readable}")
+    return _from_json(document)
 
 
-def by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
-    """Of several of one name the one that was written counts, not one that was referred to: it lies in the checkpoint's folder. Of two
-    such, the one that says more."""
-    return {
-        entry.name: entry
-        for entry in sorted(
-            entries, key=lambda entry: (entry.home is None, entry.xxh128 is not None)
-        )
-    }
+def unique_by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
+    """One entry per name, of those that several ranks list.
+
+    A file that was written wins over one that is referred to: it is in the checkpoint's own folder.
+    Of two such entries the one with more hashes wins.
+    """
+    ranked = sorted(entries, key=lambda entry: (entry.home is None, entry.xxh128 is not None))
+    return {entry.name: entry for entry in ranked}
+
+
+def coverage_problem(shape: Sequence[int], boxes: Sequence[Record]) -> str | None:
+    """Why the boxes do not make up the whole tensor, each element once; None if they do.
+
+    Boxes that do not overlap and have the tensor's volume leave no gap.
+    """
+    volume = math.prod(shape)
+    boxed = sum(math.prod(box.sizes) for box in boxes)
+    if boxed != volume:
+        return f"the ranks hold {boxed} of its {volume} elements"
+    overlap = _overlap(boxes) if shape else None
+    if overlap is None:
+        return None
+    first, second = (list(box.offsets) for box in overlap)
+    return (
+        f"the ranks' boxes at {first} and {second} overlap, so others of its elements are missing"
+    )
+
+
+def _overlap(boxes: Sequence[Record]) -> tuple[Record, Record] | None:
+    """Two boxes with an element in common.
+
+    Sweeps along the dimension with the most cuts, so that only neighbors are compared.
+    """
+    if not boxes:
+        return None
+
+    def count_cuts(dimension: int) -> int:
+        return len({box.offsets[dimension] for box in boxes})
+
+    axis = max(range(len(boxes[0].offsets)), key=count_cuts)
+    open_boxes: list[Record] = []
+    for box in sorted(boxes, key=lambda box: box.offsets[axis]):
+        open_boxes = [
+            other
+            for other in open_boxes
+            if other.offsets[axis] + other.sizes[axis] > box.offsets[axis]
+        ]
+        for other in open_boxes:
+            if _intersect(other, box):
+                return other, box
+        open_boxes.append(box)
+    return None
+
+
+def _intersect(first: Record, second: Record) -> bool:
+    sides = zip(first.offsets, first.sizes, second.offsets, second.sizes)
+    return all(
+        begin < start + length and start < begin + size for begin, size, start, length in sides
+    )
 
 
 def record_as_json(record: Record) -> list[Any]:
@@ -160,18 +197,28 @@ def record_as_json(record: Record) -> list[Any]:
     ]
 
 
-def record_from_json(said: list[Any]) -> Record:
-    file, at, size, sha256, data, offsets, sizes = said
+def record_from_json(fields: list[Any]) -> Record:
+    file, at, size, sha256, data, offsets, sizes = fields
     return Record(file, at, size, sha256, data, tuple(offsets), tuple(sizes))
 
 
 def file_as_json(entry: FileEntry) -> dict[str, Any]:
-    others = {"xxh128": entry.xxh128, "home": entry.home}
-    known = {key: value for key, value in others.items() if value is not None}
-    return {"name": entry.name, "size": entry.size, "sha256": entry.sha256, **known}
+    document: dict[str, Any] = {"name": entry.name, "size": entry.size, "sha256": entry.sha256}
+    if entry.xxh128 is not None:
+        document["xxh128"] = entry.xxh128
+    if entry.home is not None:
+        document["home"] = entry.home
+    return document
 
 
-def _body(manifest: Manifest) -> dict[str, Any]:
+def _as_json(manifest: Manifest) -> dict[str, Any]:
+    tensors = {}
+    for name, tensor in manifest.tensors.items():
+        tensors[name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "records": [record_as_json(record) for record in tensor.records],
+        }
     return {
         "schema": SCHEMA,
         "step": manifest.step,
@@ -181,45 +228,32 @@ def _body(manifest: Manifest) -> dict[str, Any]:
         "torch": manifest.torch,
         "files": [file_as_json(entry) for entry in manifest.files],
         "record_fields": ["file", "at", "size", "sha256", "data", "offsets", "sizes"],
-        "tensors": {
-            name: {
-                "dtype": tensor.dtype,
-                "shape": list(tensor.shape),
-                "records": [record_as_json(record) for record in tensor.records],
-            }
-            for name, tensor in manifest.tensors.items()
-        },
+        "tensors": tensors,
         "objects": {name: record_as_json(record) for name, record in manifest.objects.items()},
     }
 
 
-def _manifest(said: dict[str, Any]) -> Manifest:
-    files = tuple(FileEntry(**entry) for entry in said["files"])
-    for name in (part for entry in files for part in (entry.name, entry.home or "")):
-        if "/" in name or name in (".", ".."):
-            raise CheckpointError(
-                f"the manifest of step {said['step']} names {name!r}, which leads out of its folder"
-            )
-    tensors = {
-        name: Tensor(
-            tensor["dtype"], tuple(tensor["shape"]), tuple(map(record_from_json, tensor["records"]))
-        )
-        for name, tensor in said["tensors"].items()
-    }
+def _from_json(document: dict[str, Any]) -> Manifest:
+    files = tuple(FileEntry(**entry) for entry in document["files"])
+    for entry in files:
+        for name in (entry.name, entry.home or ""):
+            if "/" in name or name in (".", ".."):
+                raise CheckpointError(
+                    f"the manifest of step {document['step']} names {name!r}, "
+                    "which leads out of its folder"
+                )
+    tensors = {}
+    for name, tensor in document["tensors"].items():
+        records = tuple(record_from_json(record) for record in tensor["records"])
+        tensors[name] = Tensor(tensor["dtype"], tuple(tensor["shape"]), records)
+    objects = {name: record_from_json(record) for name, record in document["objects"].items()}
     return Manifest(
-        step=said["step"],
-        world_size=said["world_size"],
+        step=document["step"],
+        world_size=document["world_size"],
         files=files,
         tensors=tensors,
-        objects={name: record_from_json(record) for name, record in said["objects"].items()},
-        sequence=said["sequence"],
-        parent=said["parent"],
-        torch=said["torch"],
+        objects=objects,
+        sequence=document["sequence"],
+        parent=document["parent"],
+        torch=document["torch"],
     )
-
-
-def _in_words(tensors: tuple[str, ...]) -> str:
-    if not tensors:
-        return ""
-    shown = ", ".join(tensors[:3])
-    return f" (it holds {shown}{f' and {len(tensors) - 3} more' if len(tensors) > 3 else ''})"

@@ -1,7 +1,9 @@
-"""Which records of a checkpoint a state dict needs, and where each of them goes; refused as a whole where something does not fit.
+"""Which records of a checkpoint a state dict needs, and where each of them goes.
 
-Names are matched here and not by torch, whose releases name nested dicts differently: up to 2.3 a dict without tensors is one
-object, later its values are. Both are found, from either side. How boxes overlap is torch's own planner's; plain tensors need none.
+Everything that does not fit is reported at once. Names are matched here and not by torch, whose
+releases name nested dicts differently: up to 2.3 a dict without tensors is one object, later its
+values are. Both are accepted, in the state dict and in the checkpoint. torch's own planner works out
+how boxes overlap; plain tensors do not need it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import covering, dcp, manifest
+from . import dcp, manifest
+from .errors import CheckpointError
 from .plan import is_distributed, name_of, values
 from .serialize import has_memory
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A value of the state dict that the checkpoint is to fill. It stands in `container` at `key`."""
+    """A value of the state dict that the checkpoint is to fill: `container[key]`."""
 
     name: str
     container: Any
@@ -34,8 +37,11 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Read:
-    """A part of a record that this rank needs: `lengths` elements from `begin` on of its box go to what `target` returns."""
+class RecordRead:
+    """A part of a record that this rank needs.
+
+    `lengths` elements from `begin` on, within the record's box, go to the tensor that `target` returns.
+    """
 
     name: str
     record: Record
@@ -45,61 +51,71 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    tensors: tuple[Read, ...]
+class LoadPlan:
+    tensors: tuple[RecordRead, ...]
     objects: tuple[Leaf, ...]
 
 
-def match(state_dict: dict[str, Any], content: Manifest) -> Wanted:
-    """Raises CheckpointError, with all that does not fit, where a name is not in the checkpoint or is something else there."""
-    found = list(leaves(state_dict, content))
-    _refuse_misfits(found, content)
-    tensors = {leaf.name: leaf.value for leaf in found if leaf.name in content.tensors}
-    planned = (
-        _planned_by_torch(tensors, content) if any(map(is_distributed, tensors.values())) else None
-    )
-    reads = planned if planned is not None else list(_planned_plainly(tensors, content))
-    return Wanted(tuple(reads), tuple(leaf for leaf in found if leaf.name in content.objects))
+def match(state_dict: dict[str, Any], content: Manifest) -> LoadPlan:
+    """Raises CheckpointError, with everything that does not fit.
+
+    That is a name that is not in the checkpoint, or that stands for something else in it.
+    """
+    leaves = list(find_leaves(state_dict, content))
+    _check_fit(leaves, content)
+    tensors = {leaf.name: leaf.value for leaf in leaves if leaf.name in content.tensors}
+    objects = tuple(leaf for leaf in leaves if leaf.name in content.objects)
+    reads = None
+    if any(is_distributed(tensor) for tensor in tensors.values()):
+        reads = _plan_by_torch(tensors, content)
+    if reads is None:
+        reads = _plan_plain(tensors, content)
+    return LoadPlan(tuple(reads), objects)
 
 
-def leaves(state_dict: Mapping[str, Any], content: Manifest) -> Iterator[Leaf]:
-    """What is to be filled: tensors and whatever is no container; containers that the checkpoint holds as one object. Raises
-    CheckpointError where an optimizer would come back without its state: it has none before its first step, so nothing would be read."""
-    inner = {
-        there[:place]
-        for there in (*content.tensors, *content.objects)
-        for place, letter in enumerate(there)
-        if letter == "."
-    }
-    return _leaves(state_dict, (), content, inner)
+def find_leaves(state_dict: Mapping[str, Any], content: Manifest) -> Iterator[Leaf]:
+    """The values to fill: tensors, other values, and containers that the checkpoint holds as one object.
+
+    Raises CheckpointError if an optimizer would come back without its state: before its first step
+    it has none, so nothing would be read.
+    """
+    inner_names = set()
+    for name in (*content.tensors, *content.objects):
+        for at, letter in enumerate(name):
+            if letter == ".":
+                inner_names.add(name[:at])
+    return _find_leaves(state_dict, (), content, inner_names)
 
 
-def _leaves(
-    container: Any, path: tuple[Any, ...], content: Manifest, inner: set[str]
+def _find_leaves(
+    container: Any, path: tuple[Any, ...], content: Manifest, inner_names: set[str]
 ) -> Iterator[Leaf]:
-    is_mapping = isinstance(container, Mapping)
-    if is_mapping and _is_new_optimizer(container) and name_of((*path, "state")) in inner:
-        raise manifest.CheckpointError(
-            f"the optimizer{' ' if path else ''}{name_of(path)} has no state yet, and would be left without what the checkpoint has of it: "
-            "pass what torch.distributed.checkpoint.state_dict.get_optimizer_state_dict (or get_state_dict) returns, or take a step first"
-        )
-    for key, value in list(container.items()) if is_mapping else enumerate(container):
-        here = (*path, key)
-        name = name_of(here)
-        if not isinstance(value, (Mapping, list)) or (
-            name in content.objects and not _holds_tensors(value)
-        ):
+    """inner_names: the names of containers in the checkpoint."""
+    entries: Any = enumerate(container)
+    if isinstance(container, Mapping):
+        entries = list(container.items())
+        is_new_optimizer = "param_groups" in container and container.get("state") == {}
+        if is_new_optimizer and name_of((*path, "state")) in inner_names:
+            name = f" {name_of(path)}" if path else ""
+            raise CheckpointError(
+                f"the optimizer{name} has no state yet, "
+                "and would be left without what the checkpoint has of it: "
+                "pass what torch.distributed.checkpoint.state_dict.get_optimizer_state_dict "
+                "(or get_state_dict) returns, or take a step first"
+            )
+    for key, value in entries:
+        inner_path = (*path, key)
+        name = name_of(inner_path)
+        is_container = isinstance(value, (Mapping, list))
+        if is_container and name in content.objects and not _holds_tensors(value):
+            is_container = False
+        if not is_container:
             yield Leaf(name, container, key, value)
-        elif name in inner:
-            yield from _leaves(value, here, content, inner)
-        elif isinstance(value, list) or any(
-            True for _ in values(value)
-        ):  # dicts without values leave no trace in a checkpoint
+        elif name in inner_names:
+            yield from _find_leaves(value, inner_path, content, inner_names)
+        elif isinstance(value, list) or any(True for _ in values(value)):
+            # Dicts without values leave no trace in a checkpoint.
             yield Leaf(name, container, key, value)
-
-
-def _is_new_optimizer(said: Mapping[str, Any]) -> bool:
-    return "param_groups" in said and said.get("state") == {}
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -108,57 +124,67 @@ def _holds_tensors(value: Any) -> bool:
     return any(isinstance(inner, torch.Tensor) for _, inner in values(value))
 
 
-def _refuse_misfits(found: Sequence[Leaf], content: Manifest) -> None:
-    missing = [
-        leaf.name
-        for leaf in found
-        if leaf.name not in content.tensors and leaf.name not in content.objects
-    ]
-    problems = (
-        [f"the checkpoint of step {content.step} has no {', '.join(missing)}"] if missing else []
-    )
-    seen: set[str] = set()
-    for leaf in found:
-        problem = "stands for two values here" if leaf.name in seen else _misfit(leaf, content)
-        seen.add(leaf.name)
-        problems += [f"{leaf.name} {problem}"] if problem else []
+def _check_fit(leaves: Sequence[Leaf], content: Manifest) -> None:
+    missing = []
+    for leaf in leaves:
+        if leaf.name not in content.tensors and leaf.name not in content.objects:
+            missing.append(leaf.name)
+    problems = []
+    if missing:
+        problems.append(f"the checkpoint of step {content.step} has no {', '.join(missing)}")
+    names: set[str] = set()
+    for leaf in leaves:
+        if leaf.name in names:
+            problems.append(f"{leaf.name} stands for two values here")
+            continue
+        names.add(leaf.name)
+        problem = _misfit(leaf, content)
+        if problem:
+            problems.append(f"{leaf.name} {problem}")
     if problems:
-        raise manifest.CheckpointError("; ".join(problems))
+        raise CheckpointError("; ".join(problems))
 
 
 def _misfit(leaf: Leaf, content: Manifest) -> str | None:
+    """Why the value cannot be filled from the checkpoint; None if it can, or if the name is missing."""
     import torch
 
-    here, there = leaf.value, content.tensors.get(leaf.name)
-    if not isinstance(here, torch.Tensor):
-        return "is no tensor here, and one in the checkpoint" if there else None
-    if there is None:
-        return (
-            "is a tensor here, and none in the checkpoint" if leaf.name in content.objects else None
-        )
-    if tuple(here.shape) != there.shape:
-        return f"is {list(here.shape)} here and {list(there.shape)} in the checkpoint"
-    gap = covering.problem(there.shape, there.records)
+    tensor, committed = leaf.value, content.tensors.get(leaf.name)
+    if not isinstance(tensor, torch.Tensor):
+        return "is no tensor here, and one in the checkpoint" if committed else None
+    if committed is None:
+        is_object = leaf.name in content.objects
+        return "is a tensor here, and none in the checkpoint" if is_object else None
+    if tuple(tensor.shape) != committed.shape:
+        return f"is {list(tensor.shape)} here and {list(committed.shape)} in the checkpoint"
+    gap = manifest.coverage_problem(committed.shape, committed.records)
     if gap:
         return f"is not whole in the checkpoint: {gap}"
-    if here.device.type == "meta":
+    if tensor.device.type == "meta":
         return "is on the meta device: it has no memory to read into"
-    local = here.to_local() if hasattr(here, "to_local") else here
-    if not has_memory(local) and not hasattr(here, "local_shards"):
-        return f"is a {type(here).__name__} here, which has no memory of its own: load the tensors it is made of"
-    if has_memory(local) and any(
-        step == 0 and size > 1 for step, size in zip(local.stride(), local.shape)
-    ):
-        return "is expanded here, so that several elements are one place in memory: load into a copy of it"
-    if not hasattr(torch, there.dtype.rpartition(".")[2]):
-        return f"is {there.dtype} in the checkpoint, which torch {torch.__version__} does not have"
-    if not torch.can_cast(dcp.dtype_of(there.dtype), here.dtype):
-        return f"is {here.dtype} here, which cannot hold the {there.dtype} in the checkpoint"
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    if not has_memory(local):
+        if not hasattr(tensor, "local_shards"):
+            return (
+                f"is a {type(tensor).__name__} here, which has no memory of its own: "
+                "load the tensors it is made of"
+            )
+    elif any(step == 0 and size > 1 for step, size in zip(local.stride(), local.shape)):
+        return (
+            "is expanded here, so that several elements are one place in memory: "
+            "load into a copy of it"
+        )
+    if not hasattr(torch, committed.dtype.rpartition(".")[2]):
+        return (
+            f"is {committed.dtype} in the checkpoint, which torch {torch.__version__} does not have"
+        )
+    if not torch.can_cast(dcp.dtype_of(committed.dtype), tensor.dtype):
+        return f"is {tensor.dtype} here, which cannot hold the {committed.dtype} in the checkpoint"
     return None
 
 
-def _planned_by_torch(tensors: dict[str, torch.Tensor], content: Manifest) -> list[Read] | None:
-    """The reads for this rank's parts. None where torch has no distributed checkpoints (1.13)."""
+def _plan_by_torch(tensors: dict[str, torch.Tensor], content: Manifest) -> list[RecordRead] | None:
+    """The reads for this rank's parts. None if torch has no distributed checkpoints (1.13)."""
     described = dcp.metadata(content, tensors)
     if described is None:
         return None
@@ -166,33 +192,33 @@ def _planned_by_torch(tensors: dict[str, torch.Tensor], content: Manifest) -> li
 
     planner = DefaultLoadPlanner(flatten_state_dict=False)
     planner.set_up_planner(tensors, described, is_coordinator=True)
-    boxes = {
-        (name, record.offsets): record
-        for name in tensors
-        for record in content.tensors[name].records
-    }
+    boxes = {}
+    for name in tensors:
+        for record in content.tensors[name].records:
+            boxes[name, record.offsets] = record
     reads = []
     for item in planner.create_local_plan().items:
-        name, offset = item.storage_index.fqn, tuple(item.storage_index.offset)
-        target = partial(planner.resolve_tensor, item)
+        name = item.storage_index.fqn
         reads.append(
-            Read(
-                name, boxes[name, offset], tuple(item.storage_offsets), tuple(item.lengths), target
+            RecordRead(
+                name=name,
+                record=boxes[name, tuple(item.storage_index.offset)],
+                begin=tuple(item.storage_offsets),
+                lengths=tuple(item.lengths),
+                target=partial(planner.resolve_tensor, item),
             )
         )
     return reads
 
 
-def _planned_plainly(tensors: dict[str, torch.Tensor], content: Manifest) -> Iterator[Read]:
+def _plan_plain(tensors: dict[str, torch.Tensor], content: Manifest) -> list[RecordRead]:
+    reads = []
     for name, tensor in tensors.items():
         for record in content.tensors[name].records:
-            yield Read(
-                name,
-                record,
-                (0,) * len(record.sizes),
-                record.sizes,
-                partial(narrow, tensor, record.offsets, record.sizes),
-            )
+            begin = (0,) * len(record.sizes)
+            target = partial(narrow, tensor, record.offsets, record.sizes)
+            reads.append(RecordRead(name, record, begin, record.sizes, target))
+    return reads
 
 
 def narrow(tensor: torch.Tensor, begin: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:

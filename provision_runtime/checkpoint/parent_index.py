@@ -5,43 +5,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import manifest
     from .items import Item
-    from .manifest import Manifest
+    from .manifest import FileEntry, Manifest, Record
 
 
-class Known:
-    """What the parent checkpoint holds, by content and by place."""
+class ParentIndex:
+    """What the parent checkpoint holds, by content and by place. False if there is no parent."""
 
     def __init__(self, folder: str | None, parent: Manifest | None) -> None:
         self.folder = folder
-        self._files = {entry.sha256: entry for entry in parent.files} if parent else {}
-        names = self._names = {entry.name: entry for entry in parent.files} if parent else {}
-        self._records = (
-            {record.sha256: (record, names[record.file]) for _, record in parent.records()}
-            if parent
-            else {}
-        )
-        self._boxes = (
-            {(name, record.offsets, record.sizes): record for name, record in parent.records()}
-            if parent
-            else {}
-        )
+        self._by_sha256: dict[str, FileEntry] = {}
+        self._by_name: dict[str, FileEntry] = {}
+        self._records: dict[str, tuple[Record, FileEntry]] = {}
+        self._boxes: dict[object, Record] = {}
+        if parent is None:
+            return
+        for entry in parent.files:
+            self._by_sha256[entry.sha256] = entry
+            self._by_name[entry.name] = entry
+        for name, record in parent.records():
+            self._records[record.sha256] = (record, self._by_name[record.file])
+            self._boxes[(name, record.offsets, record.sizes)] = record
 
     def __bool__(self) -> bool:
-        return bool(self._files)
+        return bool(self._by_sha256)
 
-    def has(self, name: str) -> bool:
-        """Whether the parent has a file of this name."""
-        return name in self._names
+    def has_file(self, name: str) -> bool:
+        return name in self._by_name
 
-    def file(self, sha256: str) -> manifest.FileEntry | None:
-        return self._files.get(sha256)
+    def file(self, sha256: str) -> FileEntry | None:
+        return self._by_sha256.get(sha256)
 
-    def record(self, sha256: str) -> tuple[manifest.Record, manifest.FileEntry] | None:
+    def record(self, sha256: str) -> tuple[Record, FileEntry] | None:
         return self._records.get(sha256)
 
-    def before(self, piece: Item) -> tuple[manifest.Record, manifest.FileEntry] | None:
-        """The same box of the tensor of this name, or the object; its type may have been another."""
+    def record_at(self, piece: Item) -> tuple[Record, FileEntry] | None:
+        """The same box of the tensor of this name, or the same object; its type may have been another."""
         record = self._boxes.get((piece.name, piece.offsets, piece.sizes))
-        return (record, self._names[record.file]) if record else None
+        if record is None:
+            return None
+        return record, self._by_name[record.file]

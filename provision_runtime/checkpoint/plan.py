@@ -1,12 +1,15 @@
-"""From a state dict to what each rank writes: boxes of tensors and objects, every one of them written by one rank.
+"""From a state dict to what each rank writes: boxes of tensors and objects, each written by one rank.
 
-Where torch has distributed checkpoints (2.0 and later), its own planner names and cuts the state dict, so that nested dicts,
-DTensor and ShardedTensor mean here what they mean to `dcp.load`. Older releases get plain tensors in nested dicts.
+If torch has distributed checkpoints (2.0 and later), its own planner names and cuts the state dict,
+so that nested dicts, DTensor and ShardedTensor mean here what they mean to `dcp.load`. Older
+releases get plain tensors in nested dicts.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..comm.store import RanksMissing, StoreLost
 from . import streams
-from .assigning import meet, own_share
-from .items import OBJECT, Item, Plan
-from .manifest import CheckpointError
+from .errors import CheckpointError
+from .items import OBJECT, Item, SavePlan
 from .serialize import has_memory
 
 if TYPE_CHECKING:
@@ -32,179 +34,152 @@ def plan_save(
     ranks: Ranks,
     for_dcp: bool = True,
     problem: Exception | None = None,
-) -> Plan:
-    """Raises CheckpointError, on every rank, where a state dict holds what cannot be saved, or where ranks hold different boxes of
-    one tensor's place or different shapes of one tensor. problem: why this rank cannot save at all; raised here, and told to the others."""
+) -> SavePlan:
+    """What this rank writes. All ranks call it.
+
+    problem: why this rank cannot save at all; raised here, after the others have heard of it.
+
+    Raises CheckpointError, on every rank, if a state dict holds what cannot be saved, or if ranks
+    hold different boxes at one place of a tensor, or different shapes of one tensor.
+    """
     items: list[Item] = []
     paths: dict[str, tuple[Any, ...]] = {}
+    if problem is None:
+        try:
+            items, paths = local_items(state_dict)
+        except Exception as error:  # whatever it is, the other ranks wait for an answer
+            problem = error
     try:
-        items, paths = local_items(state_dict) if problem is None else ([], {})
-    except Exception as error:  # whatever it is, the others wait for word of it
-        problem = error
-    try:
-        own = _pickled_by_their_writers(own_share(items, problem, ranks), ranks)
-        return Plan(tuple(own), paths if for_dcp else {})
+        own_items = _own_share(items, problem, ranks)
+        own_items = _pickle_objects(own_items, ranks)
     except (RanksMissing, StoreLost) as error:
         raise CheckpointError(f"nothing was saved: {error}") from error
+    return SavePlan(tuple(own_items), paths if for_dcp else {})
 
 
-def _pickled_by_their_writers(items: Sequence[Item], ranks: Ranks) -> list[Item]:
-    """Objects become bytes on the one rank that writes them: they may be large, and replicas on many ranks of a host."""
+def exchange_or_fail(
+    name: str,
+    ranks: Ranks,
+    payload: Any,
+    problem: Exception | None,
+    *,
+    consequence: str = "nothing was saved",
+) -> list[Any]:
+    """Every rank's payload, unless one has a problem.
+
+    Then it raises the problem on the rank that has it, and on the others CheckpointError, whose
+    text begins with the consequence.
+    """
+    text = None
+    if problem is not None:
+        text = str(problem)
+        if not isinstance(problem, CheckpointError):
+            text = f"{type(problem).__name__}: {problem}"
+    answers = ranks.exchange(name, [payload, text])
+    if problem is not None:
+        raise problem
+    for rank, answer in enumerate(answers):
+        if answer[1] is not None:
+            raise CheckpointError(f"{consequence}: rank {rank}: {answer[1]}")
+    return [answer[0] for answer in answers]
+
+
+# Which rank writes what
+
+
+def _own_share(items: Sequence[Item], problem: Exception | None, ranks: Ranks) -> list[Item]:
+    """The items that this rank writes.
+
+    The ranks exchange their lists only if these differ: with replicas a digest is all they send.
+    """
+    own_keys = [_key(item) for item in items]
+    digest = hashlib.sha256(json.dumps(own_keys).encode()).hexdigest()
+    digests = exchange_or_fail("checkpoint/plans", ranks, digest, problem)
+    if len(set(digests)) == 1:
+        keys_by_rank = [own_keys] * ranks.world_size
+    else:
+        keys_by_rank = ranks.exchange("checkpoint/boxes", own_keys)
+    writers = assign(keys_by_rank)
+    return [item for item, key in zip(items, own_keys) if writers[_place(key)] == ranks.rank]
+
+
+def _key(item: Item) -> list[Any]:
+    """What the other ranks must know of an item.
+
+    An object's size may differ from rank to rank (a random state), and does not matter.
+    """
+    size = 0 if item.is_object else item.bytes
+    return [item.name, list(item.offsets), list(item.sizes), list(item.shape), item.dtype, size]
+
+
+def _place(key: Sequence[Any]) -> tuple[Any, ...]:
+    return (key[0], *key[1])
+
+
+def assign(keys_by_rank: Sequence[Sequence[Sequence[Any]]]) -> dict[tuple[Any, ...], int]:
+    """Which rank writes each box, the same on every rank: so that all write about as much.
+
+    The biggest box first, to the holder with the least so far. Objects go to the lowest rank, as in
+    torch's planner. Raises CheckpointError if two ranks disagree about a tensor.
+    """
+    holders: dict[tuple[Any, ...], list[int]] = {}
+    first_keys: dict[tuple[Any, ...], Sequence[Any]] = {}
+    first_shapes: dict[str, tuple[Any, int]] = {}
+    for rank, keys in enumerate(keys_by_rank):
+        for key in keys:
+            place = _place(key)
+            first_key = first_keys.setdefault(place, key)
+            first_shape = first_shapes.setdefault(key[0], (key[3:5], rank))
+            _check_agreement(key, rank, first_key, first_shape)
+            holders.setdefault(place, []).append(rank)
+    load = [0] * len(keys_by_rank)
+    writers = {}
+    for place in sorted(holders, key=lambda place: (-first_keys[place][5], str(place))):
+        writer = holders[place][0]
+        if first_keys[place][4] != OBJECT:
+            writer = min(holders[place], key=lambda rank: (load[rank], rank))
+        writers[place] = writer
+        load[writer] += first_keys[place][5]
+    return writers
+
+
+def _check_agreement(
+    key: Sequence[Any], rank: int, first_key: Sequence[Any], first_shape: tuple[Any, int]
+) -> None:
+    name, offsets, sizes, shape, dtype, _ = key
+    (other_shape, other_dtype), other_rank = first_shape
+    if [shape, dtype] != [other_shape, other_dtype]:
+        raise CheckpointError(
+            f"{name} is {shape} {dtype} on rank {rank}, "
+            f"but {other_shape} {other_dtype} on rank {other_rank}: "
+            "one name must be the same tensor on all ranks"
+        )
+    if list(sizes) != list(first_key[2]):
+        raise CheckpointError(
+            f"{name} is cut differently on rank {rank}: {sizes} at {offsets}, "
+            f"elsewhere {first_key[2]}"
+        )
+
+
+def _pickle_objects(items: Sequence[Item], ranks: Ranks) -> list[Item]:
+    """Makes objects bytes, only on the rank that writes them.
+
+    They may be large, and replicas on many ranks of a host.
+    """
     pickled: list[Item] = []
     problem = None
     try:
-        streams.wait_for(
-            streams.of(streams.tensors_in([item.data for item in items if item.is_object]))
-        )
-        pickled = [
-            replace(item, data=_object_bytes(item)) if item.is_object else item for item in items
-        ]
-    except Exception as error:  # whatever it is, the others wait for word of it
+        objects = [item.data for item in items if item.is_object]
+        streams.wait_for(streams.devices_of(streams.tensors_in(objects)))
+        for item in items:
+            pickled.append(replace(item, data=_pickle(item)) if item.is_object else item)
+    except Exception as error:  # whatever it is, the other ranks wait for an answer
         problem = error
-    meet("checkpoint/pickled", ranks, None, problem)
+    exchange_or_fail("checkpoint/pickled", ranks, None, problem)
     return pickled
 
 
-def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
-    """What this rank holds, by name, and each name's path; objects are not pickled yet."""
-    expanded = expand(state_dict)
-    leaves = list(values(expanded, as_before_2_4=_is_before_2_4()))
-    _refuse_double_names([name_of(path) for path, _ in leaves])
-    planned = (
-        _planned_by_torch(expanded) if any(is_distributed(value) for _, value in leaves) else None
-    )
-    items, paths = planned if planned is not None else _planned_plainly(leaves)
-    return [_storable(item) for item in items if not _is_empty_part(item)], paths
-
-
-def _refuse_double_names(names: Sequence[str]) -> None:
-    double = sorted({name for name, count in Counter(names).items() if count > 1})
-    if double:
-        raise CheckpointError(
-            f"the state dict cannot be saved: {', '.join(double)} stands for two values"
-        )
-
-
-def _is_empty_part(item: Item) -> bool:
-    """Of a tensor that is cut into fewer parts than there are ranks, some hold nothing."""
-    return not item.is_object and 0 in item.sizes and 0 not in item.shape
-
-
-def _planned_by_torch(
-    state_dict: dict[str, Any],
-) -> tuple[list[Item], dict[str, tuple[Any, ...]]] | None:
-    try:
-        from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-        from torch.distributed.checkpoint.planner import WriteItemType
-    except ImportError:
-        return None
-    planner = DefaultSavePlanner()
-    try:
-        # The coordinator plans the objects too (2.3); here every rank does, and own_share leaves each to one.
-        planner.set_up_planner(state_dict, is_coordinator=True)
-    except ValueError as error:
-        raise CheckpointError(f"the state dict cannot be saved: {error}") from error
-    for name, held in planner.state_dict.items():
-        _refuse_partial_sums(name, held)
-    items = []
-    for write in planner.create_local_plan().items:
-        name = write.index.fqn
-        held = planner.state_dict[name]
-        if write.type == WriteItemType.BYTE_IO:
-            items.append(Item(name, OBJECT, held))
-        else:
-            box = write.tensor_data.chunk
-            data = planner.resolve_data(write)
-            items.append(
-                _box(
-                    name, data, tuple(write.tensor_data.size), tuple(box.offsets), tuple(box.sizes)
-                )
-            )
-    return items, dict(planner.mappings)
-
-
-def _refuse_partial_sums(name: str, value: Any) -> None:
-    """torch would save one rank's summand as if it were the sum."""
-    if any(placement.is_partial() for placement in getattr(value, "placements", ())):
-        raise CheckpointError(
-            f"{name} is a DTensor whose ranks hold summands ({value.placements}): redistribute it first"
-        )
-
-
-def is_distributed(value: Any) -> bool:
-    """A DTensor, a ShardedTensor or whatever else says itself which part of it is here. Plain tensors are planned without torch's
-    planner, whose import takes a second and more."""
-    return any(
-        hasattr(value, mark) for mark in ("placements", "local_shards", "__create_write_items__")
-    )
-
-
-def _planned_plainly(
-    leaves: Sequence[tuple[tuple[Any, ...], Any]],
-) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
-    import torch
-
-    items: list[Item] = []
-    paths: dict[str, tuple[Any, ...]] = {}
-    for path, value in leaves:
-        name = name_of(path)
-        paths[name] = path
-        if isinstance(value, torch.Tensor):
-            items.append(
-                _box(name, value, tuple(value.shape), (0,) * value.dim(), tuple(value.shape))
-            )
-        else:
-            items.append(Item(name, OBJECT, value))
-    return items, paths
-
-
-def values(
-    container: Any, path: tuple[Any, ...] = (), as_before_2_4: bool = False
-) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What nested dicts and lists hold, with paths, as torch's planner takes them apart: a list that holds neither tensors nor dicts is
-    one value; before torch 2.4 a dict that holds no tensor is one as well. Tuples are values."""
-    if isinstance(container, (Mapping, list)) and (not path or _is_open(container, as_before_2_4)):
-        for key, value in _entries(container):
-            yield from values(value, (*path, key), as_before_2_4)
-    else:
-        yield path, container
-
-
-def _entries(container: Any) -> list[tuple[Any, Any]]:
-    return (
-        [(str(key), value) for key, value in container.items()]
-        if isinstance(container, Mapping)
-        else list(enumerate(container))
-    )
-
-
-def _is_open(container: Any, as_before_2_4: bool) -> bool:
-    import torch
-
-    if isinstance(container, Mapping) and not as_before_2_4:
-        return True
-    inner = (value for _, value in _entries(container))
-    return any(
-        isinstance(value, torch.Tensor)
-        or (isinstance(value, (Mapping, list)) and _is_open(value, as_before_2_4))
-        for value in inner
-    )
-
-
-def _is_before_2_4() -> bool:
-    """Of the releases with distributed checkpoints; 1.13 has none to agree with."""
-    import torch
-
-    major, minor = torch.__version__.split(".")[:2]
-    return major == "2" and minor.isdigit() and int(minor) < 4
-
-
-def name_of(path: Sequence[Any]) -> str:
-    """As torch's planner names what stands there."""
-    return ".".join(map(str, path))
-
-
-def _object_bytes(item: Item) -> bytes:
+def _pickle(item: Item) -> bytes:
     import torch
 
     buffer = io.BytesIO()
@@ -217,6 +192,98 @@ def _object_bytes(item: Item) -> bytes:
     return buffer.getvalue()
 
 
+# The items of one rank
+
+
+def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
+    """The items of this rank, and each name's path; objects are not pickled yet."""
+    expanded = expand(state_dict)
+    leaves = list(values(expanded, as_before_2_4=_is_before_2_4()))
+    counts = Counter(name_of(path) for path, _ in leaves)
+    duplicates = sorted(name for name, count in counts.items() if count > 1)
+    if duplicates:
+        raise CheckpointError(
+            f"the state dict cannot be saved: {', '.join(duplicates)} stands for two values"
+        )
+    planned = None
+    if any(is_distributed(value) for _, value in leaves):
+        planned = _plan_by_torch(expanded)
+    if planned is None:
+        planned = _plan_plain(leaves)
+    items, paths = planned
+    storable = []
+    for item in items:
+        # A tensor that is cut into fewer parts than there are ranks has empty boxes on some.
+        is_empty_box = not item.is_object and 0 in item.sizes and 0 not in item.shape
+        if not is_empty_box:
+            _check_storable(item)
+            storable.append(item)
+    return storable, paths
+
+
+def _plan_by_torch(
+    state_dict: dict[str, Any],
+) -> tuple[list[Item], dict[str, tuple[Any, ...]]] | None:
+    """None if torch has no distributed checkpoints."""
+    try:
+        from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+        from torch.distributed.checkpoint.planner import WriteItemType
+    except ImportError:
+        return None
+    planner = DefaultSavePlanner()
+    try:
+        # The coordinator plans the objects too (2.3); here every rank does, and _own_share leaves
+        # each object to one rank.
+        planner.set_up_planner(state_dict, is_coordinator=True)
+    except ValueError as error:
+        raise CheckpointError(f"the state dict cannot be saved: {error}") from error
+    for name, value in planner.state_dict.items():
+        # torch would save one rank's summand as if it were the sum.
+        if any(placement.is_partial() for placement in getattr(value, "placements", ())):
+            raise CheckpointError(
+                f"{name} is a DTensor whose ranks hold summands ({value.placements}): "
+                "redistribute it first"
+            )
+    items = []
+    for write in planner.create_local_plan().items:
+        name = write.index.fqn
+        if write.type == WriteItemType.BYTE_IO:
+            items.append(Item(name, OBJECT, planner.state_dict[name]))
+            continue
+        data = planner.resolve_data(write)
+        chunk = write.tensor_data.chunk
+        shape = tuple(write.tensor_data.size)
+        items.append(_box(name, data, shape, tuple(chunk.offsets), tuple(chunk.sizes)))
+    return items, dict(planner.mappings)
+
+
+def is_distributed(value: Any) -> bool:
+    """Whether it is a DTensor, a ShardedTensor or another type that knows which part of it is local.
+
+    Plain tensors are planned without torch's planner, whose import takes a second and more.
+    """
+    marks = ("placements", "local_shards", "__create_write_items__")
+    return any(hasattr(value, mark) for mark in marks)
+
+
+def _plan_plain(
+    leaves: Sequence[tuple[tuple[Any, ...], Any]],
+) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
+    import torch
+
+    items: list[Item] = []
+    paths: dict[str, tuple[Any, ...]] = {}
+    for path, value in leaves:
+        name = name_of(path)
+        paths[name] = path
+        if isinstance(value, torch.Tensor):
+            shape = tuple(value.shape)
+            items.append(_box(name, value, shape, (0,) * value.dim(), shape))
+        else:
+            items.append(Item(name, OBJECT, value))
+    return items, paths
+
+
 def _box(
     name: str,
     data: torch.Tensor,
@@ -227,39 +294,93 @@ def _box(
     return Item(name, str(data.dtype), data.detach(), shape, offsets, sizes)
 
 
-def _storable(item: Item) -> Item:
-    """Refuses what has no bytes to save."""
+def _check_storable(item: Item) -> None:
+    """Raises CheckpointError for a tensor that has no bytes to save."""
     import torch
 
     if item.is_object:
-        return item
-    if item.data.device.type == "meta":
+        return
+    data = item.data
+    if data.device.type == "meta":
         raise CheckpointError(f"{item.name} is on the meta device: it has no values to save")
-    if item.data.layout != torch.strided or item.data.is_quantized or item.data.is_nested:
+    if data.layout != torch.strided or data.is_quantized or data.is_nested:
         raise CheckpointError(
-            f"{item.name} is not a dense tensor ({item.data.layout}, {item.dtype}): save a dense copy of it"
+            f"{item.name} is not a dense tensor ({data.layout}, {item.dtype}): "
+            "save a dense copy of it"
         )
-    if not has_memory(item.data):
+    if not has_memory(data):
         raise CheckpointError(
-            f"{item.name} is a {type(item.data).__name__}, which has no memory of its own: save the tensors it is made of"
+            f"{item.name} is a {type(data).__name__}, which has no memory of its own: "
+            "save the tensors it is made of"
         )
-    return item
+
+
+# Nested state dicts
 
 
 def expand(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The state dict with what its Stateful values say in their place. Raises CheckpointError where it is none."""
+    """The state dict with each Stateful value replaced by its own state dict."""
     if not isinstance(state_dict, Mapping):
         raise CheckpointError(
-            f"the state dict is of type {type(state_dict).__name__}: give a dict of names and values"
+            f"the state dict is of type {type(state_dict).__name__}: "
+            "give a dict of names and values"
         )
-    return {
-        key: value.state_dict() if is_stateful(value) else value
-        for key, value in state_dict.items()
-    }
+    expanded = {}
+    for key, value in state_dict.items():
+        expanded[key] = value.state_dict() if is_stateful(value) else value
+    return expanded
 
 
 def is_stateful(value: Any) -> bool:
-    """As torch.distributed.checkpoint.stateful.Stateful says; a module or an optimizer may be given as it is."""
+    """As torch.distributed.checkpoint.stateful.Stateful has it: a module or an optimizer, for example."""
     return callable(getattr(value, "state_dict", None)) and callable(
         getattr(value, "load_state_dict", None)
     )
+
+
+def values(
+    container: Any, path: tuple[Any, ...] = (), as_before_2_4: bool = False
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The values in nested dicts and lists, with their paths, split as torch's planner splits them.
+
+    A list without tensors or dicts in it is one value; before torch 2.4 so is a dict without
+    tensors. Tuples are values.
+    """
+    is_container = isinstance(container, (Mapping, list))
+    if is_container and (not path or _is_split(container, as_before_2_4)):
+        for key, value in _entries(container):
+            yield from values(value, (*path, key), as_before_2_4)
+    else:
+        yield path, container
+
+
+def _entries(container: Any) -> list[tuple[Any, Any]]:
+    if isinstance(container, Mapping):
+        return [(str(key), value) for key, value in container.items()]
+    return list(enumerate(container))
+
+
+def _is_split(container: Any, as_before_2_4: bool) -> bool:
+    import torch
+
+    if isinstance(container, Mapping) and not as_before_2_4:
+        return True
+    for _, value in _entries(container):
+        if isinstance(value, torch.Tensor):
+            return True
+        if isinstance(value, (Mapping, list)) and _is_split(value, as_before_2_4):
+            return True
+    return False
+
+
+def _is_before_2_4() -> bool:
+    """Of the releases with distributed checkpoints; 1.13 has no planner to agree with."""
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    return major == "2" and minor.isdigit() and int(minor) < 4
+
+
+def name_of(path: Sequence[Any]) -> str:
+    """The name that torch's planner gives to a path."""
+    return ".".join(map(str, path))

@@ -1,4 +1,4 @@
-"""Taking old checkpoints away: never the latest, and never what a later one still needs. Works without torch."""
+"""Removing old checkpoints: never the latest, and never what a later one still needs. Works without torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pruned:
-    """Names of folders: committed ones that went; unfinished ones of dead writers that went; unfinished ones that were left, since
-    their writer may live (on another host, or in another container); committed ones that were left, since their manifest cannot be
-    read here and so it is not known what they are worth."""
+    """Names of folders.
+
+    removed: committed checkpoints. leftovers: unfinished folders of dead writers, removed too.
+    unknown: unfinished folders that stay, since their writer may be alive (on another host, or in
+    another container). unreadable: committed checkpoints that stay, since their manifest cannot be
+    read, so that their age is unknown.
+    """
 
     removed: tuple[str, ...]
     leftovers: tuple[str, ...]
@@ -28,53 +32,73 @@ class Pruned:
 def prune(
     backend: Backend, keep: int, *, every: int | None = None, dry_run: bool = False
 ) -> Pruned:
-    """Keep the `keep` steps that were committed last and can be read, those that `every` divides, and whatever `latest` names: a run that
-    went back and goes on from there keeps its own. Raises ValueError where fewer than one is to be kept."""
-    found = plan(backend, keep, every=every)
+    """Keeps the `keep` steps that were committed last, those that `every` divides, and what `latest` names.
+
+    Steps that cannot be read do not count. A run that went back and goes on from an earlier step
+    keeps its own. Raises ValueError if fewer than one is to be kept.
+    """
+    plan = plan_pruning(backend, keep, every=every)
     if not dry_run:
-        carry_out(backend, found)
-    return found
+        carry_out(backend, plan)
+    return plan
 
 
-def plan(
+def plan_pruning(
     backend: Backend, keep: int | None, *, every: int | None = None, unfinished: Sequence[str] = ()
 ) -> Pruned:
-    """What prune would remove. keep: None for all. unfinished: folders whose writer cannot be seen, but is known to have ended."""
+    """What prune would remove.
+
+    keep: None keeps all. unfinished: folders whose writer cannot be seen, but is known to have ended.
+    """
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
-    there = [name for name in backend.folders() if layout.parse(name) is None]
-    dead = [name for name in there if name in unfinished or layout.is_leftover(name)]
-    going, unreadable = ([], []) if keep is None else _going(backend, keep, every)
-    return Pruned(
-        tuple(going),
-        tuple(dead),
-        tuple(name for name in there if name not in dead),
-        tuple(unreadable),
-    )
+    dead: list[str] = []
+    unknown: list[str] = []
+    for name in backend.folders():
+        if layout.parse(name) is not None:
+            continue
+        is_dead = name in unfinished or layout.is_leftover(name)
+        (dead if is_dead else unknown).append(name)
+    removed: list[str] = []
+    unreadable: list[str] = []
+    if keep is not None:
+        removed, unreadable = _select(backend, keep, every)
+    return Pruned(tuple(removed), tuple(dead), tuple(unknown), tuple(unreadable))
 
 
-def carry_out(backend: Backend, found: Pruned) -> None:
-    backend.remove(*found.removed, *found.leftovers)
+def carry_out(backend: Backend, plan: Pruned) -> None:
+    backend.remove(*plan.removed, *plan.leftovers)
 
 
-def _going(backend: Backend, keep: int, every: int | None) -> tuple[list[str], list[str]]:
-    """Those to remove, in order of steps; and those whose manifest cannot be read, which stay unless all that are kept are later steps.
+def _select(backend: Backend, keep: int, every: int | None) -> tuple[list[str], list[str]]:
+    """The checkpoints to remove, in order of steps; and those whose manifest cannot be read.
 
-    Somebody may save meanwhile: what is committed after the listing is not in it, and what `latest` is about to name was committed last.
+    The latter stay unless all checkpoints that are kept are of later steps. Somebody may save
+    meanwhile: what is committed after the listing is not in it, and what `latest` is about to name
+    was committed last.
     """
     present = catalog.committed(backend)
-    ages = [
-        name for name in map(layout.parse, catalog.by_age(backend, present)) if name
-    ]  # the last commit first
-    spared = {layout.parse(catalog.latest(backend) or ""), *ages[:1]}
-    newest = {name.step: name for name in reversed(ages)}  # of each step, the last commit
-    last = [name for name in ages if newest[name.step] == name]
-    kept = {*last[:keep], *(name for name in last if every and name.step % every == 0)}
-    lost = [name for name in present if name not in ages]
-    unreadable = [name for name in lost if not kept or name.step >= min(one.step for one in kept)]
-    going = [
-        name
-        for name in present
-        if name not in kept and name not in spared and name not in unreadable
-    ]
-    return list(map(str, going)), list(map(str, unreadable))
+    # The last commit first.
+    by_age = []
+    for folder in catalog.intact_newest_first(backend, present):
+        name = layout.parse(folder)
+        if name is not None:
+            by_age.append(name)
+    protected = {layout.parse(catalog.latest(backend) or ""), *by_age[:1]}
+    last_of_step: dict[int, layout.CheckpointName] = {}
+    for name in by_age:
+        last_of_step.setdefault(name.step, name)
+    last_commits = [name for name in by_age if last_of_step[name.step] == name]
+    retained = set(last_commits[:keep])
+    if every:
+        retained.update(name for name in last_commits if name.step % every == 0)
+    first_step = min((name.step for name in retained), default=None)
+    unreadable = []
+    removed = []
+    for name in present:
+        is_unreadable = name not in by_age
+        if is_unreadable and (first_step is None or name.step >= first_step):
+            unreadable.append(str(name))
+        elif name not in retained and name not in protected:
+            removed.append(str(name))
+    return removed, unreadable

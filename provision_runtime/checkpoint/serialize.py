@@ -1,12 +1,15 @@
-"""One piece as torch.save writes it, in parts that may lie in the tensor's own memory: nothing big is copied.
+"""One piece in the form of torch.save, in parts that may be the tensor's own memory: nothing big is copied.
 
-What is written is readable by torch.load, and so by `dcp.load`; where the elements begin is noted, so that loading needs no
-unpickling. It depends on content alone, which is what makes unchanged pieces recognizable.
+torch.load, and so `dcp.load`, reads what is written; the offset of the elements is recorded, so that
+loading needs no unpickling. The bytes depend on the content alone, so unchanged pieces are
+recognized.
 
-torch.save itself makes the archive around the elements, once for each type and shape, of zeros; the elements then take the zeros'
-place. So it is the zeros' CRC that stands in the archive. torch.load never looks at it (it is compiled with
-MINIZ_DISABLE_ZIP_READER_CRC32_CHECKS; torch.serialization.set_crc32_options leaves it out as well), and it would cost as much as a
-third of the hashing, while the interpreter is locked: 3.7 to 4.4 GB/s, measured on 2.13. The hashes of the manifest tell damage.
+torch.save itself makes the archive around the elements, once for each type and shape, of zeros; the
+elements then replace the zeros. So the archive holds the CRC of the zeros. torch.load never checks
+it (it is compiled with MINIZ_DISABLE_ZIP_READER_CRC32_CHECKS;
+torch.serialization.set_crc32_options omits it as well), and computing it would cost as much as a
+third of the hashing, while the interpreter is locked: 3.7 to 4.4 GB/s, measured on 2.13. The hashes
+in the manifest detect damage.
 """
 
 from __future__ import annotations
@@ -18,34 +21,34 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .items import PIECE
-from .manifest import CheckpointError
+from .errors import CheckpointError
+from .items import MAX_PIECE_BYTES
 
 if TYPE_CHECKING:
     import torch
 
     from .items import Item
 
-# The member of torch.save's archive that holds a lone tensor's elements.
+# The member of torch.save's archive that holds the elements of a single tensor.
 ELEMENTS = b"/data/0"
 LOCAL_HEADER = b"PK\x03\x04"
-# Where a tensor may begin, whatever its type.
-ALIGNED = 64
+# Alignment that suits every type of tensor.
+ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class Serialized:
-    """parts together are the record. data: where in it the elements begin; None for an object or an empty tensor."""
+    """The parts together are the record. data: offset of the elements in it; None for an object or an empty tensor."""
 
     parts: list[memoryview]
     size: int
     data: int | None
 
 
-class Staging(threading.local):
-    """Memory of a thread's own for what must be copied before it is bytes: one piece, or one pack of small ones, at a time.
+class StagingMemory(threading.local):
+    """Per-thread memory for what must be copied before it is bytes: one piece, or one pack of small ones, at a time.
 
-    Left to malloc, seven threads that each copy 32 MiB again and again were seen to keep 605 MB.
+    With malloc, seven threads that each copied 32 MiB repeatedly were seen to keep 605 MB.
     """
 
     def __init__(self) -> None:
@@ -53,47 +56,47 @@ class Staging(threading.local):
         self._used = 0
 
     def clear(self) -> None:
-        """What was handed out is of no use any more."""
+        """Frees the memory for reuse: earlier results are invalid from now on."""
         self._used = 0
 
     def plain(self, data: torch.Tensor) -> torch.Tensor:
-        """The same content, contiguous, in the host's memory; the tensor itself where it is that."""
+        """The same content, contiguous, in host memory; the tensor itself if it already is."""
         import torch
 
         if is_plain(data):
             return data
         with torch.no_grad():
-            return self._copied(data)
+            return self._copy(data)
 
-    def _copied(self, data: torch.Tensor) -> torch.Tensor:
+    def _copy(self, data: torch.Tensor) -> torch.Tensor:
         import torch
 
         length = data.numel() * data.element_size()
         if self._memory is None:
-            self._memory = torch.empty(PIECE, dtype=torch.uint8, device="cpu")
-        begin = -(-self._used // ALIGNED) * ALIGNED
-        room = self._memory[begin : begin + length]
-        if len(room) < length:
-            room = torch.empty(length, dtype=torch.uint8, device="cpu")
+            self._memory = torch.empty(MAX_PIECE_BYTES, dtype=torch.uint8, device="cpu")
+        begin = -(-self._used // ALIGNMENT) * ALIGNMENT
+        target = self._memory[begin : begin + length]
+        if len(target) < length:
+            target = torch.empty(length, dtype=torch.uint8, device="cpu")
         else:
             self._used = begin + length
-        return room.view(data.dtype).view(data.shape).copy_(data)
+        return target.view(data.dtype).view(data.shape).copy_(data)
 
 
-def serialize(item: Item, staging: Staging) -> Serialized:
-    """Tensors of other devices are copied to the host, those that are not contiguous are made so, in the staging memory."""
+def serialize(item: Item, staging: StagingMemory) -> Serialized:
+    """Copies tensors that are on another device or not contiguous into the staging memory."""
     if item.is_object:
         return Serialized([memoryview(item.data)], len(item.data), None)
-    held = staging.plain(item.data)
-    memory = memory_of(held)
-    around = _archive(held.dtype, tuple(held.shape), len(memory))
-    parts = [memoryview(around.before), memory, memoryview(around.after)]
-    data = len(around.before) if len(memory) else None
-    return Serialized(parts, len(around.before) + len(memory) + len(around.after), data)
+    tensor = staging.plain(item.data)
+    elements = memory_of(tensor)
+    archive = _archive(tensor.dtype, tuple(tensor.shape), len(elements))
+    parts = [memoryview(archive.before), elements, memoryview(archive.after)]
+    size = sum(len(part) for part in parts)
+    return Serialized(parts, size, len(archive.before) if len(elements) else None)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its bytes in the host's memory are its content, in order."""
+    """Whether its bytes in host memory are its content, in order."""
     return (
         tensor.device.type == "cpu"
         and tensor.is_contiguous()
@@ -103,8 +106,10 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether its elements lie in memory of its own. Not so where it wraps other tensors (quantized, nested, fake...): its address is 0
-    or none."""
+    """Whether its elements are in memory of its own.
+
+    Not so if it wraps other tensors (quantized, nested, fake...): its address is then 0, or it has none.
+    """
     try:
         from torch.utils._python_dispatch import is_traceable_wrapper_subclass
     except ImportError:  # torch 1.13 and 2.0
@@ -118,20 +123,17 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor of the host, shared with it; the view keeps the tensor alive."""
+    """The bytes of a contiguous tensor in host memory. The view shares them, and keeps the tensor alive."""
     length = tensor.numel() * tensor.element_size()
-    array: Any = (
-        (ctypes.c_ubyte * length).from_address(tensor.data_ptr())
-        if length
-        else (ctypes.c_ubyte * 0)()
-    )
+    array_type = ctypes.c_ubyte * length
+    array: Any = array_type.from_address(tensor.data_ptr()) if length else array_type()
     array.tensor = tensor
     return memoryview(array).cast("B")
 
 
 @dataclass(frozen=True)
 class _Archive:
-    """What stands around the elements; without elements, all of it stands before them."""
+    """The bytes around the elements; without elements, all of it is before them."""
 
     before: bytes
     after: bytes
@@ -155,38 +157,38 @@ def _archive(dtype: torch.dtype, shape: tuple[int, ...], length: int) -> _Archiv
             f"torch {torch.__version__} cannot save tensors of type {dtype}"
         ) from error
     if not collector.is_past:
-        raise RuntimeError(
-            f"torch {torch.__version__} saves a tensor in another form than is known here"
-        )
+        raise RuntimeError(f"torch {torch.__version__} saves a tensor in an unknown form")
     return _Archive(bytes(collector.before), bytes(collector.after))
 
 
 class _Collector:
     """A file for torch.save that keeps all but the elements.
 
-    Each member of the archive comes as a header, a name, padding, and content (miniz's order, the same from torch 1.13 to 2.13).
+    Each member of the archive comes as a header, a name, padding, and content (miniz's order, the
+    same from torch 1.13 to 2.13).
     """
 
     def __init__(self, length: int) -> None:
         self._length = length
-        self._until_content = 0
-        self._header = False
+        self._writes_until_content = 0
+        self._after_header = False
         self.before = bytearray()
         self.after = bytearray()
         self.is_past = False
 
     def write(self, view: memoryview | bytes) -> int:
         length = len(view)
-        self._until_content = max(0, self._until_content - 1)
-        if self._until_content == 1 and length == self._length and not self.is_past:
+        self._writes_until_content = max(0, self._writes_until_content - 1)
+        is_content = self._writes_until_content == 1 and length == self._length
+        if is_content and not self.is_past:
             self.is_past = True
             return length
         content = bytes(view)
-        if self._header and content.endswith(ELEMENTS):
-            self._until_content = 3
-        self._header = content.startswith(LOCAL_HEADER)
+        if self._after_header and content.endswith(ELEMENTS):
+            self._writes_until_content = 3
+        self._after_header = content.startswith(LOCAL_HEADER)
         (self.after if self.is_past else self.before).extend(content)
         return length
 
     def flush(self) -> None:
-        """torch.save asks for it."""
+        """torch.save calls it."""

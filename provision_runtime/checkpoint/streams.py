@@ -1,7 +1,8 @@
-"""GPUs work on several streams at once, and know no order between them.
+"""Waiting for GPUs: they work on several streams at once, in no order between them.
 
-Which one is current is each thread's own: what the threads here copy is queued on the default stream, which waits for none of those that
-training made with torch.cuda.Stream. So before anything is read or written, all that was launched is waited for.
+Which stream is current is per thread: what the threads here copy is queued on the default stream,
+which does not wait for streams that training made with torch.cuda.Stream. So all launched work is
+waited for before anything is read or written.
 """
 
 from __future__ import annotations
@@ -16,23 +17,26 @@ if TYPE_CHECKING:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Those in dicts, lists and tuples, however deep; what other objects hold, ShardedTensors among them, cannot be seen."""
+    """The tensors in nested dicts, lists and tuples. What other objects hold cannot be seen (ShardedTensor among them)."""
     import torch
 
     if isinstance(value, torch.Tensor) and not hasattr(value, "local_shards"):
         yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for inner in value.values() if isinstance(value, Mapping) else value:
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
             yield from tensors_in(inner)
 
 
-def of(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
+def devices_of(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
     """The devices that must be waited for."""
     return {tensor.device for tensor in tensors if tensor.is_cuda}
 
 
 def wait_for(devices: Iterable[torch.device]) -> None:
-    """Until all that was launched on any of their streams is done."""
+    """Returns when all that was launched on any stream of these devices has finished."""
     import torch
 
     for device in devices:

@@ -1,7 +1,7 @@
-"""Whether the files of a checkpoint are what was committed. Works without torch, and without the ranks that wrote.
+"""Whether the files of a checkpoint are what was committed. Works without torch, and without the ranks that wrote it.
 
-Nothing is taken on trust: every byte is hashed, and a file that nobody committed is damage too. By SHA-256, unless the caller asks for
-the quickest hash that was committed.
+Trusts nothing: every byte is hashed, and a file that is not in the manifest is damage too. Uses
+SHA-256, unless the caller asks for the fastest hash that was committed.
 """
 
 from __future__ import annotations
@@ -12,91 +12,98 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
 from . import catalog, corrupt_files, manifest
-from .hashes import quickest_of, sha256_of
+from .errors import DamagedFile
+from .hashes import fastest_of, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .backends import Backend
+    from .manifest import FileEntry, Manifest
 
 WORKERS = 3
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that is not what was committed; tensors: the names of what lies in it."""
+    """A file that is not what was committed. tensors: the names of what it holds."""
 
     folder: str
     file: str
     problem: str
     tensors: tuple[str, ...] = ()
 
-    def error(self, root: str) -> manifest.DamagedFile:
-        return manifest.DamagedFile(f"{root}/{self.folder}/{self.file}", self.problem, self.tensors)
+    def error(self, root: str) -> DamagedFile:
+        return DamagedFile(f"{root}/{self.folder}/{self.file}", self.problem, self.tensors)
 
 
-def damages(backend: Backend, folder: str) -> list[Damage]:
-    """All that is wrong with one checkpoint; nothing where it is whole. Raises OSError where the store fails."""
+def check_folder(backend: Backend, folder: str) -> list[Damage]:
+    """All damage of one checkpoint. Raises OSError if the store fails."""
     try:
         content = catalog.read_manifest(backend, folder)
-    except manifest.DamagedFile as error:
+    except DamagedFile as error:
         return [Damage(folder, manifest.NAME, error.problem)]
-    return strangers(backend, folder, content) + check(backend, folder, content, content.files)
+    damages = find_foreign_files(backend, folder, content)
+    return damages + check_files(backend, folder, content, content.files)
 
 
-def strangers(backend: Backend, folder: str, content: manifest.Manifest) -> list[Damage]:
-    """Files that nobody committed: somebody else wrote here."""
-    known = {manifest.NAME} | {entry.name for entry in content.files if entry.home is None}
-    return [
-        Damage(folder, name, "it is not in the manifest")
-        for name in sorted(backend.files(folder))
-        if name not in known
-    ]
+def find_foreign_files(backend: Backend, folder: str, content: Manifest) -> list[Damage]:
+    """Files that are not in the manifest: somebody else wrote into the folder."""
+    own_names = {manifest.NAME} | {entry.name for entry in content.files if entry.home is None}
+    damages = []
+    for name in sorted(backend.files(folder)):
+        if name not in own_names:
+            damages.append(Damage(folder, name, "it is not in the manifest"))
+    return damages
 
 
-def check(
+def check_files(
     backend: Backend,
     folder: str,
-    content: manifest.Manifest,
-    entries: Sequence[manifest.FileEntry],
+    content: Manifest,
+    entries: Sequence[FileEntry],
     progress: Callable[[int], None] = lambda _: None,
-    quickly: bool = False,
+    quick: bool = False,
 ) -> list[Damage]:
-    """What is wrong with some of a checkpoint's files, in their order; a few are read at a time. progress: called with the bytes of
-    each that was read, in any thread. quickly: not by SHA-256 where there is a faster hash (hashes.py)."""
+    """The damage of some of a checkpoint's files, in their order; a few are read at a time.
+
+    progress: called with the bytes of each file that was read, in any thread. quick: use the
+    fastest hash instead of SHA-256 (hashes.py).
+    """
     buffers = threading.local()
 
-    def problem_of(entry: manifest.FileEntry) -> str | None:
+    def check_entry(entry: FileEntry) -> str | None:
         if not hasattr(buffers, "block"):
             buffers.block = memoryview(bytearray(backend.traits.block))
-        problem = _problem(backend, entry.home or folder, entry, buffers.block, quickly)
+        problem = _check_file(backend, entry.home or folder, entry, buffers.block, quick)
         progress(entry.size)
         return problem
 
+    damages = []
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-verify") as pool:
-        found = zip(entries, pool.map(problem_of, entries))
-        made = [
-            Damage(entry.home or folder, entry.name, problem, content.names_in(entry.name))
-            for entry, problem in found
-            if problem
-        ]
-    for damage in made:
+        for entry, problem in zip(entries, pool.map(check_entry, entries)):
+            if problem:
+                names = content.names_in(entry.name)
+                damages.append(Damage(entry.home or folder, entry.name, problem, names))
+    for damage in damages:
         corrupt_files.add(backend.root, damage.file)
-    return made
+    return damages
 
 
-def _problem(
-    backend: Backend, folder: str, entry: manifest.FileEntry, block: memoryview, quickly: bool
+def _check_file(
+    backend: Backend, folder: str, entry: FileEntry, block: memoryview, quick: bool
 ) -> str | None:
     try:
         size = backend.size(folder, entry.name)
         if size != entry.size:
             return f"{size} bytes instead of {entry.size}"
-        name, digest, committed = quickest_of(entry) if quickly else sha256_of(entry)
+        name, digest, committed = fastest_of(entry) if quick else sha256_of(entry)
         for offset in range(0, entry.size, len(block)):
             part = block[: min(len(block), entry.size - offset)]
             count = backend.read_into(folder, entry.name, offset, part)
             digest.update(part[:count])
-        return None if digest.hexdigest() == committed else f"its {name} is not the committed one"
     except FileNotFoundError:
         return "it is missing"
+    if digest.hexdigest() != committed:
+        return f"its {name} is not the committed one"
+    return None

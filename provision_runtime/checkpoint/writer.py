@@ -1,339 +1,375 @@
-"""One rank's part of a checkpoint: pieces are serialized, hashed and written by a few threads, and what the parent has is linked.
+"""One rank's part of a checkpoint: a few threads serialize, hash and write pieces, and link what the parent has.
 
-A file is named by its content's SHA-256, so equal pieces are one file, and a piece that did not change is known by its hash. Small
-pieces are packed; a pack stays linked as long as half of it is still used, so little that changes means little that is written.
+A file is named by the SHA-256 of its content, so equal pieces are one file, and a piece that did not
+change is recognized by its hash. Small pieces are packed. A pack stays linked as long as half of it
+is still in use, so small changes mean small writes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import corrupt_files, manifest
-from .hashes import Hashes, xxh128_of
+from .hashes import FileHashes, xxh128_of
 from .items import packs, pieces
-from .serialize import Staging, serialize
-from .threads import WORKERS, hashing_threads, workers
+from .progress import ByteCount
+from .serialize import StagingMemory, serialize
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
     from .backends import Backend
     from .items import Item, Place
-    from .parent_index import Known
+    from .manifest import FileEntry, Record
+    from .parent_index import ParentIndex
     from .serialize import Serialized
 
-# From here on a piece is a file of its own; smaller ones are packed.
-BIG = 1 << 20
+# Pieces of this size and more are files of their own; smaller ones are packed.
+MIN_FILE_BYTES = 1 << 20
 SUFFIX = ".distcp"
-# A pack of the parent that is used less than this is not linked; what is still used of it is written again.
-LEAST_USED = 0.5
+# A pack of the parent of which less than this is in use is not linked; what is in use is written again.
+MIN_USED_PART = 0.5
+# Hashing and writing overlap (hashlib and write() release the interpreter's lock). Each worker holds
+# one piece of at most items.MAX_PIECE_BYTES: 224 MiB if all are staged from a GPU.
+WORKERS = 7
+# What goes to an object store is held twice: the staged pieces are joined into the body of one request.
+OBJECT_STORE_WORKERS = 3
 
 
 class Stopped(Exception):
     """The save failed elsewhere."""
 
 
-@dataclass
-class Progress:
-    """What this rank has done so far, in bytes; total is known before anything is written."""
-
-    total: int = 0
-    written: int = 0
-    linked: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def add(self, *, written: int = 0, linked: int = 0) -> None:
-        with self._lock:
-            self.written += written
-            self.linked += linked
-
-
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """What one rank contributes to the manifest."""
 
-    files: list[manifest.FileEntry]
-    records: list[tuple[Item, manifest.Record]]
+    files: list[FileEntry]
+    records: list[tuple[Item, Record]]
+
+
+def hashing_threads() -> int:
+    """How many threads hash at a time.
+
+    More than the processors that this rank can count on would only take turns.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        processors = len(os.sched_getaffinity(0))
+    else:
+        processors = os.cpu_count() or 1
+    ranks_of_host = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    return min(WORKERS, max(2, processors // ranks_of_host))
+
+
+def _count_workers(backend: Backend) -> int:
+    """For a disk, whose syncs come last, one more than hash.
+
+    More workers would only keep those from the processors (measured: 7 were slower than 3 on 2 processors).
+    """
+    if not backend.traits.sync:
+        return OBJECT_STORE_WORKERS
+    return min(WORKERS, hashing_threads() + 1)
 
 
 class Writer:
     """Writes items into one folder. Make one per save; `run` may be called from any thread."""
 
     def __init__(
-        self, backend: Backend, folder: str, known: Known, digests: Mapping[Place, str]
+        self, backend: Backend, folder: str, parent: ParentIndex, digests: Mapping[Place, str]
     ) -> None:
-        self.progress = Progress()
+        self.count = ByteCount()
         self._backend = backend
         self._folder = folder
-        self._known = known
+        self._parent = parent
         self._digests = digests
         self._stop = threading.Event()
-        self._staging = Staging()
+        self._staging = StagingMemory()
         self._hashing = threading.Semaphore(hashing_threads())
         self._linked: set[str] = set()
 
     def stop(self) -> None:
-        """Have `run` raise Stopped soon."""
+        """Makes `run` raise Stopped soon."""
         self._stop.set()
 
-    def run(self, items: Sequence[Item]) -> Part:
-        """All records of the items, every file durable. Raises what the first failing thread raised; nothing is tidied up."""
-        cut = [piece for item in items for piece in pieces(item)]
-        self.progress.total = sum(piece.bytes for piece in cut)
-        return self._write(cut)
+    def run(self, items: Sequence[Item]) -> RankPart:
+        """Writes all items; every file is durable on return.
 
-    def suspected(self) -> list[str]:
-        """Files of the parent that this process knows to be damaged."""
-        return [
-            name
-            for name in corrupt_files.of(self._backend.root)
-            if name.endswith(SUFFIX) and self._known.has(name)
-        ]
+        Raises what the first failing thread raised; removes nothing.
+        """
+        all_pieces = [piece for item in items for piece in pieces(item)]
+        self.count.total = sum(piece.bytes for piece in all_pieces)
+        return self._write(all_pieces)
 
-    def linked(self, names: Iterable[str]) -> list[str]:
-        """Those of the files that this process made part of the checkpoint without writing them."""
+    def corrupt_parent_files(self) -> list[str]:
+        """Files of the parent that this process knows to be corrupt."""
+        names = []
+        for name in corrupt_files.names_in(self._backend.root):
+            if name.endswith(SUFFIX) and self._parent.has_file(name):
+                names.append(name)
+        return names
+
+    def linked_files(self, names: Iterable[str]) -> list[str]:
+        """Those of the files that this process linked into the checkpoint."""
         return sorted(self._linked.intersection(names))
 
-    def write_anew(self, part: Part, damaged: Container[str]) -> Part:
-        """The part with what lies in these files written once more: they were linked before anybody knew. The folder has none of them
-        any more, and all of them are suspects, so that none is linked again."""
-        again = [piece for piece, record in part.records if record.file in damaged]
-        self.progress.add(linked=-sum(piece.bytes for piece in again))
-        files = [entry for entry in part.files if entry.name not in damaged]
-        records = [pair for pair in part.records if pair[1].file not in damaged]
-        return _joined([Part(files, records), self._write(again)])
+    def rewrite(self, part: RankPart, corrupt: Container[str]) -> RankPart:
+        """Writes the content of these files again: they were linked before any rank knew that they are corrupt.
 
-    def _write(self, cut: Sequence[Item]) -> Part:
-        big = [piece for piece in cut if piece.bytes >= BIG]
-        small = [piece for piece in cut if piece.bytes < BIG]
+        Call it once the files are no longer in the folder and all are in `corrupt_files`, so that
+        none is linked again.
+        """
+        affected = [piece for piece, record in part.records if record.file in corrupt]
+        self.count.add(linked=-sum(piece.bytes for piece in affected))
+        files = [entry for entry in part.files if entry.name not in corrupt]
+        records = [pair for pair in part.records if pair[1].file not in corrupt]
+        return _join([RankPart(files, records), self._write(affected)])
+
+    def measure(self, items: Sequence[Item]) -> int:
+        """How many bytes `run` would have to write: hashes everything; assumes that all packs stay."""
+        all_pieces = [piece for item in items for piece in pieces(item)]
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-checkpoint") as pool:
+            hashed = self._hash_all(pool, all_pieces)
+        return sum(piece.bytes for piece, sha256 in hashed if self._parent.record(sha256) is None)
+
+    def _write(self, all_pieces: Sequence[Item]) -> RankPart:
+        big = [piece for piece in all_pieces if piece.bytes >= MIN_FILE_BYTES]
+        small = [piece for piece in all_pieces if piece.bytes < MIN_FILE_BYTES]
         with ThreadPoolExecutor(
-            workers(self._backend), thread_name_prefix="provision-checkpoint"
+            _count_workers(self._backend), thread_name_prefix="provision-checkpoint"
         ) as pool:
             try:
-                kept, changed = self._sort_out(pool, small)
-                jobs = [pool.submit(self._write_alone, piece) for piece in big]
-                jobs += [pool.submit(self._write_pack, pack) for pack in packs(changed)]
-                parts = [kept, *_results(jobs)]
+                linked, changed = self._link_small(pool, small)
+                futures = [pool.submit(self._write_big, piece) for piece in big]
+                futures += [pool.submit(self._write_pack, pack) for pack in packs(changed)]
+                parts = [linked, *_results(futures)]
             except BaseException:
                 self._stop.set()
                 raise
         self._backend.flush(self._folder)
-        return _joined(parts)
+        return _join(parts)
 
-    def measure(self, items: Sequence[Item]) -> int:
-        """How many bytes `run` would have to write, by hashing everything; packs are taken to stay."""
-        cut = [piece for item in items for piece in pieces(item)]
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-checkpoint") as pool:
-            hashed = [
-                pair
-                for group in _results(
-                    [pool.submit(self._digests_of, group) for group in packs(cut)]
-                )
-                for pair in group
-            ]
-        return sum(piece.bytes for piece, sha256 in hashed if self._known.record(sha256) is None)
+    # Small pieces
 
-    def _sort_out(self, pool: ThreadPoolExecutor, small: list[Item]) -> tuple[Part, list[Item]]:
-        """The small pieces that packs of the parent still hold, linked; and the others."""
-        if not self._known:
-            return Part([], []), small
-        groups = [pool.submit(self._digests_of, group) for group in packs(small)]
-        hashed = [pair for group in _results(groups) for pair in group]
-        found = [(piece, self._known.record(sha256)) for piece, sha256 in hashed]
-        used: dict[str, int] = {}
-        for record, _ in {
-            record.sha256: (record, entry) for _, held in found if held for record, entry in [held]
-        }.values():
-            used[record.file] = used.get(record.file, 0) + record.size
-        return self._link_packs(found, used)
+    def _link_small(
+        self, pool: ThreadPoolExecutor, small: list[Item]
+    ) -> tuple[RankPart, list[Item]]:
+        """Links the packs of the parent that still hold enough of the small pieces.
 
-    def _link_packs(
-        self,
-        found: list[tuple[Item, tuple[manifest.Record, manifest.FileEntry] | None]],
-        used: dict[str, int],
-    ) -> tuple[Part, list[Item]]:
-        linked: dict[str, manifest.FileEntry | None] = {}
-        kept, changed = Part([], []), []
-        for piece, held in found:
-            if held is None or used[held[0].file] < LEAST_USED * held[1].size:
+        Returns those pieces, and the others, which must be written.
+        """
+        linked = RankPart([], [])
+        if not self._parent:
+            return linked, small
+        matches = []
+        used_records: dict[str, Record] = {}
+        for piece, sha256 in self._hash_all(pool, small):
+            match = self._parent.record(sha256)
+            matches.append((piece, match))
+            if match is not None:
+                used_records[sha256] = match[0]
+        used_bytes: dict[str, int] = {}
+        for record in used_records.values():
+            used_bytes[record.file] = used_bytes.get(record.file, 0) + record.size
+        changed = []
+        entries: dict[str, FileEntry | None] = {}
+        for piece, match in matches:
+            if match is None or used_bytes[match[0].file] < MIN_USED_PART * match[1].size:
                 changed.append(piece)
                 continue
-            record, entry = held
-            if entry.name not in linked:
-                linked[entry.name] = self._reuse(entry)
-            if linked[entry.name] is None:
+            record, entry = match
+            if entry.name not in entries:
+                entries[entry.name] = self._link(entry)
+            if entries[entry.name] is None:
                 changed.append(piece)
-            else:
-                self.progress.add(linked=piece.bytes)
-                kept.records.append(
-                    (piece, replace(record, offsets=piece.offsets, sizes=piece.sizes))
-                )
-        kept.files.extend(entry for entry in linked.values() if entry)
-        return kept, changed
+                continue
+            self.count.add(linked=piece.bytes)
+            linked.records.append(
+                (piece, replace(record, offsets=piece.offsets, sizes=piece.sizes))
+            )
+        linked.files.extend(entry for entry in entries.values() if entry)
+        return linked, changed
 
-    def _digests_of(self, group: list[Item]) -> list[tuple[Item, str]]:
-        return [
-            (piece, self._digests.get(piece.place) or self._digest_of(piece)) for piece in group
-        ]
+    def _hash_all(
+        self, pool: ThreadPoolExecutor, all_pieces: Sequence[Item]
+    ) -> list[tuple[Item, str]]:
+        futures = [pool.submit(self._hash_group, group) for group in packs(all_pieces)]
+        return [pair for group in _results(futures) for pair in group]
 
-    def _digest_of(self, piece: Item) -> str:
+    def _hash_group(self, group: list[Item]) -> list[tuple[Item, str]]:
+        hashed = []
+        for piece in group:
+            sha256 = self._digests.get(piece.place)
+            if not sha256:
+                self._staging.clear()
+                sha256 = self._hash(piece, serialize(piece, self._staging)).sha256
+            hashed.append((piece, sha256))
+        return hashed
+
+    def _write_pack(self, pack: list[Item]) -> RankPart:
+        parts: list[memoryview] = []
+        serialized_pieces: list[tuple[Item, Serialized, str, int]] = []
+        pack_sha256 = hashlib.sha256()
+        size = 0
         self._staging.clear()
-        return self._hashes(piece, serialize(piece, self._staging)).sha256
+        for piece in pack:
+            serialized = serialize(piece, self._staging)
+            sha256 = self._sha256(serialized, pack_sha256)
+            serialized_pieces.append((piece, serialized, sha256, size))
+            parts += serialized.parts
+            size += serialized.size
+        hashes = FileHashes(pack_sha256.hexdigest(), self._xxh128(parts))
+        entry = self._write_or_link(hashes, parts, size, sum(piece.bytes for piece in pack))
+        records = []
+        for piece, serialized, sha256, begin in serialized_pieces:
+            records.append((piece, _record(entry.name, begin, piece, serialized, sha256)))
+        return RankPart([entry], records)
 
-    def _hashes(self, piece: Item, serialized: Serialized) -> Hashes:
-        """Of the record; of what is packed the SHA-256 alone. Where the parent has the same bytes, SHA-256 is taken from it, not made."""
-        held = self._known.before(piece)
-        xxh128 = self._xxh128(serialized.parts) if piece.bytes >= BIG else None
-        same = self._is_in(held, serialized, xxh128) if held else None
-        if held and same:
-            return Hashes(held[0].sha256, xxh128)
+    # Big pieces
+
+    def _write_big(self, piece: Item) -> RankPart:
+        match = self._parent.record(self._digests.get(piece.place, ""))
+        if match is not None:
+            # The digest is known from an earlier save, so the piece is not even read.
+            record, parent_entry = match
+            linked = self._link(parent_entry)
+            if linked is not None:
+                self.count.add(linked=piece.bytes)
+                record = replace(record, offsets=piece.offsets, sizes=piece.sizes)
+                return RankPart([linked], [(piece, record)])
+        self._staging.clear()
+        serialized = serialize(piece, self._staging)
+        hashes = self._hash(piece, serialized)
+        entry = self._write_or_link(hashes, serialized.parts, serialized.size, piece.bytes)
+        return RankPart(
+            [entry], [(piece, _record(entry.name, 0, piece, serialized, hashes.sha256))]
+        )
+
+    # Hashes
+
+    def _hash(self, piece: Item, serialized: Serialized) -> FileHashes:
+        """The hashes of a record; no XXH128 for a piece that is packed.
+
+        If the parent has the same bytes, their SHA-256 is taken from it.
+        """
+        before = self._parent.record_at(piece)
+        xxh128 = self._xxh128(serialized.parts) if piece.bytes >= MIN_FILE_BYTES else None
+        is_same = self._equals_parent(before, serialized, xxh128) if before else None
+        if before and is_same:
+            return FileHashes(before[0].sha256, xxh128)
         sha256 = self._sha256(serialized)
-        # The content is the recorded one, and the file's is another; or its two hashes in the manifest contradict each other.
-        if held and same is False and sha256 == held[0].sha256:
-            corrupt_files.add(self._backend.root, held[1].name)
-        return Hashes(sha256, xxh128)
+        # The content is what the manifest says, and the file's is not; or the two hashes in the
+        # manifest contradict each other.
+        if before and is_same is False and sha256 == before[0].sha256:
+            corrupt_files.add(self._backend.root, before[1].name)
+        return FileHashes(sha256, xxh128)
 
-    def _is_in(
-        self,
-        held: tuple[manifest.Record, manifest.FileEntry],
-        serialized: Serialized,
-        xxh128: str | None,
+    def _equals_parent(
+        self, before: tuple[Record, FileEntry], serialized: Serialized, xxh128: str | None
     ) -> bool | None:
-        """Whether the parent's file has these bytes; by its XXH128 where both are known, by reading it where they are not."""
-        record, entry = held
+        """Whether the parent's file has these bytes; None if that cannot be told quickly.
+
+        By XXH128 if both are known, else by reading the file.
+        """
+        record, entry = before
         if record.size != serialized.size:
             return None
         if xxh128 and entry.xxh128 and entry.size == record.size:
             return xxh128 == entry.xxh128
-        assert self._known.folder is not None
+        assert self._parent.folder is not None
+        home = entry.home or self._parent.folder
         with self._hashing:
-            self._heed_stop()
-            return self._backend.has(
-                entry.home or self._known.folder, entry.name, record.at, serialized.parts
-            )
-
-    def _write_alone(self, piece: Item) -> Part:
-        return self._link_unread(piece) or self._write_read(piece)
-
-    def _link_unread(self, piece: Item) -> Part | None:
-        """Where the digest is known beforehand, the piece is not even read."""
-        held = self._known.record(self._digests.get(piece.place, ""))
-        entry = self._reuse(held[1]) if held else None
-        if held is None or entry is None:
-            return None
-        self.progress.add(linked=piece.bytes)
-        return Part([entry], [(piece, replace(held[0], offsets=piece.offsets, sizes=piece.sizes))])
-
-    def _write_read(self, piece: Item) -> Part:
-        self._staging.clear()
-        serialized = serialize(piece, self._staging)
-        hashes = self._hashes(piece, serialized)
-        entry = self._place(hashes, serialized.parts, serialized.size, piece.bytes)
-        return Part([entry], [(piece, _record(entry.name, 0, piece, serialized, hashes.sha256))])
-
-    def _write_pack(self, pack: list[Item]) -> Part:
-        parts: list[memoryview] = []
-        records: list[tuple[Item, Serialized, str, int]] = []
-        whole, at = hashlib.sha256(), 0
-        self._staging.clear()
-        for piece in pack:
-            serialized = serialize(piece, self._staging)
-            sha256 = self._sha256(serialized, whole)
-            records.append((piece, serialized, sha256, at))
-            parts += serialized.parts
-            at += serialized.size
-        hashes = Hashes(whole.hexdigest(), self._xxh128(parts))
-        entry = self._place(hashes, parts, at, sum(piece.bytes for piece in pack))
-        return Part(
-            [entry],
-            [
-                (piece, _record(entry.name, begin, piece, said, sha256))
-                for piece, said, sha256, begin in records
-            ],
-        )
+            self._check_stop()
+            return self._backend.has(home, entry.name, record.at, serialized.parts)
 
     def _xxh128(self, parts: Sequence[memoryview]) -> str | None:
         with self._hashing:
-            self._heed_stop()
+            self._check_stop()
             return xxh128_of(parts)
 
     def _sha256(self, serialized: Serialized, also: Any = None) -> str:
+        """also: another digest to update with the same bytes."""
         digest = hashlib.sha256()
         with self._hashing:
-            self._heed_stop()
+            self._check_stop()
             for part in serialized.parts:
                 digest.update(part)
                 if also is not None:
                     also.update(part)
         return digest.hexdigest()
 
-    def _heed_stop(self) -> None:
+    def _check_stop(self) -> None:
         if self._stop.is_set():
             raise Stopped()
 
-    def _place(
-        self, hashes: Hashes, parts: list[memoryview], size: int, payload: int
-    ) -> manifest.FileEntry:
-        """The file of this content in the folder: the parent's, or a new one."""
-        held = self._known.file(hashes.sha256)
-        if held is not None:
-            entry = self._reuse(held)
-            if entry is not None:
-                self.progress.add(linked=payload)
-                return entry if entry.xxh128 else replace(entry, xxh128=hashes.xxh128)
-        entry = manifest.FileEntry(
-            hashes.sha256 + SUFFIX, size, hashes.sha256, xxh128=hashes.xxh128
-        )
+    # Files
+
+    def _write_or_link(
+        self, hashes: FileHashes, parts: list[memoryview], size: int, payload: int
+    ) -> FileEntry:
+        """The file of this content in the folder: the parent's, or a new one. payload: bytes of tensors in it."""
+        parent_entry = self._parent.file(hashes.sha256)
+        if parent_entry is not None:
+            linked = self._link(parent_entry)
+            if linked is not None:
+                self.count.add(linked=payload)
+                return linked if linked.xxh128 else replace(linked, xxh128=hashes.xxh128)
+        name = hashes.sha256 + SUFFIX
+        entry = manifest.FileEntry(name, size, hashes.sha256, xxh128=hashes.xxh128)
         try:
             self._backend.write(self._folder, entry.name, parts)
-        except FileExistsError:  # the same content once more, in this save: its writer sees to it, or `write_anew` if it was linked
-            self.progress.add(linked=payload)
+        except FileExistsError:
+            # The same content twice in this save: its writer completes it, or `rewrite` does if it
+            # was linked.
+            self.count.add(linked=payload)
         else:
-            self.progress.add(written=payload)
+            self.count.add(written=payload)
         return entry
 
-    def _reuse(self, held: manifest.FileEntry) -> manifest.FileEntry | None:
-        """None where it cannot be had (no links there, too many of them, the parent was removed just now), or is known to be damaged."""
-        assert self._known.folder is not None
-        source = held.home or self._known.folder
-        if corrupt_files.has(self._backend.root, held.name):
+    def _link(self, entry: FileEntry) -> FileEntry | None:
+        """Makes a file of the parent part of the folder.
+
+        None if it is known to be corrupt, or cannot be linked (no links on this file system, too
+        many of them, the parent was removed just now).
+        """
+        assert self._parent.folder is not None
+        source = entry.home or self._parent.folder
+        if corrupt_files.has(self._backend.root, entry.name):
             return None
         try:
-            if (
-                self._backend.traits.links == "hard"
-                and self._backend.size(source, held.name) != held.size
-            ):
-                return None
-            home = self._backend.reuse(source, held.name, self._folder)
+            if self._backend.traits.links == "hard":
+                if self._backend.size(source, entry.name) != entry.size:
+                    return None
+            home = self._backend.reuse(source, entry.name, self._folder)
         except OSError:
             return None
-        self._linked.add(held.name)
-        return held if held.home == home else replace(held, home=home)
+        self._linked.add(entry.name)
+        return entry if entry.home == home else replace(entry, home=home)
 
 
-def _joined(parts: Sequence[Part]) -> Part:
-    files = manifest.by_name(entry for part in parts for entry in part.files)
-    return Part(list(files.values()), [pair for part in parts for pair in part.records])
+def _join(parts: Sequence[RankPart]) -> RankPart:
+    files = manifest.unique_by_name(entry for part in parts for entry in part.files)
+    return RankPart(list(files.values()), [pair for part in parts for pair in part.records])
 
 
-def _record(
-    file: str, at: int, piece: Item, serialized: Serialized, sha256: str
-) -> manifest.Record:
+def _record(file: str, at: int, piece: Item, serialized: Serialized, sha256: str) -> Record:
     data = None if serialized.data is None else at + serialized.data
     return manifest.Record(file, at, serialized.size, sha256, data, piece.offsets, piece.sizes)
 
 
-def _results(jobs: Sequence[Future[Any]]) -> list[Any]:
-    """In order; raises what the first failing job raised, without waiting for the others to start."""
-    done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-    failed = [job for job in done if job.exception()]
-    if failed:
-        for job in waiting:
-            job.cancel()
-        errors = [error for job in failed if (error := job.exception()) is not None]
-        raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])
-    return [job.result() for job in jobs]
+def _results(futures: Sequence[Future[Any]]) -> list[Any]:
+    """In order. Raises what the first failing future raised, without waiting for the others to start."""
+    finished, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+    errors = [error for future in finished if (error := future.exception()) is not None]
+    if errors:
+        for future in waiting:
+            future.cancel()
+        for error in errors:
+            if not isinstance(error, Stopped):
+                raise error
+        raise errors[0]
+    return [future.result() for future in futures]

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from provision_runtime.checkpoint import (
-    Doing,
+    SaveProgress,
     NotCommitted,
     latest,
     list_steps,
@@ -31,9 +31,8 @@ from provision_runtime.checkpoint import (
     saver,
     verify,
 )
-from provision_runtime.checkpoint.async_save import Background
-from provision_runtime.checkpoint.items import PIECE
-from provision_runtime.checkpoint.recalling import SPACING, Recall
+from provision_runtime.checkpoint.async_save import BackgroundSave
+from provision_runtime.checkpoint.items import MAX_PIECE_BYTES
 from provision_runtime.comm import ranks
 
 MIB = 1 << 20
@@ -85,14 +84,16 @@ def the_state_at_the_call_is_what_is_saved(root: Path) -> None:
 
 @case
 def what_equals_the_copy_is_linked_unhashed_and_memory_is_used_again(root: Path) -> None:
-    state = {"big": tensor(2 * PIECE // MIB), "frozen": tensor(), "moving": tensor()}
+    state = {"big": tensor(2 * MAX_PIECE_BYTES // MIB), "frozen": tensor(), "moving": tensor()}
     assert save_async(state, root, step=1).result().linked == 0
     places = {place: memory.data_ptr() for place, memory in saver.SNAPSHOT._memory.items()}
     for step, end in ((2, 0), (3, -1)):
         state["big"][end] += 1
         state["moving"][end] += 1
         report = save_async(state, root, step=step).result()
-        assert (report.written, report.linked) == (PIECE + MIB, PIECE + MIB), report
+        assert (report.written, report.linked) == (MAX_PIECE_BYTES + MIB, MAX_PIECE_BYTES + MIB), (
+            report
+        )
         assert is_as(root, state)
     assert places == {place: memory.data_ptr() for place, memory in saver.SNAPSHOT._memory.items()}
     assert verify(root) == []
@@ -135,7 +136,7 @@ def a_failure_reaches_the_future_and_nothing_after_it(root: Path) -> None:
 
 @case
 def a_failure_that_nobody_asked_for_is_warned_of(root: Path) -> None:
-    def fail(_: Doing) -> None:
+    def fail(_: SaveProgress) -> None:
         raise ValueError("no progress")
 
     with warnings.catch_warnings(record=True) as said:
@@ -169,7 +170,7 @@ def an_interrupted_save_leaves_nothing(root: Path) -> None:
     state = {"a": tensor()}
     save(state, root, step=1)
 
-    def interrupt(_: Doing) -> None:
+    def interrupt(_: SaveProgress) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     try:
@@ -187,7 +188,7 @@ def an_interrupted_save_leaves_nothing(root: Path) -> None:
 def progress_counts_every_byte_once(root: Path) -> None:
     state = {"a": tensor(3), "b": tensor(), "tiny": torch.ones(3)}
     for step, written in ((1, 4 * MIB + 12), (2, MIB)):
-        seen: list[Doing] = []
+        seen: list[SaveProgress] = []
         state["b"].add_(1)
         report = save(state, root, step=step, progress=seen.append)
         assert (seen[-1].total, seen[-1].written, seen[-1].written + seen[-1].linked) == (
@@ -197,128 +198,6 @@ def progress_counts_every_byte_once(root: Path) -> None:
         ), seen[-1]
         assert (report.bytes, report.written) == (4 * MIB + 12, written), report
         assert report.rate > 0 and seen[-1].rate > 0
-
-
-def version_saves(
-    root: Path, state: dict[str, Any], change: Callable[[], object]
-) -> tuple[bool, int, int]:
-    """Whether the second of two saves is right, what it wrote, and how often it warned that the counter lies."""
-    saver.RECALL = Recall()
-    save(state, root, step=1, unchanged="version")
-    change()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        report = save(state, root, step=2, unchanged="version")
-    return (
-        is_as(root, state),
-        report.written,
-        sum("version counter" in str(one.message) for one in said),
-    )
-
-
-@case
-def versions_notice_changes_in_place(root: Path) -> None:
-    weight = torch.nn.Parameter(tensor())
-    layer = torch.nn.Linear(512, 512)
-    state = {
-        "frozen": tensor(),
-        "weight": weight,
-        "layer": layer.weight,
-        "statistics": torch.zeros(4),
-    }
-    other = {name: value + 1 for name, value in layer.state_dict().items()}
-    changes = {
-        "add_": lambda: weight.add_(1),
-        "copy_": lambda: weight.copy_(tensor()),
-        "one row": lambda: weight.__setitem__(5, 1.0),
-        "a view": lambda: weight.view(-1, 4)[3].mul_(2),
-        "detached": lambda: weight.detach().mul_(2),
-        "foreach": lambda: torch._foreach_add_([weight], 1),
-        "another tensor": lambda: state.update(weight=tensor()),
-        "small and uncounted": lambda: state["statistics"].data.add_(1),
-    }
-    with torch.no_grad():
-        for name, change in changes.items():
-            assert version_saves(root, state, change)[::2] == (True, 0), name
-        right, written, _ = version_saves(root, state, lambda: layer.load_state_dict(other))
-        assert (right, written) == (True, MIB), written
-    for make in (torch.optim.SGD, torch.optim.AdamW):
-        for foreach in (False, True):
-            optimizer = make([weight], lr=0.1, foreach=foreach)
-            state.update(weight=weight)
-            weight.grad = tensor()
-            assert version_saves(root, state, optimizer.step)[::2] == (True, 0), (make, foreach)
-
-
-@case
-def versions_read_nothing_that_is_counted_unchanged(root: Path) -> None:
-    state = {name: tensor(2) for name in "abcdefgh"}
-    hidden = SPACING // 4 - 1  # beside every sample
-
-    def change_unseen() -> None:
-        state["a"].data[hidden] += 1
-
-    # That is the danger of which save's documentation tells: were this noticed, it could be taken back.
-    assert version_saves(root, state, change_unseen) == (False, 0, 0)
-    save(state, root, step=3)
-    assert is_as(root, state)
-
-
-@case
-def versions_notice_what_a_load_brought_back(root: Path) -> None:
-    state = {"a": tensor(2)}
-    save(state, root, step=0)
-
-    def go_back() -> None:
-        load(state, root, step=0)
-
-    row = slice(SPACING // 4 - 256, SPACING // 4)  # beside every sample
-    state["a"][row] = 7
-    assert version_saves(root, state, go_back)[::2] == (True, 0)
-
-
-@case
-def another_tensor_in_its_place_is_read_even_at_its_address(root: Path) -> None:
-    state = {"a": tensor(2)}
-    kept = state["a"].clone()
-    kept.data[SPACING // 4 - 1] += 1
-
-    def exchange() -> None:
-        del state["a"]
-        state["a"] = torch.empty(kept.shape)
-        state["a"].data.copy_(kept)
-
-    assert version_saves(root, state, exchange) == (True, 2 * MIB, 0)
-
-
-@case
-def a_change_of_a_whole_tensor_without_count_is_noticed_and_ends_the_shortcut(root: Path) -> None:
-    state = {"a": tensor(2), "b": tensor()}
-    assert version_saves(root, state, lambda: state["a"].data.add_(1)) == (True, 2 * MIB, 1)
-    state["b"].data[SPACING // 4 - 1] += 1
-    save(state, root, step=3, unchanged="version")
-    assert is_as(root, state)
-
-
-@case
-def tensors_without_a_count_are_read(root: Path) -> None:
-    with torch.inference_mode():
-        state = {"a": tensor(), "b": tensor()}
-        assert version_saves(root, state, lambda: state["a"].__setitem__(SPACING // 4 - 1, 1)) == (
-            True,
-            MIB,
-            0,
-        )
-
-
-@case
-def what_was_saved_elsewhere_is_written_where_it_is_not(root: Path) -> None:
-    state = {"a": tensor(), "b": tensor()}
-    saver.RECALL = Recall()
-    save(state, root / "one", step=1, unchanged="version")
-    assert save(state, root / "two", step=1, unchanged="version").written == 2 * MIB
-    assert save(state, root / "one", step=2, unchanged="version").linked == 2 * MIB
-    assert is_as(root / "two", state)
 
 
 def in_a_fork(root: Path) -> None:
@@ -374,7 +253,7 @@ def the_callers_modes_do_not_reach_the_copy(root: Path) -> None:
 def run_cases(folder: Path) -> dict[str, Any]:
     problems = {}
     for function in CASES:
-        saver.BACKGROUND = Background()
+        saver.BACKGROUND = BackgroundSave()
         root = folder / function.__name__
         root.mkdir()
         try:

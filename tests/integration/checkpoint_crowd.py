@@ -120,7 +120,7 @@ def two_jobs(
 def _all_is_whole(root: Path) -> None:
     backend = open_root(root)
     for name in catalog.committed(backend):
-        assert verification.damages(backend, str(name)) == [], name
+        assert verification.check_folder(backend, str(name)) == [], name
     last = {1000 * number + SAVES - 1 for number in (1, 2)}
     assert loaded(root, "latest") in last
     checkpoint.prune(root, keep=1)

@@ -149,7 +149,7 @@ def struck(root: Path, accident: Accident) -> Callable[[Ranks], object]:
     def work(ranks: Ranks) -> None:
         left = [accident.signal] if ranks.rank == accident.victim else []
 
-        def progress(doing: checkpoint.Doing) -> None:
+        def progress(doing: checkpoint.SaveProgress) -> None:
             if doing.written and left:
                 left.pop()
                 os.kill(os.getpid(), accident.signal)

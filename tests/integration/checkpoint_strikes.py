@@ -78,7 +78,7 @@ class Seen:
 def seen(root: Path) -> Seen:
     backend = open_root(root)
     for name in catalog.committed(backend):
-        assert verification.damages(backend, str(name)) == [], f"{name} is not whole"
+        assert verification.check_folder(backend, str(name)) == [], f"{name} is not whole"
     steps = {step: loaded(root, step) for step in checkpoint.list_steps(root)}
     return Seen(loaded(root, "latest") if steps else None, steps)
 

@@ -19,8 +19,8 @@ from provision_runtime.checkpoint import items
 
 warnings.simplefilter("ignore")
 # Tensors of a few kilobytes are then cut as those of gigabytes are.
-items.PIECE = 1000
-items.pieces.__defaults__ = (items.PIECE,)
+items.MAX_PIECE_BYTES = 1000
+items.pieces.__defaults__ = (items.MAX_PIECE_BYTES,)
 # uint16 is not among them: torch 2.3 has it, but cannot save it.
 FLOATS = [
     "float64",

@@ -20,7 +20,7 @@ def state(step: int) -> dict[str, object]:
     return {"model": frozen, "optim": own, "step": step}
 
 
-def stay(doing: checkpoint.Doing) -> None:
+def stay(doing: checkpoint.SaveProgress) -> None:
     if doing.written == doing.total:
         print("saving", flush=True)
         signal.pause()

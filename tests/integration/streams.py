@@ -58,7 +58,6 @@ def on_a_stream(folder: Path, save: Callable[..., Any]) -> list[float]:
 def main(folder: Path) -> dict[str, list[float]]:
     kinds: dict[str, Callable[..., Any]] = {
         "content": checkpoint.save,
-        "version": lambda *given, **named: checkpoint.save(*given, unchanged="version", **named),
         "behind": lambda *given, **named: checkpoint.save_async(*given, **named).result(),
     }
     return {name: on_a_stream(folder / name, save) for name, save in kinds.items()}

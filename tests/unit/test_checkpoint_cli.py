@@ -22,7 +22,7 @@ from provision.commands.checkpoint import listing
 from provision.commands.checkpoint.contents import element_bytes
 from provision_runtime.checkpoint import layout, manifest, prune
 from provision_runtime.checkpoint.backends import FileBackend
-from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from tests.checkpoints import big, save
 
 FIRST, SECOND, THIRD = (f"step-{step:012d}" for step in (100, 200, 300))
@@ -90,10 +90,10 @@ def test_list_says_what_each_has_shares_and_comes_from(root: Path) -> None:
     assert {
         (row["state"], row["world_size"], row["objects"], row["generation"]) for row in rows
     } == {("committed", 1, 3, 0)}
-    assert {row["shared_bytes"] for row in rows} == {BIG}
+    assert {row["shared_bytes"] for row in rows} == {MIN_FILE_BYTES}
     on_disk = {(path.stat().st_ino, path.stat().st_size) for path in root.glob("step-*/*")}
     assert found["bytes"] == sum(length for _, length in on_disk)
-    assert [row["own_bytes"] for row in rows] == [row["bytes"] - BIG for row in rows]
+    assert [row["own_bytes"] for row in rows] == [row["bytes"] - MIN_FILE_BYTES for row in rows]
     assert (found["latest"], found["unfinished"]) == (300, [])
     shown = invoke("list", root).output
     assert "3 checkpoints, latest step 300, 4.004 MiB on disk" in shown
@@ -171,7 +171,7 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
     found = said("verify", root, "--all")
     assert [row["verdict"] for row in found["checkpoints"]] == ["whole"] * 3
     sizes = [entry.size for folder in (FIRST, SECOND, THIRD) for entry in files(root, folder)]
-    assert found["bytes_read"] == sum(sizes) - 2 * BIG
+    assert found["bytes_read"] == sum(sizes) - 2 * MIN_FILE_BYTES
     assert said("verify", root, "--step", 200)["bytes_read"] == sum(
         entry.size for entry in files(root, SECOND)
     )
@@ -188,7 +188,7 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
         SECOND: [(SECOND, ["m"]), (SECOND, ["w"])],
         THIRD: [(THIRD, ["w"])],
     }
-    assert found["bytes_read"] == sum(sizes) - 2 * BIG
+    assert found["bytes_read"] == sum(sizes) - 2 * MIN_FILE_BYTES
     assert [row["step"] for row in said("verify", root, code=1)["checkpoints"]] == [300]
     shown = invoke("verify", root, "--step", 100)
     assert shown.exit_code == 1
@@ -293,7 +293,7 @@ def test_prune_says_what_goes_and_what_that_frees(root: Path) -> None:
     assert used(root) == before
     done = said("prune", root, "--keep", 1)
     assert (done["removed"], done["dry_run"]) == ([FIRST, SECOND], False)
-    assert done["freed_bytes"] == preview["freed_bytes"] == before - used(root) > 2 * BIG
+    assert done["freed_bytes"] == preview["freed_bytes"] == before - used(root) > 2 * MIN_FILE_BYTES
     assert said("verify", root)["checkpoints"][0]["verdict"] == "whole"
     assert "nothing to remove" in invoke("prune", root, "--keep", 1).output
 
@@ -450,14 +450,14 @@ def test_a_store_of_objects_is_looked_at_by_its_url() -> None:
     assert [(row["step"], row["latest"], row["state"]) for row in found["checkpoints"]] == [
         (100, False, "committed"), (200, False, "committed"), (300, True, "committed"),
     ]  # fmt: skip
-    assert [row["shared_bytes"] for row in found["checkpoints"]] == [BIG] * 3
-    assert found["bytes"] == sum(row["own_bytes"] for row in found["checkpoints"]) + BIG
-    assert said("verify", url, "--all")["bytes_read"] == 4 * BIG
+    assert [row["shared_bytes"] for row in found["checkpoints"]] == [MIN_FILE_BYTES] * 3
+    assert found["bytes"] == sum(row["own_bytes"] for row in found["checkpoints"]) + MIN_FILE_BYTES
+    assert said("verify", url, "--all")["bytes_read"] == 4 * MIN_FILE_BYTES
     home = found["checkpoints"][0]["folder"]
     assert {one["home"] for one in said("show", url)["files"]} == {home, None}
     before = memory.MemoryFileSystem().du(url)
     pruned = said("prune", url, "--keep", 1)
-    assert before - memory.MemoryFileSystem().du(url) == pruned["freed_bytes"] > 2 * BIG
+    assert before - memory.MemoryFileSystem().du(url) == pruned["freed_bytes"] > 2 * MIN_FILE_BYTES
     assert pruned["removed"] == [row["folder"] for row in found["checkpoints"][:2]]
     assert [row["verdict"] for row in said("verify", url, "--all")["checkpoints"]] == ["whole"]
 

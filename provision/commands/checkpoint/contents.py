@@ -70,7 +70,7 @@ def shown(backend: Backend, step: int | str) -> Shown:
             raise _unreadable(of_latest)
         try:
             return _shown(backend, folder, catalog.read_manifest(backend, folder))
-        except manifest.CheckpointError as error:
+        except errors.CheckpointError as error:
             if folder in backend.folders():
                 raise _unreadable(error) from error
     raise IntegrityError(
@@ -78,10 +78,10 @@ def shown(backend: Backend, step: int | str) -> Shown:
     )
 
 
-def looked_up(backend: Backend, step: int | str) -> tuple[str, manifest.DamagedFile | None]:
+def looked_up(backend: Backend, step: int | str) -> tuple[str, errors.DamagedFile | None]:
     """The folder, and what is wrong with `latest`, where that was to tell. Raises InvalidSpec where there is none."""
     try:
-        return loader.looked_up(backend, step)
+        return loader.look_up(backend, step)
     except NoCheckpoint as error:
         raise InvalidSpec(f"{error}.") from error
 
@@ -131,8 +131,8 @@ def _tensor(name: str, tensor: manifest.Tensor) -> ShownTensor:
     )
 
 
-def _unreadable(error: manifest.CheckpointError) -> IntegrityError:
-    if isinstance(error, manifest.OtherSchema):
+def _unreadable(error: errors.CheckpointError) -> IntegrityError:
+    if isinstance(error, errors.OtherSchema):
         return IntegrityError(f"{error}.", advice="Use the provision that the job uses.")
     return IntegrityError(
         f"{error}.",

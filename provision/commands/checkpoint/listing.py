@@ -91,7 +91,7 @@ def unfinished_row(backend: Backend, name: str) -> Unfinished:
         host=writer.host if writer else None,
         pid=int(writer.number) if writer else None,
         writer=writer.state() if writer else "unknown",
-        bytes=disk_usage.held(disk_usage.usage(backend, name)),
+        bytes=disk_usage.folder_bytes(disk_usage.usage(backend, name)),
     )
 
 
@@ -99,7 +99,7 @@ def _listed(backend: Backend) -> Listing:
     open_ones = unfinished(backend)
     names = catalog.committed(backend)
     usages = {str(name): disk_usage.usage(backend, str(name)) for name in names}
-    newest, own = catalog.latest(backend), disk_usage.own(usages)
+    newest, own = catalog.latest(backend), disk_usage.own_bytes(usages)
     rows = [_row(backend, name, names, usages, newest, own[str(name)]) for name in names]
     present = set(backend.folders())
     checkpoints = tuple(row for row in rows if row.folder in present)
@@ -109,7 +109,7 @@ def _listed(backend: Backend) -> Listing:
     return Listing(
         root=backend.root,
         latest=latest,
-        bytes=disk_usage.total(everything),
+        bytes=disk_usage.total_bytes(everything),
         checkpoints=checkpoints,
         unfinished=left,
     )
@@ -129,7 +129,7 @@ def _row(
         other.step == name.step and other.generation > name.generation for other in names
     ):
         state = "replaced"
-    held = disk_usage.held(usages[folder])
+    held = disk_usage.folder_bytes(usages[folder])
     return Checkpoint(
         step=name.step,
         generation=name.generation,
@@ -153,7 +153,7 @@ def _row(
 def _manifest(backend: Backend, folder: str) -> tuple[State, str, manifest.Manifest | None]:
     try:
         return "committed", "", catalog.read_manifest(backend, folder)
-    except manifest.OtherSchema as error:
+    except errors.OtherSchema as error:
         return "other schema", str(error), None
     except CheckpointError as error:
         return "damaged", str(error), None

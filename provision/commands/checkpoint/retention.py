@@ -31,7 +31,7 @@ def pruned(
 ) -> Pruning:
     """keep: None removes no committed checkpoint. Raises InvalidSpec for a name that is not there, and InUse where its writer lives."""
     _check_named(backend, named)
-    plan = retention.plan(backend, keep, every=every, unfinished=named)
+    plan = retention.plan_pruning(backend, keep, every=every, unfinished=named)
     going = (*plan.removed, *plan.leftovers)
     usages = {folder: disk_usage.usage(backend, folder) for folder in {*backend.folders(), *going}}
     kept = sorted(
@@ -47,7 +47,7 @@ def pruned(
         unfinished=plan.leftovers,
         left=tuple(unfinished_row(backend, name) for name in plan.unknown),
         unreadable=plan.unreadable,
-        freed_bytes=disk_usage.freed(usages, going),
+        freed_bytes=disk_usage.freed_bytes(usages, going),
     )
     if not dry_run:
         retention.carry_out(backend, plan)

@@ -103,14 +103,14 @@ class _Run:
             except OSError as error:
                 return _row(folder, "unknown", content, problem=_words(error))
             return _row(folder, "damaged" if damages else "whole", content, damages)
-        if isinstance(content, manifest.DamagedFile):
+        if isinstance(content, errors.DamagedFile):
             return _row(folder, "damaged", None, [Damage(folder, manifest.NAME, content.problem)])
         return _row(folder, "unknown", None, problem=_words(content))
 
     def _damages(self, folder: str, content: Manifest) -> list[Damage]:
         keys = {entry.name: self._key(folder, entry) for entry in content.files}
         fresh = [entry for entry in content.files if keys[entry.name] not in self._problems]
-        found = verification.check(self._backend, folder, content, fresh, self._advance)
+        found = verification.check_files(self._backend, folder, content, fresh, self._advance)
         if (
             found and folder not in self._backend.folders()
         ):  # its names went; the files may be others' still
@@ -123,7 +123,7 @@ class _Run:
             for entry, said in known
             if said
         ]
-        return verification.strangers(self._backend, folder, content) + of_files
+        return verification.find_foreign_files(self._backend, folder, content) + of_files
 
     def _key(self, folder: str, entry: FileEntry) -> Hashable:
         """The same for two files only if they are one, and are to be the same."""

@@ -1,6 +1,7 @@
-"""The one door to fsspec: a handful of requests to a store of objects, each of which fails as an OSError that names the object.
+"""The one door to fsspec: a few requests to an object store, which fail as an OSError that names the object.
 
-Nothing is cached: what others put or deleted is seen. fsspec, which torch needs since 2.1, is imported when a store is opened.
+Caches nothing, so it sees what others put or deleted. fsspec, which torch needs since 2.1, is
+imported when a store is opened.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, TypeVar
 
-from ..manifest import CheckpointError
+from ..errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,63 +21,64 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MEMORY = "memory"
-# Requests under way at a time, where there are many small ones.
+# How many small requests run at a time.
 REQUESTS = 16
-# What fsspec's packages say by class alone.
+# The errno of exceptions that fsspec's packages raise without one.
 CODES = {
     FileNotFoundError: errno.ENOENT,
     PermissionError: errno.EACCES,
     TimeoutError: errno.ETIMEDOUT,
     FileExistsError: errno.EEXIST,
 }
-# memory:// hands every reader of an object the same file with one position in it, and all of a process share the objects.
-_memory = threading.RLock()
+# memory:// hands every reader of an object the same file with one position in it, and all threads
+# of a process share the objects.
+_memory_lock = threading.RLock()
 
 
 class Store:
-    """The objects below one URL; names are relative to it, with "/" between their parts."""
+    """The objects below one URL. Names are relative to it, with "/" between their parts."""
 
     def __init__(self, url: str, files: Any, path: str, kind: str) -> None:
         self.url = url
         self.is_shared = kind != MEMORY
-        # What a path that does not depend on the reader's own place looks like, for fsspec.
+        # The absolute path for fsspec, which does not depend on where the reader is.
         self.path = "/" + path.strip("/")
         self._files = files
         self._root = path.rstrip("/")
-        self._alone: Callable[[], ContextManager[object]] = (
-            nullcontext if self.is_shared else lambda: _memory
-        )
+        self._lock: ContextManager[object] = nullcontext() if self.is_shared else _memory_lock
 
     def get(self, name: str) -> bytes:
-        content: bytes = self._ask(name, self._files.cat_file)
+        content: bytes = self._request(name, self._files.cat_file)
         return content
 
     def get_range(self, name: str, begin: int, end: int) -> bytes:
-        """Fewer bytes where the object ends before."""
-        content: bytes = self._ask(
-            name, lambda path: self._files.cat_file(path, start=begin, end=end)
-        )
+        """Fewer bytes if the object ends before."""
+
+        def fetch(path: str) -> Any:
+            return self._files.cat_file(path, start=begin, end=end)
+
+        content: bytes = self._request(name, fetch)
         return content
 
     def put(self, name: str, content: bytes) -> None:
-        """Others see all of the object, or what was there before; that is the store's promise, which object stores give."""
-        self._ask(name, lambda path: self._files.pipe_file(path, content))
+        """Others see the whole object, or what was there before; that is a promise of object stores."""
+        self._request(name, lambda path: self._files.pipe_file(path, content))
 
     def delete(self, name: str) -> None:
-        """Nothing happens where it is not there."""
+        """Does nothing if it does not exist."""
         try:
-            self._ask(name, self._files.rm_file)
+            self._request(name, self._files.rm_file)
         except FileNotFoundError:
             return
 
     def size(self, name: str) -> int:
-        found = self._ask(name, self._files.info)
-        if found["type"] != "file":
+        info = self._request(name, self._files.info)
+        if info["type"] != "file":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{name}")
-        return int(found["size"])
+        return int(info["size"])
 
     def exists(self, name: str) -> bool:
-        # Not fsspec's exists(), for which a store that does not answer is one that has nothing.
+        # Not fsspec's exists(): it takes a store that does not answer for one that has nothing.
         try:
             self.size(name)
         except FileNotFoundError:
@@ -84,30 +86,35 @@ class Store:
         return True
 
     def list(self, folder: str = "") -> tuple[list[str], list[str]]:
-        """Names of the objects right below a folder, and of the folders; none where there is nothing."""
+        """Names of the objects directly below a folder, and of the folders; both empty if it does not exist."""
+
+        def list_path(path: str) -> Any:
+            self._files.invalidate_cache()
+            return self._files.ls(path, detail=True)
+
         try:
-            found = self._ask(folder, self._listing)
+            entries = self._request(folder, list_path)
         except FileNotFoundError:
             return [], []
-        names = {
-            kind: [last(one["name"]) for one in found if (one["type"] == "directory") == kind]
-            for kind in (False, True)
-        }
-        return [name for name in names[False] if name != last(folder or self._root)], names[True]
+        own_name = last_part(folder or self._root)
+        objects, folders = [], []
+        for entry in entries:
+            name = last_part(entry["name"])
+            if entry["type"] == "directory":
+                folders.append(name)
+            elif name != own_name:
+                objects.append(name)
+        return objects, folders
 
-    def _listing(self, path: str) -> Any:
-        self._files.invalidate_cache()
-        return self._files.ls(path, detail=True)
-
-    def _ask(self, name: str, action: Callable[[str], Any]) -> Any:
-        url = f"{self.url}/{name}" if name else self.url
-        path = f"{self._root}/{name}" if name else self._root
-        with self._alone(), failures(url, f"{self._root}/{name}"):
-            return action(path)
+    def _request(self, name: str, action: Callable[[str], Any]) -> Any:
+        address = f"{self.url}/{name}" if name else self.url
+        path = f"{self._root}/{name}"
+        with self._lock, as_os_errors(address, path):
+            return action(path if name else self._root)
 
 
 def open_store(url: str, options: Mapping[str, Any]) -> Store:
-    """Raises CheckpointError where a package is missing, or where fsspec does not know the kind of store."""
+    """Raises CheckpointError if a package is missing, or if fsspec does not know the kind of store."""
     kind = url.partition("://")[0]
     if "::" in url:
         raise CheckpointError(
@@ -130,35 +137,36 @@ def open_store(url: str, options: Mapping[str, Any]) -> Store:
     return Store(url.rstrip("/"), files, path, kind)
 
 
-def each(action: Callable[[str], T], names: Sequence[str]) -> list[T]:
-    """Several requests at a time; what they return, in order."""
+def request_all(action: Callable[[str], T], names: Sequence[str]) -> list[T]:
+    """Several requests at a time; their results in order."""
     if not names:
         return []
-    with ThreadPoolExecutor(
-        min(REQUESTS, len(names)), thread_name_prefix="provision-store"
-    ) as pool:
+    workers = min(REQUESTS, len(names))
+    with ThreadPoolExecutor(workers, thread_name_prefix="provision-store") as pool:
         return list(pool.map(action, names))
 
 
 @contextmanager
-def failures(address: str, path: str) -> Iterator[None]:
-    """Whatever a store's package raises becomes an OSError with errno, words and address.
+def as_os_errors(address: str, path: str) -> Iterator[None]:
+    """Turns whatever a store's package raises into an OSError with errno, text and address.
 
-    Some are none (botocore's, where nobody answers or no credentials are found), and they have no common parent.
+    Some are not OSErrors (botocore's, if nobody answers or there are no credentials), and they have
+    no common parent.
     """
     try:
         yield
     except OSError as error:
-        code = error.errno or next(
-            (code for kind, code in CODES.items() if isinstance(error, kind)), errno.EIO
-        )
-        words = error.strerror or str(error)
-        raise OSError(
-            code, os.strerror(code) if words.strip("/") in ("", path.strip("/")) else words, address
-        ) from error
+        code = error.errno
+        if not code:
+            codes = (code for kind, code in CODES.items() if isinstance(error, kind))
+            code = next(codes, errno.EIO)
+        text = error.strerror or str(error)
+        if text.strip("/") in ("", path.strip("/")):
+            text = os.strerror(code)
+        raise OSError(code, text, address) from error
     except Exception as error:
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}", address) from error
 
 
-def last(path: str) -> str:
+def last_part(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Checkpoints in a folder of a file system: written aside, synced, renamed in; unchanged files are hard links."""
+"""Checkpoints in a folder of a file system: written aside, synced, renamed into place; unchanged files are hard links."""
 
 from __future__ import annotations
 
@@ -12,48 +12,51 @@ from typing import TYPE_CHECKING
 from ... import fs
 from .. import layout, manifest
 from ..compare import has_cached
-from .latest_file import named_by
-from .traits import Stat, Traits
+from .base import Stat, Traits, parse_latest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# What is read at a time, small enough to be hashed while it is in the processor's cache.
-READ = 1 << 20
+# How much is read at a time: little enough to be hashed while it is in the processor's cache.
+READ_BYTES = 1 << 20
 # IOV_MAX of Linux: more parts than this go into several calls.
-PARTS = 1024
-# After so much, the disk is told to begin: 1.6 became 2.6 GB/s where 1 GiB was written and synced (ext4 on a virtual disk, 2 cores).
-BLOCK = 8 << 20
-TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
-# How many files wait to be synced at most: a process may have 1,024 open by default, and the training has its own. When there are more,
-# so many of the oldest, and no others beside them, are synced one after the other: most of a sync is the journal, and the first has it
-# written for all. One at a time, 3 GB took 4.7 s in place of 3.2.
-OPEN = 64
-TOGETHER = 32
+MAX_PARTS = 1024
+# After so much, the disk is told to begin: 1.6 became 2.6 GB/s where 1 GiB was written and synced
+# (ext4 on a virtual disk, 2 cores).
+WRITE_BYTES = 8 << 20
+# What a rename onto an existing folder answers.
+EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
+# How many files wait to be synced at most: a process may have 1,024 open by default, and the
+# training has its own. When there are more, SYNCED_TOGETHER of the oldest are synced one after the
+# other, and nothing else meanwhile: most of a sync is the journal, and the first sync writes it for
+# all of them. One at a time, 3 GB took 4.7 s instead of 3.2.
+MAX_UNSYNCED = 64
+SYNCED_TOGETHER = 32
 
 
 class FileBackend:
-    traits = Traits(rename=True, links="hard", sync=True, shared=True, block=READ)
+    traits = Traits(rename=True, links="hard", sync=True, shared=True, block=READ_BYTES)
 
     def __init__(self, folder: Path) -> None:
         self._root = folder
-        # Files that were written and not synced yet, by folder. They stay open: who opens one anew may not be told that it could not be
-        # written (fsync(2)). The first sync of many waits for the journal, so they are synced together.
+        # Files that were written and not synced yet, by folder. They stay open: a process that
+        # opens one again may not hear that it could not be written (fsync(2)). The first sync of
+        # many waits for the journal, so they are synced together.
         self._unsynced: dict[str, list[int]] = {}
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
 
     def __del__(self) -> None:
         for folder in tuple(getattr(self, "_unsynced", ())):
-            self._let_go(folder)
+            self._close_unsynced(folder)
 
     @property
     def root(self) -> str:
         return str(self._root)
 
     def _path(self, folder: str, name: str) -> str:
-        """Where files come by the thousand: making a Path takes as long as the system call."""
+        """For thousands of files: making a Path takes as long as the system call."""
         return f"{self._root}/{folder}/{name}"
 
     def folders(self) -> list[str]:
@@ -70,8 +73,8 @@ class FileBackend:
         return fs.retry_stale(lambda: os.stat(self._path(folder, name))).st_size
 
     def stat(self, folder: str, name: str) -> Stat:
-        found = fs.retry_stale((self._root / folder / name).lstat)
-        return Stat(found.st_size, found.st_nlink, (found.st_dev, found.st_ino))
+        status = fs.retry_stale((self._root / folder / name).lstat)
+        return Stat(status.st_size, status.st_nlink, (status.st_dev, status.st_ino))
 
     def read(self, folder: str, name: str) -> bytes:
         return fs.read_bytes(self._root / folder / name)
@@ -90,43 +93,39 @@ class FileBackend:
             os.close(descriptor)
 
     def begin(self, step: int, parent: str | None) -> str:
-        self._make_root()
-        name = layout.temporary(str(layout.Name(step, 0)))
+        # Each new folder is synced into its parent, or the root itself could be gone after a power cut.
+        missing = [path for path in (self._root, *self._root.parents) if not path.is_dir()]
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            fs.fsync_directory(path.parent)
+        name = layout.temporary(str(layout.CheckpointName(step, 0)))
         (self._root / name).mkdir()
         return name
 
-    def _make_root(self) -> None:
-        """Each new folder is synced into its parent, or the root itself could be gone after a power cut."""
-        new = [path for path in (self._root, *self._root.parents) if not path.is_dir()]
-        for path in reversed(new):
-            path.mkdir(exist_ok=True)
-            fs.fsync_directory(path.parent)
-
-    def wait_for(self, folder: str, deadline_s: float) -> None:
-        fs.wait_until_visible(self._root / folder, deadline_s)
+    def wait_for(self, folder: str, timeout_s: float) -> None:
+        fs.wait_until_visible(self._root / folder, timeout_s)
 
     def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
-        descriptor = os.open(
-            self._path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(self._path(folder, name), flags, 0o666)
         try:
             _write_all(descriptor, parts)
         except BaseException:
             os.close(descriptor)
             raise
         with self._lock:
-            waiting = self._unsynced.setdefault(folder, [])
-            waiting.append(descriptor)
-            are_many = len(waiting) > OPEN
+            unsynced = self._unsynced.setdefault(folder, [])
+            unsynced.append(descriptor)
+            are_many = len(unsynced) > MAX_UNSYNCED
         if are_many:
             with self._syncing:
                 self._sync_oldest(folder)
 
     def _sync_oldest(self, folder: str) -> None:
         with self._lock:
-            waiting = self._unsynced.get(folder, [])
-            oldest = waiting[:TOGETHER] if len(waiting) > OPEN else []
-            del waiting[: len(oldest)]
+            unsynced = self._unsynced.get(folder, [])
+            oldest = unsynced[:SYNCED_TOGETHER] if len(unsynced) > MAX_UNSYNCED else []
+            del unsynced[: len(oldest)]
         _sync_and_close(oldest)
 
     def reuse(self, source: str, name: str, folder: str) -> None:
@@ -140,21 +139,22 @@ class FileBackend:
 
     def flush(self, folder: str) -> None:
         with self._lock:
-            waiting = self._unsynced.pop(folder, [])
-        _sync_and_close(waiting)
+            unsynced = self._unsynced.pop(folder, [])
+        _sync_and_close(unsynced)
         fs.fsync_directory(self._root / folder)
 
-    def _let_go(self, folder: str) -> None:
-        """Of what is not to be synced any more."""
+    def _close_unsynced(self, folder: str) -> None:
+        """Of a folder that is not to be synced any more."""
         with self._lock:
-            waiting = self._unsynced.pop(folder, [])
+            unsynced = self._unsynced.pop(folder, [])
         with suppress(OSError):
-            _close(waiting)
+            _close(unsynced)
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
-        """The manifest, then the folder's names, then the rename, then the root's names, then `latest`: each durable before the next.
+        """The manifest, then the folder's names, then the rename, then the root's names, then `latest`.
 
-        What can fail for want of space is written before the rename; what fails after it takes the rename back.
+        Each is durable before the next. What can fail for lack of space is written before the
+        rename; what fails after the rename undoes it.
         """
         fs.write_synced(self._root / folder / manifest.NAME, content)
         self.flush(folder)
@@ -175,22 +175,40 @@ class FileBackend:
             raise
         return name
 
+    def _rename_in(self, folder: str, step: int, pointer: Path) -> str:
+        """A rename never replaces a folder that is not empty, so two jobs that save one step get two generations."""
+        generations = []
+        for existing in self.folders():
+            other = layout.parse(existing)
+            if other and other.step == step:
+                generations.append(other.generation)
+        generation = max(generations, default=-1) + 1
+        while True:
+            name = str(layout.CheckpointName(step, generation))
+            fs.write_synced(pointer, layout.pointer(name))
+            try:
+                os.rename(self._root / folder, self._root / name)
+            except OSError as error:
+                if error.errno not in EXISTS:
+                    raise
+                fs.remove_if_exists(pointer)
+                generation += 1
+                continue
+            return name
+
     def latest(self) -> str | None:
         try:
             content = fs.read_bytes(self._root / layout.LATEST)
         except FileNotFoundError:
             return None
-        return named_by(content, self.root)
+        return parse_latest(content, self.root)
 
     def remove(self, *folders: str) -> None:
         for folder in folders:
             self._remove(folder)
 
-    def address(self, home: str, name: str) -> str:
-        return f"../{home}/{name}"
-
     def _remove(self, folder: str) -> None:
-        self._let_go(folder)
+        self._close_unsynced(folder)
         aside = folder
         try:
             if layout.parse(folder):
@@ -200,66 +218,46 @@ class FileBackend:
                 except FileNotFoundError:
                     return
                 fs.fsync_directory(self._root)
-            self._take_away(self._root / aside)
+            self._remove_tree(self._root / aside)
         except OSError:
             layout.abandoned.add(aside)
             raise
         layout.abandoned.discard(aside)
 
-    def free(self) -> int | None:
-        there = self._root
-        while not there.exists():
-            there = there.parent
-        state = os.statvfs(there)
-        return state.f_bavail * state.f_frsize
-
     @staticmethod
-    def _take_away(path: Path) -> None:
+    def _remove_tree(path: Path) -> None:
         if path.is_dir():
-            shutil.rmtree(str(path), onerror=_unless_gone)
+            shutil.rmtree(str(path), onerror=_ignore_missing)
         else:
             fs.remove_if_exists(path)
 
-    def _rename_in(self, folder: str, step: int, pointer: Path) -> str:
-        """A rename never replaces a folder that holds something, so of two jobs that save one step each gets a generation."""
-        name = self._next_generation(step)
-        while True:
-            fs.write_synced(pointer, layout.pointer(str(name)))
-            try:
-                os.rename(self._root / folder, self._root / str(name))
-            except OSError as error:
-                if error.errno not in TAKEN:
-                    raise
-                fs.remove_if_exists(pointer)
-                name = layout.Name(step, name.generation + 1)
-                continue
-            return str(name)
+    def address(self, home: str, name: str) -> str:
+        return f"../{home}/{name}"
 
-    def _next_generation(self, step: int) -> layout.Name:
-        taken = [
-            name.generation
-            for name in map(layout.parse, self.folders())
-            if name and name.step == step
-        ]
-        return layout.Name(step, max(taken, default=-1) + 1)
+    def free(self) -> int | None:
+        existing = self._root
+        while not existing.exists():
+            existing = existing.parent
+        status = os.statvfs(existing)
+        return status.f_bavail * status.f_frsize
 
 
 def _read_into(path: Path, offset: int, buffer: memoryview) -> int:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        done = 0
-        while done < len(buffer):
-            count = os.preadv(descriptor, [buffer[done:]], offset + done)
+        total = 0
+        while total < len(buffer):
+            count = os.preadv(descriptor, [buffer[total:]], offset + total)
             if not count:
                 break
-            done += count
-        return done
+            total += count
+        return total
     finally:
         os.close(descriptor)
 
 
 def _sync_and_close(descriptors: Sequence[int]) -> None:
-    """All are closed, also where one cannot be synced."""
+    """Closes all of them, even if one cannot be synced."""
     try:
         for descriptor in descriptors:
             os.fsync(descriptor)
@@ -271,45 +269,48 @@ def _sync_and_close(descriptors: Sequence[int]) -> None:
 
 
 def _close(descriptors: Sequence[int]) -> None:
-    """All of them; a client of a network file system may tell only now that it could not write. Raises the first such error."""
-    failed = None
+    """Closes all of them; raises the first error.
+
+    The client of a network file system may report only now that it could not write.
+    """
+    first_error = None
     for descriptor in descriptors:
         try:
             os.close(descriptor)
         except OSError as error:
-            failed = failed or error
-    if failed:
-        raise failed
+            first_error = first_error or error
+    if first_error:
+        raise first_error
 
 
 def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
-    """The kernel may take less than it is given. The disk is set to work at once: it would idle until the sync else."""
-    left = [part.cast("B") for part in parts if part.nbytes]
+    """The kernel may write less than it is given. The disk starts at once: otherwise it would idle until the sync."""
+    remaining = [part.cast("B") for part in parts if part.nbytes]
     offset = 0
-    while left:
-        written = os.writev(descriptor, _at_most(BLOCK, left[:PARTS]))
+    while remaining:
+        written = os.writev(descriptor, _limit(WRITE_BYTES, remaining[:MAX_PARTS]))
         fs.start_writeback(descriptor, offset, written)
         offset += written
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
+        while remaining and written >= len(remaining[0]):
+            written -= len(remaining.pop(0))
         if written:
-            left[0] = left[0][written:]
+            remaining[0] = remaining[0][written:]
 
 
-def _at_most(limit: int, parts: list[memoryview]) -> list[memoryview]:
-    """The parts up to so many bytes, the last of them cut."""
-    taken = []
+def _limit(limit: int, parts: list[memoryview]) -> list[memoryview]:
+    """The first parts up to so many bytes; the last of them is cut."""
+    limited = []
     for part in parts:
-        taken.append(part[:limit])
-        limit -= len(taken[-1])
+        limited.append(part[:limit])
+        limit -= len(limited[-1])
         if not limit:
             break
-    return taken
+    return limited
 
 
-def _unless_gone(
+def _ignore_missing(
     _: object, path: str, failure: tuple[type[BaseException], BaseException, object]
 ) -> None:
-    """Two that clear away one folder may meet in it."""
+    """Two processes may remove one folder at the same time."""
     if not isinstance(failure[1], FileNotFoundError):
         raise failure[1]

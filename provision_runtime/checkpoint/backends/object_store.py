@@ -1,8 +1,18 @@
-"""Checkpoints in a store of objects, which has no rename: a folder is a checkpoint once its manifest is there, which is put last.
+"""Checkpoints in an object store, which has no rename: a folder is a checkpoint once its manifest, put last, exists.
 
-Every save writes to a folder that nobody else writes to, under its final name. Beside it lies the save's marker, an object whose name
-tells the folder and the writer, until the manifest is there. An unchanged file is a reference to the folder that holds it, so
-removing a checkpoint leaves the files that others refer to: sweeping.py.
+Every save writes to a folder that nobody else writes to, under its final name. Next to it is the
+save's marker, an object whose name tells the folder and the writer, until the manifest exists. An
+unchanged file is a reference to the folder that holds it, so removing a checkpoint leaves the files
+that others refer to; `sweep` deletes them when nothing refers to them any more.
+
+A folder without manifest may be one that is being written (its marker exists), or what is left of a
+removed or unfinished one. Of the latter, files stay that a checkpoint refers to, or that a running
+save may refer to: its marker holds its parent's manifest.
+
+Why this is safe: a save puts its marker, then checks that its parent's manifest exists, and at its
+end puts its manifest, then deletes its marker. A removal deletes the manifest first, then looks for
+markers, and after that for manifests. So it sees the save in one form or the other, or the save sees
+that its parent is gone. Nobody waits for anybody, and no clock is read.
 """
 
 from __future__ import annotations
@@ -10,23 +20,27 @@ from __future__ import annotations
 import errno
 import threading
 import time
+import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Iterator, Set, Tuple
 
 from .. import layout, manifest
-from . import sweeping
-from .fsspec_store import each
-from .latest_file import named_by
-from .traits import Stat, Traits
+from ..errors import CheckpointError
+from .base import Stat, Traits, parse_latest
+from .fsspec_store import request_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .fsspec_store import Store
 
-# A request takes some ten milliseconds whatever it asks for, so few large ones are made; three are held at a time.
+# A request takes some ten milliseconds whatever it asks for, so few large ones are made; three
+# blocks are held at a time.
 BLOCK = 16 << 20
 PAUSE_S = 0.2
+# A folder and a file in it.
+FilePlace = Tuple[str, str]
+FilePlaces = Set[FilePlace]
 
 
 class ObjectBackend:
@@ -43,66 +57,77 @@ class ObjectBackend:
         return self._store.url
 
     def folders(self) -> list[str]:
-        committed = [
-            folder for folder, is_committed in sweeping.commits(self._store).items() if is_committed
-        ]
-        # The marker of a committed one is only not deleted yet.
-        return committed + [
-            marker
-            for marker, folder in sweeping.markers(self._store).items()
-            if folder not in committed
-        ]
+        commits = find_commits(self._store)
+        committed = [folder for folder, is_committed in commits.items() if is_committed]
+        unfinished = []
+        for marker, folder in find_markers(self._store).items():
+            # The marker of a committed checkpoint has only not been deleted yet.
+            if folder not in committed:
+                unfinished.append(marker)
+        return committed + unfinished
 
     def files(self, folder: str) -> list[str]:
-        return self._store.list(_place(folder))[0]
+        return self._store.list(_files_folder(folder))[0]
 
     def size(self, folder: str, name: str) -> int:
-        return self._store.size(f"{_place(folder)}/{name}")
+        return self._store.size(f"{_files_folder(folder)}/{name}")
 
     def stat(self, folder: str, name: str) -> Stat:
-        return Stat(self.size(folder, name), 1, (_place(folder), name))
+        return Stat(self.size(folder, name), 1, (_files_folder(folder), name))
 
     def read(self, folder: str, name: str) -> bytes:
-        return self._store.get(f"{_place(folder)}/{name}")
+        return self._store.get(f"{_files_folder(folder)}/{name}")
 
     def read_into(self, folder: str, name: str, offset: int, buffer: memoryview) -> int:
         if not len(buffer):
             return 0
-        content = self._store.get_range(f"{_place(folder)}/{name}", offset, offset + len(buffer))
+        path = f"{_files_folder(folder)}/{name}"
+        content = self._store.get_range(path, offset, offset + len(buffer))
         buffer[: len(content)] = content
         return len(content)
 
     def has(self, folder: str, name: str, offset: int, parts: Sequence[memoryview]) -> bool | None:
-        """Not without fetching it."""
+        """None: the store would have to send the content."""
 
     def begin(self, step: int, parent: str | None) -> str:
-        """The marker is there before any file is, and before the ranks look whether the parent is still there."""
-        folders = map(layout.parse, self._store.list()[1])
-        taken = [name.generation for name in folders if name and name.step == step]
-        name = layout.Name(step, max(taken, default=-1) + 1, layout.new_token())
+        """The marker exists before any file does, and before the ranks check that the parent still exists."""
+        generations = []
+        for folder in self._store.list()[1]:
+            other = layout.parse(folder)
+            if other and other.step == step:
+                generations.append(other.generation)
+        generation = max(generations, default=-1) + 1
+        name = layout.CheckpointName(step, generation, layout.new_token())
         marker = layout.temporary(str(name))
+        parent_manifest = b""
+        if parent is not None:
+            with suppress(FileNotFoundError):
+                parent_manifest = self.read(parent, manifest.NAME)
         try:
-            self._store.put(marker, sweeping.marker_of(parent, self._manifest_or_nothing(parent)))
-        except BaseException:  # it may be there all the same
-            layout.abandoned.add(marker)
+            self._store.put(marker, marker_content(parent, parent_manifest))
+        except BaseException:
+            layout.abandoned.add(marker)  # the request may have succeeded all the same
             raise
         return marker
 
-    def wait_for(self, folder: str, deadline_s: float) -> None:
-        sign = folder if layout.target(folder) else f"{folder}/{manifest.NAME}"
-        end = time.monotonic() + deadline_s
-        while not self._store.exists(sign):
+    def wait_for(self, folder: str, timeout_s: float) -> None:
+        path = folder if layout.target(folder) else f"{folder}/{manifest.NAME}"
+        end = time.monotonic() + timeout_s
+        while not self._store.exists(path):
             if time.monotonic() > end:
                 hint = "" if self.traits.shared else ": it is the memory of another process"
                 raise TimeoutError(
-                    f"{self.root}/{folder} could not be seen within {deadline_s:g} s{hint}"
+                    f"{self.root}/{folder} could not be seen within {timeout_s:g} s{hint}"
                 )
             time.sleep(PAUSE_S)
 
     def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
-        """One request, so the object is there whole or not at all. Only what this process wrote is known to be taken: of two that
-        put the same name both succeed, with the same content."""
-        path = f"{_place(folder)}/{name}"
+        """One request, so the object exists whole or not at all.
+
+        Raises FileExistsError only for what this process wrote: if two put the same name, both
+        succeed, with the same content.
+        """
+        path = f"{_files_folder(folder)}/{name}"
         with self._lock:
             written = self._written.setdefault(folder, set())
             if name in written:
@@ -115,79 +140,188 @@ class ObjectBackend:
         return source
 
     def discard(self, folder: str, name: str) -> None:
-        self._store.delete(f"{_place(folder)}/{name}")
+        self._store.delete(f"{_files_folder(folder)}/{name}")
 
     def flush(self, folder: str) -> None:
-        """Objects are durable when they are put. Their names are told by their content, so that they were written is of no use any more."""
+        """Objects are durable once they are put. Forgets their names: content names them, so nobody needs the list."""
         with self._lock:
             self._written.pop(folder, None)
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
-        """The manifest, then `latest`; where that fails, the manifest is taken back. Raises FileNotFoundError where somebody deleted a
-        file that the manifest refers to."""
-        place = _place(folder)
-        self._require(manifest.loads(content, f"{self.root}/{place}/{manifest.NAME}"))
+        """Puts the manifest, then `latest`; if that fails, deletes the manifest again.
+
+        Raises FileNotFoundError if somebody deleted a file that the manifest refers to.
+        """
+        final = _files_folder(folder)
+        self._check_references(manifest.loads(content, f"{self.root}/{final}/{manifest.NAME}"))
         try:
-            self._store.put(f"{place}/{manifest.NAME}", content)
-            self._store.put(layout.LATEST, layout.pointer(place))
+            self._store.put(f"{final}/{manifest.NAME}", content)
+            self._store.put(layout.LATEST, layout.pointer(final))
         except BaseException:
-            layout.abandoned.add(place)
-            self._store.delete(f"{place}/{manifest.NAME}")
-            layout.abandoned.discard(place)
+            layout.abandoned.add(final)
+            self._store.delete(f"{final}/{manifest.NAME}")
+            layout.abandoned.discard(final)
             raise
-        with suppress(OSError):  # it says nothing any more, and the next removal takes it along
+        with suppress(OSError):  # the marker means nothing any more; the next removal deletes it
             self._store.delete(folder)
-        return place
+        return final
 
     def latest(self) -> str | None:
         try:
             content = self._store.get(layout.LATEST)
         except FileNotFoundError:
             return None
-        return named_by(content, self.root)
+        return parse_latest(content, self.root)
 
     def remove(self, *folders: str) -> None:
-        markers = [folder for folder in folders if layout.target(folder)]
         layout.abandoned.update(folders)
-        spent = [
-            marker for marker, folder in sweeping.markers(self._store).items() if folder in folders
-        ]
-        each(self._store.delete, [*markers, *spent])
-        each(
-            self._store.delete,
-            [f"{folder}/{manifest.NAME}" for folder in folders if layout.parse(folder)],
-        )
-        sweeping.sweep(self._store)
+        markers = [folder for folder in folders if layout.target(folder)]
+        for marker, folder in find_markers(self._store).items():
+            if folder in folders:
+                markers.append(marker)
+        request_all(self._store.delete, markers)
+        manifests = [f"{folder}/{manifest.NAME}" for folder in folders if layout.parse(folder)]
+        request_all(self._store.delete, manifests)
+        sweep(self._store)
         layout.abandoned.difference_update(folders)
 
     def address(self, home: str, name: str) -> str:
-        """Absolute, since stores know no "..": torch's FsspecReader then reads it wherever the checkpoint is named from."""
+        """Absolute, since stores know no "..": torch's FsspecReader then reads it from any checkpoint."""
         return f"{self._store.path}/{home}/{name}"
 
     def free(self) -> None:
-        """Stores do not say."""
+        """Unknown."""
 
-    def _manifest_or_nothing(self, folder: str | None) -> bytes:
-        if folder is None:
-            return b""
-        try:
-            return self.read(folder, manifest.NAME)
-        except FileNotFoundError:
-            return b""
-
-    def _require(self, content: manifest.Manifest) -> None:
+    def _check_references(self, content: manifest.Manifest) -> None:
         homes = sorted({entry.home for entry in content.files if entry.home})
-        present = {
-            (home, name) for home, names in zip(homes, each(self.files, homes)) for name in names
-        }
+        present: FilePlaces = set()
+        for home, names in zip(homes, request_all(self.files, homes)):
+            present.update((home, name) for name in names)
         for entry in content.files:
             if entry.home and (entry.home, entry.name) not in present:
                 problem = "an older checkpoint's file was deleted while this one was saved"
-                raise FileNotFoundError(
-                    errno.ENOENT, problem, f"{self.root}/{entry.home}/{entry.name}"
-                )
+                path = f"{self.root}/{entry.home}/{entry.name}"
+                raise FileNotFoundError(errno.ENOENT, problem, path)
 
 
-def _place(folder: str) -> str:
-    """Where the files of a folder lie: a temporary one's are in the folder that its save is to make."""
+def _files_folder(folder: str) -> str:
+    """Where the files of a folder are: those of a temporary one are in the folder that its save makes."""
     return layout.target(folder) or folder
+
+
+def sweep(store: Store) -> None:
+    """Deletes what nothing refers to.
+
+    If a manifest cannot be read, what it refers to is unknown, and nothing is deleted.
+    """
+    try:
+        names = find_unneeded(store)
+    except CheckpointError as error:
+        warnings.warn(
+            f"files of removed checkpoints in {store.url} were left there: {error}", stacklevel=2
+        )
+        return
+    request_all(store.delete, names)
+
+
+def find_unneeded(store: Store) -> list[str]:
+    """Objects to delete: files in folders that hold no checkpoint, and markers of committed saves.
+
+    Raises CheckpointError if a manifest cannot be read.
+    """
+    commits = find_commits(store)
+    names = [marker for marker, folder in find_markers(store).items() if commits.get(folder)]
+    uncommitted = set()
+    for folder, is_committed in commits.items():
+        if not is_committed and is_ours(folder):
+            uncommitted.add(folder)
+    if uncommitted:
+        names += _find_unneeded_files(store, uncommitted)
+    return names
+
+
+def find_commits(store: Store) -> dict[str, bool]:
+    """The folders of checkpoints, and whether each is committed."""
+    folders = [name for name in store.list()[1] if layout.parse(name)]
+    are_committed = request_all(lambda folder: store.exists(f"{folder}/{manifest.NAME}"), folders)
+    return dict(zip(folders, are_committed))
+
+
+def is_ours(folder: str) -> bool:
+    """Whether a save through this backend made it: a folder that was copied here is no leftover."""
+    name = layout.parse(folder)
+    return bool(name and name.token)
+
+
+def find_markers(store: Store) -> dict[str, str]:
+    """The markers of saves that are running, or ended without removing them; with the folder that each writes."""
+    markers = {}
+    for name in store.list()[0]:
+        folder = layout.target(name)
+        if folder:
+            markers[name] = folder
+    return markers
+
+
+def marker_content(parent: str | None, parent_manifest: bytes) -> bytes:
+    """The marker of a save tells whose files it may refer to."""
+    return f"{parent or ''}\n".encode() + parent_manifest
+
+
+def _find_unneeded_files(store: Store, uncommitted: set[str]) -> list[str]:
+    # The order matters: see the module's docstring.
+    needed_before, _ = _needed_by_checkpoints(store, uncommitted)
+    needed_by_saves, being_written = _needed_by_saves(store, uncommitted)
+    needed_after, committed = _needed_by_checkpoints(store, uncommitted)
+    needed = needed_before | needed_by_saves | needed_after
+    folders = sorted(uncommitted - being_written - committed)
+    unneeded = []
+    for folder, names in zip(folders, request_all(lambda folder: store.list(folder)[0], folders)):
+        for name in names:
+            if (folder, name) not in needed:
+                unneeded.append(f"{folder}/{name}")
+    return unneeded
+
+
+def _needed_by_checkpoints(store: Store, uncommitted: set[str]) -> tuple[FilePlaces, set[str]]:
+    """What committed checkpoints refer to in these folders, and all folders that are committed by now."""
+    needed: FilePlaces = set()
+    committed = set()
+    folders = [name for name in store.list()[1] if layout.parse(name)]
+    manifests = request_all(lambda folder: _get(store, f"{folder}/{manifest.NAME}"), folders)
+    for folder, content in zip(folders, manifests):
+        if content is not None:
+            committed.add(folder)
+            address = f"{store.url}/{folder}/{manifest.NAME}"
+            needed.update(_references(folder, content, address, uncommitted))
+    return needed, committed
+
+
+def _needed_by_saves(store: Store, uncommitted: set[str]) -> tuple[FilePlaces, set[str]]:
+    """What running saves may refer to, and the folders that they write."""
+    needed: FilePlaces = set()
+    markers = find_markers(store)
+    contents = request_all(lambda name: _get(store, name), list(markers))
+    for name, content in zip(markers, contents):
+        parent, _, parent_manifest = (content or b"\n").partition(b"\n")
+        if parent and parent_manifest:
+            address = f"{store.url}/{name}"
+            needed.update(_references(parent.decode(), parent_manifest, address, uncommitted))
+    return needed, set(markers.values())
+
+
+def _references(
+    folder: str, content: bytes, address: str, uncommitted: set[str]
+) -> Iterator[FilePlace]:
+    """Files in the uncommitted folders that a manifest refers to."""
+    for entry in manifest.loads(content, address).files:
+        home = entry.home or folder
+        if home in uncommitted:
+            yield home, entry.name
+
+
+def _get(store: Store, name: str) -> bytes | None:
+    try:
+        return store.get(name)
+    except FileNotFoundError:
+        return None

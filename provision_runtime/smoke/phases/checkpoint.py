@@ -80,7 +80,7 @@ def _ranks(session: Session) -> Ranks:
     )
 
 
-def _rehearse(session: Session, _: checkpoint.Doing) -> None:
+def _rehearse(session: Session, _: checkpoint.SaveProgress) -> None:
     """Where the user rehearses a fault, the disk fails while this rank is taken to write."""
     folder.rehearse(session, *folder.REHEARSED)
 

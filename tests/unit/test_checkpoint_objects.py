@@ -24,9 +24,9 @@ from provision_runtime.checkpoint import (
 from provision_runtime.checkpoint.backends import Backend, FileBackend, ObjectBackend, open_root
 from provision_runtime.checkpoint.backends.fsspec_store import Store
 from provision_runtime.checkpoint.commit import commit
-from provision_runtime.checkpoint.items import OBJECT, Item, Plan
-from provision_runtime.checkpoint.progress import Committed
-from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
+from provision_runtime.checkpoint.commit import Committed
+from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import Ranks, single_process
 from tests.table import Table
 
@@ -48,7 +48,7 @@ def root() -> Iterator[str]:
 def save(
     root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any
 ) -> Committed:
-    plan = Plan(
+    plan = SavePlan(
         tuple(Item(name, OBJECT, content) for name, content in contents.items()),
         {name: (name,) for name in contents},
     )
@@ -83,7 +83,7 @@ def unfinished(root: str) -> list[str]:
 
 
 def big(letter: str) -> bytes:
-    return letter.encode() * BIG
+    return letter.encode() * MIN_FILE_BYTES
 
 
 def test_two_ranks_make_one_checkpoint_and_nothing_else(root: str) -> None:
@@ -103,7 +103,7 @@ def test_what_did_not_change_is_a_reference_to_where_it_lies(root: str) -> None:
     first = save(root, 1, {"a": big("a"), "b": big("b")})
     save(root, 2, {"a": big("a"), "b": big("c")})
     third = save(root, 3, {"a": big("a"), "b": big("d")})
-    assert (third.done.written, third.done.linked) == (BIG, BIG)
+    assert (third.progress.written, third.progress.linked) == (MIN_FILE_BYTES, MIN_FILE_BYTES)
     homes = {entry.home for entry in catalog.read_manifest(open_root(root), third.folder).files}
     assert homes == {first.folder, None}
     assert newest(root) == {"a": big("a"), "b": big("d")}
@@ -135,7 +135,7 @@ def test_what_is_seen_to_be_damaged_after_it_was_referred_to_is_written(root: st
         {"a": big("a"), "b": big("b"), "small": b"s"},
         progress=lambda _: verify(root, step=1),
     )
-    assert (made.done.written, made.done.linked) == (BIG + 1, BIG)
+    assert (made.progress.written, made.progress.linked) == (MIN_FILE_BYTES + 1, MIN_FILE_BYTES)
     homes = {entry.name: entry.home for entry in catalog.read_manifest(backend, made.folder).files}
     assert (homes[held["a"].file], homes[held["b"].file]) == (None, first.folder)
     assert verify(root) == []
@@ -162,10 +162,10 @@ def test_without_its_manifest_a_folder_is_nothing(root: str) -> None:
 
 def test_names_of_folders_tell_step_generation_and_token() -> None:
     for made in (
-        layout.Name(42, 0),
-        layout.Name(42, 3),
-        layout.Name(42, 0, "0123456789ab"),
-        layout.Name(10**13, 12, "f" * 12),
+        layout.CheckpointName(42, 0),
+        layout.CheckpointName(42, 3),
+        layout.CheckpointName(42, 0, "0123456789ab"),
+        layout.CheckpointName(10**13, 12, "f" * 12),
     ):
         assert layout.parse(str(made)) == made
         assert layout.target(layout.temporary(str(made))) == str(made)

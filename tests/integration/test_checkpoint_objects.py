@@ -25,9 +25,9 @@ from provision_runtime.checkpoint import (
 )
 from provision_runtime.checkpoint.backends import open_root
 from provision_runtime.checkpoint.commit import commit
-from provision_runtime.checkpoint.items import OBJECT, Item, Plan
-from provision_runtime.checkpoint.progress import Committed
-from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
+from provision_runtime.checkpoint.commit import Committed
+from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import Ranks, single_process
 from provision_runtime.smoke.launcher import free_port
 from tests.integration import s3
@@ -55,8 +55,8 @@ def root(store: s3.S3, request: pytest.FixtureRequest) -> Iterator[str]:
     store.strike = lambda _: None
 
 
-def plan(contents: dict[str, bytes]) -> Plan:
-    return Plan(
+def plan(contents: dict[str, bytes]) -> SavePlan:
+    return SavePlan(
         tuple(Item(name, OBJECT, content) for name, content in contents.items()),
         {name: (name,) for name in contents},
     )
@@ -90,7 +90,7 @@ def newest(store: s3.S3, root: str) -> dict[str, bytes]:
 
 
 def big(letter: str) -> bytes:
-    return letter.encode() * BIG
+    return letter.encode() * MIN_FILE_BYTES
 
 
 def folders(store: s3.S3, root: str) -> set[str]:
@@ -106,7 +106,7 @@ def test_saved_again_pruned_and_read_from_a_bucket(store: s3.S3, root: str) -> N
     first = save(store, root, 1, {"a": big("a"), "b": b"1"})
     second = save(store, root, 2, {"a": big("a"), "b": b"2"})
     third = save(store, root, 2, {"a": big("a"), "b": b"3"})
-    assert (third.done.written, third.done.linked) == (1, BIG)
+    assert (third.progress.written, third.progress.linked) == (1, MIN_FILE_BYTES)
     assert prune(root, keep=1, **store.options).removed == (first.folder,)
     assert (list_steps(root, **store.options), latest(root, **store.options)) == ([2], 2)
     assert newest(store, root) == {"a": big("a"), "b": b"3"}
@@ -234,10 +234,10 @@ WRITER = """
 import json, sys
 from provision_runtime.checkpoint.backends import open_root
 from provision_runtime.checkpoint.commit import commit
-from provision_runtime.checkpoint.items import OBJECT, Item, Plan
+from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
 from provision_runtime.comm.ranks import single_process
 root, options, size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-plan = Plan((Item("a", OBJECT, b"a" * size), Item("b", OBJECT, b"n" * size)), {"a": ("a",), "b": ("b",)})
+plan = SavePlan((Item("a", OBJECT, b"a" * size), Item("b", OBJECT, b"n" * size)), {"a": ("a",), "b": ("b",)})
 commit(open_root(root, **options), 2, plan, single_process(), incremental=True, progress=lambda _: None)
 """
 
@@ -256,7 +256,7 @@ def test_wherever_the_writer_is_killed_the_old_or_the_new_is_there(store: s3.S3,
     store.strike = kill
     for pattern, place in roots.items():
         writers[pattern] = subprocess.Popen(
-            [sys.executable, "-c", WRITER, place, json.dumps(store.options), str(BIG)],
+            [sys.executable, "-c", WRITER, place, json.dumps(store.options), str(MIN_FILE_BYTES)],
             cwd=REPOSITORY,
         )
     for writer in writers.values():

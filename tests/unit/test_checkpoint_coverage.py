@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from provision_runtime.checkpoint import covering
+from provision_runtime.checkpoint import manifest
 from provision_runtime.checkpoint.manifest import Record
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def problem(shape: tuple[int, ...], *boxes: Box) -> str | None:
-    return covering.problem(
+    return manifest.coverage_problem(
         shape, [Record("file", 0, 0, "", 0, offsets, sizes) for offsets, sizes in boxes]
     )
 

@@ -20,12 +20,13 @@ import pytest
 
 from provision_runtime.checkpoint import (
     CheckpointError,
-    Doing,
     NoCheckpoint,
     NotCommitted,
+    SaveProgress,
     catalog,
     compare,
     disk_usage,
+    errors,
     hashes,
     latest,
     layout,
@@ -33,17 +34,17 @@ from provision_runtime.checkpoint import (
     loader,
     manifest,
     prune,
-    threads,
     verification,
     verify,
+    writer,
 )
 from provision_runtime.checkpoint import path as checkpoint_path
-from provision_runtime.checkpoint.assigning import assign
+from provision_runtime.checkpoint.plan import assign
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.backends import local as file
 from provision_runtime.checkpoint.items import OBJECT
-from provision_runtime.checkpoint.saver import checked_step
-from provision_runtime.checkpoint.writer import BIG
+from provision_runtime.checkpoint.saver import check_step
+from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm import collective
 from provision_runtime.comm.ranks import Ranks
 from tests.checkpoints import big, save
@@ -79,7 +80,7 @@ def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
 def test_what_did_not_change_is_a_link_and_prune_leaves_it(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     made = save(tmp_path, 2, {"a": big("a"), "b": big("c")})
-    assert (made.done.written, made.done.linked) == (BIG, BIG)
+    assert (made.progress.written, made.progress.linked) == (MIN_FILE_BYTES, MIN_FILE_BYTES)
     held = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["a"].file
     assert (tmp_path / "step-000000000002" / held).stat().st_nlink == 2
     assert prune(tmp_path, keep=1).removed == ("step-000000000001",)
@@ -91,7 +92,7 @@ def test_of_many_small_things_only_those_that_changed_are_written(tmp_path: Path
     first = {f"n{index}": index.to_bytes(4, "big") * 500 for index in range(1000)}
     second = {**first, "n10": b"x" * 2000, "n500": b"y" * 2000}
     save(tmp_path, 1, first)
-    assert save(tmp_path, 2, second).done.written == 4000
+    assert save(tmp_path, 2, second).progress.written == 4000
     assert contents(tmp_path / "step-000000000002") == second
     # Once most of a pack is of no use, it is not kept for the rest.
     third = {**second, **{f"n{index}": b"z%d" % index * 400 for index in range(600)}}
@@ -209,11 +210,11 @@ def test_where_it_does_not_fit_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
-    monkeypatch.setattr(FileBackend, "free", lambda _: BIG + BIG // 5)
-    assert save(tmp_path, 2, {"a": big("a"), "b": big("c")}).done.written == BIG
+    monkeypatch.setattr(FileBackend, "free", lambda _: MIN_FILE_BYTES + MIN_FILE_BYTES // 5)
+    assert save(tmp_path, 2, {"a": big("a"), "b": big("c")}).progress.written == MIN_FILE_BYTES
     with pytest.raises(
         NotCommitted,
-        match="2097152 bytes are to be written, a tenth more is asked for, and 1258291 are free",
+        match="2097152 bytes are to be written, plus a tenth as a margin; 1258291 are free",
     ):
         save(tmp_path, 3, {"a": big("d"), "b": big("e")})
     assert names(tmp_path) == ["latest", "step-000000000001", "step-000000000002"]
@@ -243,7 +244,7 @@ def test_every_bit_of_a_manifest_counts(whole: Path) -> None:
     for bit in range(0, 8 * len(content), 7):
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(manifest.DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             manifest.loads(bytes(damaged), "manifest.json")
 
 
@@ -260,7 +261,7 @@ def test_every_bit_of_latest_counts(tmp_path: Path) -> None:
     for wrong in damaged:
         named.write_bytes(wrong)
         with pytest.raises(
-            manifest.DamagedFile, match="/latest is damaged: it is not what a save wrote"
+            errors.DamagedFile, match="/latest is damaged: it is not what a save wrote"
         ):
             checkpoint_path(tmp_path)
     assert [(damage.file, damage.tensors) for damage in verify(tmp_path)] == [("latest", ())]
@@ -290,9 +291,9 @@ def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_passed_over(tmp_path:
         names[step] for step in (400, 200, 300, 100)
     ]
     (tmp_path / "latest").unlink()
-    assert loader.chosen(backend, "latest") == names[400]
+    assert loader.folder_of(backend, "latest") == names[400]
     damage(400)
-    assert loader.chosen(backend, "latest") == names[400]
+    assert loader.folder_of(backend, "latest") == names[400]
     assert [(damage.folder, damage.file) for damage in verify(tmp_path)] == [
         (names[400], manifest.NAME)
     ]
@@ -313,7 +314,7 @@ def test_truncated_missing_extra_and_swapped_files_are_told(whole: Path) -> None
     content = alone_in_file.read_bytes()
     alone_in_file.write_bytes(content[:-1])
     assert [damage.problem for damage in verify(whole.parent)] == [
-        f"{BIG - 1} bytes instead of {BIG}"
+        f"{MIN_FILE_BYTES - 1} bytes instead of {MIN_FILE_BYTES}"
     ]
     alone_in_file.write_bytes(content)
     packed.write_bytes(b"smallersmall")
@@ -406,14 +407,18 @@ def test_of_shared_files_only_the_last_name_frees_bytes(tmp_path: Path) -> None:
     sizes = {
         folder: [path.stat().st_size for path in (tmp_path / folder).iterdir()] for folder in usages
     }
-    small = {folder: sum(size for size in sizes[folder] if size < BIG) for folder in usages}
-    assert disk_usage.total(usages.values()) == 3 * BIG + sum(small.values())
+    small = {
+        folder: sum(size for size in sizes[folder] if size < MIN_FILE_BYTES) for folder in usages
+    }
+    assert disk_usage.total_bytes(usages.values()) == 3 * MIN_FILE_BYTES + sum(small.values())
     first, second = usages
     assert (
-        disk_usage.freed(usages, [first]) == small[first]
+        disk_usage.freed_bytes(usages, [first]) == small[first]
     )  # a is in the other checkpoint, b outside
-    assert disk_usage.freed(usages, [second]) == small[second] + BIG
-    assert disk_usage.freed(usages, [first, second]) == 2 * BIG + sum(small.values())
+    assert disk_usage.freed_bytes(usages, [second]) == small[second] + MIN_FILE_BYTES
+    assert disk_usage.freed_bytes(usages, [first, second]) == 2 * MIN_FILE_BYTES + sum(
+        small.values()
+    )
 
 
 def test_what_several_ranks_hold_is_written_by_one_of_them_and_evenly() -> None:
@@ -436,12 +441,12 @@ def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_pa
         name: folder / at.file
         for name, at in catalog.read_manifest(open_root(tmp_path), folder.name).objects.items()
     }
-    held["a"].write_bytes(b"x" * BIG)  # found by its hash, once it was looked at
+    held["a"].write_bytes(b"x" * MIN_FILE_BYTES)  # found by its hash, once it was looked at
     held["b"].write_bytes(big("b")[:-1])  # seen by its size, at once
     assert {damage.file for damage in verify(tmp_path)} == {path.name for path in held.values()}
-    assert save(tmp_path, 2, {"a": big("a"), "b": big("b")}).done.written == 2 * BIG
+    assert save(tmp_path, 2, {"a": big("a"), "b": big("b")}).progress.written == 2 * MIN_FILE_BYTES
     assert verify(tmp_path, step=2) == []
-    assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).done.linked == 2 * BIG
+    assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).progress.linked == 2 * MIN_FILE_BYTES
 
 
 def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(
@@ -457,7 +462,7 @@ def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(
     for record in records.values():
         path = tmp_path / folder / record.file
         path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert save(tmp_path, 2, {"a": big("a"), "small": b"s"}).done.written == BIG + 1
+    assert save(tmp_path, 2, {"a": big("a"), "small": b"s"}).progress.written == MIN_FILE_BYTES + 1
     assert verify(tmp_path, step=2) == []
 
 
@@ -480,8 +485,8 @@ def open_below(folder: Path) -> int:
 def test_few_files_are_open_and_every_one_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    monkeypatch.setattr(file, "OPEN", 4)
-    monkeypatch.setattr(file, "TOGETHER", 3)
+    monkeypatch.setattr(file, "MAX_UNSYNCED", 4)
+    monkeypatch.setattr(file, "SYNCED_TOGETHER", 3)
     synced: list[str] = []
     most, lock = 0, threading.Lock()
 
@@ -508,7 +513,7 @@ def test_few_files_are_open_and_every_one_is_synced(
         assert sorted(synced) == sorted(
             entry.name for entry in held if entry.name.endswith(".distcp")
         )
-        assert 4 < most <= 4 + 3 + threads.WORKERS
+        assert 4 < most <= 4 + 3 + writer.WORKERS
     assert open_below(tmp_path) == 0
 
 
@@ -571,7 +576,7 @@ def test_what_has_its_xxh128_still_is_linked_unread_and_nothing_else_is(tmp_path
 
     save(tmp_path, 1, {"a": big("a"), "b": big("b"), "c": big("c")})
     made = save(Blind(tmp_path), 2, {"a": big("a"), "b": big("x"), "c": big("c")[:-1] + b"d"})
-    assert (made.done.linked, made.done.written) == (BIG, 2 * BIG)
+    assert (made.progress.linked, made.progress.written) == (MIN_FILE_BYTES, 2 * MIN_FILE_BYTES)
     assert verify(tmp_path) == []
     assert contents(tmp_path / "step-000000000002") == {
         "a": big("a"),
@@ -588,7 +593,7 @@ def test_checkpoints_go_on_where_xxhash_is_installed_or_removed(
     for step, has in ((1, first_has), (2, not first_has), (3, first_has)):
         monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
         made = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
-        assert made.done.written == BIG * (2 if step == 1 else 1)
+        assert made.progress.written == MIN_FILE_BYTES * (2 if step == 1 else 1)
         own = catalog.read_manifest(open_root(tmp_path), made.folder)
         entries = {
             name: entry
@@ -604,8 +609,8 @@ def test_checkpoints_go_on_where_xxhash_is_installed_or_removed(
         content = catalog.read_manifest(open_root(tmp_path), made.folder)
         for quickly in (False, True):
             assert (
-                verification.check(
-                    open_root(tmp_path), made.folder, content, content.files, quickly=quickly
+                verification.check_files(
+                    open_root(tmp_path), made.folder, content, content.files, quick=quickly
                 )
                 == []
             )
@@ -622,10 +627,12 @@ def test_where_the_hashes_of_a_manifest_contradict_each_other_the_content_is_wri
     )
     (tmp_path / made.folder / manifest.NAME).write_bytes(manifest.dumps(wrong))
     second = save(tmp_path, 2, {"a": big("a")})
-    assert second.done.written == BIG
+    assert second.progress.written == MIN_FILE_BYTES
     content = catalog.read_manifest(open_root(tmp_path), second.folder)
     assert (
-        verification.check(open_root(tmp_path), second.folder, content, content.files, quickly=True)
+        verification.check_files(
+            open_root(tmp_path), second.folder, content, content.files, quick=True
+        )
         == []
     )
 
@@ -636,9 +643,9 @@ def test_of_two_entries_of_one_file_that_with_both_hashes_counts(order: int) -> 
         manifest.FileEntry("f", 1, "0" * 64),
         manifest.FileEntry("f", 1, "0" * 64, xxh128="1" * 32),
     )
-    assert manifest.by_name([bare, full][::order]) == {"f": full}
+    assert manifest.unique_by_name([bare, full][::order]) == {"f": full}
     elsewhere = dataclasses.replace(full, home="step-000000000001")
-    assert manifest.by_name([bare, elsewhere][::order]) == {"f": bare}
+    assert manifest.unique_by_name([bare, elsewhere][::order]) == {"f": bare}
 
 
 @pytest.mark.parametrize("has", [True, False])
@@ -652,8 +659,8 @@ def test_damage_is_found_by_either_hash(
     file = tmp_path / made.folder / content.files[0].name
     file.write_bytes(big("a")[:-1] + b"x")
     monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
-    [quick] = verification.check(backend, made.folder, content, content.files, quickly=True)
-    [thorough] = verification.check(backend, made.folder, content, content.files)
+    [quick] = verification.check_files(backend, made.folder, content, content.files, quick=True)
+    [thorough] = verification.check_files(backend, made.folder, content, content.files)
     assert quick.problem == f"its {'XXH128' if has else 'SHA-256'} is not the committed one"
     assert thorough.problem == "its SHA-256 is not the committed one"
 
@@ -677,9 +684,9 @@ def test_a_manifest_from_before_there_was_xxh128_is_read(
 
     state(2)
     assert verify(tmp_path) == []
-    assert save(tmp_path, 2, {"a": big("a")}).done.linked == BIG
+    assert save(tmp_path, 2, {"a": big("a")}).progress.linked == MIN_FILE_BYTES
     state(4)
-    with pytest.raises(manifest.OtherSchema, match="has schema 4; this code reads 2 and 3"):
+    with pytest.raises(errors.OtherSchema, match="has schema 4; this code reads 2 and 3"):
         catalog.read_manifest(open_root(tmp_path), made.folder)
 
 
@@ -697,7 +704,7 @@ def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
             linked.set()
 
         def has(self, folder: str, name: str, offset: int, parts: Any) -> bool | None:
-            if len(parts[0]) == BIG:
+            if len(parts[0]) == MIN_FILE_BYTES:
                 linked.wait(10)
             return super().has(folder, name, offset, parts)
 
@@ -713,9 +720,11 @@ def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
     )
     made = Table(world_size).run(lambda ranks: save(backend, 2, shards[ranks.rank], ranks))
     assert linked.is_set()
-    assert [(one.done.written, one.done.linked) for one in made] == [(BIG, BIG)] * world_size
+    assert [(one.progress.written, one.progress.linked) for one in made] == [
+        (MIN_FILE_BYTES, MIN_FILE_BYTES)
+    ] * world_size
     assert verify(tmp_path, step=2) == []
-    assert save(tmp_path, 3, {"copy": big("a"), "a": big("a")}).done.linked == 2 * BIG
+    assert save(tmp_path, 3, {"copy": big("a"), "a": big("a")}).progress.linked == 2 * MIN_FILE_BYTES
 
 
 def test_a_save_that_fails_does_not_make_damaged_files_whole(
@@ -727,15 +736,15 @@ def test_a_save_that_fails_does_not_make_damaged_files_whole(
     (tmp_path / "step-000000000001" / held).write_bytes(big("a")[:-1] + b"x")
     assert [damage.file for damage in verify(tmp_path)] == [held]
 
-    def fail_late(doing: Doing) -> None:
+    def fail_late(doing: SaveProgress) -> None:
         if doing.written:
             raise ValueError("late")
 
     with pytest.raises(NotCommitted, match="late"):
         save(tmp_path, 2, {"a": big("a")}, progress=fail_late)
-    assert save(tmp_path, 2, {"a": big("a")}).done.written == BIG
+    assert save(tmp_path, 2, {"a": big("a")}).progress.written == MIN_FILE_BYTES
     assert verify(tmp_path) == []
-    assert save(tmp_path, 3, {"a": big("a")}).done.linked == BIG
+    assert save(tmp_path, 3, {"a": big("a")}).progress.linked == MIN_FILE_BYTES
 
 
 def test_what_a_file_has_in_the_cache_is_compared_to_the_last_byte(tmp_path: Path) -> None:
@@ -751,7 +760,7 @@ def test_what_a_file_has_in_the_cache_is_compared_to_the_last_byte(tmp_path: Pat
             pytest.skip("this file system does not say what lies in its cache")
         assert has(0, content[:100], bytearray(content[100:-1]), content[-1:])
         assert has(256, bytearray(content[256:]))
-        for at in (0, compare.READ - 1, compare.READ, len(content) - 1):
+        for at in (0, compare.FILE_BLOCK - 1, compare.FILE_BLOCK, len(content) - 1):
             changed = bytearray(content)
             changed[at] ^= 1
             assert has(0, changed) is False
@@ -778,7 +787,7 @@ def test_ranks_that_save_different_steps_save_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [-1, True, 1.0, "4"])
 def test_a_step_that_is_none_is_refused(step: Any) -> None:
     with pytest.raises(ValueError, match=f"^step={step!r}: it must be a whole number"):
-        checked_step(step)
+        check_step(step)
 
 
 def test_prune_keeps_what_was_committed_last_also_where_a_run_went_back(tmp_path: Path) -> None:
@@ -797,7 +806,7 @@ def test_errors_can_be_told_to_another_process(tmp_path: Path) -> None:
     failed = NotCommitted(
         3, collective.RankFailed((1, 2), 28, "No space left on device", "/x"), is_certain=False
     )
-    for error in (manifest.DamagedFile("/x/y", "it is missing", ("a",)), failed, failed.failure):
+    for error in (errors.DamagedFile("/x/y", "it is missing", ("a",)), failed, failed.failure):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), vars(again).keys()) == (
             type(error),

@@ -1,0 +1,101 @@
+"""Every way in which saving, loading or reading a checkpoint fails on purpose."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from ..comm.collective import RankFailed
+from ..comm.store import GroupBroken, RanksMissing
+
+MAX_NAMES_IN_TEXT = 3
+# What to do about an error of the file system.
+ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space, keep fewer checkpoints (`prune`), "
+    "or save elsewhere",
+    errno.EDQUOT: "the quota of this user or group is used up: free some space, "
+    "keep fewer checkpoints (`prune`), or ask for more",
+    errno.EROFS: "the file system is mounted read-only, as some become after an error: "
+    "see the kernel's messages",
+    errno.ESTALE: "the file server no longer knows the folder: is it exported and mounted as before?",
+}
+
+
+class CheckpointError(Exception):
+    """Something about a checkpoint is wrong; the text names the file or the rank."""
+
+
+class DamagedFile(CheckpointError):
+    """A file of a checkpoint is not what was committed.
+
+    `tensors` are the names of what the file holds, as far as that is known.
+    """
+
+    def __init__(self, path: object, problem: str, tensors: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{path} is damaged: {problem}{_name_tensors(tensors)}")
+        self.path = str(path)
+        self.problem = problem
+        self.tensors = tensors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that it can be pickled: by default an exception is rebuilt from its text alone."""
+        return type(self), (self.path, self.problem, self.tensors)
+
+
+class OtherSchema(CheckpointError):
+    """The manifest is intact, but another version of this code wrote it."""
+
+
+class NoCheckpoint(CheckpointError):
+    """No such checkpoint was committed."""
+
+
+class Vanished(CheckpointError):
+    """The checkpoint was overwritten or pruned while it was read."""
+
+
+class NotCommitted(CheckpointError):
+    """The new checkpoint does not exist.
+
+    ranks: those that failed, empty where that is not known. errno: of the first of them, 0 where it
+    has none. is_certain: False where rank 0 fell silent, or the store of the ranks was lost, while
+    rank 0 published: the checkpoint may exist then, and `list_steps` tells.
+    """
+
+    def __init__(self, step: int, failure: RankFailed, is_certain: bool = True) -> None:
+        doubt = "" if is_certain else ", as far as this rank can know"
+        advice = ADVICE.get(failure.errno or 0)
+        hint = f" ({advice})" if advice else ""
+        super().__init__(f"step {step} was not committed{doubt}: {failure}{hint}")
+        self.step = step
+        self.failure = failure
+        self.is_certain = is_certain
+        self.ranks = failure.ranks
+        self.errno = failure.errno or 0
+        self.problem = str(failure.strerror)
+        if failure.filename:
+            self.problem += f": {failure.filename}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self.failure, self.is_certain)
+
+
+def as_rank_failed(error: Exception) -> RankFailed:
+    """Missing ranks, or a lost store, as a failure of ranks."""
+    if isinstance(error, RankFailed):
+        return error
+    if isinstance(error, RanksMissing):
+        return RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")
+    # Rank 0 hosts the store; a broken collective does not say which rank broke it.
+    ranks = () if isinstance(error, GroupBroken) else (0,)
+    return RankFailed(ranks, errno.ECONNRESET, str(error))
+
+
+def _name_tensors(tensors: tuple[str, ...]) -> str:
+    if not tensors:
+        return ""
+    names = ", ".join(tensors[:MAX_NAMES_IN_TEXT])
+    more = len(tensors) - MAX_NAMES_IN_TEXT
+    if more > 0:
+        names += f" and {more} more"
+    return f" (it holds {names})"

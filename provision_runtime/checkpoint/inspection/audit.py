@@ -1,0 +1,173 @@
+"""`checkpoint verify`: hashes every file; one that several checkpoints share is read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable, Dict, Hashable, Union
+
+from .. import catalog, disk_usage, layout, manifest, verification
+from ..errors import CheckpointError, DamagedFile
+from ..manifest import FileEntry, Manifest
+from ..verification import Damage
+from .contents import TRIES, look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..backends import Backend
+
+ALL = "all"
+WHOLE, DAMAGED, UNKNOWN = "whole", "damaged", "unknown"
+# Of a checkpoint, or why it cannot be read.
+ManifestOrError = Union[Manifest, CheckpointError, OSError]
+
+
+@dataclass(frozen=True)
+class CheckpointVerdict:
+    """verdict: "whole", "damaged", or "unknown" if it could not be checked; `problem` then says why.
+
+    (No permission, a newer schema, the disk fails.)
+    """
+
+    step: int
+    folder: str
+    verdict: str
+    problem: str
+    files: int
+    bytes: int
+    damages: tuple[Damage, ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """bytes_read: what was hashed, shared files once."""
+
+    root: str
+    bytes_read: int
+    checkpoints: tuple[CheckpointVerdict, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        return all(row.verdict == WHOLE for row in self.checkpoints)
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Where progress goes: `start(total)` before each pass, `advance(count)` in any thread."""
+
+    start: Callable[[int], None] = lambda _: None
+    advance: Callable[[int], None] = lambda _: None
+
+
+def audit(backend: Backend, step: int | str, meter: Meter) -> Audit:
+    """step: a number, "latest" or "all".
+
+    A checkpoint that is replaced or pruned meanwhile is looked for again; of all, it is omitted.
+    Raises InspectionError if there is none.
+    """
+    for _ in range(TRIES):
+        folder, latest_damage = look_up(backend, "latest" if step == ALL else step)
+        folders = [folder]
+        if step == ALL:
+            folders = [str(name) for name in catalog.committed(backend)]
+        run = _Run(backend, folders, meter)
+        verdicts = run.check_all()
+        present = set(backend.folders())
+        verdicts = [row for row in verdicts if row.verdict == WHOLE or row.folder in present]
+        if verdicts:
+            break
+    if latest_damage:
+        damage = Damage(".", layout.LATEST, latest_damage.problem)
+        verdicts.insert(0, _verdict(layout.LATEST, DAMAGED, None, [damage]))
+    return Audit(backend.root, run.bytes_read, tuple(verdicts))
+
+
+class _Run:
+    """One pass over some checkpoints; remembers what it hashed."""
+
+    def __init__(self, backend: Backend, folders: Sequence[str], meter: Meter) -> None:
+        self.bytes_read = 0
+        self._backend = backend
+        self._meter = meter
+        self._manifests: Dict[str, ManifestOrError] = {}
+        for folder in folders:
+            try:
+                self._manifests[folder] = catalog.read_manifest(backend, folder)
+            except (CheckpointError, OSError) as error:
+                self._manifests[folder] = error
+        # What is wrong with each file that was read, by its key.
+        self._problems: dict[Hashable, str | None] = {}
+
+    def check_all(self) -> list[CheckpointVerdict]:
+        sizes = {}
+        for folder, content in self._manifests.items():
+            if isinstance(content, Manifest):
+                for entry in content.files:
+                    sizes[self._key(folder, entry)] = entry.size
+        self._meter.start(sum(sizes.values()))
+        return [self._check(folder, content) for folder, content in self._manifests.items()]
+
+    def _check(self, folder: str, content: ManifestOrError) -> CheckpointVerdict:
+        if isinstance(content, DamagedFile):
+            damage = Damage(folder, manifest.NAME, content.problem)
+            return _verdict(folder, DAMAGED, None, [damage])
+        if not isinstance(content, Manifest):
+            return _verdict(folder, UNKNOWN, None, problem=_text(content))
+        try:
+            damages = self._find_damages(folder, content)
+        except OSError as error:
+            return _verdict(folder, UNKNOWN, content, problem=_text(error))
+        return _verdict(folder, DAMAGED if damages else WHOLE, content, damages)
+
+    def _find_damages(self, folder: str, content: Manifest) -> list[Damage]:
+        keys = {entry.name: self._key(folder, entry) for entry in content.files}
+        unread = [entry for entry in content.files if keys[entry.name] not in self._problems]
+        damages = verification.check_files(self._backend, folder, content, unread, self._advance)
+        if damages and folder not in self._backend.folders():
+            return damages  # it was removed; other checkpoints may still have the files
+        problems = {damage.file: damage.problem for damage in damages}
+        for entry in unread:
+            self._problems[keys[entry.name]] = problems.get(entry.name)
+        all_damages = verification.find_foreign_files(self._backend, folder, content)
+        for entry in content.files:
+            problem = self._problems[keys[entry.name]]
+            if problem:
+                names = content.names_in(entry.name)
+                all_damages.append(Damage(entry.home or folder, entry.name, problem, names))
+        return all_damages
+
+    def _key(self, folder: str, entry: FileEntry) -> Hashable:
+        """The same for two files only if they are one, with the same expected content."""
+        try:
+            return disk_usage.key(self._backend, folder, entry), entry.size, entry.sha256
+        except OSError:
+            return folder, entry.name
+
+    def _advance(self, size: int) -> None:
+        self.bytes_read += size
+        self._meter.advance(size)
+
+
+def _verdict(
+    folder: str,
+    verdict: str,
+    content: Manifest | None,
+    damages: Sequence[Damage] = (),
+    problem: str = "",
+) -> CheckpointVerdict:
+    step = catalog.step_of(folder)
+    return CheckpointVerdict(
+        step=-1 if step is None else step,
+        folder=folder,
+        verdict=verdict,
+        problem=problem,
+        files=len(content.files) if content else 0,
+        bytes=content.bytes if content else 0,
+        damages=tuple(damages),
+    )
+
+
+def _text(error: CheckpointError | OSError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)

@@ -1,0 +1,147 @@
+"""`checkpoint show`: what is in one checkpoint, from its manifest alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .. import catalog, loader
+from ..errors import CheckpointError, NoCheckpoint, OtherSchema
+from .root import DAMAGED, INVALID, InspectionError
+
+if TYPE_CHECKING:
+    from ..backends import Backend
+    from ..errors import DamagedFile
+    from ..manifest import Manifest
+
+# How often a checkpoint that is replaced while it is read is looked for again.
+TRIES = 100
+
+
+@dataclass(frozen=True)
+class TensorContent:
+    """bytes: of its elements. parts: into how many pieces it is cut; these are in `files`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    parts: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ObjectContent:
+    """bytes: as torch.save wrote it."""
+
+    name: str
+    bytes: int
+    file: str
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """xxh128: None if it is unknown. home: the folder that holds the file, if that is another checkpoint's."""
+
+    name: str
+    bytes: int
+    sha256: str
+    xxh128: str | None
+    home: str | None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """bytes: of all files but the manifest."""
+
+    root: str
+    folder: str
+    step: int
+    sequence: int
+    parent: str | None
+    world_size: int
+    torch: str
+    bytes: int
+    tensors: tuple[TensorContent, ...]
+    objects: tuple[ObjectContent, ...]
+    files: tuple[FileContent, ...]
+
+
+def read_contents(backend: Backend, step: int | str) -> Contents:
+    """Raises InspectionError if there is no such step, or if its manifest cannot be read."""
+    for _ in range(TRIES):
+        folder, latest_damage = look_up(backend, step)
+        if latest_damage:
+            raise _unreadable(latest_damage)
+        try:
+            return _describe(backend, folder, catalog.read_manifest(backend, folder))
+        except CheckpointError as error:
+            if folder in backend.folders():
+                raise _unreadable(error) from error
+    raise InspectionError(
+        DAMAGED, f"{backend.root}: step {step} was replaced {TRIES} times while it was read."
+    )
+
+
+def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]:
+    """The folder, and the damage of `latest`, if that was to say which one it is. Raises InspectionError."""
+    try:
+        return loader.look_up(backend, step)
+    except NoCheckpoint as error:
+        raise InspectionError(INVALID, f"{error}.") from error
+
+
+def element_bytes(dtype: str) -> int:
+    """From torch's names: torch.float32 and torch.float8_e4m3fn state their bits, torch.bool has a byte."""
+    bits = re.search(r"\d+", dtype)
+    return max(1, int(bits.group()) // 8) if bits else 1
+
+
+def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
+    tensors = []
+    for name, tensor in content.tensors.items():
+        elements = 1
+        for size in tensor.shape:
+            elements *= size
+        tensors.append(
+            TensorContent(
+                name=name,
+                dtype=tensor.dtype,
+                shape=tensor.shape,
+                bytes=elements * element_bytes(tensor.dtype),
+                parts=len(tensor.records),
+                files=tuple(dict.fromkeys(record.file for record in tensor.records)),
+            )
+        )
+    objects = []
+    for name, record in content.objects.items():
+        objects.append(ObjectContent(name, record.size, record.file))
+    files = []
+    for entry in content.files:
+        files.append(
+            FileContent(entry.name, entry.size, entry.sha256, entry.xxh128, entry.home)
+        )
+    return Contents(
+        root=backend.root,
+        folder=folder,
+        step=content.step,
+        sequence=content.sequence,
+        parent=content.parent,
+        world_size=content.world_size,
+        torch=content.torch,
+        bytes=content.bytes,
+        tensors=tuple(tensors),
+        objects=tuple(objects),
+        files=tuple(files),
+    )
+
+
+def _unreadable(error: CheckpointError) -> InspectionError:
+    if isinstance(error, OtherSchema):
+        return InspectionError(DAMAGED, f"{error}.", "Use the provision that the job uses.")
+    return InspectionError(
+        DAMAGED,
+        f"{error}.",
+        "`provision checkpoint list` shows the others, `checkpoint verify --all` which are whole.",
+    )

@@ -1,0 +1,180 @@
+"""`checkpoint list`: every checkpoint of a root with its size, and what writers have not finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .. import catalog, disk_usage, layout
+from ..errors import CheckpointError, OtherSchema
+
+if TYPE_CHECKING:
+    from ..backends import Backend
+    from ..layout import CheckpointName
+    from ..manifest import Manifest
+
+# A list that a job changed while it was made is made again, at most this often.
+TRIES = 5
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed checkpoint, from its manifest; its files are not read.
+
+    bytes: of all its files. own_bytes: on the disk for it alone. shared_bytes: also used by other
+    checkpoints (hard links or references). state: "committed"; "replaced" by a newer generation
+    that exists too; "damaged", "other schema" or "unreadable" if its manifest tells nothing:
+    `problem` then says why, and the fields from the manifest are None.
+    """
+
+    step: int
+    generation: int
+    folder: str
+    state: str
+    problem: str
+    latest: bool
+    sequence: int | None
+    parent: str | None
+    world_size: int | None
+    torch: str | None
+    tensors: int | None
+    objects: int | None
+    files: int
+    bytes: int
+    own_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What a writer has not finished writing or removing.
+
+    writer: "alive", "stopped", "gone", or "unknown" for a process that cannot be seen from this host.
+    """
+
+    name: str
+    step: int | None
+    host: str | None
+    pid: int | None
+    writer: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """bytes: on the disk, every file counted once."""
+
+    root: str
+    latest: int | None
+    bytes: int
+    checkpoints: tuple[Checkpoint, ...]
+    unfinished: tuple[Unfinished, ...]
+
+
+def take_inventory(backend: Backend) -> Inventory:
+    for _ in range(TRIES):
+        before = catalog.committed(backend)
+        inventory = _take_inventory(backend)
+        if catalog.committed(backend) == before:
+            break
+    return inventory
+
+
+def list_unfinished(backend: Backend) -> list[str]:
+    return [name for name in backend.folders() if layout.parse(name) is None]
+
+
+def describe_unfinished(backend: Backend, name: str) -> Unfinished:
+    writer = layout.writer(name)
+    return Unfinished(
+        name=name,
+        step=catalog.step_of(layout.target(name)),
+        host=writer.host if writer else None,
+        pid=int(writer.number) if writer else None,
+        writer=writer.state() if writer else "unknown",
+        bytes=disk_usage.folder_bytes(disk_usage.usage(backend, name)),
+    )
+
+
+def _take_inventory(backend: Backend) -> Inventory:
+    unfinished_names = list_unfinished(backend)
+    names = catalog.committed(backend)
+    usages = {str(name): disk_usage.usage(backend, str(name)) for name in names}
+    latest_folder = catalog.latest(backend)
+    own_bytes = disk_usage.own_bytes(usages)
+    newest_generation = {name.step: name.generation for name in names}
+    rows = []
+    for name in names:
+        folder = str(name)
+        rows.append(
+            _describe(
+                backend,
+                name,
+                is_latest=folder == latest_folder,
+                is_replaced=name.generation < newest_generation[name.step],
+                files=len(usages[folder]),
+                all_bytes=disk_usage.folder_bytes(usages[folder]),
+                own_bytes=own_bytes[folder],
+            )
+        )
+    # What vanished meanwhile is not damaged.
+    present = set(backend.folders())
+    checkpoints = tuple(row for row in rows if row.folder in present)
+    unfinished = []
+    for unfinished_name in sorted(unfinished_names):
+        if unfinished_name in present:
+            unfinished.append(describe_unfinished(backend, unfinished_name))
+    all_usages = list(usages.values())
+    all_usages += [disk_usage.usage(backend, row.name) for row in unfinished]
+    return Inventory(
+        root=backend.root,
+        latest=next((row.step for row in checkpoints if row.latest), None),
+        bytes=disk_usage.total_bytes(all_usages),
+        checkpoints=checkpoints,
+        unfinished=tuple(unfinished),
+    )
+
+
+def _describe(
+    backend: Backend,
+    name: CheckpointName,
+    *,
+    is_latest: bool,
+    is_replaced: bool,
+    files: int,
+    all_bytes: int,
+    own_bytes: int,
+) -> Checkpoint:
+    state, problem, content = _read_manifest(backend, str(name))
+    if state == "committed" and is_replaced:
+        state = "replaced"
+    return Checkpoint(
+        step=name.step,
+        generation=name.generation,
+        folder=str(name),
+        state=state,
+        problem=problem,
+        latest=is_latest,
+        sequence=content.sequence if content else None,
+        parent=content.parent if content else None,
+        world_size=content.world_size if content else None,
+        torch=content.torch if content else None,
+        tensors=len(content.tensors) if content else None,
+        objects=len(content.objects) if content else None,
+        files=files,
+        bytes=all_bytes,
+        own_bytes=own_bytes,
+        shared_bytes=all_bytes - own_bytes,
+    )
+
+
+def _read_manifest(backend: Backend, folder: str) -> tuple[str, str, Manifest | None]:
+    """The state, the problem and the manifest."""
+    try:
+        return "committed", "", catalog.read_manifest(backend, folder)
+    except OtherSchema as error:
+        return "other schema", str(error), None
+    except CheckpointError as error:
+        return "damaged", str(error), None
+    except OSError as error:
+        return "unreadable", f"{backend.root}/{folder}: {error.strerror or error}", None

@@ -1,0 +1,108 @@
+"""From the root on the command line to the store of its checkpoints, or an error that says what was named instead."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import dcp, layout, manifest
+from ..backends import open_root as open_backend
+from ..errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ..backends import Backend
+
+NAME_THE_ROOT = "Name the folder that the job passes to checkpoint.save."
+MAX_FOLDERS_IN_TEXT = 3
+# Kinds of errors, as the host reads them.
+INVALID, DAMAGED, IN_USE, UNREACHABLE = "invalid", "damaged", "in use", "unreachable"
+
+
+class InspectionError(Exception):
+    """The command failed: a sentence for people, and what to do next."""
+
+    def __init__(self, kind: str, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.advice = advice
+
+
+def open_root(root: str, options: Mapping[str, Any]) -> Backend:
+    """The store. options: fsspec's, for a URL. Raises InspectionError if the root holds no checkpoints of ours."""
+    if options and is_folder(root):
+        raise InspectionError(
+            INVALID,
+            f"{root} is a folder: --option {next(iter(options))} is for a store at a URL.",
+        )
+    try:
+        backend = open_backend(root, **options)
+    except (CheckpointError, TypeError) as error:
+        # A store's package refuses an option that it does not know by TypeError.
+        raise InspectionError(INVALID, f"{error}.") from error
+    if is_folder(root):
+        _check_folder(Path(backend.root), backend)
+    return backend
+
+
+def is_folder(root: str) -> bool:
+    return "://" not in root or root.startswith(("file://", "local://"))
+
+
+@contextmanager
+def store_errors(root: str) -> Iterator[None]:
+    """Reports the errors of a store at a URL; a folder's errors are the system's own."""
+    try:
+        yield
+    except OSError as error:
+        if is_folder(root):
+            raise
+        raise InspectionError(
+            UNREACHABLE,
+            f"{root}: {error.strerror or error}.",
+            "Check the address and your credentials.",
+        ) from error
+
+
+def _check_folder(path: Path, backend: Backend) -> None:
+    if not path.exists():
+        raise InspectionError(INVALID, f"There is no folder {path}.", NAME_THE_ROOT)
+    if not path.is_dir():
+        raise InspectionError(INVALID, f"{path} is a file.", NAME_THE_ROOT)
+    name = layout.parse(path.resolve().name)
+    if name is not None and (path / manifest.NAME).exists():
+        parent = path.resolve().parent if path.name in ("", "..") else path.parent
+        raise InspectionError(
+            INVALID,
+            f"{path} is one checkpoint.",
+            f"Name the folder that holds it, {parent}, and choose with --step {name.step}.",
+        )
+    names = [entry.name for entry in path.iterdir()]
+    if names and not backend.folders():
+        raise _foreign_folder(path, names)
+
+
+def _foreign_folder(path: Path, names: list[str]) -> InspectionError:
+    """For a folder that is not empty and holds no checkpoint."""
+    if dcp.NAME in names:
+        return InspectionError(
+            INVALID,
+            f"{path} is a checkpoint that torch's own dcp.save wrote, not a folder of ours.",
+            "torch.distributed.checkpoint reads it; it holds no hashes to verify it by.",
+        )
+    roots = [str(path / name) for name in sorted(names) if _holds_checkpoints(path / name)]
+    advice = NAME_THE_ROOT
+    if roots:
+        others = " and others" if len(roots) > MAX_FOLDERS_IN_TEXT else ""
+        advice = f"There are some in {', '.join(roots[:MAX_FOLDERS_IN_TEXT])}{others}."
+    return InspectionError(INVALID, f"{path} holds no checkpoints.", advice)
+
+
+def _holds_checkpoints(path: Path) -> bool:
+    try:
+        return path.is_dir() and any(layout.parse(entry.name) for entry in path.iterdir())
+    except OSError:
+        return False
