@@ -1,4 +1,7 @@
-"""The verbs of `provision_runtime`: options in, one call, an exit code out (0 fine, 1 a check failed, 2 usage)."""
+"""The verbs of `python -m provision_runtime`.
+
+Exit codes: 0 fine, 1 a check failed, 2 usage, 3 the checkpoints could not be read.
+"""
 
 from __future__ import annotations
 
@@ -8,73 +11,100 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import fs
-from .facts import environment
-from .smoke import launcher, options, rank_env, runner
-from .smoke.checks import contamination
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .smoke.options import Options
+
 
 def main(arguments: Sequence[str]) -> int:
-    parser = _parser()
-    chosen = parser.parse_args(arguments)
-    if chosen.verb == "facts":
-        return _facts(chosen)
+    parser = argparse.ArgumentParser(
+        prog="provision_runtime",
+        description="Describe this environment, test it, and look at checkpoints.",
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs.add_parser("facts", help="print the facts about this environment as JSON", add_help=False)
+    verbs.add_parser(
+        "smoke", help="run the DDP smoke test and write DIR/report.json", add_help=False
+    )
+    verbs.add_parser("checkpoint", help="list, show, verify or prune checkpoints", add_help=False)
+    # Each verb has its own parser, so that only the modules of that verb are imported.
+    run = {"facts": _facts, "smoke": _smoke, "checkpoint": _checkpoint}
+    verb = parser.parse_args(arguments[:1]).verb
+    return run[verb](arguments)
+
+
+def _verb_parser(arguments: Sequence[str], description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=f"provision_runtime {arguments[0]}", description=description
+    )
+
+
+def _facts(arguments: Sequence[str]) -> int:
+    from . import fs
+    from .facts import environment
+
+    parser = _verb_parser(arguments, "Print the facts about this environment as JSON.")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to a file")
+    parser.add_argument(
+        "--in-process", action="store_true", help="import torch in this process, not in a child"
+    )
+    options = parser.parse_args(arguments[1:])
+    facts = environment.collect() if options.in_process else environment.collect_apart()
+    text = json.dumps(facts, indent=2, sort_keys=True) + "\n"
+    if options.out is None:
+        sys.stdout.write(text)
+    else:
+        fs.atomic_write(options.out, text.encode())
+    return 1 if facts["error"] else 0
+
+
+def _checkpoint(arguments: Sequence[str]) -> int:
+    from .checkpoint.inspection import command
+
+    parser = _verb_parser(arguments, "Look at the checkpoints of a job, as JSON. Needs no torch.")
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments[1:]))
+
+
+def _smoke(arguments: Sequence[str]) -> int:
+    from .smoke import options as smoke_options
+
+    parser = _verb_parser(arguments, "Run the DDP smoke test and write DIR/report.json.")
+    smoke_options.add_arguments(parser)
+    namespace = parser.parse_args(arguments[1:])
     try:
-        smoke_options = options.from_namespace(chosen)
-        if chosen.check:
-            if smoke_options.ranks is not None:
-                options.check_faults(smoke_options, smoke_options.ranks)
+        options = smoke_options.from_namespace(namespace)
+        if namespace.check:
+            if options.ranks is not None:
+                smoke_options.check_faults(options, options.ranks)
             return 0
-        return _smoke(smoke_options, arguments)
-    except options.UsageError as error:
+        return _run_smoke(options, arguments)
+    except smoke_options.UsageError as error:
         parser.error(str(error))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="provision_runtime", description="What this environment is, and whether it works."
-    )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    about = verbs.add_parser("facts", help="print what this environment says about itself, as JSON")
-    about.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the JSON there instead of on stdout"
-    )
-    about.add_argument(
-        "--in-process", action="store_true", help="import torch in this process, not in a child"
-    )
-    options.add_arguments(
-        verbs.add_parser("smoke", help="run the DDP smoke test and write DIR/report.json")
-    )
-    return parser
+def _run_smoke(options: Options, arguments: Sequence[str]) -> int:
+    """Starts the ranks; or is one of them, if a launcher has set RANK and WORLD_SIZE."""
+    from .smoke import launcher, rank_env, runner
+    from .smoke import options as smoke_options
+    from .smoke.checks import contamination
 
-
-def _facts(chosen: argparse.Namespace) -> int:
-    found = environment.collect() if chosen.in_process else environment.collect_apart()
-    text = json.dumps(found, indent=2, sort_keys=True) + "\n"
-    if chosen.out is None:
-        sys.stdout.write(text)
-    else:
-        fs.atomic_write(chosen.out, text.encode())
-    return 1 if found["error"] else 0
-
-
-def _smoke(chosen: options.Options, arguments: Sequence[str]) -> int:
-    contamination.check(chosen)
-    here = rank_env.from_environment()
-    if here is None:
-        return launcher.launch(chosen, arguments)
-    if chosen.ranks not in (None, here.world_size):
-        raise options.UsageError(
-            f"--ranks {chosen.ranks} contradicts WORLD_SIZE={here.world_size} in the environment"
+    contamination.check(options)
+    env = rank_env.from_environment()
+    if env is None:
+        return launcher.launch(options, arguments)
+    if options.ranks not in (None, env.world_size):
+        raise smoke_options.UsageError(
+            f"--ranks {options.ranks} contradicts WORLD_SIZE={env.world_size} in the environment"
         )
-    options.check_faults(chosen, here.world_size)
-    if not here.launched and any(chosen.fault(kind) for kind in options.OF_THE_LAUNCHER):
-        raise options.UsageError(
-            f"--inject {', '.join(options.OF_THE_LAUNCHER)}: only where this program starts the ranks itself"
+    smoke_options.check_faults(options, env.world_size)
+    launcher_faults = smoke_options.OF_THE_LAUNCHER
+    if not env.launched and any(options.fault(kind) for kind in launcher_faults):
+        raise smoke_options.UsageError(
+            f"--inject {', '.join(launcher_faults)}: "
+            "only where this program starts the ranks itself"
         )
-    if chosen.fault("absent", here.rank):
+    if options.fault("absent", env.rank):
         return 0
-    return runner.run_rank(options.for_world(chosen, here.world_size), here)
+    return runner.run_rank(smoke_options.for_world(options, env.world_size), env)

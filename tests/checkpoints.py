@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from provision_runtime.checkpoint.backends import Backend, open_root
-from provision_runtime.checkpoint.commit import commit
+from provision_runtime.checkpoint.commit import Committed, commit
 from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
-from provision_runtime.checkpoint.commit import Committed
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import Ranks, single_process
 

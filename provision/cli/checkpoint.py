@@ -1,4 +1,4 @@
-"""`provision checkpoint` and what lies below it: the checkpoints of a job, looked at from outside."""
+"""`provision checkpoint` and its verbs: inspect and prune the checkpoints of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provision.cli.options import dry_run_option, option_group, output_options, 
 if TYPE_CHECKING:
     from provision.cli.console import Console
 
-DIGITS = 18
+MAX_STEP_DIGITS = 18
 
 
 class Step(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -26,113 +26,115 @@ class Step(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         text = str(value)
         if text == "latest":
             return text
-        if not (text.isascii() and text.isdecimal()) or len(text) > DIGITS:
+        if not (text.isascii() and text.isdecimal()) or len(text) > MAX_STEP_DIGITS:
             self.fail(f"{text!r} is neither the number of a step nor `latest`.", parameter, context)
         return int(text)
 
 
-def _settings(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+def _parse_options(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any]:
-    """KEY=VALUE as fsspec takes them; what is JSON is taken as such, so that numbers and objects can be given."""
-    found = {}
-    for text in given:
+    """KEY=VALUE; a value that is JSON is parsed, so that numbers and objects can be given."""
+    parsed = {}
+    for text in texts:
         key, sign, value = text.partition("=")
         if not key or not sign:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE.", context, parameter)
         try:
-            found[key] = json.loads(value)
+            parsed[key] = json.loads(value)
         except ValueError:
-            found[key] = value
-    return found
+            parsed[key] = value
+    return parsed
 
 
-store = option_group(
+root_and_options = option_group(
     click.argument("root"),
     click.option(
         "--option",
-        "settings",
+        "store_options",
         multiple=True,
         metavar="KEY=VALUE",
-        callback=_settings,
-        help="For a root that is a URL: an option of fsspec's store, e.g. endpoint_url=http://host:9000. May be repeated.",
+        callback=_parse_options,
+        help="For a ROOT that is a URL: an option of fsspec's store, e.g. "
+        "endpoint_url=http://host:9000. May be repeated.",
     ),
 )
 step_option = click.option(
-    "--step", type=Step(), default="latest", show_default=True, help="Which one."
+    "--step", type=Step(), default="latest", show_default=True, help="Which checkpoint."
 )
 
 
 @click.group()
 def checkpoint() -> None:
-    """The checkpoints of a job that saves with `inside.checkpoint`: list, verify, show, prune. Needs no torch, may run beside the job.
+    """Inspect and prune the checkpoints of a job that saves with `provision_runtime.checkpoint`.
 
-    ROOT is the folder that the job gives to `checkpoint.save`, or a URL (s3://bucket/run) where fsspec is installed.
+    Needs no torch, and may run while the job saves. ROOT is the folder that the job passes to
+    `checkpoint.save`, or a URL (s3://bucket/run) if fsspec is installed.
     """
 
 
 @checkpoint.command("list")
-@store
+@root_and_options
 @output_options
 @verb
-def list_(console: Console, root: str, settings: dict[str, Any]) -> None:
-    """What lies in ROOT: every checkpoint with its size and what it shares with others, and what writers have not finished.
+def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
+    """List every checkpoint in ROOT with its size and what it shares with others, and unfinished saves.
 
-    Files are not read: `checkpoint verify` does that.
+    Reads no files: `checkpoint verify` does that.
     """
     from provision.cli.format.checkpoint import list_lines
-    from provision.commands import checkpoint as workflow
+    from provision.commands.checkpoint import inspect
 
-    with workflow.store_errors(root):
-        found = workflow.listed(workflow.open_root(root, settings))
-    console.result(found, list_lines(found))
+    inventory = inspect("list", root, store_options, [], console)
+    console.result(inventory, list_lines(inventory))
 
 
 @checkpoint.command()
-@store
+@root_and_options
 @step_option
 @output_options
 @verb
-def show(console: Console, root: str, settings: dict[str, Any], step: int | str) -> None:
-    """What is in a checkpoint: its tensors with type, shape, bytes and files, its objects, and its files with their hashes (--json)."""
+def show(console: Console, root: str, store_options: dict[str, Any], step: int | str) -> None:
+    """Show the tensors of a checkpoint with type, shape, bytes and files, its objects, and (--json) its files' hashes."""
     from provision.cli.format.checkpoint import show_lines
-    from provision.commands import checkpoint as workflow
+    from provision.commands.checkpoint import inspect
 
-    with workflow.store_errors(root):
-        found = workflow.shown(workflow.open_root(root, settings), step)
-    console.result(found, show_lines(found))
+    contents = inspect("show", root, store_options, ["--step", str(step)], console)
+    console.result(contents, show_lines(contents))
 
 
 @checkpoint.command()
-@store
+@root_and_options
 @step_option
 @click.option(
-    "--all", "every", is_flag=True, help="Every checkpoint; a file that several share is read once."
+    "--all",
+    "all_steps",
+    is_flag=True,
+    help="Verify every checkpoint; a file that several share is read once.",
 )
 @output_options
 @verb
 def verify(
-    console: Console, root: str, settings: dict[str, Any], step: int | str, every: bool
+    console: Console, root: str, store_options: dict[str, Any], step: int | str, all_steps: bool
 ) -> int:
-    """Whether checkpoints are what was committed: every file is hashed, each damage named with the tensors it concerns.
+    """Hash every file, and name each damaged one with the tensors it holds.
 
-    Exit code 1 unless all are whole.
+    Exit code 1 unless all checkpoints are whole.
     """
     from provision.cli.format.checkpoint import verify_lines
-    from provision.commands import checkpoint as workflow
+    from provision.commands.checkpoint import inspect
 
-    if every and step != "latest":
-        raise click.UsageError("--all takes every checkpoint, --step one: give one of them.")
-    with workflow.store_errors(root):
-        found = workflow.verified(
-            workflow.open_root(root, settings), "all" if every else step, console
-        )
-    console.result(found, verify_lines(found))
-    return 0 if found.is_whole else 1
+    if all_steps and step != "latest":
+        raise click.UsageError("--all verifies every checkpoint, --step one: give one of them.")
+    which = ["--all"] if all_steps else ["--step", str(step)]
+    audit = inspect("verify", root, store_options, which, console)
+    console.result(audit, verify_lines(audit))
+    is_whole = all(row["verdict"] == "whole" for row in audit["checkpoints"])
+    return 0 if is_whole else 1
 
 
 @checkpoint.command()
-@store
+@root_and_options
 @click.option(
     "--keep",
     type=click.IntRange(1),
@@ -144,10 +146,9 @@ def verify(
 )
 @click.option(
     "--unfinished",
-    "named",
     multiple=True,
     metavar="NAME",
-    help="Remove this unfinished folder, whose writer you know to have ended. May be repeated.",
+    help="Remove this unfinished folder, whose writer has ended. May be repeated.",
 )
 @dry_run_option
 @output_options
@@ -155,26 +156,32 @@ def verify(
 def prune(
     console: Console,
     root: str,
-    settings: dict[str, Any],
+    store_options: dict[str, Any],
     keep: int | None,
     every: int | None,
-    named: tuple[str, ...],
+    unfinished: tuple[str, ...],
     dry_run: bool,
 ) -> None:
-    """Remove old checkpoints, and what writers left that have certainly ended; say how many bytes that frees.
+    """Remove old checkpoints and the remains of dead writers; say how many bytes that frees.
 
-    The latest checkpoint always stays, and so does what later ones share with those that go.
+    The latest checkpoint always stays, and so do files that later checkpoints share.
 
     \b
     provision checkpoint prune run/checkpoints --keep 3 --every 10000 --dry-run
     """
     from provision.cli.format.checkpoint import prune_lines
-    from provision.commands import checkpoint as workflow
+    from provision.commands.checkpoint import inspect
 
-    if keep is None and (every is not None or not named):
+    if keep is None and (every is not None or not unfinished):
         raise click.UsageError("Say how many to keep, e.g. --keep 3.")
-    with workflow.store_errors(root):
-        found = workflow.pruned(
-            workflow.open_root(root, settings), keep, every=every, named=named, dry_run=dry_run
-        )
-    console.result(found, prune_lines(found))
+    arguments = []
+    if keep is not None:
+        arguments += ["--keep", str(keep)]
+    if every is not None:
+        arguments += ["--every", str(every)]
+    for name in unfinished:
+        arguments.append(f"--unfinished={name}")
+    if dry_run:
+        arguments.append("--dry-run")
+    cleanup = inspect("prune", root, store_options, arguments, console)
+    console.result(cleanup, prune_lines(cleanup))

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -80,15 +80,17 @@ def run(
     timeout_s: float | None = None,
     check: bool = True,
     show: bool = False,
+    on_stderr_line: Callable[[str], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed.
 
     show: where our standard error is a terminal, the child has one too and its progress bars are passed on.
+    on_stderr_line: called, in another thread, with each line of the child's standard error as it comes.
     Raises ToolMissing if it cannot be started, ToolFailed on a non-zero status (unless check is False), TimedOut after
     timeout_s. On any way out, Ctrl-C included, the child and its own children are gone.
     """
     argv = [os.fspath(part) for part in command]
-    with _watched() if show and sys.stderr.isatty() else contextlib.nullcontext() as terminal:
+    with _read_stderr(show, on_stderr_line) as terminal:
         try:
             child = subprocess.Popen(
                 argv,
@@ -165,14 +167,51 @@ class _Terminal:
         return plain.replace("\r\n", "\n").replace("\r", "\n")
 
 
+class _LinePipe:
+    """A pipe for a child's standard error: each line is passed on as it comes, and kept."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        read_end, self.child_end = os.pipe()
+        self._lines: list[str] = []
+        self._on_line = on_line
+        self._file = os.fdopen(read_end, errors="replace")
+        self._reader = threading.Thread(target=self._pass_on, daemon=True)
+
+    def _pass_on(self) -> None:
+        for line in self._file:
+            self._lines.append(line)
+            self._on_line(line)
+
+    def start(self) -> None:
+        self._reader.start()
+
+    def close(self) -> None:
+        os.close(self.child_end)
+        self._reader.join(timeout=5)
+        self._file.close()
+
+    def text(self) -> str:
+        return "".join(self._lines)
+
+
 @contextlib.contextmanager
-def _watched() -> Iterator[_Terminal]:
-    terminal = _Terminal()
-    terminal.start()
+def _read_stderr(
+    show: bool, on_line: Callable[[str], None] | None
+) -> Iterator[_Terminal | _LinePipe | None]:
+    """What reads the child's standard error meanwhile; None if it is read as a whole."""
+    reader: _Terminal | _LinePipe
+    if on_line is not None:
+        reader = _LinePipe(on_line)
+    elif show and sys.stderr.isatty():
+        reader = _Terminal()
+    else:
+        yield None
+        return
+    reader.start()
     try:
-        yield terminal
+        yield reader
     finally:
-        terminal.close()
+        reader.close()
 
 
 def terminate_group(child: subprocess.Popen[str]) -> None:

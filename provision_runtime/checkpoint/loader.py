@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ..comm import collective
 from ..comm.heartbeat import run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
-from . import catalog, corrupt_files, layout, streams, verification
+from . import catalog, corrupt_files, streams, verification
 from .errors import CheckpointError, DamagedFile, NoCheckpoint, Vanished
 from .match import match
 from .plan import exchange_or_fail, expand, is_stateful

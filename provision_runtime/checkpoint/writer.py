@@ -341,9 +341,9 @@ class Writer:
         if corrupt_files.has(self._backend.root, entry.name):
             return None
         try:
-            if self._backend.traits.links == "hard":
-                if self._backend.size(source, entry.name) != entry.size:
-                    return None
+            has_links = self._backend.traits.links == "hard"
+            if has_links and self._backend.size(source, entry.name) != entry.size:
+                return None
             home = self._backend.reuse(source, entry.name, self._folder)
         except OSError:
             return None

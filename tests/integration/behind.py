@@ -1,4 +1,4 @@
-"""What tests/integration/test_inside_checkpoint_async.py has a process with torch do: saving behind the training's back, and unread.
+"""What tests/integration/test_checkpoint_async.py has a process with torch do: saving behind the training's back, and unread.
 
 Usage: python behind.py cases|exit|rank FOLDER [RANK]     (the last line printed: found JSON)
 """
@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from provision_runtime.checkpoint import (
-    SaveProgress,
     NotCommitted,
+    SaveProgress,
     latest,
     list_steps,
     load,

@@ -1,5 +1,5 @@
 """Several processes at one root: jobs that save the same steps, or other ones, readers, and prune. The program that
-test_inside_checkpoint_crowd.py runs, with torch. Prints, as JSON, how often who did what; whatever goes wrong ends it.
+test_checkpoint_crowd.py runs, with torch. Prints, as JSON, how often who did what; whatever goes wrong ends it.
 """
 
 from __future__ import annotations

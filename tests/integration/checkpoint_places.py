@@ -1,4 +1,4 @@
-"""Saves where the disk is really full, read-only, or refuses links: the program that test_inside_checkpoint_places.py runs, with torch,
+"""Saves where the disk is really full, read-only, or refuses links: the program that test_checkpoint_places.py runs, with torch,
 as root in a mount namespace of its own. Prints, as JSON, what was found in each place: the errnos that NotCommitted carried, bytes, steps.
 """
 

@@ -1,4 +1,4 @@
-"""Ranks that die or stop in the middle of a save, and eight that do not: the program that test_inside_checkpoint_ranks.py runs, with torch.
+"""Ranks that die or stop in the middle of a save, and eight that do not: the program that test_checkpoint_ranks.py runs, with torch.
 
 One process imports torch; ranks are forks of it that meet through a TCPStore. The cases mostly wait for a deadline, so they run at once.
 Prints, as JSON, what each rank was told.

@@ -1,4 +1,4 @@
-"""Run as two ranks by an interpreter that has torch (test_inside_checkpoint_ranks): they meet in collectives, and one dies in a save, or
+"""Run as two ranks by an interpreter that has torch (test_checkpoint_ranks): they meet in collectives, and one dies in a save, or
 before a load.
 
 Usage: groups.py FOLDER save|load. The last line is what each was told, as JSON.

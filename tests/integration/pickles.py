@@ -1,4 +1,4 @@
-"""Run by an interpreter that has torch (test_inside_checkpoint_pickles): objects that were made to run code when they are loaded.
+"""Run by an interpreter that has torch (test_checkpoint_pickles): objects that were made to run code when they are loaded.
 
 Usage: pickles.py FOLDER. The last line is, as JSON, how the load of each ended, and which of them ran their code.
 """

@@ -1,4 +1,4 @@
-"""Run by an interpreter that has torch (test_inside_checkpoint_readers): saves and reads checkpoints, and says what came back wrong.
+"""Run by an interpreter that has torch (test_checkpoint_readers): saves and reads checkpoints, and says what came back wrong.
 
 Usage: readers.py save|read FOLDER. One process, plain values of all kinds. The last line is what it found, as JSON.
 """

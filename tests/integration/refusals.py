@@ -1,4 +1,4 @@
-"""Run as two ranks by an interpreter that has torch (test_inside_checkpoint_refusals): what load and save refuse, and what they say.
+"""Run as two ranks by an interpreter that has torch (test_checkpoint_refusals): what load and save refuse, and what they say.
 
 Usage: refusals.py FOLDER. Every case is a function; the last line is what each found, as JSON.
 """
@@ -227,9 +227,7 @@ def known_to_one() -> Any:
             file.write(b"x")
         told = [name for damage in checkpoint.verify(root) for name in damage.tensors]
     US.exchange("damaged", None)
-    reports = [
-        checkpoint.save_async(state, root, step=step, ranks=US).result() for step in (2, 3)
-    ]
+    reports = [checkpoint.save_async(state, root, step=step, ranks=US).result() for step in (2, 3)]
     whole = [checkpoint.verify(root, step=step) == [] for step in (2, 3)]
     return [told, [[report.written >> 20, report.linked >> 20] for report in reports], whole]
 

@@ -1,4 +1,4 @@
-"""Run as four ranks by an interpreter that has torch (test_inside_checkpoint_resharding): saved by some, read by fewer and more.
+"""Run as four ranks by an interpreter that has torch (test_checkpoint_resharding): saved by some, read by fewer and more.
 
 Usage: resharding.py FOLDER. Two of the ranks save, then one reads, then all four; in groups made anew in the same processes. Then
 four save, and two read. The last line is what came back wrong, as JSON.

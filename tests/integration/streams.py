@@ -1,4 +1,4 @@
-"""Run by test_inside_checkpoint_streams, on a GPU: what training's own stream still computes is saved as it will be, and does not overwrite
+"""Run by test_checkpoint_streams, on a GPU: what training's own stream still computes is saved as it will be, and does not overwrite
 what is loaded.
 
 Usage: streams.py FOLDER     (the last line printed: found JSON)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.smoking import PYTHON, environment
-from tests.integration.test_inside_checkpoint_strikes import place
+from tests.integration.test_checkpoint_strikes import place
 
 __all__ = ["place"]
 

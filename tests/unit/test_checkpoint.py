@@ -39,10 +39,10 @@ from provision_runtime.checkpoint import (
     writer,
 )
 from provision_runtime.checkpoint import path as checkpoint_path
-from provision_runtime.checkpoint.plan import assign
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.backends import local as file
 from provision_runtime.checkpoint.items import OBJECT
+from provision_runtime.checkpoint.plan import assign
 from provision_runtime.checkpoint.saver import check_step
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm import collective
@@ -724,7 +724,9 @@ def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
         (MIN_FILE_BYTES, MIN_FILE_BYTES)
     ] * world_size
     assert verify(tmp_path, step=2) == []
-    assert save(tmp_path, 3, {"copy": big("a"), "a": big("a")}).progress.linked == 2 * MIN_FILE_BYTES
+    assert (
+        save(tmp_path, 3, {"copy": big("a"), "a": big("a")}).progress.linked == 2 * MIN_FILE_BYTES
+    )
 
 
 def test_a_save_that_fails_does_not_make_damaged_files_whole(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
+import io
 import json
 import os
 import secrets
 import subprocess
 import sys
 import threading
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from provision.cli.main import cli
-from provision.commands import checkpoint as workflow
-from provision.commands.checkpoint import listing
-from provision.commands.checkpoint.contents import element_bytes
 from provision_runtime.checkpoint import layout, manifest, prune
 from provision_runtime.checkpoint.backends import FileBackend
+from provision_runtime.checkpoint.inspection import audit, cleanup, contents, inventory
+from provision_runtime.checkpoint.inspection.contents import element_bytes
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.cli import main as runtime_cli
 from tests.checkpoints import big, save
 
 FIRST, SECOND, THIRD = (f"step-{step:012d}" for step in (100, 200, 300))
@@ -102,8 +105,18 @@ def test_list_says_what_each_has_shares_and_comes_from(root: Path) -> None:
 
 def test_the_shapes_of_json_are_those_that_the_docs_list(root: Path) -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
-    for product in (workflow.Checkpoint, workflow.Unfinished, workflow.Listing, workflow.VerifiedCheckpoint, workflow.Verified,
-                    workflow.Shown, workflow.ShownTensor, workflow.ShownObject, workflow.ShownFile, workflow.Pruning):  # fmt: skip
+    for product in (
+        inventory.Checkpoint,
+        inventory.Unfinished,
+        inventory.Inventory,
+        audit.CheckpointVerdict,
+        audit.Audit,
+        contents.Contents,
+        contents.TensorContent,
+        contents.ObjectContent,
+        contents.FileContent,
+        cleanup.Cleanup,
+    ):
         for field in dataclasses.fields(product):
             assert f"`{field.name}`" in page, (
                 f"docs/checkpoints.md does not say what `{field.name}` of {product.__name__} is"
@@ -348,7 +361,7 @@ def test_each_wrong_root_is_told_apart(root: Path, tmp_path: Path) -> None:
         ("list", tmp_path / "nosuch", 3, "There is no folder"),
         ("list", tmp_path / "file", 3, "is a file"),
         ("list", tmp_path / "torch", 3, "is a checkpoint that torch's own dcp.save wrote"),
-        ("list", tmp_path / "foreign", 3, "holds no checkpoints. Name the folder that the job gives"),
+        ("list", tmp_path / "foreign", 3, "holds no checkpoints. Name the folder that the job passes"),
         ("list", tmp_path, 3, f"holds no checkpoints. There are some in {root}"),
         ("verify", root / SECOND, 3, f"is one checkpoint. Name the folder that holds it, {root}, and choose with --step 200"),
         ("show", tmp_path / "empty", 3, "nothing was committed there"),
@@ -389,22 +402,40 @@ def test_a_wrong_command_line_changes_nothing(root: Path, arguments: list[str]) 
     assert len(list(root.glob("step-*"))) == 3
 
 
-def test_no_permission_is_the_systems_word_in_one_line(root: Path) -> None:
-    # All that is imported is, before we are somebody else, who may not read the interpreter's files.
-    assert [invoke("list", root).exit_code, invoke("list", root / "nosuch").exit_code] == [0, 3]
+def test_no_permission_is_reported_in_the_words_of_the_system(root: Path) -> None:
+    # All modules are imported before we change the user, who may not read the interpreter's files.
+    assert [runtime("list", root)[0], runtime("list", root / "nosuch")[0]] == [0, 3]
     is_root = os.geteuid() == 0
     root.chmod(0)
     try:
         if is_root:
             os.seteuid(65534)
-        result = invoke("list", root)
+        code, answer = runtime("list", root)
     finally:
         if is_root:
             os.seteuid(0)
         root.chmod(0o700)
+    assert (code, answer["error"]["kind"], answer["error"]["errno"]) == (3, "system", errno.EACCES)
+    assert answer["error"]["message"] == "Permission denied"
+
+
+def test_an_error_of_the_system_is_one_line(root: Path) -> None:
+    (root / "latest").unlink()
+    (root / "latest").mkdir()
+    result = invoke("list", root)
     assert result.exit_code == 14
-    assert "Permission denied" in result.output
+    assert f"{root}/latest: Is a directory" in " ".join(result.output.split())
     assert len(result.output.strip().splitlines()) == 1
+
+
+def test_progress_comes_as_lines_of_json(root: Path) -> None:
+    command = [sys.executable, "-m", "provision_runtime", "checkpoint", "verify", str(root)]
+    finished = subprocess.run([*command, "--all", "--json"], capture_output=True, text=True)
+    assert finished.returncode == 0
+    reports = [json.loads(line) for line in finished.stderr.splitlines()]
+    assert [list(report) for report in reports] == [["total"], *[["advance"]] * (len(reports) - 1)]
+    total = sum(report["advance"] for report in reports[1:])
+    assert reports[0]["total"] == total == json.loads(finished.stdout)["bytes_read"]
 
 
 class Restless(FileBackend):
@@ -429,37 +460,37 @@ class Restless(FileBackend):
             save(Path(self.root), 300, {"w": big("w"), "n": big(f"{self._saves}")})
 
 
-class Quiet:
-    def say(self, text: str) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-    def meter(self, title: str, total: int) -> Any:
-        from provision.cli.console import Bar
-
-        return Bar(title, total, None)
+def runtime(*arguments: object) -> tuple[int, Any]:
+    """The runtime's command in this process: its exit code and answer."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        code = runtime_cli(["checkpoint", *map(str, arguments), "--json"])
+    return code, json.loads(output.getvalue())
 
 
 def test_a_store_of_objects_is_looked_at_by_its_url() -> None:
+    """In one process, which holds what is in memory://; the host starts another."""
     memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
     url = f"memory://{secrets.token_hex(8)}/run"
-    assert said("list", url)["checkpoints"] == []
+    assert runtime("list", url)[1]["checkpoints"] == []
     for step in (100, 200, 300):
         save(url, step, {"w": big("w"), "m": big(str(step)[0])})
-    found = said("list", url)
+    found = runtime("list", url)[1]
     assert [(row["step"], row["latest"], row["state"]) for row in found["checkpoints"]] == [
         (100, False, "committed"), (200, False, "committed"), (300, True, "committed"),
     ]  # fmt: skip
     assert [row["shared_bytes"] for row in found["checkpoints"]] == [MIN_FILE_BYTES] * 3
     assert found["bytes"] == sum(row["own_bytes"] for row in found["checkpoints"]) + MIN_FILE_BYTES
-    assert said("verify", url, "--all")["bytes_read"] == 4 * MIN_FILE_BYTES
+    assert runtime("verify", url, "--all")[1]["bytes_read"] == 4 * MIN_FILE_BYTES
     home = found["checkpoints"][0]["folder"]
-    assert {one["home"] for one in said("show", url)["files"]} == {home, None}
+    assert {one["home"] for one in runtime("show", url)[1]["files"]} == {home, None}
     before = memory.MemoryFileSystem().du(url)
-    pruned = said("prune", url, "--keep", 1)
+    pruned = runtime("prune", url, "--keep", 1)[1]
     assert before - memory.MemoryFileSystem().du(url) == pruned["freed_bytes"] > 2 * MIN_FILE_BYTES
     assert pruned["removed"] == [row["folder"] for row in found["checkpoints"][:2]]
-    assert [row["verdict"] for row in said("verify", url, "--all")["checkpoints"]] == ["whole"]
+    assert [row["verdict"] for row in runtime("verify", url, "--all")[1]["checkpoints"]] == [
+        "whole"
+    ]
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -471,18 +502,18 @@ def test_what_is_replaced_while_it_is_looked_at_is_looked_for_again(
         assert folder is not None
         return folder
 
-    found = workflow.verified(Restless(root, first=first), 300, Quiet())
+    found = audit.audit(Restless(root, first=first), 300, audit.Meter())
     assert [(one.folder, one.verdict, one.damages) for one in found.checkpoints] == [
         (newest(), "whole", ())
     ]
     # The manifest that is read first tells all that is shown.
-    assert workflow.shown(Restless(root, first=True), "latest").folder == newest()
-    listed = workflow.listed(Restless(root, first=first))
+    assert contents.read_contents(Restless(root, first=True), "latest").folder == newest()
+    listed = inventory.take_inventory(Restless(root, first=first))
     assert [(one.folder, one.state) for one in listed.checkpoints] == [
         (name, "committed") for name in (FIRST, SECOND, newest())
     ]
     assert listed.checkpoints[-1].latest
-    everything = workflow.verified(Restless(root, first=first), "all", Quiet())
+    everything = audit.audit(Restless(root, first=first), "all", audit.Meter())
     assert {one.verdict for one in everything.checkpoints} == {"whole"}
     assert {FIRST, SECOND} <= {one.folder for one in everything.checkpoints}
 
@@ -490,8 +521,8 @@ def test_what_is_replaced_while_it_is_looked_at_is_looked_for_again(
 def test_what_vanishes_while_it_is_listed_is_not_called_damaged(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "TRIES", 1)
-    listed = workflow.listed(Restless(root, first=True))
+    monkeypatch.setattr(inventory, "TRIES", 1)
+    listed = inventory.take_inventory(Restless(root, first=True))
     assert [(one.step, one.state) for one in listed.checkpoints] == [
         (100, "committed"),
         (200, "committed"),
@@ -505,7 +536,7 @@ def test_a_file_whose_name_went_while_it_was_read_is_read_by_its_other_name(root
                 self.remove(FIRST)
             return super().size(folder, name)
 
-    found = workflow.verified(Pruned(root), "all", Quiet())
+    found = audit.audit(Pruned(root), "all", audit.Meter())
     assert [(one.folder, one.verdict) for one in found.checkpoints] == [
         (SECOND, "whole"),
         (THIRD, "whole"),

@@ -23,9 +23,8 @@ from provision_runtime.checkpoint import (
 )
 from provision_runtime.checkpoint.backends import Backend, FileBackend, ObjectBackend, open_root
 from provision_runtime.checkpoint.backends.fsspec_store import Store
-from provision_runtime.checkpoint.commit import commit
+from provision_runtime.checkpoint.commit import Committed, commit
 from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
-from provision_runtime.checkpoint.commit import Committed
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import Ranks, single_process
 from tests.table import Table
@@ -249,7 +248,7 @@ def test_a_file_that_vanishes_while_it_is_referred_to_ends_the_save(root: str) -
     ranks = single_process()
 
     def exchange(name: str, payload: Any) -> list[Any]:
-        if name == "each checkpoint/part":
+        if name == "run checkpoint/part":
             memory.MemoryFileSystem().rm_file(f"{root}/{first.folder}/{entry.name}")
         return ranks.exchange(name, payload)
 

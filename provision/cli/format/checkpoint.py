@@ -1,177 +1,153 @@
-"""What `provision checkpoint` prints for people."""
+"""The text of `provision checkpoint`, from the JSON answers of the runtime's command."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from provision.cli.console import table
 from provision_runtime.report.text import escape_line, format_bytes
 
-if TYPE_CHECKING:
-    from provision.commands.checkpoint import (
-        Checkpoint,
-        Listing,
-        Pruning,
-        Shown,
-        Unfinished,
-        Verified,
-        VerifiedCheckpoint,
-    )
-
-# Of a file's name, which is its content's SHA-256.
-SHORT = 12
-NAMES_SHOWN = 3
-HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "own", "shared", "")
+# Letters shown of a file's name, which is its content's SHA-256.
+SHORT_NAME = 12
+MAX_NAMES = 3
+LIST_HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "own", "shared", "")
 
 
-def list_lines(found: Listing) -> list[str]:
-    counted = _count(len(found.checkpoints), "checkpoint")
-    last = f", latest step {found.latest}" if found.latest is not None else ""
-    lines = [f"{found.root}: {counted}{last}, {format_bytes(found.bytes)} on disk"]
-    if found.checkpoints:
-        lines += ["", table([_row(row) for row in found.checkpoints], HEAD)]
-    if found.unfinished:
-        rows = [
-            (escape_line(row.name), _writer(row), format_bytes(row.bytes))
-            for row in found.unfinished
-        ]
+def list_lines(inventory: dict[str, Any]) -> list[str]:
+    checkpoints, unfinished = inventory["checkpoints"], inventory["unfinished"]
+    summary = f"{inventory['root']}: {_count(len(checkpoints), 'checkpoint')}"
+    if inventory["latest"] is not None:
+        summary += f", latest step {inventory['latest']}"
+    lines = [f"{summary}, {format_bytes(inventory['bytes'])} on disk"]
+    if checkpoints:
+        lines += ["", table([_list_row(row) for row in checkpoints], LIST_HEAD)]
+    if unfinished:
+        rows = []
+        for row in unfinished:
+            rows.append((escape_line(row["name"]), _writer(row), format_bytes(row["bytes"])))
         lines += ["", table(rows, ("unfinished", "writer", "size"))]
-    return [
-        *lines,
-        *(
-            ["", *problems]
-            if (problems := [row.problem for row in found.checkpoints if row.problem])
-            else []
-        ),
-    ]
-
-
-def show_lines(found: Shown) -> list[str]:
-    after = f" after {found.parent}" if found.parent else ""
-    made = f"{_count(found.world_size, 'rank')}, torch {found.torch or 'unknown'}"
-    held = f"{_count(len(found.tensors), 'tensor')}, {_count(len(found.objects), 'object')}"
-    lines = [
-        f"step {found.step} ({found.folder}): commit {found.sequence}{after}, {made}",
-        f"{held}, {format_bytes(found.bytes)} in {_count(len(found.files), 'file')}",
-    ]
-    if found.tensors:
-        rows = [
-            (
-                escape_line(one.name),
-                one.dtype.removeprefix("torch."),
-                str(list(one.shape)),
-                format_bytes(one.bytes),
-                _where(one.files),
-            )
-            for one in found.tensors
-        ]
-        lines += ["", table(rows, ("tensor", "type", "shape", "size", "file"))]
-    if found.objects:
-        lines += [
-            "",
-            table(
-                [
-                    (escape_line(one.name), format_bytes(one.bytes), _where([one.file]))
-                    for one in found.objects
-                ],
-                ("object", "size", "file"),
-            ),
-        ]
-    if referred := sorted({one.home for one in found.files if one.home}):
-        lines += ["", f"some of its files lie in {', '.join(referred)}"]
+    problems = [row["problem"] for row in checkpoints if row["problem"]]
+    if problems:
+        lines += ["", *problems]
     return lines
 
 
-def verify_lines(found: Verified) -> list[str]:
-    lines = []
-    for one in found.checkpoints:
-        for damage in one.damages:
-            concerned = f" (it holds {_some(damage.tensors)})" if damage.tensors else ""
-            lines.append(
-                f"{found.root}/{damage.folder}/{escape_line(damage.file)}: {damage.problem}{concerned}"
+def show_lines(contents: dict[str, Any]) -> list[str]:
+    tensors, objects, files = contents["tensors"], contents["objects"], contents["files"]
+    parent = f" after {contents['parent']}" if contents["parent"] else ""
+    ranks = _count(contents["world_size"], "rank")
+    lines = [
+        f"step {contents['step']} ({contents['folder']}): commit {contents['sequence']}{parent}, "
+        f"{ranks}, torch {contents['torch'] or 'unknown'}",
+        f"{_count(len(tensors), 'tensor')}, {_count(len(objects), 'object')}, "
+        f"{format_bytes(contents['bytes'])} in {_count(len(files), 'file')}",
+    ]
+    if tensors:
+        rows = []
+        for tensor in tensors:
+            rows.append(
+                (
+                    escape_line(tensor["name"]),
+                    tensor["dtype"].removeprefix("torch."),
+                    str(tensor["shape"]),
+                    format_bytes(tensor["bytes"]),
+                    _file_names(tensor["files"]),
+                )
             )
-    lines += [f"{one.folder}: {_verdict(one)}" for one in found.checkpoints]
-    whole = sum(one.verdict == "whole" for one in found.checkpoints)
-    return [
-        *lines,
-        f"{whole} of {_count(len(found.checkpoints), 'checkpoint')} whole; {format_bytes(found.bytes_read)} read",
-    ]
+        lines += ["", table(rows, ("tensor", "type", "shape", "size", "file"))]
+    if objects:
+        object_rows = []
+        for entry in objects:
+            name = escape_line(entry["name"])
+            object_rows.append((name, format_bytes(entry["bytes"]), _file_names([entry["file"]])))
+        lines += ["", table(object_rows, ("object", "size", "file"))]
+    homes = sorted({entry["home"] for entry in files if entry["home"]})
+    if homes:
+        lines += ["", f"some of its files are in {', '.join(homes)}"]
+    return lines
 
 
-def prune_lines(found: Pruning) -> list[str]:
-    verb = "would remove" if found.dry_run else "removed"
-    lines = [f"{verb} {name}" for name in found.removed]
-    lines += [f"{verb} {name} (unfinished)" for name in found.unfinished]
-    lines += [
-        f"left {name}: its manifest cannot be read, so it is neither counted nor removed"
-        for name in found.unreadable
-    ]
-    lines += [f"left {escape_line(row.name)} (unfinished): {_writer(row)}" for row in found.left]
-    kept = f"{_count(len(found.kept), 'checkpoint')} kept"
-    done = f"{len(found.removed) + len(found.unfinished)} {'to remove, which frees' if found.dry_run else 'removed, which frees'}"
-    return [
-        *lines,
-        f"{found.root}: {kept}, "
-        + (
-            f"{done} {format_bytes(found.freed_bytes)}"
-            if found.removed or found.unfinished
-            else "nothing to remove"
-        ),
-    ]
-
-
-def _row(row: Checkpoint) -> tuple[str, ...]:
-    notes = [
-        note
-        for note, said in (("latest", row.latest), (row.state, row.state != "committed"))
-        if said
-    ]
-    name = f"{row.step}" + (f" (generation {row.generation})" if row.generation else "")
-    told = tuple(
-        "?" if one is None else str(one)
-        for one in (row.sequence, row.world_size, row.torch, row.tensors)
+def verify_lines(audit: dict[str, Any]) -> list[str]:
+    checkpoints = audit["checkpoints"]
+    lines = []
+    for row in checkpoints:
+        for damage in row["damages"]:
+            path = f"{audit['root']}/{damage['folder']}/{escape_line(damage['file'])}"
+            tensors = f" (it holds {_some(damage['tensors'])})" if damage["tensors"] else ""
+            lines.append(f"{path}: {damage['problem']}{tensors}")
+    for row in checkpoints:
+        lines.append(f"{row['folder']}: {_verdict(row)}")
+    whole = sum(row["verdict"] == "whole" for row in checkpoints)
+    lines.append(
+        f"{whole} of {_count(len(checkpoints), 'checkpoint')} whole; "
+        f"{format_bytes(audit['bytes_read'])} read"
     )
-    return (
-        name,
-        *told,
-        format_bytes(row.bytes),
-        format_bytes(row.own_bytes),
-        format_bytes(row.shared_bytes),
-        ", ".join(notes),
-    )
+    return lines
 
 
-def _writer(row: Unfinished) -> str:
-    if row.pid is None:
+def prune_lines(cleanup: dict[str, Any]) -> list[str]:
+    action = "would remove" if cleanup["dry_run"] else "removed"
+    lines = [f"{action} {name}" for name in cleanup["removed"]]
+    lines += [f"{action} {name} (unfinished)" for name in cleanup["unfinished"]]
+    for name in cleanup["unreadable"]:
+        lines.append(f"left {name}: its manifest cannot be read, so it is not counted or removed")
+    for row in cleanup["left"]:
+        lines.append(f"left {escape_line(row['name'])} (unfinished): {_writer(row)}")
+    summary = f"{cleanup['root']}: {_count(len(cleanup['kept']), 'checkpoint')} kept"
+    removed = len(cleanup["removed"]) + len(cleanup["unfinished"])
+    if not removed:
+        lines.append(f"{summary}, nothing to remove")
+        return lines
+    done = "to remove" if cleanup["dry_run"] else "removed"
+    freed = format_bytes(cleanup["freed_bytes"])
+    lines.append(f"{summary}, {removed} {done}, which frees {freed}")
+    return lines
+
+
+def _list_row(row: dict[str, Any]) -> tuple[str, ...]:
+    step = str(row["step"])
+    if row["generation"]:
+        step += f" (generation {row['generation']})"
+    facts = []
+    for key in ("sequence", "world_size", "torch", "tensors"):
+        facts.append("?" if row[key] is None else str(row[key]))
+    sizes = [format_bytes(row[key]) for key in ("bytes", "own_bytes", "shared_bytes")]
+    notes = []
+    if row["latest"]:
+        notes.append("latest")
+    if row["state"] != "committed":
+        notes.append(row["state"])
+    return (step, *facts, *sizes, ", ".join(notes))
+
+
+def _writer(row: dict[str, Any]) -> str:
+    if row["pid"] is None:
         return "writer unknown"
-    seen = "cannot be seen from here" if row.writer == "unknown" else row.writer
-    return f"process {row.pid} on {row.host}, {seen}"
+    state = "cannot be seen from here" if row["writer"] == "unknown" else row["writer"]
+    return f"process {row['pid']} on {row['host']}, {state}"
 
 
-def _verdict(one: VerifiedCheckpoint) -> str:
-    if one.verdict == "unknown":
-        return f"unknown: {one.problem}"
-    said = (
-        one.verdict
-        if not one.damages
-        else f"damaged, {_count(len(one.damages), 'file')} not as committed"
-    )
-    return (
-        f"{said} ({format_bytes(one.bytes)} in {_count(one.files, 'file')})" if one.files else said
-    )
+def _verdict(row: dict[str, Any]) -> str:
+    if row["verdict"] == "unknown":
+        return f"unknown: {row['problem']}"
+    verdict = str(row["verdict"])
+    if row["damages"]:
+        verdict = f"damaged, {_count(len(row['damages']), 'file')} not as committed"
+    if not row["files"]:
+        return verdict
+    return f"{verdict} ({format_bytes(row['bytes'])} in {_count(row['files'], 'file')})"
 
 
-def _where(files: Sequence[str]) -> str:
-    return _some([name[:SHORT] if len(name) > 64 else name for name in files])
+def _file_names(names: Sequence[str]) -> str:
+    return _some([name[:SHORT_NAME] if len(name) > 64 else name for name in names])
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMES_SHOWN
-    return ", ".join(map(escape_line, names[:NAMES_SHOWN])) + (
-        f" and {more} more" if more > 0 else ""
-    )
+    text = ", ".join(escape_line(name) for name in names[:MAX_NAMES])
+    more = len(names) - MAX_NAMES
+    return f"{text} and {more} more" if more > 0 else text
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

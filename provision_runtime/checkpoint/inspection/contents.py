@@ -119,9 +119,7 @@ def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
         objects.append(ObjectContent(name, record.size, record.file))
     files = []
     for entry in content.files:
-        files.append(
-            FileContent(entry.name, entry.size, entry.sha256, entry.xxh128, entry.home)
-        )
+        files.append(FileContent(entry.name, entry.size, entry.sha256, entry.xxh128, entry.home))
     return Contents(
         root=backend.root,
         folder=folder,
