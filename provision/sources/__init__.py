@@ -33,7 +33,7 @@ __all__ = [
 # What a request says that leaves the choice of the source to us.
 AUTO = "auto"
 # In the order in which the table lists them; `Source.preference` decides what `auto` means.
-REGISTRY: list[Source] = [PypiWheels(), PytorchChannel(), CondaForge()]
+REGISTRY: tuple[Source, ...] = (PypiWheels(), PytorchChannel(), CondaForge())
 
 
 def names() -> tuple[str, ...]:

@@ -1,0 +1,189 @@
+"""Sources of builds: what each must answer, and that a new one needs its own module and a place in the registry."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from provision import catalog, lockfile, render, resolver, sources
+from provision.adapters import conda
+from provision.catalog import Build, Release
+from provision.core.errors import CheckFailed, InvalidSpec, NoSuchBuild
+from provision.core.spec_fields import Spec
+from provision.core.types import Pin, Platform
+from provision.resolver import spec, suggest
+from provision.resolver.query import parse_query
+from provision.resolver.table import build_table
+from provision.sources.base import Candidate
+from provision.sources.conda_channel import CondaChannelSource
+from tests.records import alias, make_channel, record
+
+
+class LabChannel(CondaChannelSource):
+    """A made-up conda channel with one build of torch 2.3.1, for a CUDA version that no other source has."""
+
+    name = "lab"
+    title = "the lab's channel"
+
+    def builds(self, release: Release) -> tuple[Build, ...]:
+        if release.version != "2.3.1":
+            return ()
+        build = dataclasses.replace(
+            release.conda_forge[0],
+            tag="cuda122*",
+            cuda="12.2",
+            platforms=("linux-64",),
+            specs=(),
+            source="the lab's build log",
+            elsewhere={},
+        )
+        return (build,)
+
+    def origin(self, release: Release) -> str:
+        return "the lab's build log"
+
+    def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
+        return 4, "only the lab has it"
+
+    def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
+        build_string = candidate.build.tag if candidate.build else "cpu*"
+        yield Pin(
+            manager="conda",
+            requirement=f"lab::pytorch={candidate.release.version}={build_string}",
+            reason="build string pinned",
+            source=candidate.origin,
+        )
+
+
+CACHES = (
+    sources.candidates,
+    sources.candidates_of,
+    suggest._cudas,
+    suggest._nccls,
+    suggest._cudnns,
+)
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[LabChannel]:
+    source = LabChannel()
+    monkeypatch.setattr(sources, "REGISTRY", (*sources.REGISTRY, source))
+    for cached in CACHES:
+        cached.cache_clear()
+    yield source
+    monkeypatch.undo()
+    for cached in CACHES:
+        cached.cache_clear()
+
+
+def request(**options: object) -> Spec:
+    return spec.combine({}, {"torch": "2.3", **options}, name="")
+
+
+def test_the_names_are_unique_and_the_titles_too() -> None:
+    assert len(set(sources.names())) == len(sources.REGISTRY)
+    assert len({source.title for source in sources.REGISTRY}) == len(sources.REGISTRY)
+    assert sources.AUTO not in sources.names()
+
+
+@pytest.mark.parametrize("name", sources.names())
+def test_every_source_knows_where_its_facts_are_from(name: str) -> None:
+    source = sources.by_name(name)
+    for release in catalog.releases().values():
+        assert source.origin(release)
+        assert all(build.source for build in source.builds(release))
+
+
+@pytest.mark.parametrize(
+    "build_string,name,cuda,is_so",
+    [
+        ("py3.11_cuda12.1_cudnn8.9.2_0", "pytorch", "12.1", True),
+        ("py3.11_cuda12.1_cudnn8.9.2_0", "pytorch", "12", False),
+        ("py3.11_cpu_0", "pytorch", None, True),
+        ("py3.11_cuda12.1_cudnn8.9.2_0", "pytorch", None, False),
+        ("cuda126_mkl_py311_h1_304", "conda-forge", "12.6", True),
+        ("cuda126_mkl_py311_h1_304", "conda-forge", "12", False),
+        ("cpu_mkl_py311_h1_104", "conda-forge", None, True),
+    ],
+)
+def test_build_strings_say_the_cuda(
+    build_string: str, name: str, cuda: str | None, is_so: bool
+) -> None:
+    assert sources.by_name(name).is_build_string_of(build_string, cuda) is is_so
+
+
+def test_a_source_that_is_not_registered_is_refused_with_those_that_are() -> None:
+    with pytest.raises(
+        InvalidSpec, match="`source` is one of auto, wheels, pytorch, conda-forge, not `lab`"
+    ):
+        request(cuda="12.2", source="lab")
+    with pytest.raises(NoSuchBuild):
+        resolver.resolve(request(cuda="12.2"))
+
+
+def test_a_new_source_is_resolved_explained_and_in_the_table(lab: LabChannel) -> None:
+    for name in ("auto", "lab"):
+        resolution = resolver.resolve(request(cuda="12.2", source=name))
+        assert (resolution.source, resolution.torch, resolution.cuda) == ("lab", "2.3.1", "12.2")
+        assert resolution.channels == ("lab", "conda-forge")
+        assert resolution.spec.name == "torch2.3-cuda12.2-py311"
+    explanation = resolver.explain(request(cuda="12.1"))
+    not_chosen = {row.value: row.reason for row in explanation.not_chosen if row.what == "source"}
+    assert "the lab's channel has torch 2.3.1 with CUDA 12.2 only" in not_chosen["lab"]
+    rows = build_table(parse_query({"source": ("lab",), "unknown": True})).cells
+    assert [(row.torch, row.source, row.cuda) for row in rows] == [("2.3.1", "lab", "12.2")]
+    with pytest.raises(NoSuchBuild, match=r"`--torch 2\.3 --cuda 12\.2 --source lab`"):
+        resolver.resolve(request(cuda="12.3", source="lab"))
+
+
+def test_a_new_source_is_rendered_locked_and_guarded(lab: LabChannel, tmp_path: Path) -> None:
+    """A real solve against a channel in a folder."""
+    resolution = resolver.resolve(
+        request(
+            cuda="12.2",
+            source="lab",
+            companions=False,
+            jupyter=False,
+            fast_checkpoints=False,
+        )
+    )
+    texts = render.render_inputs(resolution)
+    assert "lab::pytorch=2.3.1=cuda122*" in texts[render.ENVIRONMENT]
+    inputs = lockfile.read_inputs(
+        texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], tmp_path
+    )
+    make_channel(
+        tmp_path / "lab",
+        {
+            "linux-64": [
+                record("pytorch", "2.3.1", "cuda122_py311_0", depends=["python 3.11.*", "__cuda"]),
+                record("pytorch", "2.3.1", "cpu_py311_0", depends=["python 3.11.*"]),
+            ]
+        },
+    )
+    needed = [
+        record(conda.spec_name(pin.requirement), "68", "py_0")
+        for pin in resolution.pins
+        if conda.spec_name(pin.requirement) not in ("python", "pytorch")
+    ]
+    make_channel(
+        tmp_path / "conda-forge", {"linux-64": [record("python", "3.11.7")], "noarch": needed}
+    )
+    packages = lockfile.solve(inputs, resolution, solver=conda.Solver(alias(tmp_path)))
+    torch = next(package for package in packages if package.name == "pytorch")
+    assert (torch.version, torch.build) == ("2.3.1", "cuda122_py311_0")
+
+    text, lock = lockfile.compose(tmp_path / lockfile.FILE, inputs, packages, python_from="channel")
+    (tmp_path / lockfile.FILE).write_text(text)
+    assert lockfile.read(tmp_path / lockfile.FILE) == lock
+    assert lock.channels == ("lab", "conda-forge")
+
+    on_cpu = [
+        dataclasses.replace(package, build="cpu_py311_0") if package is torch else package
+        for package in packages
+    ]
+    with pytest.raises(CheckFailed, match=r"request is for CUDA 12\.2.*another one"):
+        lockfile.guard(on_cpu, resolution)
