@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from provision.adapters import uv
-from provision.adapters.uv.file_conflicts import wheels_to_reinstall
+from provision.adapters.uv.installer import wheels_to_reinstall
 from provision.core.errors import Unreachable
 from provision.core.types import LockedPackage, Prefix
 from provision.image import wheel_files

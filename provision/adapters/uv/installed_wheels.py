@@ -1,4 +1,4 @@
-"""What an installed wheel is, in a few digits: by them a prefix is known to hold the wheels that were put into it, and not others since."""
+"""Fingerprints of installed wheels, by which a prefix is known to hold the wheels that were installed, and no others since."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ def fingerprints(prefix: Path) -> dict[str, str]:
 
 
 def fingerprint(record: Path) -> str:
-    """Of its RECORD, which has the hash of each file, and of which files may be run, which no RECORD says."""
+    """The hash of a RECORD, which has the hash of each file, and of the names of executable files, which no RECORD has."""
     content = record.read_bytes()
     site = record.parent.parent
-    rows = csv.reader(content.decode(errors="replace").splitlines())
-    runs = sorted(row[0] for row in rows if row and _runs(site / row[0]))
-    return hashlib.sha256(content + json.dumps(runs).encode()).hexdigest()
+    executables = []
+    for row in csv.reader(content.decode(errors="replace").splitlines()):
+        if row and _is_executable(site / row[0]):
+            executables.append(row[0])
+    return hashlib.sha256(content + json.dumps(sorted(executables)).encode()).hexdigest()
 
 
-def _runs(path: Path) -> bool:
+def _is_executable(path: Path) -> bool:
     try:
         return not path.name.endswith(".pyc") and bool(os.lstat(path).st_mode & 0o100)
     except (OSError, ValueError):

@@ -1,14 +1,18 @@
-"""Installing exactly the wheels of a lock, every one checked against its hash."""
+"""Installs exactly the wheels of a lock, every one checked against its hash."""
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import posixpath
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from provision.adapters.uv.file_conflicts import wheels_to_reinstall
+from packaging.utils import canonicalize_name
+
 from provision.adapters.uv.settings import IndexOptions, index_options
-from provision.adapters.uv.uv_process import call, is_unanswered, uv_executable
+from provision.adapters.uv.uv_process import is_index_silent, run_uv, uv_executable
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.tempdirs import temporary_directory
@@ -22,50 +26,50 @@ def install_wheels(
     *,
     warn: Callable[[str], None],
 ) -> None:
-    """Install these wheels (see `_install`); of files that several bring, the one of the last wheel by name stays, on every machine."""
-    build = next(
-        (package.version.partition("+")[2] for package in packages if package.name == "torch"), None
-    )
-    where = index_options(build, mirrors)
-    _install(packages, interpreter, mirrors, where, warn=warn)
+    """Install exactly these wheels into the environment of `interpreter`.
+
+    Of files that several wheels bring, the one of the last wheel by name stays, on every machine. On a terminal uv's own progress
+    bars are shown. If no index answers but uv's cache holds all wheels, installs them from there and says so through `warn`.
+    """
+    build = ""
+    for package in packages:
+        if package.name == "torch":
+            build = package.version.partition("+")[2]
+    options = index_options(build or None, mirrors)
+    _install(packages, interpreter, mirrors, options, warn=warn)
     for site in interpreter.parent.parent.glob("lib/python3*/site-packages"):
         for package in wheels_to_reinstall(packages, site):
-            _install([package], interpreter, mirrors, where, "--reinstall", warn=warn)
+            _install([package], interpreter, mirrors, options, "--reinstall", warn=warn)
 
 
 def _install(
     packages: Sequence[LockedPackage],
     interpreter: Path,
     mirrors: Mirrors,
-    where: IndexOptions,
-    *options: str,
+    indexes: IndexOptions,
+    *flags: str,
     warn: Callable[[str], None],
 ) -> None:
-    """Install exactly these wheels, every one checked against its hash, into the environment of `interpreter`. On a terminal
-    uv's own progress bars are shown. Where no index answers, uv's cache may hold them all; then that is said through `warn`.
-
-    Packages of an index are asked for by name, version and hash, so that uv finds what it has unpacked before, and a mirror can
-    serve them; what uv 0.13 installs from a pylock file it fetches and unpacks each time (tried).
-    """
+    """Packages of an index are requested by name, version and hash, so that uv finds what it has unpacked before, and a mirror can
+    serve them; what uv 0.13 installs from a pylock file it downloads and unpacks each time (tried)."""
     with temporary_directory("uv") as folder:
-        wanted = folder / "requirements.txt"
-        wanted.write_text(hashed_requirements(packages, mirrors))
-        command: list[str | Path] = [
-            uv_executable(),
-            "pip",
-            "install",
-            "--python",
-            interpreter,
-            "--no-deps",
-            "--require-hashes",
-        ]
-        command += ["--no-python-downloads", *options, *where.remote, "-r", wanted]
+        requirements = folder / "requirements.txt"
+        requirements.write_text(hashed_requirements(packages, mirrors))
+        command: list[str | Path] = [uv_executable(), "pip", "install", "--python", interpreter]
+        command += ["--no-deps", "--require-hashes", "--no-python-downloads"]
+        command += [*flags, *indexes.remote, "-r", requirements]
         try:
-            call(command, show=True, alone=where.alone)
+            run_uv(command, show=True, only_named_indexes=indexes.exclusive)
         except Unreachable as error:
-            if not (is_unanswered(error) and _is_installed_from_cache(command, where.alone)):
+            if not is_index_silent(error):
                 raise
-            warn(f"{error.message} All wheels were in uv's cache, and were installed from there.")
+            with contextlib.suppress(ProvisionError):  # uv's cache may hold them all
+                run_uv([*command, "--offline"], show=True, only_named_indexes=indexes.exclusive)
+                warn(
+                    f"{error.message} All wheels were in uv's cache, and were installed from there."
+                )
+                return
+            raise
         except Unsolvable as error:
             raise Unreachable(
                 f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
@@ -74,47 +78,59 @@ def _install(
             ) from error
 
 
-def _is_installed_from_cache(command: Sequence[str | Path], alone: bool) -> bool:
-    """The same without asking anybody; whether that was enough."""
-    try:
-        call([*command, "--offline"], show=True, alone=alone)
-    except ProvisionError:
-        return False
-    return True
-
-
-def _by_hash(package: LockedPackage, mirrors: Mirrors) -> str:
-    """By name from an index; by address what no index has: a folder of ours has an index of all that it holds."""
-    url = mirrors.actual_url(package.url, package.sha256)
-    indexed = mirrors.is_closed and url != package.url
-    by_address = (package.direct or package.url.startswith("file:")) and not indexed
-    return f"{package.name}{' @ ' + url if by_address else '==' + package.version} --hash=sha256:{package.sha256}"
-
-
 def hashed_requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = NO_MIRRORS) -> str:
-    """What uv is asked to install: requirements with hashes."""
-    return "".join(f"{_by_hash(package, mirrors)}\n" for package in packages)
+    """The requirements file, with hashes, from which uv installs.
+
+    By name from an index; by URL what no index has. A mirror folder has an index of all its wheels.
+    """
+    lines = []
+    for package in packages:
+        url = mirrors.actual_url(package.url, package.sha256)
+        has_index = mirrors.is_closed and url != package.url
+        requirement = f"{package.name}=={package.version}"
+        if (package.direct or package.url.startswith("file:")) and not has_index:
+            requirement = f"{package.name} @ {url}"
+        lines.append(f"{requirement} --hash=sha256:{package.sha256}\n")
+    return "".join(lines)
+
+
+def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[LockedPackage]:
+    """The installed packages to install once more, in order, so that of each file that several bring, the last by name stays.
+
+    uv installs wheels side by side, so that whichever wrote last wins, by chance. Most environments have no such files.
+    """
+    dist_infos = {
+        canonicalize_name(path.name.split("-")[0]): path for path in site.glob("*.dist-info")
+    }
+    by_name = sorted(packages, key=lambda package: canonicalize_name(package.name))
+    rows_by_path: dict[str, dict[str, tuple[str, ...]]] = {}
+    for package in by_name:
+        dist_info = dist_infos.get(canonicalize_name(package.name))
+        for path, *row in _record_rows(dist_info) if dist_info else ():
+            rows_by_path.setdefault(posixpath.normpath(path), {})[package.name] = tuple(row)
+    last_owners = set()
+    for path, rows in rows_by_path.items():
+        if len(set(rows.values())) > 1 and not path.endswith(".pyc"):
+            last_owners.add(list(rows)[-1])
+    return [package for package in by_name if package.name in last_owners]
+
+
+def _record_rows(dist_info: Path) -> list[list[str]]:
+    """The rows of a RECORD. One that cannot be read has no rows here; checking it later reports that."""
+    with contextlib.suppress(OSError, ValueError, csv.Error):
+        lines = (dist_info / "RECORD").read_text(encoding="utf-8").splitlines()
+        return [row for row in csv.reader(lines) if row]
+    return []
 
 
 def unpack_wheel(
     requirement: str, target: Path, *, python: str, mirrors: Mirrors = NO_MIRRORS
 ) -> str:
     """Unpack one package without its dependencies into a folder, and return its version."""
-    command: list[str | Path] = [
-        uv_executable(),
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        target,
-        "--python-version",
-        python,
-    ]
-    where = index_options(mirrors=mirrors)
-    call(
-        [*command, "--no-python-downloads", "--python", sys.executable, *where.remote, requirement],
-        alone=where.alone,
-    )
-    info = next(target.glob("*.dist-info"))
-    return info.name.removesuffix(".dist-info").rpartition("-")[2]
+    indexes = index_options(mirrors=mirrors)
+    command: list[str | Path] = [uv_executable(), "pip", "install", "--quiet", "--no-deps"]
+    command += ["--target", target, "--python-version", python]
+    command += ["--no-python-downloads", "--python", sys.executable]
+    run_uv([*command, *indexes.remote, requirement], only_named_indexes=indexes.exclusive)
+    dist_info = next(target.glob("*.dist-info"))
+    return dist_info.name.removesuffix(".dist-info").rpartition("-")[2]

@@ -1,4 +1,4 @@
-"""Where wheels come from: uv's own settings when it has any, else pip's."""
+"""Where wheels come from: uv's own settings if it has any, else pip's."""
 
 from __future__ import annotations
 
@@ -16,133 +16,132 @@ from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
 
 TORCH_INDEX = "PROVISION_TORCH_INDEX"
+# uv's variables that name indexes.
+INDEX_VARIABLES = (
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX",
+    "UV_INDEX_URL",
+    "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+    "UV_CONFIG_FILE",
+)
+# pip looks at all indexes and takes the best version; uv stops at the first index that has the name.
+STRATEGY = ("--index-strategy", "unsafe-best-match")
+# PyPI names a file by its content, and mirrors that keep its paths serve it under the same tail: /packages/, the BLAKE2b hash, the name.
+_PYPI_PATH = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexOptions:
-    """Options for uv: those that name index_options, and those that name this machine's disk."""
+    """Options for uv: those that name indexes, and those that name this machine's disk."""
 
     remote: tuple[str, ...] = ()
     local: tuple[str, ...] = ()
-    alone: bool = False  # whatever uv's own settings say
+    exclusive: bool = False  # whatever uv's own settings say
 
     @property
-    def every(self) -> tuple[str, ...]:
-        """Those of the disk, too."""
-        return _one_strategy((*self.remote, *self.local))
+    def with_local(self) -> tuple[str, ...]:
+        """Both, those of the disk last."""
+        return _with_one_strategy((*self.remote, *self.local))
 
 
 def index_options(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS) -> IndexOptions:
     """Index options from the configuration, each index where its mirror is.
 
-    build_path: the folder of PyTorch's own wheel index that holds the wanted build (`cu126`, `cpu`), used when the user has
-    named that index in PROVISION_TORCH_INDEX.
+    build_path: the folder of PyTorch's own wheel index that holds the requested build (`cu126`, `cpu`), used if
+    PROVISION_TORCH_INDEX names that index.
     """
     if mirrors.is_closed:
-        return IndexOptions(remote=_of_folders(mirrors), alone=True)
-    found = _mirrored(IndexOptions() if _uv_is_configured() else _from_pip(pip_settings()), mirrors)
-    if build_path and (url := torch_index_url(build_path)):
-        extra = ("--index", mirrors.actual_url(url), *STRATEGY)
-        return IndexOptions(remote=_one_strategy(found.remote + extra), local=found.local)
-    return found
+        return IndexOptions(remote=_mirror_folder_options(mirrors), exclusive=True)
+    configured = IndexOptions() if _is_uv_configured() else _from_pip(pip_settings())
+    options = _mirrored(configured, mirrors)
+    torch_url = torch_index_url(build_path) if build_path else None
+    if torch_url is None:
+        return options
+    remote = (*options.remote, "--index", mirrors.actual_url(torch_url), *STRATEGY)
+    return IndexOptions(remote=_with_one_strategy(remote), local=options.local)
 
 
-# pip looks at all indexes and takes the best version; uv stops at the first index that has the name.
-STRATEGY = ("--index-strategy", "unsafe-best-match")
+def torch_index_url(build_path: str) -> str | None:
+    """The URL of a folder of PyTorch's own wheel index, if the user has named that index."""
+    base = os.environ.get(TORCH_INDEX)
+    return f"{base.rstrip('/')}/{build_path}" if base else None
 
 
-def _one_strategy(options: Sequence[str]) -> tuple[str, ...]:
+def _with_one_strategy(options: Sequence[str]) -> tuple[str, ...]:
     """uv refuses an option that is given twice, even with the same value."""
     others = tuple(word for word in options if word not in STRATEGY)
     return others + STRATEGY if len(others) < len(options) else others
 
 
-def torch_index_url(build_path: str) -> str | None:
-    """The address of a folder of PyTorch's own wheel index, if the user has named that index."""
-    base = os.environ.get(TORCH_INDEX)
-    return f"{base.rstrip('/')}/{build_path}" if base else None
+def _mirror_folder_options(mirrors: Mirrors) -> tuple[str, ...]:
+    """Only the indexes of mirror folders. If all are on the disk, no network is needed, and none is tried."""
+    first, *others = mirrors.indexes
+    options = ["--no-config", "--default-index", first]
+    for url in others:
+        options += ["--index", url]
+    if others:
+        options += STRATEGY
+    if all(url.startswith("file:") for url in mirrors.indexes):
+        options.append("--offline")
+    return tuple(options)
 
 
-def _of_folders(mirrors: Mirrors) -> tuple[str, ...]:
-    """The folders' indexes alone; from the disk nothing needs a network, so none is tried."""
-    first, *more = mirrors.indexes
-    options = [
-        "--no-config",
-        "--default-index",
-        first,
-        *(word for url in more for word in ("--index", url)),
-    ]
-    options += STRATEGY if more else ()
-    return (
-        *options,
-        *(["--offline"] if all(url.startswith("file:") for url in mirrors.indexes) else []),
-    )
-
-
-def _mirrored(found: IndexOptions, mirrors: Mirrors) -> IndexOptions:
-    remote, local = (
-        [mirrors.actual_url(word) if "://" in word else word for word in options]
-        for options in (found.remote, found.local)
-    )
+def _mirrored(options: IndexOptions, mirrors: Mirrors) -> IndexOptions:
+    remote = [_mirrored_word(word, mirrors) for word in options.remote]
+    local = [_mirrored_word(word, mirrors) for word in options.local]
     if mirrors.index:
-        remote = [
-            "--default-index",
-            mirrors.index,
-            *(remote[2:] if remote[:1] == ["--default-index"] else remote),
-        ]
+        if remote[:1] == ["--default-index"]:
+            remote = remote[2:]
+        remote = ["--default-index", mirrors.index, *remote]
     return IndexOptions(remote=tuple(remote), local=tuple(local))
 
 
-def _uv_is_configured() -> bool:
-    names = (
-        "UV_DEFAULT_INDEX",
-        "UV_INDEX",
-        "UV_INDEX_URL",
-        "UV_EXTRA_INDEX_URL",
-        "UV_FIND_LINKS",
-        "UV_CONFIG_FILE",
-    )
+def _mirrored_word(word: str, mirrors: Mirrors) -> str:
+    return mirrors.actual_url(word) if "://" in word else word
+
+
+def _is_uv_configured() -> bool:
+    if any(os.environ.get(name) for name in INDEX_VARIABLES):
+        return True
     homes = (Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"), Path("/etc"))
-    return any(os.environ.get(name) for name in names) or any(
-        (home / "uv" / "uv.toml").exists() for home in homes
-    )
+    return any((home / "uv" / "uv.toml").exists() for home in homes)
 
 
 def pip_settings() -> dict[str, str]:
     """pip's effective settings by name, later sources over earlier ones, as pip itself orders them."""
-    return _asked_pip(
-        tuple(
-            sorted(
-                (key, value)
-                for key, value in os.environ.items()
-                if key.startswith(("PIP_", "XDG_", "HOME"))
-            )
-        )
-    )
+    variables = []
+    for key, value in os.environ.items():
+        if key.startswith(("PIP_", "XDG_", "HOME")):
+            variables.append((key, value))
+    return _read_pip_settings(tuple(sorted(variables)))
 
 
 @functools.cache
-def _asked_pip(variables: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Asking pip takes 0.3 s: once per run, as long as the variables that decide its answer stay."""
-    listed = run(
+def _read_pip_settings(variables: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Running pip takes 0.3 s: once per run, as long as the variables that decide its answer stay."""
+    listing = run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"],
         check=False,
         env=dict(os.environ),
     )
-    if listed.returncode != 0:  # no pip in this environment: nothing of pip's to honor
+    if listing.returncode != 0:  # no pip in this environment: no settings of pip to honor
         return {}
-    return _read_pip_settings(listed.stdout)
+    return _parse_pip_settings(listing.stdout)
 
 
-def _read_pip_settings(listed: str) -> dict[str, str]:
+def _parse_pip_settings(listing: str) -> dict[str, str]:
     """`pip config list` names section and key, sorted by name; pip itself lets [install] win over [global] and both lose to PIP_*."""
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
-    for line in listed.splitlines():
+    for line in listing.splitlines():
         key, _, value = line.partition("=")
         section, _, name = key.rpartition(".")
         if section in sections:
             sections[section][name] = value.strip().strip("'\"").replace("\\n", " ")
-    return {name: value for section in sections.values() for name, value in section.items()}
+    settings = {}
+    for section_settings in sections.values():
+        settings.update(section_settings)
+    return settings
 
 
 def _from_pip(settings: Mapping[str, str]) -> IndexOptions:
@@ -151,39 +150,35 @@ def _from_pip(settings: Mapping[str, str]) -> IndexOptions:
     if settings.get("index-url"):
         remote += ["--default-index", settings["index-url"]]
     for url in settings.get("extra-index-url", "").split():
-        (local if url.startswith("file:") else remote).extend(["--index", url])
-    for place in settings.get("find-links", "").split():
-        (remote if "://" in place and not place.startswith("file:") else local).extend(
-            ["--find-links", place]
-        )
+        options = local if url.startswith("file:") else remote
+        options += ["--index", url]
+    for location in settings.get("find-links", "").split():
+        is_remote = "://" in location and not location.startswith("file:")
+        options = remote if is_remote else local
+        options += ["--find-links", location]
     for options in (remote, local):
-        options += STRATEGY if options else ()
+        if options:
+            options += STRATEGY
     return IndexOptions(remote=tuple(remote), local=tuple(local))
 
 
-# PyPI names a file by its content, and mirrors that keep its paths serve it under the same tail: /packages/, the BLAKE2b hash, the name.
-_OF_PYPI = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
+def canonical_file_url(url: str, sha256: str, mirrors: Mirrors) -> str:
+    """The URL by which a lock names a file of an index: its own, whatever mirror served it, as far as that can be known."""
+    canonical_url = mirrors.canonical_url(url, sha256)
+    if canonical_url != url or not mirrors.index:
+        return canonical_url
+    pypi_path = _PYPI_PATH.search(urlsplit(url).path)
+    host = _pypi_file_host() if pypi_path else None
+    if pypi_path and host:
+        return f"https://{host}{pypi_path[0]}"
+    return canonical_url
 
 
-def own_address(url: str, sha256: str, mirrors: Mirrors) -> str:
-    """By which address a lock names a file that an index told: its own, whatever mirror served it, as far as that can be known."""
-    found = mirrors.canonical_url(url, sha256)
-    if (
-        found == url
-        and mirrors.index
-        and (path := _OF_PYPI.search(urlsplit(url).path))
-        and (host := _file_host())
-    ):
-        return f"https://{host}{path[0]}"
-    return found
-
-
-def _file_host() -> str | None:
-    """Where PyPI's files are, from whoever knows: pip does."""
+def _pypi_file_host() -> str | None:
+    """The host of PyPI's files, which pip knows."""
     try:
-        with (
-            warnings.catch_warnings()
-        ):  # setuptools' import hook warns of pip on Python 3.10 and 3.11
+        # setuptools' import hook warns of pip on Python 3.10 and 3.11.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from pip._internal.models.index import PyPI
     except ImportError:

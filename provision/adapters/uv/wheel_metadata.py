@@ -1,5 +1,5 @@
-"""What a wheel says of itself (its METADATA), without fetching the wheel: from the file that an index may serve beside it (PEP 658),
-else out of the wheel's own archive, of which a few pieces are enough."""
+"""A wheel's METADATA, without downloading the wheel: from the file that an index may serve next to it (PEP 658), else from the
+wheel's own archive, of which a few ranges are enough."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from provision.adapters.http import TEXT_LIMIT, HttpClient
 from provision.core.errors import Unreachable
 from provision.core.mirrors import path_from_url, without_login
 
-# At once of an archive: enough for the end of most, where the list of their files is.
-PIECE = 1 << 16
-# What zipfile raises for an archive that is none, or is one that it cannot read.
+# Bytes of an archive per request: enough for the end of most, where the list of their files is.
+RANGE_BYTES = 1 << 16
+# What zipfile raises for a file that is not an archive, or that it cannot read.
 UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -31,7 +31,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class WheelMetadata:
-    """What a wheel is and needs, in its own words."""
+    """What a wheel is and requires, as it says itself."""
 
     name: str
     version: str
@@ -39,57 +39,59 @@ class WheelMetadata:
     requires: tuple[str, ...]
 
 
-def fetch_metadata(web: HttpClient, url: str) -> WheelMetadata:
-    """Of the wheel at this address. Raises Unreachable; why stands after the last `: ` of its message."""
-    plain = url.partition("#")[0]
-    if plain.startswith("file:"):
-        return _parsed(_of_archive(path_from_url(plain), plain), plain)
+def fetch_metadata(client: HttpClient, url: str) -> WheelMetadata:
+    """The metadata of the wheel at a URL. Raises Unreachable, with the reason after the last `: ` of its message."""
+    plain_url = url.partition("#")[0]
+    if plain_url.startswith("file:"):
+        return _parse(_read_archive(path_from_url(plain_url), plain_url), plain_url)
     try:
-        beside = web.content(f"{plain}.metadata")
-    except Unreachable:  # an index need not have it
-        return _parsed(_of_archive(io.BufferedReader(_Remote(web, plain), PIECE), plain), plain)
-    return _parsed(beside, plain)
+        content = client.content(f"{plain_url}.metadata")
+    except Unreachable:  # an index need not serve it
+        archive = io.BufferedReader(_RemoteFile(client, plain_url), RANGE_BYTES)
+        content = _read_archive(archive, plain_url)
+    return _parse(content, plain_url)
 
 
-def _of_archive(archive: Path | IO[bytes], url: str) -> bytes:
+def _read_archive(archive: Path | IO[bytes], url: str) -> bytes:
     try:
         with zipfile.ZipFile(archive) as wheel:
-            (info,) = (
+            members = [
                 name
                 for name in wheel.namelist()
                 if name.endswith(".dist-info/METADATA") and name.count("/") == 1
-            )
-            with wheel.open(info) as file:
+            ]
+            (member,) = members
+            with wheel.open(member) as file:
                 return file.read(TEXT_LIMIT)
     except UNREADABLE as error:
         raise Unreachable(
-            f"{without_login(url)} holds no metadata that can be read: {type(error).__name__}."
+            f"{without_login(url)} holds no readable metadata: {type(error).__name__}."
         ) from error
 
 
-def _parsed(content: bytes, url: str) -> WheelMetadata:
-    """What answers in a wheel's place (a login page) is none of its words."""
+def _parse(content: bytes, url: str) -> WheelMetadata:
+    """Raises Unreachable for something else that is served in the metadata's place (a login page)."""
     from packaging.metadata import parse_email
 
-    said, _ = parse_email(content)
-    if "name" not in said or "version" not in said:
+    fields, _ = parse_email(content)
+    if "name" not in fields or "version" not in fields:
         raise Unreachable(
-            f"{without_login(url)} cannot be looked into: what is served as its metadata is something else."
+            f"The metadata of {without_login(url)} could not be read: what is served in its place is something else."
         )
     return WheelMetadata(
-        name=said["name"],
-        version=said["version"],
-        requires_python=said.get("requires_python", ""),
-        requires=tuple(said.get("requires_dist", ())),
+        name=fields["name"],
+        version=fields["version"],
+        requires_python=fields.get("requires_python", ""),
+        requires=tuple(fields.get("requires_dist", ())),
     )
 
 
-class _Remote(io.RawIOBase):
-    """A server's file, of which only what is read is fetched."""
+class _RemoteFile(io.RawIOBase):
+    """A server's file, of which only the ranges that are read are downloaded."""
 
-    def __init__(self, web: HttpClient, url: str) -> None:
-        self._web, self._url, self._at = web, url, 0
-        _, self._size = web.byte_range(url, 0, 1)
+    def __init__(self, client: HttpClient, url: str) -> None:
+        self._client, self._url, self._position = client, url, 0
+        _, self._size = client.byte_range(url, 0, 1)
 
     def readable(self) -> bool:
         return True
@@ -98,19 +100,18 @@ class _Remote(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(
-            0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        )
-        return self._at
+        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
+        self._position = max(0, origins[whence] + offset)
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        end = min(self._at + len(buffer), self._size)
-        if self._at >= end:
+        end = min(self._position + len(buffer), self._size)
+        if self._position >= end:
             return 0
-        piece, _ = self._web.byte_range(self._url, self._at, end)
-        buffer[: len(piece)] = piece
-        self._at += len(piece)
-        return len(piece)
+        content, _ = self._client.byte_range(self._url, self._position, end)
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)

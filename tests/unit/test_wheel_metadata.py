@@ -64,7 +64,7 @@ def test_without_it_pieces_of_the_wheel_are(server: Server, wheel: Path, stored:
     )
 
 
-def test_a_wheel_of_the_disk(wheel: Path) -> None:
+def test_a_wheel_on_the_disk(wheel: Path) -> None:
     assert ask(wheel.as_uri()) == LAB
 
 
@@ -77,7 +77,7 @@ def test_a_wheel_of_the_disk(wheel: Path) -> None:
         ([(".metadata", "drop"), (".whl", "truncate")], "ended before the file did"),
     ],
 )
-def test_what_cannot_be_had_is_told(
+def test_the_reason_for_a_failure_is_named(
     server: Server, wheel: Path, faults: list[tuple[str, Fault]], reason: str
 ) -> None:
     for part, kind in faults:
@@ -87,14 +87,14 @@ def test_what_cannot_be_had_is_told(
     assert reason in failed.value.message.rpartition(": ")[2]
 
 
-def test_a_page_in_its_place_is_not_its_metadata(server: Server, wheel: Path) -> None:
+def test_a_login_page_is_not_metadata(server: Server, wheel: Path) -> None:
     Path(f"{wheel}.metadata").write_text("<html>Please log in: <a href=/>here</a></html>")
     with pytest.raises(Unreachable, match="is something else"):
         ask(f"{server.url}/{wheel.name}")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"no archive at all" * 100])
-def test_a_file_that_is_no_wheel(wheel: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_wheel(wheel: Path, content: bytes) -> None:
     wheel.write_bytes(content)
-    with pytest.raises(Unreachable, match=r"no metadata that can be read: \w+"):
+    with pytest.raises(Unreachable, match=r"holds no readable metadata: \w+"):
         ask(wheel.as_uri())

@@ -1,4 +1,4 @@
-"""uv's words in our terms (captured from uv 0.13.9), its edges, and index settings taken over from pip."""
+"""uv's failures as our errors (captured from uv 0.13.9), dependencies of its answers, and index settings of pip."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from provision.core.mirrors import Mirrors, parse_mirror
 from provision.core.types import LockedPackage
 
 CAPTURED = Path(__file__).parent.parent / "data" / "uv"
+REQUEST = uv.ResolveRequest(requirements=(), python="3.11", glibc="2.28")
 
 
 @pytest.mark.parametrize(
@@ -41,28 +42,30 @@ CAPTURED = Path(__file__).parent.parent / "data" / "uv"
         ("silent", Unreachable, "network timeout"),
         ("cut-off", Unreachable, "end of file before message length reached"),
         ("no-wheel", IntegrityError, "not the wheel that the lock names"),
-        ("damaged", Unreachable, "no whole wheel"),
+        ("damaged", Unreachable, "does not serve a complete wheel"),
     ],
 )
-def test_failures_of_uv_are_explained(case: str, kind: type[ProvisionError], words: str) -> None:
+def test_failures_of_uv_become_our_errors(
+    case: str, kind: type[ProvisionError], words: str
+) -> None:
     failed = ToolFailed(["uv", "pip"], 1, (CAPTURED / f"{case}.txt").read_text())
-    explained = uv.translate_failure(failed)
-    assert type(explained) is kind
-    assert words in str(explained)
-    assert "Using Python" not in str(explained)
+    error = uv.translate_failure(failed)
+    assert type(error) is kind
+    assert words in str(error)
+    assert "Using Python" not in str(error)
 
 
-def test_what_is_not_recognized_stays_a_tool_failure() -> None:
+def test_an_unknown_failure_stays_a_tool_failure() -> None:
     failed = ToolFailed(["uv", "pip"], 101, "thread 'main' panicked\n")
     assert uv.translate_failure(failed) is failed
 
 
-def test_edges_from_annotations() -> None:
+def test_dependencies_from_annotations() -> None:
     annotated = (
         "comm==0.2.3\n    # via ipykernel\nfilelock==4.2.11\n    # via\n    #   torch\n    #   triton\n"
         "ipykernel==7.4.0\n    # via -r requirements.in\ntorch==2.3.1+cpu\n    # via\n    #   -r requirements.in\n    #   torchvision\n"
     )
-    assert resolver._edges(annotated) == {
+    assert resolver._parse_dependencies(annotated) == {
         "ipykernel": ("comm",),
         "torch": ("filelock",),
         "triton": ("filelock",),
@@ -70,9 +73,9 @@ def test_edges_from_annotations() -> None:
     }
 
 
-def test_what_only_condas_packages_need_is_no_wheel_of_ours() -> None:
-    """conda's pytorch stands in for torch, so torch's own NVIDIA wheels are not wanted; what both need is wanted for the other."""
-    edges = {
+def test_what_only_conda_packages_require_is_not_installed_as_a_wheel() -> None:
+    """conda's pytorch provides torch, so torch's own NVIDIA wheels are not needed; what both require is."""
+    dependencies = {
         "torchmetrics": ("numpy", "packaging", "torch"),
         "torch": ("nvidia-nccl-cu12", "packaging"),
         "nvidia-nccl-cu12": ("deep",),
@@ -83,7 +86,7 @@ def test_what_only_condas_packages_need_is_no_wheel_of_ours() -> None:
         glibc="2.28",
         provided={"torch": "2.3.1", "numpy": "2"},
     )
-    assert resolver._needed(request, edges) == {"torchmetrics", "packaging"}
+    assert resolver._needed_wheels(request, dependencies) == {"torchmetrics", "packaging"}
 
 
 def test_pip_settings_become_uv_options() -> None:
@@ -100,15 +103,15 @@ def test_pip_settings_become_uv_options() -> None:
     assert not any("srv" in option for option in found.remote)
 
 
-def test_an_option_that_uv_takes_once_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_that_uv_takes_once_appears_once(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"index-url": "https://one.invalid/simple", "find-links": "/srv/wheels"}
     monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
-    monkeypatch.setattr(index_settings, "_uv_is_configured", lambda: False)
+    monkeypatch.setattr(index_settings, "_is_uv_configured", lambda: False)
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
-    found = uv.index_options("cu126")
-    for options in (found.remote, found.every):
-        assert options.count("--index-strategy") == options.count("unsafe-best-match") == 1
-    assert [word for word in found.every if "--" not in word][:3] == [
+    options = uv.index_options("cu126")
+    for words in (options.remote, options.with_local):
+        assert words.count("--index-strategy") == words.count("unsafe-best-match") == 1
+    assert [word for word in options.with_local if "--" not in word][:3] == [
         "https://one.invalid/simple",
         "https://torch.invalid/whl/cu126",
         "/srv/wheels",
@@ -117,14 +120,14 @@ def test_an_option_that_uv_takes_once_is_given_once(monkeypatch: pytest.MonkeyPa
 
 def test_pip_settings_are_read_as_pip_orders_them() -> None:
     """`pip config list` sorts by name: `:env:` comes first, though it wins; sections of other commands do not count."""
-    listed = (
+    listing = (
         ":env:.index-url='https://env.invalid/simple'\n"
         "download.index-url='https://download.invalid/simple'\n"
         "global.find-links='/srv/a\\n/srv/b'\n"
         "global.index-url='https://global.invalid/simple'\n"
         "install.index-url='https://install.invalid/simple'\n"
     )
-    assert index_settings._read_pip_settings(listed) == {
+    assert index_settings._parse_pip_settings(listing) == {
         "index-url": "https://env.invalid/simple",
         "find-links": "/srv/a /srv/b",
     }
@@ -158,7 +161,7 @@ def test_glibc_is_never_rounded_up(glibc: str, expected: str) -> None:
     assert resolver._python_platform(request) == f"x86_64-manylinux_{expected.replace('.', '_')}"
 
 
-def test_what_is_installed_is_named_by_hash() -> None:
+def test_wheels_are_installed_by_hash() -> None:
     def row(url: str, *, direct: bool = False) -> str:
         package = LockedPackage(
             manager="pip", name="six", version="1.17.0", url=url, sha256="a" * 64, direct=direct
@@ -177,28 +180,25 @@ def test_what_is_installed_is_named_by_hash() -> None:
 
 def test_a_pylock_is_read() -> None:
     text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
-    (entry,) = resolver._toml(text)["packages"]
-    found = resolver._package(entry, {"six": ("toml",)})
-    assert (found.name, found.version, found.sha256, found.depends, found.direct) == (
-        "six",
-        "1.17.0",
-        "ab",
-        ("toml",),
-        False,
-    )
+    (entry,) = resolver._parse_toml(text)["packages"]
+    package = resolver._locked_package(entry, {"six": ("toml",)}, REQUEST)
+    assert (package.name, package.version, package.sha256) == ("six", "1.17.0", "ab")
+    assert (package.depends, package.direct) == (("toml",), False)
 
 
 def test_a_package_without_a_fitting_file_is_refused() -> None:
     with pytest.raises(Unsolvable, match="x 1 has no file with a sha256"):
-        resolver._package({"name": "x", "version": "1"}, {})
+        resolver._locked_package({"name": "x", "version": "1"}, {}, REQUEST)
 
 
-def test_a_file_without_a_date_has_no_place_in_a_lock_of_a_day() -> None:
+def test_a_file_without_an_upload_time_cannot_be_in_a_lock_as_of_a_day() -> None:
     dated = {"name": "a", "version": "1", "wheels": [{"upload-time": "2024-01-01"}]}
     direct = {"name": "b", "version": "1", "archive": {"url": "https://x.invalid/b.whl"}}
-    resolver._check_dates([dated, direct], "2024-06-01")
-    with pytest.raises(Unsolvable, match=r"when c 2 was published.*as of 2024-06-01"):
-        resolver._check_dates([dated, {"name": "c", "version": "2", "wheels": [{}]}], "2024-06-01")
+    resolver._require_upload_times([dated, direct], "2024-06-01")
+    with pytest.raises(Unsolvable, match=r"No upload time is known of c 2.*as of 2024-06-01"):
+        resolver._require_upload_times(
+            [dated, {"name": "c", "version": "2", "wheels": [{}]}], "2024-06-01"
+        )
 
 
 @pytest.mark.parametrize(
@@ -210,18 +210,18 @@ def test_a_file_without_a_date_has_no_place_in_a_lock_of_a_day() -> None:
         ("openssl", "1.1.1w", False),
     ],
 )
-def test_only_what_pypi_can_count_binds_wheels(name: str, version: str, expected: bool) -> None:
+def test_only_versions_of_pep_440_bind_wheels(name: str, version: str, expected: bool) -> None:
     assert resolver._is_pep440(name, version) is expected
 
 
 def mirrors(*texts: str, manifest: str = "") -> Mirrors:
     return Mirrors(
-        [parse_mirror(text, Path("/work")) for text in texts], manifest=lambda folder: manifest
+        [parse_mirror(text, Path("/srv/lab")) for text in texts], manifest=lambda folder: manifest
     )
 
 
 def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_settings, "_uv_is_configured", lambda: False)
+    monkeypatch.setattr(index_settings, "_is_uv_configured", lambda: False)
     settings = {
         "index-url": "https://one.invalid/simple",
         "extra-index-url": "https://two.invalid/simple",
@@ -239,10 +239,10 @@ def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "https://one.invalid/simple" not in found.remote
 
 
-def test_a_folder_of_ours_is_the_only_index() -> None:
-    found = uv.index_options("cu126", mirrors("/srv/mirror"))
-    assert found.alone and found.local == ()
-    assert found.remote == (
+def test_a_mirror_folder_is_the_only_index() -> None:
+    options = uv.index_options("cu126", mirrors("/srv/mirror"))
+    assert options.exclusive and options.local == ()
+    assert options.remote == (
         "--no-config",
         "--default-index",
         "file:///srv/mirror/simple/",
@@ -252,28 +252,30 @@ def test_a_folder_of_ours_is_the_only_index() -> None:
     assert "--index-strategy" in uv.index_options(mirrors=mirrors("/srv/one", "/srv/two")).remote
 
 
-def test_a_file_is_named_by_its_own_address() -> None:
+def test_a_lock_names_a_file_by_its_canonical_url() -> None:
     pypi = f"/packages/ab/cd/{'e' * 60}/x-1.0-py3-none-any.whl"
     behind = mirrors("pypi=https://m.invalid/simple")
-    found = index_settings.own_address(f"https://m.invalid/repository/pypi{pypi}", "0" * 64, behind)
+    found = index_settings.canonical_file_url(
+        f"https://m.invalid/repository/pypi{pypi}", "0" * 64, behind
+    )
     assert found.endswith(pypi) and "m.invalid" not in found
     for url in (
         "https://m.invalid/packages/x-1.0-py3-none-any.whl",
         f"https://m.invalid{pypi}/more",
     ):
-        assert index_settings.own_address(url, "0" * 64, behind) == url
+        assert index_settings.canonical_file_url(url, "0" * 64, behind) == url
     assert (
-        index_settings.own_address(f"https://m.invalid{pypi}", "0" * 64, mirrors())
+        index_settings.canonical_file_url(f"https://m.invalid{pypi}", "0" * 64, mirrors())
         == f"https://m.invalid{pypi}"
     )
     prefixed = mirrors("pypi=https://m.invalid/simple", "https://f.invalid=https://m.invalid/files")
     assert (
-        index_settings.own_address("https://m.invalid/files/a/x.whl", "0" * 64, prefixed)
+        index_settings.canonical_file_url("https://m.invalid/files/a/x.whl", "0" * 64, prefixed)
         == "https://f.invalid/a/x.whl"
     )
 
 
-def test_what_a_folder_holds_is_asked_for_by_name() -> None:
+def test_a_wheel_of_a_mirror_folder_is_requested_by_name() -> None:
     sha = "a" * 64
     row = {
         "name": "x",
