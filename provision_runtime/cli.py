@@ -99,7 +99,7 @@ def _run_smoke(options: Options, arguments: Sequence[str]) -> int:
             f"--ranks {options.ranks} contradicts WORLD_SIZE={env.world_size} in the environment"
         )
     smoke_options.check_faults(options, env.world_size)
-    launcher_faults = smoke_options.OF_THE_LAUNCHER
+    launcher_faults = smoke_options.LAUNCHER_FAULTS
     if not env.launched and any(options.fault(kind) for kind in launcher_faults):
         raise smoke_options.UsageError(
             f"--inject {', '.join(launcher_faults)}: "

@@ -229,7 +229,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 def _untrusted_report(reason: str) -> report_model.Report:
     """Stands for a report that is not trusted; the file itself stays in the evidence."""
-    phase = report_model.Phase(REPORT_PHASE, report_model.UNKNOWN, 0.0, reason, {}, [])
+    phase = report_model.ReportedPhase(REPORT_PHASE, report_model.UNKNOWN, 0.0, reason, {}, [])
     return report_model.Report(
         started_at="",
         duration_s=0.0,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 300.0
 # More ranks than this in one line hide what they have in common.
-MAX_RANKS_IN_TEXT = 4
+MAX_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,23 @@ class Ranks:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """For messages: "rank 3", "ranks 0, 1", "ranks 0, 1, 2, 3 and 5 more"."""
-    label = "ranks" if len(ranks) > 1 else "rank"
-    numbers = ", ".join(str(rank) for rank in ranks[:MAX_RANKS_IN_TEXT])
-    if len(ranks) > MAX_RANKS_IN_TEXT:
-        numbers += f" and {len(ranks) - MAX_RANKS_IN_TEXT} more"
-    return f"{label} {numbers}"
+    """For messages: "rank 3", "ranks 0-3, 7", "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 5 more"."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    names = []
+    for run in runs:
+        if len(run) > 2:
+            names.append(f"{run[0]}-{run[-1]}")
+        else:
+            names += [str(rank) for rank in run]
+    text = ", ".join(names[:MAX_NAMES])
+    if len(names) > MAX_NAMES:
+        text += f" and {len(names) - MAX_NAMES} more"
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {text}"
 
 
 def single_process() -> Ranks:

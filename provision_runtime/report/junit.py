@@ -1,8 +1,9 @@
-"""Smoke reports as JUnit XML, for CI services that show tests. Pure: the JSON of reports in, a text out.
+"""Smoke reports as JUnit XML, for CI services that show tests. Pure: the JSON of reports in, a text
+out.
 
-A phase is a test case. What fails in it is its `failure`, what could not be judged its `error`, and warnings are its
-`system-out`; a phase that was left out is `skipped`. CI services read only the first failure of a case, so one element
-holds all of its findings.
+A phase is a test case. Its failed findings are its `failure`, what could not be judged its `error`,
+and warnings its `system-out`; a skipped phase is `skipped`. CI services read only the first failure
+of a case, so one element has all of its findings.
 """
 
 from __future__ import annotations
@@ -10,47 +11,54 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from .table import NOT_RUN, in_words
+from .table import SKIPPED, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
 # What XML 1.0 cannot hold, not even escaped: most control characters and halves of surrogate pairs.
-UNSPEAKABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+INVALID_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# The element for each verdict that is no success.
 ELEMENTS = {"fail": "failure", "unknown": "error"}
+PROPERTIES = ("verdict", "backend", "device", "world_size", "profile")
+TOTALS = ("tests", "failures", "errors", "skipped")
 
 
 def dumps(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """One suite per report, under the name that it is given."""
-    suites = [_suite(name, report) for name, report in reports.items()]
-    totals = [_totals(report) for report in reports.values()]
-    whole = {
-        name: sum(one[name] for one in totals)
-        for name in ("tests", "failures", "errors", "skipped")
-    }
-    seconds = sum(report["duration_s"] for report in reports.values())
-    body = "".join(suites)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites{_attributes(name="smoke", **whole, time=_s(seconds))}>\n{body}</testsuites>\n'
+    """One suite per report, named by its key."""
+    totals = dict.fromkeys(TOTALS, 0)
+    duration_s = 0.0
+    suites = []
+    for name, report in reports.items():
+        suites.append(_suite(name, report))
+        duration_s += report["duration_s"]
+        for key, count in _totals(report).items():
+            totals[key] += count
+    attributes = _attributes(name="smoke", **totals, time=_seconds(duration_s))
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n'
+        f"<testsuites{attributes}>\n{''.join(suites)}</testsuites>\n"
+    )
 
 
 def _suite(name: str, report: Mapping[str, Any]) -> str:
-    about = _attributes(
+    attributes = _attributes(
         name=name,
         **_totals(report),
-        time=_s(report["duration_s"]),
+        time=_seconds(report["duration_s"]),
         timestamp=report["started_at"],
         hostname=" ".join(report["hosts"]),
     )
-    told = "".join(
-        f"   <property{_attributes(name=key, value=report[key])}/>\n" for key in _PROPERTIES
-    )
-    cases = [_case(name, phase) for phase in report["phases"]] + [
-        _left_out(name, phase) for phase in report["skipped"]
-    ]
-    return f" <testsuite{about}>\n  <properties>\n{told}  </properties>\n{''.join(cases)} </testsuite>\n"
-
-
-_PROPERTIES = ("verdict", "backend", "device", "world_size", "profile")
+    lines = [f" <testsuite{attributes}>\n", "  <properties>\n"]
+    for key in PROPERTIES:
+        lines.append(f"   <property{_attributes(name=key, value=report[key])}/>\n")
+    lines.append("  </properties>\n")
+    for phase in report["phases"]:
+        lines.append(_case(name, phase))
+    for skipped in report["skipped"]:
+        lines.append(_skipped_case(name, skipped))
+    lines.append(" </testsuite>\n")
+    return "".join(lines)
 
 
 def _totals(report: Mapping[str, Any]) -> dict[str, int]:
@@ -64,60 +72,58 @@ def _totals(report: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _case(suite: str, phase: Mapping[str, Any]) -> str:
-    about = _attributes(classname=suite, name=phase["name"], time=_s(phase["duration_s"]))
-    element = ELEMENTS.get(phase["verdict"])
+    attributes = _attributes(
+        classname=suite, name=phase["name"], time=_seconds(phase["duration_s"])
+    )
     bad = [finding for finding in phase["findings"] if finding["verdict"] in ELEMENTS]
+    harmless = [finding for finding in phase["findings"] if finding["verdict"] not in ELEMENTS]
     bad.sort(key=lambda finding: finding["verdict"] != "fail")
-    told = _element(element, phase, bad) if element else ""
-    said = [phase["message"]] if element is None else []
-    said += _told(finding for finding in phase["findings"] if finding["verdict"] not in ELEMENTS)
-    out = f"   <system-out>{_text(chr(10).join(said))}</system-out>\n" if any(said) else ""
-    return f"  <testcase{about}>\n{told}{out}  </testcase>\n"
+    element = ELEMENTS.get(phase["verdict"])
+    output = _finding_lines(harmless)
+    failure = ""
+    if element:
+        kind = bad[0]["id"] if bad else phase["verdict"]
+        text = _escape("\n".join(_finding_lines(bad)))
+        failure_attributes = _attributes(type=kind, message=phase["message"])
+        failure = f"   <{element}{failure_attributes}>{text}</{element}>\n"
+    else:
+        output.insert(0, phase["message"])
+    system_out = ""
+    if any(output):
+        system_out = f"   <system-out>{_escape(chr(10).join(output))}</system-out>\n"
+    return f"  <testcase{attributes}>\n{failure}{system_out}  </testcase>\n"
 
 
-def _element(element: str, phase: Mapping[str, Any], findings: list[Any]) -> str:
-    kind = findings[0]["id"] if findings else phase["verdict"]
-    return f"   <{element}{_attributes(type=kind, message=phase['message'])}>{_text(chr(10).join(_told(findings)))}</{element}>\n"
+def _skipped_case(suite: str, name: str) -> str:
+    attributes = _attributes(classname=suite, name=name, time=_seconds(0))
+    skipped = f"   <skipped{_attributes(message=SKIPPED)}/>\n"
+    return f"  <testcase{attributes}>\n{skipped}  </testcase>\n"
 
 
-def _told(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Each finding, and below it what to do."""
-    return [
-        line
-        for finding in findings
-        for line in (
-            in_words(finding),
-            *([f"  -> {finding['advice']}"] if finding["advice"] else []),
-        )
-    ]
-
-
-def _left_out(suite: str, name: str) -> str:
-    return f"  <testcase{_attributes(classname=suite, name=name, time='0.000')}>\n   <skipped{_attributes(message=NOT_RUN)}/>\n  </testcase>\n"
+def _finding_lines(findings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each finding, and below it its advice."""
+    lines = []
+    for finding in findings:
+        lines.append(describe(finding))
+        if finding["advice"]:
+            lines.append(f"  -> {finding['advice']}")
+    return lines
 
 
 def _attributes(**values: object) -> str:
-    return "".join(f' {name}="{_quoted(str(value))}"' for name, value in values.items())
+    texts = []
+    for name, value in values.items():
+        # Unescaped, a line break in an attribute is read as a space.
+        text = _escape(str(value)).replace('"', "&quot;")
+        text = text.replace("\n", "&#10;").replace("\r", "&#13;").replace("\t", "&#9;")
+        texts.append(f' {name}="{text}"')
+    return "".join(texts)
 
 
-def _quoted(text: str) -> str:
-    """Without this, a line break in an attribute is read as a space."""
-    return (
-        _text(text)
-        .replace('"', "&quot;")
-        .replace("\n", "&#10;")
-        .replace("\r", "&#13;")
-        .replace("\t", "&#9;")
-    )
+def _escape(text: str) -> str:
+    valid = INVALID_IN_XML.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+    return valid.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _text(text: str) -> str:
-    return _speakable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _speakable(text: str) -> str:
-    return UNSPEAKABLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
-
-
-def _s(seconds: float) -> str:
+def _seconds(seconds: float) -> str:
     return f"{seconds:.3f}"

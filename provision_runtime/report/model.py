@@ -1,6 +1,7 @@
-"""The JSON report that `inside` writes and the host reads: its fields, its verdicts and how it reaches the disk.
+"""The JSON report that the smoke test writes and the host reads: its fields and verdicts.
 
-Owns the contract (schema 2) only. What a phase measures is the phase's own business and lives in its `data`.
+Owns the contract (schema 2) only. What a phase measures is the phase's own business, and is in its
+`data`.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ PASS = "pass"
 WARN = "warn"
 FAIL = "fail"
 UNKNOWN = "unknown"
-# From the worst to the best. Unknown outranks warn: what could not be asked is never a success.
+# Unknown outranks warn: what could not be checked is never a success.
 WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
 
 
 class ReportUnreadable(ValueError):
-    """The text is not a report of the schema this code knows."""
+    """The text is not a report of the schema that this code knows."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something wrong: an id of the catalog (smoke/findings.py), how bad, on which ranks, and what to do."""
+class ReportedFinding:
+    """Something wrong: an id of the catalog (smoke/findings.py), how bad, on which ranks, what
+    happened, and what to do."""
 
     id: str
     verdict: str
@@ -39,13 +41,13 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Phase:
+class ReportedPhase:
     name: str
     verdict: str
     duration_s: float
     message: str
     data: dict[str, Any]
-    findings: list[Finding]
+    findings: list[ReportedFinding]
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,10 @@ class Report:
     world_size: int
     hosts: list[str]
     profile: str
-    # Phases that the user left out.
+    # Phases that the user skipped.
     skipped: list[str]
     facts: dict[str, Any]
-    phases: list[Phase]
+    phases: list[ReportedPhase]
 
     @property
     def verdict(self) -> str:
@@ -68,10 +70,18 @@ class Report:
 
 
 def overall(verdicts: Iterable[str]) -> str:
-    """The worst of them; no verdict at all is unknown."""
-    found = list(verdicts)
-    _refuse_foreign(found)
-    return next((verdict for verdict in WORST_FIRST if verdict in found), UNKNOWN)
+    """The worst of them; unknown if there are none. Raises ValueError for a word that is no
+    verdict."""
+    present = set(verdicts)
+    invalid = sorted(present - set(WORST_FIRST))
+    if invalid:
+        raise ValueError(
+            f"no such verdict: {', '.join(invalid)}; there are {', '.join(WORST_FIRST)}"
+        )
+    for verdict in WORST_FIRST:
+        if verdict in present:
+            return verdict
+    return UNKNOWN
 
 
 def succeeded(verdict: str) -> bool:
@@ -87,39 +97,29 @@ def dumps(report: Report) -> str:
 
 
 def loads(text: str) -> Report:
+    """Raises ReportUnreadable."""
     try:
-        return _report(json.loads(text))
+        return _parse_report(json.loads(text))
     except (KeyError, TypeError, ValueError) as error:
         raise ReportUnreadable(
             f"not a smoke report of schema {SCHEMA}: {type(error).__name__}: {error}"
         ) from error
 
 
-def _report(document: dict[str, Any]) -> Report:
-    _refuse_other_schema(document)
-    fields = {name: document[name] for name in Report.__dataclass_fields__ if name != "phases"}
-    report = Report(phases=[_phase(phase) for phase in document["phases"]], **fields)
-    if document["verdict"] != report.verdict:
-        raise ValueError(f"it says {document['verdict']!r}, but its phases say {report.verdict!r}")
+def _parse_report(content: Any) -> Report:
+    if not isinstance(content, dict):
+        raise TypeError("the document is not an object")
+    if (content["schema"], content["kind"]) != (SCHEMA, KIND):
+        raise ValueError(f"schema {content['schema']!r} of kind {content['kind']!r}")
+    fields = {name: content[name] for name in Report.__dataclass_fields__ if name != "phases"}
+    report = Report(phases=[_parse_phase(phase) for phase in content["phases"]], **fields)
+    if content["verdict"] != report.verdict:
+        raise ValueError(
+            f"its verdict is {content['verdict']!r}, but that of its phases is {report.verdict!r}"
+        )
     return report
 
 
-def _phase(document: dict[str, Any]) -> Phase:
-    return Phase(
-        **{**document, "findings": [Finding(**finding) for finding in document["findings"]]}
-    )
-
-
-def _refuse_other_schema(document: Any) -> None:
-    if not isinstance(document, dict):
-        raise TypeError("the document is not an object")
-    if (document["schema"], document["kind"]) != (SCHEMA, KIND):
-        raise ValueError(f"schema {document['schema']!r} of kind {document['kind']!r}")
-
-
-def _refuse_foreign(verdicts: list[str]) -> None:
-    foreign = sorted(set(verdicts) - set(WORST_FIRST))
-    if foreign:
-        raise ValueError(
-            f"no such verdict: {', '.join(foreign)}; there are {', '.join(WORST_FIRST)}"
-        )
+def _parse_phase(content: dict[str, Any]) -> ReportedPhase:
+    findings = [ReportedFinding(**finding) for finding in content["findings"]]
+    return ReportedPhase(**{**content, "findings": findings})

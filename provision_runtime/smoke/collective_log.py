@@ -1,7 +1,8 @@
-"""Which collectives this rank has called, in order, and whether all ranks called the same ones. Comparing is pure.
+"""Which collectives this rank has called, in order, and whether all ranks called the same ones.
 
-A collective that one rank left out or called with another shape may hang, raise, or mix up values without an error.
-Each call is noted before it is made, so the record holds in all three cases.
+A collective that one rank skipped or called with another shape may hang, raise, or mix up values
+without an error. Each call is logged before it is made, so the record is right in all three cases.
+`compare` is pure.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from .outcome import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# How many of the latest calls a rank remembers with their call sites.
+# How many of the latest calls a rank remembers, with their call sites.
 REMEMBERED = 256
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective: its number from 1 on, what it was, and the lines of the program that led to it."""
+    """One collective: its number from 1 on, its name with shape and type, and the lines of the
+    program that led to it."""
 
     number: int
-    what: str
+    operation: str
     site: str
 
 
@@ -37,25 +39,28 @@ class CallLog:
         self._digest = 0
         self._latest: deque[Call] = deque(maxlen=REMEMBERED)
 
-    def note(self, what: str, depth: int = 2) -> Call:
+    def log(self, operation: str, depth: int = 2) -> Call:
         """depth: how many frames above this one the caller of interest is."""
         self.count += 1
-        self._digest = zlib.crc32(what.encode(), self._digest)
-        call = Call(self.count, what, _site(depth))
+        self._digest = zlib.crc32(operation.encode(), self._digest)
+        call = Call(self.count, operation, _site(depth))
         self._latest.append(call)
         return call
 
     @property
     def summary(self) -> list[int]:
-        """Equal on two ranks exactly when they called the same collectives in the same order (but for a CRC collision)."""
+        """Equal on two ranks exactly when they called the same collectives in the same order (but
+        for a CRC collision)."""
         return [self.count, self._digest]
 
     def latest(self, number: int = REMEMBERED) -> list[list[Any]]:
-        return [[call.number, call.what, call.site] for call in list(self._latest)[-number:]]
+        """[number, operation, site] of each call."""
+        return [[call.number, call.operation, call.site] for call in list(self._latest)[-number:]]
 
 
 def _site(depth: int) -> str:
-    """`file.py:12 in run < other.py:34 in main`: the line that called, and the one that called that."""
+    """`file.py:12 in run < other.py:34 in main`: the line that called, and the line that called
+    that."""
     frame = sys._getframe(depth)
     places: list[str] = []
     while frame is not None and len(places) < 2:
@@ -65,42 +70,48 @@ def _site(depth: int) -> str:
     return " < ".join(places)
 
 
-def compare(latest: Mapping[int, Sequence[Sequence[Any]]]) -> Finding | None:
-    """The first collective in which ranks differ, given each rank's latest calls: another one, or one too few.
+def compare(latest_by_rank: Mapping[int, Sequence[Sequence[Any]]]) -> Finding | None:
+    """The first collective in which ranks differ, by each rank's latest calls: a different one, or
+    one too few.
 
-    The ranks named are those that differ from the most; of two halves, those that rank 0 does not belong to.
+    Names the ranks that differ from the majority; of two halves, the one without rank 0.
     """
-    calls = {
-        rank: {number: (what, site) for number, what, site in listed}
-        for rank, listed in sorted(latest.items())
-    }
-    known = set.intersection(*(set(by_number) for by_number in calls.values())) if calls else set()
-    for number in sorted(known):
-        said = {rank: by_number[number][0] for rank, by_number in calls.items()}
-        usual = _usual(said)
-        odd = [rank for rank, what in said.items() if what != usual]
-        if odd:
-            return _mismatch(
-                number, calls, odd, next(rank for rank, what in said.items() if what == usual)
-            )
+    calls: dict[int, dict[int, tuple[str, str]]] = {}
+    for rank, latest in sorted(latest_by_rank.items()):
+        calls[rank] = {number: (operation, site) for number, operation, site in latest}
+    if not calls:
+        return None
+    # Numbers that all ranks still remember.
+    common = set.intersection(*(set(by_number) for by_number in calls.values()))
+    for number in sorted(common):
+        operations = {rank: by_number[number][0] for rank, by_number in calls.items()}
+        usual = _most_common(list(operations.values()))
+        differing = [rank for rank, operation in operations.items() if operation != usual]
+        if differing:
+            usual_rank = next(rank for rank, operation in operations.items() if operation == usual)
+            return _mismatch(number, calls, differing, usual_rank)
     return _shortfall({rank: max(by_number, default=0) for rank, by_number in calls.items()})
 
 
-def _usual(said: Mapping[int, str]) -> str:
-    counted = Counter(said.values())
-    most = max(counted.values())
-    return next(what for what in said.values() if counted[what] == most)
+def _most_common(operations: Sequence[str]) -> str:
+    """Of several that are equally common, the first."""
+    counts = Counter(operations)
+    return max(operations, key=lambda operation: counts[operation])
 
 
 def _mismatch(
-    number: int, calls: Mapping[int, Mapping[int, tuple[str, str]]], odd: Sequence[int], usual: int
+    number: int,
+    calls: Mapping[int, Mapping[int, tuple[str, str]]],
+    differing: Sequence[int],
+    usual_rank: int,
 ) -> Finding:
-    what, site = calls[odd[0]][number]
-    expected, expected_site = calls[usual][number]
+    operation, site = calls[differing[0]][number]
+    usual_operation, usual_site = calls[usual_rank][number]
     message = (
-        f"collective {number} is {what} ({site}), but {expected} on rank {usual} ({expected_site})"
+        f"collective {number} is {operation} ({site}), "
+        f"but {usual_operation} on rank {usual_rank} ({usual_site})"
     )
-    return Finding("collective-mismatch", message, tuple(odd))
+    return Finding("collective-mismatch", message, tuple(differing))
 
 
 def _shortfall(counts: Mapping[int, int]) -> Finding | None:
@@ -108,11 +119,10 @@ def _shortfall(counts: Mapping[int, int]) -> Finding | None:
     short = [rank for rank, count in counts.items() if count < most]
     if not short:
         return None
-    missed = most - counts[short[0]]
-    others = [rank for rank in counts if rank not in short]
-    left_out = f"left out {missed} collective{'s' if missed > 1 else ''}"
-    return Finding(
-        "collective-skipped",
-        f"{left_out}: {counts[short[0]]} were called, on {name_ranks(others)} {most}",
-        tuple(short),
+    complete = [rank for rank in counts if rank not in short]
+    skipped = most - counts[short[0]]
+    message = (
+        f"skipped {skipped} collective{'s' if skipped > 1 else ''}: "
+        f"it called {counts[short[0]]}, {name_ranks(complete)} called {most}"
     )
+    return Finding("collective-skipped", message, tuple(short))

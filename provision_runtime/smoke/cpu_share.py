@@ -1,4 +1,4 @@
-"""How many ranks share how many CPU cores. What may be used is less than what is there: affinity and control groups."""
+"""How many ranks share how many CPU cores: affinity and control groups allow less than there is."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def own_seat(host: str) -> dict[str, Any]:
-    """What the others need to know: this rank's host, the cores it may run on, and how many of them at a time."""
-    allowed = os.sched_getaffinity(0)
-    return {
-        "host": host,
-        "cpus": hex(sum(1 << cpu for cpu in allowed)),
-        "quota": limits.cpu_quota(),
-    }
+def own_cpus(host: str) -> dict[str, Any]:
+    """This rank's host, the cores that it may run on (a mask), and how many of them at a time."""
+    mask = 0
+    for cpu in os.sched_getaffinity(0):
+        mask |= 1 << cpu
+    return {"host": host, "cpus": hex(mask), "quota": limits.cpu_quota()}
 
 
-def per_core(seats: Sequence[dict[str, Any]]) -> float:
-    """Ranks per core on the host where it is worst; below 1 where there are cores to spare. Pure."""
-    return max(
-        _on_host([seat for seat in seats if seat["host"] == host])
-        for host in {seat["host"] for seat in seats}
-    )
+def ranks_per_core(rank_cpus: Sequence[dict[str, Any]]) -> float:
+    """On the most crowded host; below 1 where there are more cores than ranks. Pure."""
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for entry in rank_cpus:
+        by_host.setdefault(entry["host"], []).append(entry)
+    return max(len(entries) / _cores(entries) for entries in by_host.values())
 
 
-def _on_host(seats: Sequence[dict[str, Any]]) -> float:
+def describe(rank_cpus: Sequence[dict[str, Any]]) -> str:
+    """Ranks and cores of rank 0's host."""
+    first_host = [entry for entry in rank_cpus if entry["host"] == rank_cpus[0]["host"]]
+    return f"{len(first_host)} ranks on {_cores(first_host):g} cores"
+
+
+def _cores(rank_cpus: Sequence[dict[str, Any]]) -> float:
+    """Cores that the ranks of one host may use together."""
     union = 0
-    for seat in seats:
-        union |= int(seat["cpus"], 16)
+    for entry in rank_cpus:
+        union |= int(entry["cpus"], 16)
     cores = float(bin(union).count("1"))
-    quotas = [seat["quota"] for seat in seats if seat["quota"] is not None]
-    return len(seats) / (min([cores, *quotas]) or 1.0)
-
-
-def in_words(seats: Sequence[dict[str, Any]]) -> str:
-    """Of rank 0's host."""
-    mine = [seat for seat in seats if seat["host"] == seats[0]["host"]]
-    return f"{len(mine)} ranks on {len(mine) / _on_host(mine):g} cores"
+    for entry in rank_cpus:
+        if entry["quota"] is not None:
+            cores = min(cores, entry["quota"])
+    return cores or 1.0

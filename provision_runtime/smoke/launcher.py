@@ -1,7 +1,7 @@
-"""Starts the ranks of one host without torchrun, and sees to it that none outlives the run.
+"""Starts the ranks of one host without torchrun, and ensures that none outlives the run.
 
-Owns processes. Imports no torch: it must be able to report that torch is broken. The ranks report; the launcher does so
-only where rank 0 could not.
+Owns processes. Imports no torch: it must be able to report that torch is broken. The ranks report;
+the launcher does so only if rank 0 could not.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import fs
 from ..comm import processes
 from ..facts import environment as facts
 from ..facts import libraries
 from ..report import model, table
-from . import options as choices
-from . import postmortem, progress, rank_env, runner
+from . import options as smoke_options
+from . import postmortem, rank_env, reporter, runner
 from .checks import expectation
-from .outcome import Finding, Outcome, united
-from .reporting import REPORT_NAME, write_report
+from .outcome import Finding, Outcome, merge_equal
+from .reporter import REPORT_NAME
 from .watchdog import PEER_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from .options import Options
+
 LOOPBACK = "127.0.0.1"
 RANKS_WITHOUT_GPU = 2
-PORT_TRIES = 5
-# Rarely: looking takes time from a core that is measured.
+PORT_ATTEMPTS = 5
+# Rarely: polling takes time from a core that is measured.
 POLL_S = 0.1
-# After the first rank ended badly, rank 0 may still find out and report; told to end, it still collects where the
-# others stood (ending.GRACE_S) and writes the report.
+# After the first rank failed, rank 0 may still find out and report; when ended, it still collects
+# the other ranks' last states (postmortem.GRACE_S) and writes the report.
 GRACE_S = 4.0
-# Once rank 0 has ended there is only the others' own word to wait for.
+# Once rank 0 has ended, only the other ranks' last states are awaited.
 SHORT_GRACE_S = 1.2
 PR_SET_PDEATHSIG = 1
 LOG_LINES = 20
@@ -49,26 +51,27 @@ NO_SUCH_HOST = "no-such-host.invalid"  # RFC 6761: never resolves
 
 
 def launch(
-    options: choices.Options, arguments: Sequence[str], choose_port: Callable[[], int] | None = None
+    options: Options, arguments: Sequence[str], choose_port: Callable[[], int] | None = None
 ) -> int:
-    """Run all ranks here; 0 when the report says success and every rank ended well, else 1."""
+    """Runs all ranks on this host; 0 if the report is a success and every rank ended well, else
+    1."""
     ranks = options.ranks or default_ranks(options.backend)
-    choices.check_faults(options, ranks)
-    options = choices.for_world(options, ranks)
+    smoke_options.check_faults(options, ranks)
+    options = smoke_options.for_world(options, ranks)
     _prepare(options.out)
     _prepare_junit(options.junit)
-    for _ in range(PORT_TRIES):
-        with _rehearsed_port(options, choose_port or free_port) as port:
-            run = Run(options, arguments, ranks, port)
-            reason = run.wait()
-        if run.codes.get(0) != runner.PORT_BUSY:
+    for _ in range(PORT_ATTEMPTS):
+        with _store_port(options, choose_port or free_port) as port:
+            launched = LaunchedRanks(options, arguments, ranks, port)
+            reason = launched.wait()
+        if launched.codes.get(0) != runner.PORT_BUSY:
             break
-    return _conclude(options, run, reason)
+    return _conclude(options, launched, reason)
 
 
 @contextmanager
-def _rehearsed_port(options: choices.Options, choose: Callable[[], int]) -> Iterator[int]:
-    """A port for the store; to rehearse a busy one, this process listens on it."""
+def _store_port(options: Options, choose: Callable[[], int]) -> Iterator[int]:
+    """A port for the store. With the fault busy-port, this process listens on it."""
     port = choose()
     if not options.fault("busy-port"):
         yield port
@@ -78,9 +81,9 @@ def _rehearsed_port(options: choices.Options, choose: Callable[[], int]) -> Iter
 
 
 def default_ranks(backend: str) -> int:
-    """One per visible GPU, unless Gloo was asked for."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    """One per visible GPU, unless the backend is Gloo."""
     gpus = len(libraries.device_nodes())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         gpus = min(gpus, len([name for name in visible.split(",") if name not in ("", "-1")]))
     return gpus if gpus and backend != "gloo" else RANKS_WITHOUT_GPU
@@ -92,91 +95,85 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Run:
+class LaunchedRanks:
     """The ranks as processes, from the first start to the last end."""
 
-    def __init__(
-        self, options: choices.Options, arguments: Sequence[str], ranks: int, port: int
-    ) -> None:
+    def __init__(self, options: Options, arguments: Sequence[str], ranks: int, port: int) -> None:
         self._out = options.out
         self._ends_at = time.monotonic() + options.timeout_s
         self._received: int | None = None
         self.started = time.time()
         self.ranks = ranks
         self.children: dict[int, subprocess.Popen[bytes]] = {}
-        # What became of ranks before anybody here ended them.
-        self.fates: dict[int, str] = {}
-        previous = {
+        # How ranks ended that this launcher did not end.
+        self.failures: dict[int, str] = {}
+        self._previous_handlers = {
             number: signal.signal(number, self._receive)
             for number in (signal.SIGTERM, signal.SIGINT)
         }
-        self._previous = previous
+        master = NO_SUCH_HOST if options.fault("unresolvable-master") else LOOPBACK
         for rank in range(ranks):
             if not options.fault("absent", rank):
-                master = NO_SUCH_HOST if options.fault("unresolvable-master") else LOOPBACK
-                self.children[rank] = self._start(
-                    arguments, _environment(rank, ranks, (master, port), self._ends_at), rank
-                )
+                environment = _rank_environment(rank, ranks, master, port, self._ends_at)
+                self.children[rank] = self._start(arguments, environment, rank)
 
     @property
     def codes(self) -> dict[int, int | None]:
         return {rank: child.poll() for rank, child in self.children.items()}
 
     def wait(self) -> str:
-        """Until no rank is left. Says why it had to end them, or nothing."""
+        """Returns when all ranks have ended: why they had to be ended, or an empty text."""
         try:
             reason = self._watch()
             self._stop()
             return reason
         finally:
-            for number, handler in self._previous.items():
+            for number, handler in self._previous_handlers.items():
                 signal.signal(number, handler)
 
     def _start(
         self, arguments: Sequence[str], environment: dict[str, str], rank: int
     ) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            *_interpreter_flags(),
-            str(Path(__file__).resolve().parent.parent),
-            *arguments,
-        ]
+        package = str(Path(__file__).resolve().parent.parent)
+        command = [sys.executable, *_interpreter_flags(), package, *arguments]
         with log_path(self._out, rank).open("wb") as log:
             return subprocess.Popen(
                 command,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stderr=log,
-                preexec_fn=_dying_with(os.getpid()),
+                preexec_fn=_bind_to_parent(os.getpid()),
             )
 
     def _watch(self) -> str:
-        """Until all ended, or there is a reason not to wait any longer."""
-        bad_since: float | None = None
+        """Returns when all ranks have ended, or with the reason not to wait any longer."""
+        failed_since: float | None = None
         while self._living():
             time.sleep(POLL_S)
             now = time.monotonic()
-            bad = {
-                rank: in_words(code) for rank, code in self.codes.items() if code not in (None, 0)
-            }
-            if bad and bad_since is None:
-                bad_since = now
-                self.fates.update(bad)
+            failures = {}
+            for rank, code in self.codes.items():
+                if code not in (None, 0):
+                    failures[rank] = describe_exit(code)
+            if failures and failed_since is None:
+                failed_since = now
+                self.failures.update(failures)
             if self.codes.get(0) == runner.PORT_BUSY:
                 self._kill()
             elif self._received is not None:
                 return f"ended by {signal.Signals(self._received).name}"
-            elif bad_since is not None and now > bad_since + self._grace_s():
-                return next(f"rank {rank} {words}" for rank, words in bad.items())
+            elif failed_since is not None and now > failed_since + self._grace_s():
+                rank, failure = next(iter(failures.items()))
+                return f"rank {rank} {failure}"
             elif now > self._ends_at + GRACE_S:
                 return "the time of the whole run is over"
         return ""
 
     def _stop(self) -> None:
-        """Ask where the others stand and let them report; then end what is left."""
+        """Asks the remaining ranks for their last states and a report; then kills what is left."""
         for rank, child in self._living().items():
             if _is_stopped(child):
-                self.fates[rank] = "is stopped"
+                self.failures[rank] = "is stopped"
                 child.kill()
         if self.codes.get(0, 0) is None:
             for child in self._living().values():
@@ -184,9 +181,8 @@ class Run:
             end = time.monotonic() + GRACE_S
             while self._living() and time.monotonic() < end:
                 time.sleep(POLL_S)
-                end = (
-                    min(end, time.monotonic() + SHORT_GRACE_S) if self.codes[0] is not None else end
-                )
+                if self.codes[0] is not None:
+                    end = min(end, time.monotonic() + SHORT_GRACE_S)
         self._kill()
 
     def _kill(self) -> None:
@@ -198,11 +194,9 @@ class Run:
     def _grace_s(self) -> float:
         """Rank 0 needs longer than the others: it reports for all."""
         first = self.children.get(0)
-        return (
-            GRACE_S
-            if first is not None and first.poll() is None and not _is_stopped(first)
-            else SHORT_GRACE_S
-        )
+        if first is None or first.poll() is not None or _is_stopped(first):
+            return SHORT_GRACE_S
+        return GRACE_S
 
     def _living(self) -> dict[int, subprocess.Popen[bytes]]:
         return {rank: child for rank, child in self.children.items() if child.poll() is None}
@@ -216,32 +210,38 @@ def _is_stopped(child: subprocess.Popen[bytes]) -> bool:
 
 
 def _interpreter_flags() -> list[str]:
-    """The ranks must see the same modules as we do."""
-    given = (
-        ("-B", sys.flags.dont_write_bytecode),
-        ("-s", sys.flags.no_user_site),
-        ("-E", sys.flags.ignore_environment),
-        ("-I", sys.flags.isolated),
-    )
-    return [flag for flag, is_set in given if is_set]
+    """The ranks must see the same modules as this process."""
+    flags = []
+    if sys.flags.dont_write_bytecode:
+        flags.append("-B")
+    if sys.flags.no_user_site:
+        flags.append("-s")
+    if sys.flags.ignore_environment:
+        flags.append("-E")
+    if sys.flags.isolated:
+        flags.append("-I")
+    return flags
 
 
-def _environment(rank: int, ranks: int, master: tuple[str, int], ends_at: float) -> dict[str, str]:
+def _rank_environment(
+    rank: int, ranks: int, master: str, port: int, ends_at: float
+) -> dict[str, str]:
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": master[0],
-        "MASTER_PORT": str(master[1]),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(port),
         rank_env.ENDS_AT: repr(ends_at),
-        # What torchrun does: ranks that each take all cores slow one another down.
+        # As torchrun does: ranks that each use all cores slow one another down.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
 
 
-def _dying_with(parent: int) -> Callable[[], None]:
-    """For the child between fork and exec: the kernel kills it when we end, however we end."""
+def _bind_to_parent(parent: int) -> Callable[[], None]:
+    """For the child between fork and exec: the kernel kills it when this process ends, however it
+    ends."""
     libc = ctypes.CDLL(None)
 
     def bind() -> None:
@@ -257,88 +257,94 @@ def log_path(out: Path, rank: int) -> Path:
 
 
 def _prepare(out: Path) -> None:
-    """What an earlier run left must not be taken for this one's."""
+    """Deletes what an earlier run left, which must not pass for this run's."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for pattern in (REPORT_NAME, "rank*.log", "rank*.stuck.json", "rank*.at.json"):
             for path in out.glob(pattern):
                 path.unlink()
     except OSError as error:
-        raise choices.UsageError(f"--out {out} cannot be written: {error}") from error
+        raise smoke_options.UsageError(f"--out {out} cannot be written: {error}") from error
 
 
 def _prepare_junit(path: Path | None) -> None:
-    """Empty until there is something to tell: no CI service takes that, or what an earlier run left, for a success."""
+    """Empties the file: no CI service takes an empty file, or an earlier run's, for a success."""
     if path is None:
         return
     try:
         fs.atomic_write(path, b"")
     except OSError as error:
-        raise choices.UsageError(f"--junit {path} cannot be written: {error.strerror}") from error
+        raise smoke_options.UsageError(
+            f"--junit {path} cannot be written: {error.strerror}"
+        ) from error
 
 
-def _conclude(options: choices.Options, run: Run, reason: str) -> int:
+def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
     for path in options.out.glob("rank*.at.json"):
         path.unlink()
-    found = _read(options.out / REPORT_NAME) or _empty(options, run)
-    ended_badly = {rank: in_words(code) for rank, code in run.codes.items() if code != 0}
-    pending = progress.first_pending(found)
-    if pending is None and not ended_badly:
-        return 0 if model.succeeded(found.verdict) else 1
-    # A rank also ends with 1 where the report is complete and says that all is not well: fail or unknown.
-    is_said = found.verdict == model.FAIL or (
-        pending is None and not model.succeeded(found.verdict)
-    )
-    for rank, words in ended_badly.items():
-        if rank in run.fates or not is_said:
-            print(f"rank {rank} {words}; see {log_path(options.out, rank)}", file=sys.stderr)
-    if not is_said:
-        _report_failure(options, run, found, pending or "teardown", reason)
+    report = _read(options.out / REPORT_NAME) or _empty_report(options, launched)
+    failures = {}
+    for rank, code in launched.codes.items():
+        if code != 0:
+            failures[rank] = describe_exit(code)
+    pending = reporter.first_pending(report)
+    succeeded = model.succeeded(report.verdict)
+    if pending is None and not failures:
+        return 0 if succeeded else 1
+    # A rank also ends with 1 if the report is complete and its verdict is fail or unknown.
+    is_reported = report.verdict == model.FAIL or (pending is None and not succeeded)
+    for rank, failure in failures.items():
+        if rank in launched.failures or not is_reported:
+            print(f"rank {rank} {failure}; see {log_path(options.out, rank)}", file=sys.stderr)
+    if not is_reported:
+        _report_failure(options, launched, report, pending or "teardown", reason)
     return 1
 
 
 def _report_failure(
-    options: choices.Options, run: Run, found: model.Report, name: str, reason: str
+    options: Options,
+    launched: LaunchedRanks,
+    report: model.Report,
+    phase_name: str,
+    reason: str,
 ) -> None:
-    """In place of rank 0, which could not. A rank that left its word ended because of another one."""
-    fates = {
-        rank: words
-        for rank, words in run.fates.items()
-        if not postmortem.stuck_path(options.out, rank).exists()
-    }
-    # A rank that finds the others gone ends by itself, with 1.
-    fates = {rank: words for rank, words in fates.items() if words != in_words(1)} or fates
-    if fates:
-        findings = united([_cause(name, rank, words) for rank, words in fates.items()])
-    elif name == "teardown" and (
-        left := [rank for rank in run.children if postmortem.stuck_path(options.out, rank).exists()]
-    ):
-        findings = (Finding("rank-stuck", "it did not get away after the last phase", tuple(left)),)
-    else:
-        findings = (
-            Finding(
-                "interrupted" if reason.startswith("ended by") else "rank-died",
-                reason or "the ranks ended without a report",
-            ),
-        )
-    data: dict[str, Any] = {
-        "logs": {str(rank): _tail(log_path(options.out, rank)) for rank in run.children}
-    }
-    failing = progress.with_failure(
-        found, name, Outcome(findings=findings, data=data), time.time() - run.started
-    )
-    write_report(failing, options.out / REPORT_NAME, options.junit)
-    said = next(phase for phase in failing.phases if phase.name == name)
-    print("\n".join(table.phase_lines(asdict(said), table.terminal_width())), flush=True)
+    """In place of rank 0, which could not."""
+    findings = _failure_findings(options.out, launched, phase_name, reason)
+    logs = {str(rank): _tail(log_path(options.out, rank)) for rank in launched.children}
+    outcome = Outcome(findings=findings, data={"logs": logs})
+    duration_s = time.time() - launched.started
+    failed = reporter.with_failure(report, phase_name, outcome, duration_s)
+    reporter.write_report(failed, options.out / REPORT_NAME, options.junit)
+    phase = next(phase for phase in failed.phases if phase.name == phase_name)
+    print("\n".join(table.phase_lines(asdict(phase), table.terminal_width())), flush=True)
 
 
-def _cause(name: str, rank: int, words: str) -> Finding:
-    """What became of a rank. One that crashed in facts did so while it imported torch, which is tried again apart."""
-    if name == "facts" and words in CRASHES and (error := facts.collect_apart()["error"]):
-        return replace(expectation.broken(error), ranks=(rank,))
-    return Finding(
-        "rank-stopped" if words == "is stopped" else "rank-died", f"its process {words}", (rank,)
-    )
+def _failure_findings(
+    out: Path, launched: LaunchedRanks, phase_name: str, reason: str
+) -> tuple[Finding, ...]:
+    # A rank that wrote its last state ended because of another one.
+    stuck = [rank for rank in launched.children if postmortem.state_path(out, rank).exists()]
+    failures = {rank: text for rank, text in launched.failures.items() if rank not in stuck}
+    # A rank that finds the other ranks gone ends by itself, with 1: no cause, if there is another.
+    causes = {rank: text for rank, text in failures.items() if text != describe_exit(1)}
+    failures = causes or failures
+    if failures:
+        return merge_equal([_cause(phase_name, rank, text) for rank, text in failures.items()])
+    if phase_name == "teardown" and stuck:
+        return (Finding("rank-stuck", "it did not end after the last phase", tuple(stuck)),)
+    finding_id = "interrupted" if reason.startswith("ended by") else "rank-died"
+    return (Finding(finding_id, reason or "the ranks ended without a report"),)
+
+
+def _cause(phase_name: str, rank: int, failure: str) -> Finding:
+    """A rank that crashed in facts did so while it imported torch, which is tried again in a
+    process of its own."""
+    if phase_name == "facts" and failure in CRASHES:
+        error = facts.collect_apart()["error"]
+        if error:
+            return replace(expectation.broken(error), ranks=(rank,))
+    finding_id = "rank-stopped" if failure == "is stopped" else "rank-died"
+    return Finding(finding_id, f"its process {failure}", (rank,))
 
 
 def _read(path: Path) -> model.Report | None:
@@ -348,30 +354,30 @@ def _read(path: Path) -> model.Report | None:
         return None
 
 
-def _empty(options: choices.Options, run: Run) -> model.Report:
-    """The report of a run in which no rank came as far as writing one."""
+def _empty_report(options: Options, launched: LaunchedRanks) -> model.Report:
+    """The report of a run in which no rank got as far as writing one."""
     return model.Report(
-        started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.started)),
-        duration_s=round(time.time() - run.started, 3),
+        started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(launched.started)),
+        duration_s=round(time.time() - launched.started, 3),
         backend="unknown",
         device="unknown",
-        world_size=run.ranks,
+        world_size=launched.ranks,
         hosts=[socket.gethostname()],
         profile=options.profile,
         facts=facts.about_host(),
         skipped=list(options.skipped),
-        phases=progress.with_pending([], options.planned),
+        phases=reporter.with_pending([], options.planned),
     )
 
 
-def in_words(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was ended by {signal.Signals(-code).name}"
     return f"ended with status {code}"
 
 
 CRASHES = tuple(
-    in_words(-number)
+    describe_exit(-number)
     for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 )
 

@@ -1,4 +1,4 @@
-"""What the user asks of a smoke test: options, their defaults, and the faults to inject."""
+"""The options of a smoke test, their defaults, and the faults that can be injected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .bandwidth import baseline, reference
 
@@ -23,12 +23,12 @@ PHASES = (
     "filesystem",
     "checkpoint",
 )
-# Without these nothing can be asked of the others.
-ALWAYS = ("facts", "rendezvous")
+# No other phase can run without these.
+REQUIRED_PHASES = ("facts", "rendezvous")
 PROFILES = ("quick", "default", "full")
 BACKENDS = ("auto", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
-# kind: what follows it.
+# Each kind of fault, and the values that follow it.
 FAULTS = {
     "absent": ("RANK",),
     "other-torch": ("RANK",),
@@ -54,8 +54,8 @@ FAULTS = {
     "slow-folder": ("RANK",),
     "flip-bit": (),
 }
-# Where a fault that names no phase shows, in one of these.
-SHOWN_IN = {
+# The phases that detect faults which are not bound to a phase.
+DETECTING_PHASES = {
     "wrong-shape": ("ddp",),
     "missing-parameter": ("ddp",),
     "disk-full": ("filesystem", "checkpoint"),
@@ -64,14 +64,14 @@ SHOWN_IN = {
     "slow-folder": ("filesystem",),
     "flip-bit": ("checkpoint",),
 }
-# Faults in how the ranks are started, which only our own launcher does.
-OF_THE_LAUNCHER = ("busy-port", "unresolvable-master")
+# Faults in how the ranks are started, which only our own launcher can inject.
+LAUNCHER_FAULTS = ("busy-port", "unresolvable-master")
 TIMEOUT_S = 600.0
 EVERY_PHASE = ""
 
 
 class UsageError(ValueError):
-    """An option that makes no sense; the text lists what would."""
+    """A wrong option; the text lists the right ones."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Options:
     faults: tuple[Fault, ...]
     skipped: tuple[str, ...] = ()
     junit: Path | None = None
-    # Curves of expected bandwidth, in place of those that are shipped.
+    # Curves of expected bandwidth that replace the shipped ones.
     expect: Path | None = None
     # "save" or "compare", and the file.
     baseline: tuple[str, Path] | None = None
@@ -114,12 +114,13 @@ class Options:
         return self.profile == "quick"
 
     def deadline_s(self, phase: str, default: float) -> float:
-        """The phase's own where it was given one, else the one for all, else the default."""
-        given = dict(self.deadlines_s)
-        return given.get(phase, given.get(EVERY_PHASE, default))
+        """The phase's own deadline if one is set, else the one for every phase, else the
+        default."""
+        deadlines_s = dict(self.deadlines_s)
+        return deadlines_s.get(phase, deadlines_s.get(EVERY_PHASE, default))
 
     def fault(self, kind: str, rank: int | None = None, phase: str | None = None) -> bool:
-        """Whether this fault is to be injected here."""
+        """Whether the user injects this fault on this rank and in this phase."""
         return Fault(kind, rank, phase) in self.faults
 
 
@@ -132,13 +133,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--junit",
         type=Path,
         metavar="FILE",
-        help="write the report as JUnit XML too, for CI services",
+        help="also write the report as JUnit XML, for CI services",
     )
     add(
         "--checkpoint-dir",
         type=Path,
         metavar="DIR",
-        help="folder to test checkpoints in, shared by all ranks (OUT)",
+        help="folder in which checkpoints are tested, shared by all ranks (default: OUT)",
     )
     add(
         "--ranks",
@@ -146,7 +147,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="ranks to start here (default: one per GPU, or 2 without GPUs)",
     )
-    add("--profile", choices=PROFILES, default="default", help="how much is measured (%(default)s)")
+    add(
+        "--profile",
+        choices=PROFILES,
+        default="default",
+        help="how much to measure (default: %(default)s)",
+    )
     add(
         "--quick",
         dest="profile",
@@ -167,7 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=PHASES,
         metavar="PHASE",
-        help="only this phase (repeatable)",
+        help="run only this phase (repeatable)",
     )
     add(
         "--skip",
@@ -175,26 +181,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=PHASES,
         metavar="PHASE",
-        help="not this phase (repeatable)",
+        help="skip this phase (repeatable)",
     )
     add(
         "--backend",
         choices=BACKENDS,
         default="auto",
-        help="auto is nccl where torch sees a GPU, else gloo",
+        help="auto is nccl if torch sees a GPU, else gloo",
     )
     add(
         "--device",
         choices=DEVICES,
         default="auto",
-        help="where the tensors are: auto is cuda over nccl, cpu over gloo",
+        help="where the tensors are: auto is cuda with nccl, cpu with gloo",
     )
     add(
         "--timeout",
         type=float,
         default=TIMEOUT_S,
         metavar="S",
-        help="seconds for everything (%(default)g)",
+        help="seconds for the whole run (default: %(default)g)",
     )
     add(
         "--deadline",
@@ -208,7 +214,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="seed of every value that is sent (%(default)s)",
+        help="seed of all test values (default: %(default)s)",
     )
     add("--check", action="store_true", help="only check these options; run nothing")
     _add_expectations(parser)
@@ -217,7 +223,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FAULT",
-        help=f"rehearse a fault: {fault_forms()}",
+        help=f"inject a fault: {fault_forms()}",
     )
 
 
@@ -238,93 +244,95 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
         "--expect",
         type=Path,
         metavar="FILE",
-        help="curves of expected bandwidth (default: published ones, where there are any)",
+        help="curves of expected bandwidth (default: published ones, if there are any)",
     )
     add(
         "--baseline",
         metavar="save=FILE|compare=FILE",
-        help="keep this run's bandwidths, or compare them with those of an earlier run",
+        help="save this run's bandwidths, or compare them with those of an earlier run",
     )
     add(
         "--require-gpu",
         action="store_true",
-        help="fail where there is no GPU, instead of rehearsing on CPU",
+        help="fail if there is no GPU, instead of rehearsing on the CPU",
     )
 
 
-def from_namespace(chosen: argparse.Namespace) -> Options:
-    """Options with everything checked that can be checked before a rank exists. Raises UsageError."""
+def from_namespace(namespace: argparse.Namespace) -> Options:
+    """The options, with every check that is possible before a rank exists. Raises UsageError."""
+    out = namespace.out.absolute()
     options = Options(
-        out=chosen.out.absolute(),
-        checkpoint_dir=(chosen.checkpoint_dir or chosen.out).absolute(),
-        ranks=chosen.ranks,
-        profile=chosen.profile,
-        backend=chosen.backend,
-        device=chosen.device,
-        timeout_s=chosen.timeout,
-        deadlines_s=tuple(parse_deadline(text) for text in chosen.deadline),
-        seed=chosen.seed,
-        expect_torch=chosen.expect_torch,
-        expect_cuda=chosen.expect_cuda,
-        expect_nccl=chosen.expect_nccl,
-        require_gpu=chosen.require_gpu,
-        faults=tuple(parse_fault(text) for text in chosen.inject),
-        skipped=skipped(chosen.only, chosen.skip),
-        junit=chosen.junit and chosen.junit.absolute(),
-        expect=None if chosen.expect is None else curves(chosen.expect),
-        baseline=None
-        if chosen.baseline is None
-        else parse_baseline(chosen.baseline, chosen.out.absolute()),
+        out=out,
+        checkpoint_dir=(namespace.checkpoint_dir or namespace.out).absolute(),
+        ranks=namespace.ranks,
+        profile=namespace.profile,
+        backend=namespace.backend,
+        device=namespace.device,
+        timeout_s=namespace.timeout,
+        deadlines_s=tuple(parse_deadline(text) for text in namespace.deadline),
+        seed=namespace.seed,
+        expect_torch=namespace.expect_torch,
+        expect_cuda=namespace.expect_cuda,
+        expect_nccl=namespace.expect_nccl,
+        require_gpu=namespace.require_gpu,
+        faults=tuple(parse_fault(text) for text in namespace.inject),
+        skipped=skipped_phases(namespace.only, namespace.skip),
+        junit=namespace.junit and namespace.junit.absolute(),
+        expect=namespace.expect and reference_file(namespace.expect),
+        baseline=None if namespace.baseline is None else parse_baseline(namespace.baseline, out),
     )
-    refuse_what_proves_nothing(
-        options.skipped, options.faults, baseline_wanted=options.baseline is not None
-    )
+    _check_skipped(options)
     if not 0 < options.timeout_s < math.inf:
-        raise UsageError(f"--timeout {options.timeout_s:g}: seconds above 0 are needed")
+        raise UsageError(f"--timeout {options.timeout_s:g}: it must be seconds above 0")
     return options
 
 
-def skipped(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
-    """The phases that do not run. facts and rendezvous always do, but for `--only facts`. Raises UsageError."""
-    needed = [phase for phase in skip if phase in ALWAYS]
-    if needed:
-        raise UsageError(f"--skip {needed[0]}: nothing can be tested without it")
-    wanted = {"facts"} if set(only) == {"facts"} else {*only, *ALWAYS} if only else set(PHASES)
-    return tuple(phase for phase in PHASES if phase not in wanted or phase in skip)
+def skipped_phases(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
+    """The phases that do not run. facts and rendezvous always run, except with `--only facts`.
+    Raises UsageError."""
+    for phase in skip:
+        if phase in REQUIRED_PHASES:
+            raise UsageError(f"--skip {phase}: nothing can be tested without it")
+    if not only:
+        selected = set(PHASES)
+    elif set(only) == {"facts"}:
+        selected = {"facts"}
+    else:
+        selected = {*only, *REQUIRED_PHASES}
+    return tuple(phase for phase in PHASES if phase not in selected or phase in skip)
 
 
-def refuse_what_proves_nothing(
-    skipped: Sequence[str], faults: Sequence[Fault], *, baseline_wanted: bool
-) -> None:
-    """A rehearsal that would pass because its phase does not run proves nothing; bandwidths that nobody measures are none."""
-    if baseline_wanted and "collectives" in skipped:
+def _check_skipped(options: Options) -> None:
+    """A rehearsal that passes because its phase does not run would prove nothing; without the
+    phase collectives there are no bandwidths."""
+    if options.baseline is not None and "collectives" in options.skipped:
         raise UsageError(
             "--baseline: bandwidths are measured in the phase collectives, which is skipped"
         )
-    for fault in faults:
-        if fault.phase in skipped:
+    for fault in options.faults:
+        if fault.phase in options.skipped:
             raise UsageError(f"--inject {fault.kind}: the phase {fault.phase} is skipped")
-        shown_in = SHOWN_IN.get(fault.kind, ())
-        if shown_in and set(shown_in) <= set(skipped):
+        phases = DETECTING_PHASES.get(fault.kind, ())
+        if phases and set(phases) <= set(options.skipped):
             raise UsageError(
-                f"--inject {fault.kind}: it would show in {' or '.join(shown_in)}, which is skipped"
+                f"--inject {fault.kind}: {' or '.join(phases)} would detect it, but is skipped"
             )
 
 
-def curves(path: Path) -> Path:
-    """A file of curves that can be read; absolute. Raises UsageError."""
+def reference_file(path: Path) -> Path:
+    """The absolute path of a file of reference curves, after reading it. Raises UsageError."""
     try:
         reference.load(path)
-    except reference.ExpectedUnreadable as error:
+    except reference.ReferenceUnreadable as error:
         raise UsageError(f"--expect {error}") from error
     return path.absolute()
 
 
 def parse_baseline(text: str, out: Path) -> tuple[str, Path]:
-    """Verb and file. out: the folder of the report, which is made if it is not there. Raises UsageError."""
+    """Verb and file. out: the folder of the report, which is made later. Raises UsageError."""
     verb, _, name = text.partition("=")
     if verb not in ("save", "compare") or not name:
-        raise UsageError(f"--baseline {text}: save=FILE or compare=FILE is needed")
+        raise UsageError(f"--baseline {text}: write save=FILE or compare=FILE")
     path = Path(name).absolute()
     try:
         if verb == "compare":
@@ -345,38 +353,36 @@ def parse_deadline(text: str) -> tuple[str, float]:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise UsageError(f"--deadline {text}: seconds above 0 are needed, as in 30 or barrier=30")
+        raise UsageError(f"--deadline {text}: it must be seconds above 0, as in 30 or barrier=30")
     return phase, seconds
 
 
 def parse_fault(text: str) -> Fault:
     kind, *values = text.split(":")
-    wanted = FAULTS.get(kind)
-    if wanted is None or len(values) != len(wanted):
+    names = FAULTS.get(kind)
+    if names is None or len(values) != len(names):
         raise UsageError(f"no such fault: {text!r}; there are {fault_forms()}")
-    named: dict[str, Any] = {name: values[place] for place, name in enumerate(wanted)}
-    if "RANK" in named and not named["RANK"].isdigit():
-        raise UsageError(f"{text!r}: {named['RANK']!r} is not a rank")
-    if "PHASE" in named and named["PHASE"] not in PHASES:
+    value_of = dict(zip(names, values))
+    rank, phase = value_of.get("RANK"), value_of.get("PHASE")
+    if rank is not None and not rank.isdigit():
+        raise UsageError(f"{text!r}: {rank!r} is not a rank")
+    if phase is not None and phase not in PHASES:
         raise UsageError(f"{text!r}: no such phase; there are {', '.join(PHASES)}")
-    return Fault(kind, int(named["RANK"]) if "RANK" in named else None, named.get("PHASE"))
+    return Fault(kind, None if rank is None else int(rank), phase)
 
 
 def for_world(options: Options, world_size: int) -> Options:
-    """Facts alone need nobody else where there is one rank; those of several are worth little uncompared, so these meet."""
+    """With `--only facts`, a single rank needs no rendezvous; several ranks do, to compare their
+    facts."""
     if options.planned != ("facts",) or world_size == 1:
         return options
-    return replace(
-        options, skipped=tuple(phase for phase in options.skipped if phase not in ALWAYS)
-    )
+    skipped = tuple(phase for phase in options.skipped if phase not in REQUIRED_PHASES)
+    return replace(options, skipped=skipped)
 
 
 def check_faults(options: Options, world_size: int) -> None:
-    refuse_faults_of_nobody(options.faults, world_size)
-
-
-def refuse_faults_of_nobody(faults: Sequence[Fault], world_size: int) -> None:
-    for fault in faults:
+    """Raises UsageError for a fault on a rank that does not exist."""
+    for fault in options.faults:
         if fault.rank is not None and fault.rank >= world_size:
             raise UsageError(
                 f"--inject {fault.kind}: there is no rank {fault.rank} among {world_size}"
@@ -384,7 +390,7 @@ def refuse_faults_of_nobody(faults: Sequence[Fault], world_size: int) -> None:
 
 
 def fault_forms() -> str:
-    return ", ".join(":".join((kind, *rest)) for kind, rest in FAULTS.items())
+    return ", ".join(":".join((kind, *names)) for kind, names in FAULTS.items())
 
 
 def _positive(text: str) -> int:

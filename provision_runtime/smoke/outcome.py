@@ -1,4 +1,4 @@
-"""What one rank says about one phase, and how the ranks' answers become one. Pure."""
+"""What one rank reports about one phase, and how the ranks' outcomes become one. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .findings import CATALOG
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SOURCE_PLACE = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
+# `[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] `
+SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong: an id of the catalog, what happened in words, and to which ranks.
+    """Something that is wrong: an id of the catalog, what happened, and on which ranks.
 
-    No ranks: the rank that says it. No advice: the catalog's.
+    No ranks: on the rank that reports it. No advice: the catalog's.
     """
 
     id: str
@@ -32,14 +33,9 @@ class Finding:
     def verdict(self) -> str:
         return CATALOG[self.id].verdict
 
-    def reported(self) -> model.Finding:
-        return model.Finding(
-            self.id,
-            self.verdict,
-            list(self.ranks),
-            self.message,
-            self.advice or CATALOG[self.id].advice,
-        )
+    def reported(self) -> model.ReportedFinding:
+        advice = self.advice or CATALOG[self.id].advice
+        return model.ReportedFinding(self.id, self.verdict, list(self.ranks), self.message, advice)
 
     def __str__(self) -> str:
         return f"{name_ranks(self.ranks)}: {self.message}" if self.ranks else self.message
@@ -50,75 +46,72 @@ class Outcome:
     message: str = ""
     findings: tuple[Finding, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
-    # The phase could not be carried through, so what comes after it would prove nothing.
+    # The phase could not be completed, so the phases after it would prove nothing.
     broken: bool = False
 
     @property
     def verdict(self) -> str:
         return model.overall([model.PASS, *(finding.verdict for finding in self.findings)])
 
+    @property
+    def summary(self) -> str:
+        """One line: what was measured if all is well, else what is wrong."""
+        serious = [str(item) for item in self.findings if item.verdict != model.WARN]
+        warnings = [str(item) for item in self.findings]
+        text = "; ".join(serious) or self.message or "; ".join(warnings)
+        return " ".join(text.split())
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def from_json(said: Mapping[str, Any]) -> Outcome:
-    findings = tuple(
-        Finding(f["id"], f["message"], tuple(f["ranks"]), f["advice"]) for f in said["findings"]
-    )
-    return Outcome(said["message"], findings, said["data"], said["broken"])
+def from_json(document: Mapping[str, Any]) -> Outcome:
+    findings = []
+    for item in document["findings"]:
+        findings.append(Finding(item["id"], item["message"], tuple(item["ranks"]), item["advice"]))
+    return Outcome(document["message"], tuple(findings), document["data"], document["broken"])
 
 
-def found(
+def with_finding(
     id: str,
     message: str,
     ranks: Sequence[int] = (),
-    advice: str = "",
     data: dict[str, Any] | None = None,
     broken: bool = False,
 ) -> Outcome:
     """An outcome with one finding."""
-    return Outcome("", (Finding(id, message, tuple(ranks), advice),), data or {}, broken)
+    return Outcome("", (Finding(id, message, tuple(ranks)),), data or {}, broken)
 
 
-def error_in_words(error: BaseException) -> str:
-    """One line. Gloo's texts begin with a place in its source and end with guesses."""
-    text = SOURCE_PLACE.sub("", " ".join(str(error).split())).split(". This is typically", 1)[0]
+def describe_error(error: BaseException) -> str:
+    """One line. Gloo's messages begin with a line of its source and end with guesses."""
+    text = SOURCE_LOCATION.sub("", " ".join(str(error).split()))
+    text = text.split(". This is typically", 1)[0]
     return f"{type(error).__name__}: {text}"
 
 
-def fold(outcomes: Sequence[Outcome]) -> Outcome:
-    """Every rank's findings, those that say the same as one; rank 0's message and data."""
-    findings = united(
-        [
-            with_rank(finding, rank)
-            for rank, outcome in enumerate(outcomes)
-            for finding in outcome.findings
-        ]
-    )
-    return Outcome(
-        outcomes[0].message, findings, outcomes[0].data, any(outcome.broken for outcome in outcomes)
-    )
+def combine(outcomes: Sequence[Outcome]) -> Outcome:
+    """One outcome of all ranks': their findings, equal ones merged; rank 0's message and data."""
+    findings = []
+    for rank, outcome in enumerate(outcomes):
+        findings += [with_rank(finding, rank) for finding in outcome.findings]
+    broken = any(outcome.broken for outcome in outcomes)
+    return Outcome(outcomes[0].message, merge_equal(findings), outcomes[0].data, broken)
 
 
 def with_rank(finding: Finding, rank: int) -> Finding:
-    """A finding that names no rank is about the rank that says it."""
+    """A finding that names no rank is about the rank that reports it."""
     return finding if finding.ranks else replace(finding, ranks=(rank,))
 
 
-def united(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings that say the same of several ranks are one, in the order of their first."""
-    ranks: dict[tuple[str, str], set[int]] = {}
+def merge_equal(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings with the same id and message become one of all their ranks, in the order of the
+    first."""
+    merged: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        ranks.setdefault((finding.id, finding.message), set()).update(finding.ranks)
-    first = {(finding.id, finding.message): finding for finding in reversed(findings)}
-    return tuple(replace(first[key], ranks=tuple(sorted(named))) for key, named in ranks.items())
-
-
-def in_words(outcome: Outcome) -> str:
-    """The phase in one line: what was measured where all is well, else what is wrong."""
-    bad = [finding for finding in outcome.findings if finding.verdict != model.WARN]
-    return " ".join(
-        (
-            "; ".join(map(str, bad)) or outcome.message or "; ".join(map(str, outcome.findings))
-        ).split()
-    )
+        key = (finding.id, finding.message)
+        ranks = set(finding.ranks)
+        if key in merged:
+            ranks.update(merged[key].ranks)
+        merged[key] = replace(merged.get(key, finding), ranks=tuple(sorted(ranks)))
+    return tuple(merged.values())

@@ -1,6 +1,7 @@
-"""What a rank leaves behind when it must end early: where it stood, and on one rank who kept whom waiting.
+"""What a rank writes when it must end early, and how one rank finds out who kept the others waiting.
 
-`Position` and `judge` are pure; the rest runs in the watchdog's thread while the main thread hangs.
+`Position`, `blame` and what it calls are pure; the rest runs in the watchdog's thread while the
+main thread hangs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import fs
@@ -20,7 +21,7 @@ from ..comm.ranks import name_ranks
 from ..comm.store import StoreLost
 from . import collective_log
 from .options import PHASES
-from .outcome import Finding, from_json, united, with_rank
+from .outcome import Finding, from_json, merge_equal, with_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,200 +29,224 @@ if TYPE_CHECKING:
 
     from ..comm.store import StoreClient
 
-# All ranks notice a deadline within a tick of one another; this is how long the reporting rank waits for their word.
+# All ranks notice a deadline within a tick of one another; this is how long the reporting rank
+# waits for their last states.
 GRACE_S = 2.0
 POLL_S = 0.05
 # How long the store may take for an answer when the run ends.
 ANSWER_S = 1.0
-# Of its latest calls a rank tells so many: two ranks that differ do so in the last few.
-TOLD_CALLS = 32
-FATES = {
+# So many of its latest calls are in a rank's last state: two ranks that differ do so in the last
+# few.
+REPORTED_CALLS = 32
+STATE_FINDINGS = {
     processes.GONE: ("rank-died", "its process is gone"),
     processes.STOPPED: ("rank-stopped", "its process is stopped"),
 }
-# What the others say of a rank that says nothing itself.
+# What the other ranks report of a rank that reports nothing itself.
 ABSENCES = ("rank-died", "rank-stopped", "rank-missing", "rank-silent")
-# What a rank says because another one is gone or in another collective.
+# What a rank reports because another one is gone or in another collective.
 CONSEQUENCES = ("backend-error", "store-lost")
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a rank is: the phase, how many meetings and collectives it has begun, the latest of them, and its place in the program."""
+    """Where a rank is: its phase, how many exchanges and collectives it has begun, the latest of
+    them, and its place in the program."""
 
     phase: str
-    meetings: int
+    exchanges: int
     collectives: int
     step: str
     site: str = ""
 
     @property
     def order(self) -> tuple[int, int, int]:
-        return (
-            PHASES.index(self.phase) if self.phase in PHASES else len(PHASES),
-            self.meetings,
-            self.collectives,
-        )
+        phase = PHASES.index(self.phase) if self.phase in PHASES else len(PHASES)
+        return phase, self.exchanges, self.collectives
 
-    def skipped(self, other: Position) -> bool:
-        """Whether this rank left out a collective: it came to a later meeting with fewer of them behind it."""
-        return self.meetings > other.meetings and self.collectives < other.collectives
+    def skipped_collective(self, other: Position) -> bool:
+        """Whether this rank, and not the other, skipped one: it reached a later exchange after
+        fewer collectives."""
+        return self.exchanges > other.exchanges and self.collectives < other.collectives
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "phase": self.phase,
+            "meetings": self.exchanges,
+            "collectives": self.collectives,
+            "step": self.step,
+            "site": self.site,
+        }
 
     def __str__(self) -> str:
-        place = f", {self.site}" if self.site else ""
-        return f"{self.phase} ({self.step}, collective {self.collectives}{place})"
+        site = f", {self.site}" if self.site else ""
+        return f"{self.phase} ({self.step}, collective {self.collectives}{site})"
+
+
+def position_from_json(document: Mapping[str, Any]) -> Position:
+    return Position(
+        document["phase"],
+        document["meetings"],
+        document["collectives"],
+        document["step"],
+        document["site"],
+    )
 
 
 @dataclass
-class Known:
-    """What the reporting rank knows when the run must end: the ranks' own words by rank, where each was last heard of
-    (phase, host, process), what became of its process, and which ranks could only leave their word on the disk."""
+class Evidence:
+    """What the reporting rank knows when the run must end."""
 
-    words: dict[int, Any] = field(default_factory=dict)
-    seen: dict[int, Any] = field(default_factory=dict)
-    fates: dict[int, str] = field(default_factory=dict)
+    # What each rank wrote before it ended.
+    last_states: dict[int, Any] = field(default_factory=dict)
+    # Phase, host and process of each rank when it last published them.
+    locations: dict[int, Any] = field(default_factory=dict)
+    process_states: dict[int, str] = field(default_factory=dict)
+    # Ranks that could write their last state only to the disk, not into the store.
     cut_off: list[int] = field(default_factory=list)
 
     @property
-    def standing(self) -> dict[int, Position]:
-        return {rank: Position(**word["position"]) for rank, word in sorted(self.words.items())}
+    def positions(self) -> dict[int, Position]:
+        positions = {}
+        for rank, state in sorted(self.last_states.items()):
+            positions[rank] = position_from_json(state["position"])
+        return positions
+
+    def differing_calls(self) -> Finding | None:
+        calls = {rank: state["calls"] for rank, state in self.last_states.items()}
+        return collective_log.compare(calls) if calls else None
 
 
-def judge(known: Known, world_size: int, reason: str, cause: str) -> tuple[Finding, ...]:
-    """Who kept the others waiting, and only that: what follows from it is no finding of its own.
+def blame(evidence: Evidence, world_size: int, reason: str, cause: str) -> tuple[Finding, ...]:
+    """Who kept the others waiting, and only that: what follows from it is not reported.
 
-    cause: the finding's id when nobody in particular is to blame.
+    cause: the finding's id if no rank in particular is to blame.
     """
-    silent = [rank for rank in range(world_size) if rank not in known.words]
-    own = [
-        with_rank(finding, rank)
-        for rank, word in sorted(known.words.items())
-        for finding in from_json(word["outcome"]).findings
-    ]
-    if own:
-        return explained(own, silent, known)
+    silent = [rank for rank in range(world_size) if rank not in evidence.last_states]
+    reported = []
+    for rank, state in sorted(evidence.last_states.items()):
+        for finding in from_json(state["outcome"]).findings:
+            reported.append(with_rank(finding, rank))
+    if reported:
+        return root_causes(reported, silent, evidence)
     if silent:
-        return united(absent(silent, known))
+        return merge_equal(absence_findings(silent, evidence))
+    positions = evidence.positions
+    message = f"{reason}: {_describe_positions(positions)}"
     if cause == "interrupted":
-        return (Finding(cause, f"{reason}: {_where(known.standing)}", tuple(known.standing)),)
-    if known.cut_off:
-        return (
-            Finding(
-                "link-lost",
-                f"no longer reaches the store: {_where(known.standing)}",
-                tuple(known.cut_off),
-            ),
-        )
-    differing = (
-        collective_log.compare({rank: word["calls"] for rank, word in known.words.items()})
-        if _compares(known)
-        else None
-    )
-    if differing is not None:
-        return (differing,)
-    behind = _behind(known.standing)
+        return (Finding(cause, message, tuple(positions)),)
+    if evidence.cut_off:
+        message = f"no longer reaches the store: {_describe_positions(positions)}"
+        return (Finding("link-lost", message, tuple(evidence.cut_off)),)
+    if _are_calls_comparable(list(positions.values())):
+        differing = evidence.differing_calls()
+        if differing is not None:
+            return (differing,)
+    furthest = max((position.order for position in positions.values()), default=(0, 0, 0))
+    behind = [rank for rank, position in positions.items() if position.order < furthest]
     if behind:
-        return united(
-            [Finding("rank-stuck", f"{reason}: {known.standing[rank]}", (rank,)) for rank in behind]
-        )
-    return (Finding(cause, f"{reason}: {_where(known.standing)}", tuple(known.standing)),)
+        stuck = [Finding("rank-stuck", f"{reason}: {positions[rank]}", (rank,)) for rank in behind]
+        return merge_equal(stuck)
+    return (Finding(cause, message, tuple(positions)),)
 
 
-def explained(own: Sequence[Finding], silent: Sequence[int], known: Known) -> tuple[Finding, ...]:
-    """Of what ranks say and of ranks that say nothing, the causes.
+def root_causes(
+    reported: Sequence[Finding], silent: Sequence[int], evidence: Evidence
+) -> tuple[Finding, ...]:
+    """The causes among what ranks reported, and among the silent ranks.
 
-    A rank that left with an error leaves the others waiting: who lives and is silent waits, and is no cause. An error of the backend
-    follows from a rank that ended or from another collective; without either it is itself the cause (out of memory, say).
+    A rank that left with an error keeps the others waiting: a silent rank whose process lives is
+    waiting, and is no cause. An error of the backend follows from a rank that ended or from a
+    different collective; without either it is itself the cause (out of memory, for example).
     """
-    gone = [rank for rank in silent if known.fates.get(rank) in FATES]
-    causes = [finding for finding in own if finding.id not in CONSEQUENCES]
+    ended = [rank for rank in silent if evidence.process_states.get(rank) in STATE_FINDINGS]
+    causes = [finding for finding in reported if finding.id not in CONSEQUENCES]
     if causes:
-        return united([*absent(gone, known), *causes])
-    lost = gone or [rank for rank in silent if known.fates.get(rank) != processes.ALIVE]
+        return merge_equal([*absence_findings(ended, evidence), *causes])
+    lost = ended
+    if not lost:
+        states = evidence.process_states
+        lost = [rank for rank in silent if states.get(rank) != processes.ALIVE]
     if lost:
-        return united(absent(lost, known))
-    differing = (
-        collective_log.compare({rank: word["calls"] for rank, word in known.words.items()})
-        if known.words
-        else None
-    )
-    return (
-        (differing,)
-        if differing is not None and differing.id == "collective-mismatch"
-        else united(own)
-    )
+        return merge_equal(absence_findings(lost, evidence))
+    differing = evidence.differing_calls()
+    if differing is not None and differing.id == "collective-mismatch":
+        return (differing,)
+    return merge_equal(reported)
 
 
-def absent(ranks: Sequence[int], known: Known) -> list[Finding]:
-    """What is to be said of ranks that say nothing themselves."""
-    found = []
+def absence_findings(ranks: Sequence[int], evidence: Evidence) -> list[Finding]:
+    """Findings about ranks that report nothing themselves."""
+    findings = []
     for rank in ranks:
-        if rank not in known.seen:
-            found.append(Finding("rank-missing", "it never reached the store", (rank,)))
+        if rank not in evidence.locations:
+            findings.append(Finding("rank-missing", "it never reached the store", (rank,)))
             continue
-        last = f"last seen in {known.seen[rank]['phase']} on {known.seen[rank]['host']}"
-        id, what = FATES.get(known.fates.get(rank, ""), ("rank-silent", "it does not answer"))
-        found.append(Finding(id, f"{what}, {last}", (rank,)))
-    return found
+        location = evidence.locations[rank]
+        process_state = evidence.process_states.get(rank, "")
+        finding_id, state = STATE_FINDINGS.get(process_state, ("rank-silent", "it does not answer"))
+        message = f"{state}, last seen in {location['phase']} on {location['host']}"
+        findings.append(Finding(finding_id, message, (rank,)))
+    return findings
 
 
-def _compares(known: Known) -> bool:
-    """Calls are compared only between ranks that wait for one another: in a collective, or at the meeting after it."""
-    standing = known.standing.values()
-    furthest = max((position.collectives for position in standing), default=0)
-    return any(position.skipped(other) for position in standing for other in standing) or all(
-        position.collectives == furthest and position.site for position in standing
-    )
+def failing_phase(evidence: Evidence, own_phase: str) -> str:
+    """The earliest phase in which a rank is; among ranks that left with an error, if there are
+    any."""
+    phases = []
+    phases_with_error = []
+    for state in evidence.last_states.values():
+        phases.append(state["position"]["phase"])
+        if state["outcome"]["findings"]:
+            phases_with_error.append(state["position"]["phase"])
+    for rank, location in evidence.locations.items():
+        if rank not in evidence.last_states:
+            phases.append(location["phase"])
+    candidates = phases_with_error or phases
+    known = [phase for phase in candidates if phase in PHASES]
+    return min(known, key=PHASES.index, default=own_phase)
 
 
-def _behind(standing: Mapping[int, Position]) -> list[int]:
-    front = max((position.order for position in standing.values()), default=(0, 0, 0))
-    return [rank for rank in sorted(standing) if standing[rank].order < front]
+def _are_calls_comparable(positions: Sequence[Position]) -> bool:
+    """Calls are compared only between ranks that wait for one another: in a collective, or at the
+    exchange after it."""
+    for position in positions:
+        if any(position.skipped_collective(other) for other in positions):
+            return True
+    furthest = max((position.collectives for position in positions), default=0)
+    return all(position.collectives == furthest and position.site for position in positions)
 
 
-def _where(standing: Mapping[int, Position]) -> str:
-    """Where every rank stands, ranks in one place named together."""
-    places: dict[str, list[int]] = {}
-    for rank, position in standing.items():
-        places.setdefault(str(position), []).append(rank)
-    if len(places) == 1 and len(standing) > 1:
-        return f"all ranks are in {next(iter(places))}"
-    return "; ".join(f"{name_ranks(ranks)} in {place}" for place, ranks in places.items())
+def _describe_positions(positions: Mapping[int, Position]) -> str:
+    """Where every rank is; ranks in the same place together."""
+    ranks_by_place: dict[str, list[int]] = {}
+    for rank, position in positions.items():
+        ranks_by_place.setdefault(str(position), []).append(rank)
+    if len(ranks_by_place) == 1 and len(positions) > 1:
+        return f"all ranks are in {next(iter(ranks_by_place))}"
+    return "; ".join(f"{name_ranks(ranks)} in {place}" for place, ranks in ranks_by_place.items())
 
 
-def failing_phase(known: Known, own: str) -> str:
-    """The phase of the rank that is furthest behind; of those that left with an error of their own, if there are any."""
-    told = [
-        word["position"]["phase"] for word in known.words.values() if word["outcome"]["findings"]
-    ]
-    everywhere = [word["position"]["phase"] for word in known.words.values()]
-    everywhere += [seen["phase"] for rank, seen in known.seen.items() if rank not in known.words]
-    return min(
-        (phase for phase in told or everywhere or [own] if phase in PHASES),
-        key=PHASES.index,
-        default=own,
-    )
-
-
-def stack_of_main_thread() -> list[str]:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return [line.rstrip() for line in traceback.format_stack(frame)] if frame else []
-
-
-def stuck_path(out: Path, rank: int) -> Path:
+def state_path(out: Path, rank: int) -> Path:
     return out / f"rank{rank}.stuck.json"
 
 
-def describe(
+def location_path(out: Path, rank: int) -> Path:
+    return out / f"rank{rank}.at.json"
+
+
+def last_state(
     run: str,
     rank: int,
     host: str,
     reason: str,
     position: Position,
-    latest: list[list[Any]],
+    calls: list[list[Any]],
     outcome: dict[str, Any],
 ) -> dict[str, Any]:
-    """The word this rank leaves. outcome: what it had to say of the phase, if it was done with it."""
+    """What a rank writes before it ends. outcome: that of the phase, if it had left the phase."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    stack = traceback.format_stack(frame) if frame else []
     return {
         "schema": 2,
         "kind": "stuck",
@@ -229,129 +254,143 @@ def describe(
         "rank": rank,
         "host": host,
         "reason": reason,
-        "position": asdict(position),
-        "calls": latest[-TOLD_CALLS:],
+        "position": position.as_json(),
+        "calls": calls[-REPORTED_CALLS:],
         "outcome": outcome,
-        "stack": stack_of_main_thread(),
+        "stack": [line.rstrip() for line in stack],
     }
 
 
-def leave_word(word: dict[str, Any], out: Path, mailbox: StoreClient | None) -> bool:
-    """As a file first, which needs nobody else. Whether the store took it: one whose host is stopped would be waited for, for ever."""
-    fs.atomic_write(stuck_path(out, word["rank"]), (json.dumps(word, indent=2) + "\n").encode())
-    return mailbox is not None and _within(
-        ANSWER_S, lambda: mailbox.set(f"stuck/{word['rank']}", word)
-    )
+def write_last_state(state: dict[str, Any], out: Path, client: StoreClient | None) -> bool:
+    """Writes a file first, which needs no other process, then the store.
+
+    Returns whether the store took it: a store whose host is stopped would never answer.
+    """
+    content = json.dumps(state, indent=2) + "\n"
+    fs.atomic_write(state_path(out, state["rank"]), content.encode())
+    if client is None:
+        return False
+    return _answers_within(ANSWER_S, lambda: client.set(f"stuck/{state['rank']}", state))
 
 
-def _within(seconds: float, ask: Callable[[], Any]) -> bool:
-    """Whether the store answered within these seconds; a call that did not is left behind."""
+def _answers_within(seconds: float, call: Callable[[], Any]) -> bool:
+    """Whether the store answered in time; a call that did not is left behind."""
     answered = threading.Event()
 
     def run() -> None:
         with contextlib.suppress(StoreLost):
-            ask()
+            call()
             answered.set()
 
     threading.Thread(target=run, daemon=True).start()
     return answered.wait(seconds)
 
 
-def last_seen(
-    mailbox: StoreClient | None, out: Path, world_size: int, met: Mapping[int, Any], run: str
+def write_location(out: Path, rank: int, location: dict[str, Any]) -> None:
+    fs.atomic_write(location_path(out, rank), json.dumps(location).encode())
+
+
+def read_locations(
+    client: StoreClient | None,
+    out: Path,
+    world_size: int,
+    agreed: Mapping[int, Any],
+    run: str,
 ) -> dict[int, Any]:
-    """Phase, host and process of the ranks that were ever heard of: in the store; when all met, if the store does not answer any
-    more; or, before they reached it, beside the report."""
-    seen = {
-        rank: _peek(mailbox, f"at/{rank}")
-        or met.get(rank)
-        or _of_run(_read(at_path(out, rank)), run)
-        for rank in range(world_size)
+    """Phase, host and process of every rank that ever published them.
+
+    From the store; if that does not answer any more, as last agreed; for ranks that never reached
+    the store, from the files next to the report.
+    """
+    locations = {}
+    for rank in range(world_size):
+        location = _peek(client, f"at/{rank}") or agreed.get(rank)
+        location = location or _read_of_run(location_path(out, rank), run)
+        if location is not None:
+            locations[rank] = location
+    return locations
+
+
+def process_states(locations: Mapping[int, Any], ranks: Sequence[int]) -> dict[int, str]:
+    return {
+        rank: processes.state(locations[rank]["process"]) for rank in ranks if rank in locations
     }
-    return {rank: where for rank, where in seen.items() if where is not None}
 
 
-def at_path(out: Path, rank: int) -> Path:
-    return out / f"rank{rank}.at.json"
-
-
-def say_where(out: Path, rank: int, where: dict[str, Any]) -> None:
-    fs.atomic_write(at_path(out, rank), json.dumps(where).encode())
-
-
-def fates(seen: Mapping[int, Any], ranks: Sequence[int]) -> dict[int, str]:
-    return {rank: processes.state(seen[rank]["process"]) for rank in ranks if rank in seen}
-
-
-def gather(
-    mailbox: StoreClient | None, out: Path, world_size: int, met: Mapping[int, Any], run: str
-) -> Known:
-    """What the ranks left, in the store or beside the report, and what became of those that left nothing."""
-    known = Known(seen=last_seen(mailbox, out, world_size, met, run))
+def collect_evidence(
+    client: StoreClient | None,
+    out: Path,
+    world_size: int,
+    agreed: Mapping[int, Any],
+    run: str,
+) -> Evidence:
+    """What the ranks wrote into the store or next to the report, and the process states of those
+    that wrote nothing. Waits GRACE_S at most."""
+    evidence = Evidence(locations=read_locations(client, out, world_size, agreed, run))
     ranks = range(world_size)
-    posted: set[int] = set()
-    end = time.monotonic() + GRACE_S
+    in_store: set[int] = set()
+    deadline = time.monotonic() + GRACE_S
     while True:
         for rank in ranks:
-            if time.monotonic() >= end:
+            if time.monotonic() >= deadline:
                 break
-            told = None if rank in posted else _peek(mailbox, f"stuck/{rank}")
-            left = told or (
-                None if rank in known.words else _of_run(_read(stuck_path(out, rank)), run)
-            )
-            if told is not None:
-                posted.add(rank)
-            if left is not None:
-                known.words[rank] = left
-        known.fates = fates(known.seen, [rank for rank in ranks if rank not in known.words])
-        told_all = posted if mailbox is not None else known.words
-        waited_for = [
-            rank for rank in ranks if rank not in told_all and known.fates.get(rank) not in FATES
-        ]
-        if not waited_for or time.monotonic() >= end:
+            state = None if rank in in_store else _peek(client, f"stuck/{rank}")
+            if state is not None:
+                in_store.add(rank)
+            elif rank not in evidence.last_states:
+                state = _read_of_run(state_path(out, rank), run)
+            if state is not None:
+                evidence.last_states[rank] = state
+        silent = [rank for rank in ranks if rank not in evidence.last_states]
+        evidence.process_states = process_states(evidence.locations, silent)
+        complete = in_store if client is not None else set(evidence.last_states)
+        awaited = []
+        for rank in ranks:
+            if rank not in complete and evidence.process_states.get(rank) not in STATE_FINDINGS:
+                awaited.append(rank)
+        if not awaited or time.monotonic() >= deadline:
             break
         time.sleep(POLL_S)
-    known.cut_off = _cut_off(known, posted) if mailbox is not None else []
-    return known
+    if client is not None:
+        evidence.cut_off = _cut_off_ranks(evidence, in_store)
+    return evidence
 
 
-def _cut_off(known: Known, posted: set[int]) -> list[int]:
-    """Ranks of other hosts that were in the store before and now could only leave their word on a shared disk."""
-    hosts = {rank: word["host"] for rank, word in known.words.items()}
-    reached = {hosts[rank] for rank in posted}
-    return [
-        rank
-        for rank, host in sorted(hosts.items())
-        if rank not in posted and rank in known.seen and host not in reached
-    ]
+def _cut_off_ranks(evidence: Evidence, in_store: set[int]) -> list[int]:
+    """Ranks of hosts that were in the store before, and could now write only to a shared disk."""
+    hosts = {rank: state["host"] for rank, state in evidence.last_states.items()}
+    reaching_hosts = {hosts[rank] for rank in in_store}
+    cut_off = []
+    for rank, host in sorted(hosts.items()):
+        if rank in evidence.locations and host not in reaching_hosts:
+            cut_off.append(rank)
+    return cut_off
 
 
-def is_reported(mailbox: StoreClient | None) -> bool:
+def is_reported(client: StoreClient | None) -> bool:
     """Whether rank 0 has reported the end already."""
-    return _peek(mailbox, "reported") is not None
+    return _peek(client, "reported") is not None
 
 
-def end_silent(known: Known, ranks: Sequence[int]) -> None:
-    """Ranks on this host that could not even leave a word would outlive the run."""
+def kill_silent_ranks(evidence: Evidence, ranks: Sequence[int]) -> None:
+    """Kills ranks of this host that could not even write their last state: they would outlive the
+    run."""
     for rank in ranks:
-        if rank in known.seen and rank not in known.words:
-            processes.kill(known.seen[rank]["process"])
+        if rank in evidence.locations and rank not in evidence.last_states:
+            processes.kill(evidence.locations[rank]["process"])
 
 
-def _peek(mailbox: StoreClient | None, key: str) -> Any:
+def _peek(client: StoreClient | None, key: str) -> Any:
     try:
-        return mailbox.peek(key) if mailbox is not None else None
+        return client.peek(key) if client is not None else None
     except StoreLost:
         return None
 
 
-def _of_run(left: Any, run: str) -> Any:
-    """What an earlier run left in the same folder is not this one's."""
-    return left if left is not None and left.get("run") == run else None
-
-
-def _read(path: Path) -> Any:
+def _read_of_run(path: Path, run: str) -> Any:
+    """The document in a file; None if there is none, or if an earlier run left it there."""
     try:
-        return json.loads(path.read_text())
+        document = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
+    return document if document is not None and document.get("run") == run else None

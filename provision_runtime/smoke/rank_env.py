@@ -1,4 +1,4 @@
-"""Who this process is among the ranks, as torchrun, Slurm or our own launcher says in the environment."""
+"""Which rank this process is, as torchrun, Slurm or our own launcher says in the environment."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .options import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Set by our launcher to the reading of the monotonic clock (one for all processes of a host) that ends the whole run.
+REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+# Set by our launcher to the reading of the monotonic clock (one for all processes of a host) at
+# which the whole run ends.
 ENDS_AT = "PROVISION_SMOKE_ENDS_AT"
 JOB = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", ENDS_AT)
 
 
 @dataclass(frozen=True)
-class Place:
+class RankEnv:
     rank: int
     world_size: int
     local_rank: int
@@ -30,24 +31,25 @@ class Place:
     host: str
     # torchrun's agent hosts the store itself; then no rank may.
     store_is_hosted: bool
-    # torchrun may start all ranks again; the store then still holds the keys of the attempt before.
+    # torchrun may restart all ranks; the store then still has the keys of the previous attempt.
     attempt: str
     ends_at: float | None
-    # The name that torchrun or Slurm gave this run, if one did.
+    # The name that torchrun or Slurm gave this run; empty if neither did.
     job: str = ""
 
     @property
     def run(self) -> str:
-        """What tells this run from others that use the same folder."""
+        """Distinguishes this run from others that use the same folder."""
         return f"{self.job}/{self.master_addr}:{self.master_port}/{self.attempt}"
 
     @property
     def launched(self) -> bool:
+        """Whether our own launcher started this rank."""
         return self.ends_at is not None
 
     @property
     def crowding(self) -> int:
-        """Ranks of this host to each core that it may use, rounded up from a half."""
+        """Ranks of this host per two cores that they may use, rounded up."""
         ranks = self.local_world_size or self.world_size
         return max(1, math.ceil(ranks / len(os.sched_getaffinity(0)) / 2))
 
@@ -56,34 +58,37 @@ class Place:
         return self.local_world_size == self.world_size
 
 
-def from_environment(environment: Mapping[str, str] | None = None) -> Place | None:
-    """None when nobody started us as a rank. Raises UsageError when the environment says only half of it."""
-    given = os.environ if environment is None else environment
-    if "RANK" not in given:
+def from_environment(environment: Mapping[str, str] | None = None) -> RankEnv | None:
+    """None if no launcher started this process as a rank. Raises UsageError if variables are
+    missing or wrong."""
+    variables = os.environ if environment is None else environment
+    if "RANK" not in variables:
         return None
-    missing = [name for name in NEEDED if name not in given]
+    missing = [name for name in REQUIRED if name not in variables]
     if missing:
         raise UsageError(
-            f"RANK is set, but {', '.join(missing)} is not: set all of {', '.join(NEEDED)}, or none"
+            f"RANK is set, but {', '.join(missing)} is not: "
+            f"set all of {', '.join(REQUIRED)}, or none"
         )
-    return Place(
-        rank=_number(given, "RANK"),
-        world_size=_number(given, "WORLD_SIZE"),
-        local_rank=_number(given, "LOCAL_RANK"),
-        local_world_size=_number(given, "LOCAL_WORLD_SIZE")
-        if "LOCAL_WORLD_SIZE" in given
-        else None,
-        master_addr=given["MASTER_ADDR"],
-        master_port=_number(given, "MASTER_PORT"),
+    local_world_size = None
+    if "LOCAL_WORLD_SIZE" in variables:
+        local_world_size = _number(variables, "LOCAL_WORLD_SIZE")
+    return RankEnv(
+        rank=_number(variables, "RANK"),
+        world_size=_number(variables, "WORLD_SIZE"),
+        local_rank=_number(variables, "LOCAL_RANK"),
+        local_world_size=local_world_size,
+        master_addr=variables["MASTER_ADDR"],
+        master_port=_number(variables, "MASTER_PORT"),
         host=socket.gethostname(),
-        store_is_hosted=given.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        attempt=given.get("TORCHELASTIC_RESTART_COUNT", "0"),
-        ends_at=float(given[ENDS_AT]) if ENDS_AT in given else None,
-        job=" ".join(given[name] for name in JOB if name in given),
+        store_is_hosted=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        ends_at=float(variables[ENDS_AT]) if ENDS_AT in variables else None,
+        job=" ".join(variables[name] for name in JOB if name in variables),
     )
 
 
-def _number(given: Mapping[str, str], name: str) -> int:
-    if not given[name].isdigit():
-        raise UsageError(f"{name}={given[name]!r} in the environment is not a number")
-    return int(given[name])
+def _number(variables: Mapping[str, str], name: str) -> int:
+    if not variables[name].isdigit():
+        raise UsageError(f"{name}={variables[name]!r} in the environment is not a number")
+    return int(variables[name])

@@ -1,8 +1,10 @@
-"""Values that every rank can predict for every other: small integers that depend on seed, round, rank and index.
+"""Values that every rank can predict for every other: small integers that depend on seed, round,
+rank and index.
 
-Small integers add up without rounding, so a sum is right or wrong, with nothing in between. Every rank draws a table of
-values, and all ranks look up the same place of their tables at an index: so the sum over ranks is itself a table, and
-checking takes one look-up per element however many ranks there are.
+Small integers add up without rounding, so a sum is right or wrong, with nothing in between. Every
+rank has a table of values, and all ranks look up the same slot of their tables at an index: so the
+sum over ranks is itself a table, and checking takes one look-up per element however many ranks
+there are.
 """
 
 from __future__ import annotations
@@ -16,26 +18,29 @@ if TYPE_CHECKING:
     import torch
 
 MASK = 0x7FFFFFFF
-# Odd, so that an index and the same index in another half, quarter, ... of the buffer have different places.
+# Odd, so that an index and the same index in another half, quarter, ... of the buffer have
+# different slots.
 MULTIPLIER = 0x45D9F3B
-PLACE_BITS = 12
+SLOT_BITS = 12
 LARGEST = 1023
 # Up to here a type holds every integer: 24, 11 and 8 significant bits.
 EXACT = {"float32": 2**24, "float16": 2**11, "bfloat16": 2**8}
 # float32 can add the largest value exactly over so many ranks.
 MOST_RANKS = EXACT["float32"] // LARGEST
-# Elements worked on at a time: bounds the memory that predicting takes.
+# Elements processed at a time: bounds the memory that predicting takes.
 CHUNK = 1 << 20
 
 
 def largest(dtype: str, ranks: int) -> int:
-    """The largest value that so many ranks can add exactly in this type, as a mask of bits; 0 where there is none."""
+    """The largest value that so many ranks can add exactly in this type, as a mask of bits; 0 if
+    there is none."""
     most = min(EXACT[dtype] // ranks, LARGEST)
     return (1 << ((most + 1).bit_length() - 1)) - 1
 
 
-def key(seed: int, turn: str, rank: int) -> int:
-    digest = hashlib.sha256(f"{seed}/{turn}/{rank}".encode()).digest()
+def key(seed: int, round_name: str, rank: int) -> int:
+    """What the values of one rank in one round are drawn from."""
+    digest = hashlib.sha256(f"{seed}/{round_name}/{rank}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & MASK
 
 
@@ -43,7 +48,7 @@ def table(rank_key: int, most: int = LARGEST, device: Any = "cpu") -> torch.Tens
     """A rank's values, as int64: products stay below 2**62, so nothing overflows."""
     import torch
 
-    mixed = torch.arange(1 << PLACE_BITS, dtype=torch.int64, device=device)
+    mixed = torch.arange(1 << SLOT_BITS, dtype=torch.int64, device=device)
     mixed.bitwise_xor_(rank_key)
     for shift in (16, 15):
         mixed.mul_(MULTIPLIER).bitwise_and_(MASK)
@@ -51,40 +56,43 @@ def table(rank_key: int, most: int = LARGEST, device: Any = "cpu") -> torch.Tens
     return mixed.bitwise_and_(most)
 
 
-def places(start: int, count: int, device: Any) -> torch.Tensor:
+def slots(start: int, count: int, device: Any) -> torch.Tensor:
     """Where in the tables the values of these indices are."""
     import torch
 
     index = torch.arange(start, start + count, dtype=torch.int64, device=device)
-    return index.mul_(MULTIPLIER).bitwise_and_(MASK) >> (31 - PLACE_BITS)
+    return index.mul_(MULTIPLIER).bitwise_and_(MASK) >> (31 - SLOT_BITS)
 
 
 def predicted(
     rank_key: int, start: int, count: int, device: Any, most: int = LARGEST
 ) -> torch.Tensor:
-    """The values of one rank from an index on."""
-    return table(rank_key, most, device)[places(start, count, device)]
+    """`count` values of one rank from an index on."""
+    return table(rank_key, most, device)[slots(start, count, device)]
 
 
 def fill(target: torch.Tensor, rank_key: int, most: int = LARGEST, start: int = 0) -> None:
-    own = table(rank_key, most, target.device).to(target.dtype)
+    values = table(rank_key, most, target.device).to(target.dtype)
     for offset in range(0, target.numel(), CHUNK):
         part = target[offset : offset + CHUNK]
-        part.copy_(own[places(start + offset, part.numel(), target.device)])
+        part.copy_(values[slots(start + offset, part.numel(), target.device)])
 
 
-def wrong(
-    found: torch.Tensor, rank_keys: Sequence[int], most: int = LARGEST, start: int = 0
+def count_wrong(
+    actual: torch.Tensor, rank_keys: Sequence[int], most: int = LARGEST, start: int = 0
 ) -> tuple[int, tuple[int, float, int] | None]:
-    """How many elements are not the sum of these ranks' values from `start` on, and the first: index, found, expected."""
+    """How many elements are not the sum of these ranks' values from `start` on.
+
+    And the first wrong one: its index, its value and the expected value.
+    """
     count, first = 0, None
-    sums = sum(table(rank_key, most, found.device) for rank_key in rank_keys).to(found.dtype)
-    for offset in range(0, found.numel(), CHUNK):
-        part = found[offset : offset + CHUNK]
-        expected = sums[places(start + offset, part.numel(), found.device)]
-        bad = (part != expected).nonzero().flatten()
-        count += int(bad.numel())
-        if first is None and bad.numel():
-            place = int(bad[0])
-            first = (offset + place, float(part[place]), int(expected[place]))
+    sums = sum(table(rank_key, most, actual.device) for rank_key in rank_keys).to(actual.dtype)
+    for offset in range(0, actual.numel(), CHUNK):
+        part = actual[offset : offset + CHUNK]
+        expected = sums[slots(start + offset, part.numel(), actual.device)]
+        wrong = (part != expected).nonzero().flatten()
+        count += int(wrong.numel())
+        if first is None and wrong.numel():
+            index = int(wrong[0])
+            first = (offset + index, float(part[index]), int(expected[index]))
     return count, first

@@ -1,4 +1,4 @@
-"""Numbers from times: percentiles and bandwidths. Pure; definitions as in nccl-tests' doc/PERFORMANCE.md."""
+"""Statistics of times, and bandwidths. Pure; definitions as in nccl-tests' doc/PERFORMANCE.md."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def mean(values: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Of all values, not of a sample."""
-    middle = mean(values)
-    return math.sqrt(mean([(value - middle) ** 2 for value in values]))
+    """The standard deviation of all values, not of a sample."""
+    average = mean(values)
+    return math.sqrt(mean([(value - average) ** 2 for value in values]))
 
 
 def slowest_each(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """For every iteration the time of the rank that took longest: the iteration's own time."""
-    return [max(times[turn] for times in times_by_rank) for turn in range(len(times_by_rank[0]))]
+    """The time of each iteration: that of the rank that took longest."""
+    return [max(times) for times in zip(*times_by_rank)]
 
 
 def algbw_gb_s(size_bytes: int, seconds: float) -> float:
@@ -39,18 +39,19 @@ def algbw_gb_s(size_bytes: int, seconds: float) -> float:
 
 
 def bus_factor(collective: str, ranks: int) -> float | None:
-    """What one link carries for a byte of the operation. One rank has no link: None.
+    """How many bytes one link carries per byte of the operation. None for one rank, which has no
+    link.
 
-    all_reduce: each element crosses 2(n-1) times over n links. It holds for rings and trees, not where the switch adds up
-    (NVLS, SHARP): there busbw may exceed what the wire can carry.
+    all_reduce: each element crosses 2(n-1) times over n links. This holds for rings and trees, not
+    where the switch adds up (NVLS, SHARP): there busbw may exceed what the wire can carry.
     """
     if ranks == 1:
         return None
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    return (
-        (ranks - 1) / ranks if collective in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
-    )
+    if collective in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (ranks - 1) / ranks
+    return 1.0
 
 
 def busbw_gb_s(collective: str, size_bytes: int, seconds: float, ranks: int) -> float | None:
@@ -58,5 +59,5 @@ def busbw_gb_s(collective: str, size_bytes: int, seconds: float, ranks: int) -> 
     return None if factor is None else algbw_gb_s(size_bytes, seconds) * factor
 
 
-def time_in_words(microseconds: float) -> str:
+def format_time(microseconds: float) -> str:
     return f"{microseconds / 1000:.1f} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"

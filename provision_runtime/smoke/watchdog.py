@@ -1,7 +1,9 @@
-"""Ends a rank whose deadline passed or that was told to stop, even while its main thread sits in a collective.
+"""Ends a rank whose deadline passed or that got a signal, even while its main thread is stuck in a
+collective.
 
-Owns deadlines and signals. A signal handler of Python runs between two lines of Python, so it would never run in a rank
-that waits inside Gloo or NCCL: the signals are blocked everywhere and taken by this thread.
+Owns deadlines and signals. A signal handler of Python runs between two lines of Python, so it would
+never run in a rank that waits inside Gloo or NCCL: the signals are blocked everywhere and received
+by the watchdog's thread.
 """
 
 from __future__ import annotations
@@ -16,33 +18,36 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# From our launcher: a rank ended badly, so say where you stand. The others come from a scheduler or a person.
+# From our launcher: a rank failed, so write where you are and end. The others come from a scheduler
+# or a person.
 PEER_LOST = signal.SIGUSR1
 SIGNALS = (signal.SIGTERM, signal.SIGINT, PEER_LOST)
 TICK_S = 0.25
-# How often it is asked whether another rank left the phase: rarely, since asking takes time from a core that is measured.
+# How often the store is asked whether another rank left the phase: rarely, since asking takes time
+# from a core that is measured.
 ASK_S = 1.0
-# A rank that left the phase with an error had the others wait this long for nothing.
+# How long a rank stays in a phase that another rank left with an error.
 PATIENCE_S = 2.0
-# A thread that holds the GIL for good keeps this one from running; faulthandler's own thread needs no GIL.
+# A thread that holds the GIL for good keeps this one from running; faulthandler's own thread needs
+# no GIL.
 BACKSTOP_S = 4.0
 
 LATE, OVER, SIGNALED, ABANDONED = "deadline-passed", "time-over", "interrupted", "rank-stuck"
 
 
 def block_signals() -> None:
-    """Before any other thread starts: threads inherit what is blocked."""
+    """Call it before any other thread starts: threads inherit what is blocked."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
-def ring_backstop(after_s: float) -> None:
-    """Whatever happens, the process is gone after these seconds, its stacks on stderr."""
+def set_backstop(after_s: float) -> None:
+    """Whatever happens, the process ends after these seconds, with its stacks on stderr."""
     faulthandler.dump_traceback_later(after_s, exit=True, file=sys.stderr)
 
 
 class Watchdog:
-    """`end(reason, cause)` is called once in the watchdog's thread and must not return. `is_abandoned` says whether a rank left the
-    phase that this one is in."""
+    """`end(reason, cause)` is called once, in the watchdog's thread, and must not return.
+    `is_abandoned()`: whether a rank left the phase that this one is in."""
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class Watchdog:
         self._end = end
         self._ends_at = ends_at
         self._is_abandoned = is_abandoned
+        # What must end, when, and the finding if it does not.
         self._limit = ("the whole run", ends_at, OVER)
         self._leave_at = 0.0
         self._threads = [
@@ -64,16 +70,14 @@ class Watchdog:
         for thread in self._threads:
             thread.start()
 
-    def expect(self, what: str, within_s: float) -> None:
-        """The next thing, and the seconds it may take; never beyond the end of the whole run."""
-        own = time.monotonic() + within_s
-        within = (f"{what} within its {within_s:g} s", own, LATE)
-        self._limit = (
-            within
-            if own < self._ends_at
-            else (f"{what} before the time of the whole run", self._ends_at, OVER)
-        )
-        ring_backstop(max(self.remaining_s(), 0) + BACKSTOP_S)
+    def expect(self, name: str, within_s: float) -> None:
+        """Sets the next deadline; it is never after the end of the whole run."""
+        deadline = time.monotonic() + within_s
+        if deadline < self._ends_at:
+            self._limit = (f"{name} within its {within_s:g} s", deadline, LATE)
+        else:
+            self._limit = (f"{name} before the time of the whole run", self._ends_at, OVER)
+        set_backstop(max(self.remaining_s(), 0) + BACKSTOP_S)
 
     def remaining_s(self) -> float:
         return self._limit[1] - time.monotonic()
@@ -86,16 +90,18 @@ class Watchdog:
             if received is not None:
                 self._end("another rank ended", ABANDONED)
             now = time.monotonic()
-            what, deadline, cause = self._limit
+            name, deadline, cause = self._limit
             if now >= deadline:
-                self._end(f"did not end {what}", cause)
+                self._end(f"did not end {name}", cause)
             if self._leave_at and now >= self._leave_at:
                 self._end("another rank left the phase", ABANDONED)
 
     def _ask(self) -> None:
-        """In a thread of its own: a store whose host is stopped does not answer, and deadlines must hold then too."""
+        """In a thread of its own: a store whose host is stopped does not answer, and deadlines must
+        hold then too."""
         while True:
             time.sleep(ASK_S)
-            self._leave_at = (
-                (self._leave_at or time.monotonic() + PATIENCE_S) if self._is_abandoned() else 0.0
-            )
+            if not self._is_abandoned():
+                self._leave_at = 0.0
+            elif not self._leave_at:
+                self._leave_at = time.monotonic() + PATIENCE_S

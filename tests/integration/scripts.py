@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from provision_runtime.smoke.launcher import free_port
-from tests.integration.smoking import PYTHON, environment
+from tests.integration.smoke_process import PYTHON, environment
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180

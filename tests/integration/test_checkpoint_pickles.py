@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.smoking import PYTHON, environment
+from tests.integration.smoke_process import PYTHON, environment
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.smoking import PYTHON, environment
-from tests.integration.test_inside_folder import no_namespaces
+from tests.integration.smoke_process import PYTHON, environment
+from tests.integration.test_smoke_folder import no_namespaces
 
 PROJECT = Path(__file__).parents[2]
 TIMEOUT_S = 300

@@ -10,7 +10,7 @@ import pytest
 
 from provision_runtime import checkpoint
 from tests.integration.scripts import run_ranks
-from tests.integration.smoking import PYTHON, environment
+from tests.integration.smoke_process import PYTHON, environment
 
 PROJECT = Path(__file__).parents[2]
 TIMEOUT_S = 300

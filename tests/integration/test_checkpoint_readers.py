@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.scripts import run
-from tests.integration.smoking import PYTHON
+from tests.integration.smoke_process import PYTHON
 
 pytestmark = pytest.mark.torch
 

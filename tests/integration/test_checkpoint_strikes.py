@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests import tracing
-from tests.integration.smoking import PYTHON, environment
+from tests.integration.smoke_process import PYTHON, environment
 
 PROJECT = Path(__file__).parents[2]
 MEMORY = Path("/dev/shm")

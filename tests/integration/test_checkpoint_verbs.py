@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.smoking import PYTHON, environment
+from tests.integration.smoke_process import PYTHON, environment
 
 pytestmark = pytest.mark.torch
 

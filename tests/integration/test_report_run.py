@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from provision import report
 from provision.core.schema import SCHEMAS
 from provision_runtime.smoke.options import PHASES
-from tests.integration.smoking import smoke
+from tests.integration.smoke_process import smoke
 
 pytestmark = pytest.mark.torch
 

@@ -35,7 +35,7 @@ def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
         "  fail     ddp            0.1 s  1 finding",
         f"      wrong-value, rank 1: {FOUND['message']}",
         "        -> check its memory",
-        f"  skipped  checkpoint            {table.NOT_RUN}",
+        f"  skipped  checkpoint            {table.SKIPPED}",
         "  evidence: /data/smoke/lab/prefix",
     ]
 

@@ -40,8 +40,12 @@ def test_the_number_of_the_schema_is_the_code_s() -> None:
     assert schema["properties"]["schema"]["const"] == model.SCHEMA
     assert schema["properties"]["kind"]["const"] == model.KIND
     assert set(schema["$defs"]["verdict"]["enum"]) == set(model.WORST_FIRST)
-    assert set(schema["$defs"]["finding"]["properties"]) == set(model.Finding.__dataclass_fields__)
-    assert set(schema["$defs"]["phase"]["properties"]) == set(model.Phase.__dataclass_fields__)
+    assert set(schema["$defs"]["finding"]["properties"]) == set(
+        model.ReportedFinding.__dataclass_fields__
+    )
+    assert set(schema["$defs"]["phase"]["properties"]) == set(
+        model.ReportedPhase.__dataclass_fields__
+    )
     assert set(schema["properties"]) == {
         "schema",
         "kind",
@@ -51,10 +55,10 @@ def test_the_number_of_the_schema_is_the_code_s() -> None:
 
 
 def test_what_inside_writes_of_a_run_that_went_wrong_fits() -> None:
-    finding = model.Finding("wrong-value", "fail", [1], "1 wrong", "check")
+    finding = model.ReportedFinding("wrong-value", "fail", [1], "1 wrong", "check")
     phases = [
-        model.Phase("facts", "fail", 0.0, "torch is broken", {}, [finding]),
-        model.Phase("barrier", "unknown", 0.0, "not finished", {}, []),
+        model.ReportedPhase("facts", "fail", 0.0, "torch is broken", {}, [finding]),
+        model.ReportedPhase("barrier", "unknown", 0.0, "not finished", {}, []),
     ]
     written = model.Report(
         "2026-01-01T00:00:00Z",

@@ -205,7 +205,7 @@ def test_every_option_of_a_request_is_passed_on() -> None:
         ),
         (
             smoke_runner.SmokeRequest(skip=("checkpoint",), inject=("flip-bit",)),
-            "flip-bit: it would show in checkpoint, which is skipped",
+            "flip-bit: checkpoint would detect it, but is skipped",
         ),
         (
             smoke_runner.SmokeRequest(ranks=2, inject=("die:2:ddp",)),

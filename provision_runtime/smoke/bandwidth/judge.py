@@ -1,6 +1,8 @@
-"""Is the bandwidth what it should be? Pure: lines of the table and what is known in, answers and findings out.
+"""Is the bandwidth what it should be? Pure: lines of the table and reference curves in, verdicts
+and findings out.
 
-Not knowing, and a message too small to tell, are answers and no findings.
+A line for which there is no curve, or whose message is too small to tell, gets an answer, but no
+finding.
 """
 
 from __future__ import annotations
@@ -16,143 +18,140 @@ from . import baseline, reference
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# nccl-tests itself fails below 0.9 of what it was told to expect; more than 20 % below, something is off.
+    from .reference import Curve, Hardware, ReferenceCurves
+
+# nccl-tests itself fails below 0.9 of the expected mean; more than 20 % below, something is broken.
 FINE, BAD = 0.9, 0.8
-ALONE = "n = 1: not applicable"
+ONE_RANK = "n = 1: not applicable"
 UNKNOWN = "not known for this hardware"
 TOO_SMALL = "size too small to judge"
 REHEARSAL = "Gloo on CPUs: not judged"
-THROUGH_THE_HOST = "Gloo moves what is on a GPU through the host: not judged"
+THROUGH_THE_HOST = "Gloo moves GPU tensors through the host: not judged"
 # A ring reaches three quarters of what the switch does: the usual reason for that figure.
-NVLS_ADVICE = "does NCCL use NVLS? NCCL_DEBUG=INFO says so; with NCCL_NVLS_ENABLE=0 the run is judged as a ring, to see whether that is all"
+NVLS_ADVICE = (
+    "check with NCCL_DEBUG=INFO whether NCCL uses NVLS; run again with NCCL_NVLS_ENABLE=0, which is"
+    " judged as a ring, to see whether that is the only cause"
+)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """On one line: `answer` is for people; `id` is a finding's, or nothing."""
+class LineVerdict:
+    """The verdict on one line. `answer` is for people; `finding_id` is empty if all is well."""
 
     answer: str
     expected_gb_s: float | None = None
-    id: str = ""
+    finding_id: str = ""
 
 
-def verdict(
-    line: Mapping[str, Any], hardware: reference.Hardware, known: reference.Known
-) -> Verdict:
+def judge_line(line: Mapping[str, Any], hardware: Hardware, curves: ReferenceCurves) -> LineVerdict:
     busbw = line["busbw_gb_s"]
-    curve = known.curve(hardware, line["collective"])
     if busbw is None:
-        return Verdict(ALONE)
+        return LineVerdict(ONE_RANK)
+    curve = curves.find(hardware, line["collective"])
     if curve is None:
-        return Verdict(_unknown(hardware))
-    wanted = curve.at(line["bytes"])
+        if hardware.device == reference.CPU:
+            return LineVerdict(REHEARSAL)
+        if hardware.backend == reference.GLOO:
+            return LineVerdict(THROUGH_THE_HOST)
+        return LineVerdict(UNKNOWN)
+    expected = curve.at(line["bytes"])
     if line["bytes"] < curve.from_bytes:
-        return Verdict(TOO_SMALL, wanted)
-    share = busbw / wanted
-    if share >= FINE:
-        return Verdict(_fine(busbw, known.wire_gb_s(hardware.device)), wanted)
-    return Verdict(
-        f"{share:.0%} of what is expected",
-        wanted,
-        "bandwidth-reduced" if share >= BAD else "bandwidth-low",
-    )
-
-
-def _unknown(hardware: reference.Hardware) -> str:
-    if hardware.device == reference.CPU:
-        return REHEARSAL
-    return THROUGH_THE_HOST if hardware.backend == reference.GLOO else UNKNOWN
-
-
-def _fine(busbw: float, wire: float | None) -> str:
-    """busbw assumes that the ranks add up; where the switch does, less crosses the wire than it says."""
+        return LineVerdict(TOO_SMALL, expected)
+    share = busbw / expected
+    if share < FINE:
+        finding_id = "bandwidth-reduced" if share >= BAD else "bandwidth-low"
+        return LineVerdict(f"{share:.0%} of what is expected", expected, finding_id)
+    wire = curves.wire_gb_s(hardware.device)
     if wire is not None and busbw > wire:
-        return f"fine; above the wire's {wire:g} GB/s, as the switch adds up (NVLS)"
-    return "fine"
+        # busbw assumes that the ranks add up; if the switch does, less crosses the wire than that.
+        answer = f"fine; above the wire's {wire:g} GB/s, as the switch adds up (NVLS)"
+        return LineVerdict(answer, expected)
+    return LineVerdict("fine", expected)
 
 
-def expectations(
-    lines: Sequence[dict[str, Any]], hardware: reference.Hardware, known: reference.Known
+def judge_lines(
+    lines: Sequence[dict[str, Any]], hardware: Hardware, curves: ReferenceCurves
 ) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
-    """The lines with their answers, and a finding per collective and type, of its worst line."""
-    verdicts = [verdict(line, hardware, known) for line in lines]
-    answered = [
-        {
-            **line,
-            "expected_gb_s": None if v.expected_gb_s is None else round(v.expected_gb_s, 3),
-            "judged": v.answer,
-        }
-        for line, v in zip(lines, verdicts)
-    ]
-    bad = [(line, v) for line, v in zip(lines, verdicts) if v.id]
-    worst: dict[tuple[str, str], tuple[dict[str, Any], Verdict]] = {}
-    for line, v in sorted(
-        bad, key=lambda pair: pair[0]["busbw_gb_s"] / (pair[1].expected_gb_s or 1.0)
-    ):
-        worst.setdefault((line["collective"], line["dtype"]), (line, v))
-    return answered, tuple(_slow(line, v, hardware, known) for line, v in worst.values())
+    """The lines with their answers; and a finding for each collective and type, about its worst
+    line."""
+    judged_lines = []
+    bad: list[tuple[float, dict[str, Any], LineVerdict]] = []
+    for line in lines:
+        verdict = judge_line(line, hardware, curves)
+        expected = verdict.expected_gb_s
+        rounded = None if expected is None else round(expected, 3)
+        judged_lines.append({**line, "expected_gb_s": rounded, "judged": verdict.answer})
+        if verdict.finding_id:
+            bad.append((line["busbw_gb_s"] / (expected or 1.0), line, verdict))
+    bad.sort(key=lambda entry: entry[0])
+    findings: dict[tuple[str, str], Finding] = {}
+    for _, line, verdict in bad:
+        key = (line["collective"], line["dtype"])
+        if key not in findings:
+            findings[key] = _bandwidth_finding(line, verdict, hardware, curves)
+    return judged_lines, tuple(findings.values())
 
 
-def _slow(
-    line: Mapping[str, Any], found: Verdict, hardware: reference.Hardware, known: reference.Known
+def _bandwidth_finding(
+    line: Mapping[str, Any], verdict: LineVerdict, hardware: Hardware, curves: ReferenceCurves
 ) -> Finding:
-    curve = known.curve(hardware, line["collective"])
+    curve = curves.find(hardware, line["collective"])
     assert curve is not None
-    told = f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: busbw {line['busbw_gb_s']:.4g} GB/s"
     source = f" ({curve.source})" if curve.source else ""
-    message = f"{told}, {found.answer}: {found.expected_gb_s:.4g} GB/s for {curve.name}{source}"
-    return Finding(
-        found.id,
-        message,
-        tuple(range(hardware.ranks)),
-        NVLS_ADVICE if curve.algorithm == reference.NVLS else "",
+    message = (
+        f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: "
+        f"busbw {line['busbw_gb_s']:.4g} GB/s, {verdict.answer}: "
+        f"{verdict.expected_gb_s:.4g} GB/s for {curve.name}{source}"
     )
+    advice = NVLS_ADVICE if curve.algorithm == reference.NVLS else ""
+    return Finding(verdict.finding_id, message, tuple(range(hardware.ranks)), advice)
 
 
-def curves(
-    hardware: reference.Hardware, known: reference.Known, collectives: Sequence[str]
+def expected_curves(
+    hardware: Hardware, curves: ReferenceCurves, collectives: Sequence[str]
 ) -> dict[str, Any]:
-    """What was expected and by whom, for the report: by collective its curve, or the answer that there is none."""
-    found = {collective: known.curve(hardware, collective) for collective in collectives}
-    return {
-        collective: UNKNOWN if curve is None else _curve(curve)
-        for collective, curve in found.items()
-    }
+    """For the report: by collective the curve that it was judged by, or the answer that there is
+    none."""
+    expected: dict[str, Any] = {}
+    for collective in collectives:
+        curve = curves.find(hardware, collective)
+        expected[collective] = UNKNOWN if curve is None else _curve_json(curve)
+    return expected
 
 
-def _curve(curve: reference.Curve) -> dict[str, Any]:
-    points = [list(point) for point in curve.points]
+def _curve_json(curve: Curve) -> dict[str, Any]:
     return {
         "name": curve.name,
         "source": curve.source,
         "condition": curve.condition,
         "from_bytes": curve.from_bytes,
-        "points": points,
+        "points": [list(point) for point in curve.points],
     }
 
 
-def against_baseline(
-    found: Mapping[str, Any],
-    now: baseline.Identity,
+def compare_baseline(
+    saved: Mapping[str, Any],
+    identity: baseline.Identity,
     lines: Sequence[Mapping[str, Any]],
     on_gpu: bool,
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    everyone = tuple(range(now.ranks))
-    differences = baseline.unlike(found, now)
-    if not differences and not baseline.pairs(found, lines):
-        differences = ["nothing that it holds was measured now (another --profile)"]
+    """What the report says of the comparison, and its findings."""
+    all_ranks = tuple(range(identity.ranks))
+    compared = len(baseline.pairs(saved, lines))
+    differences = baseline.differences(saved, identity)
+    if not differences and not compared:
+        differences = ["it has no line that this run measured (use the same --profile)"]
     if differences:
-        message = f"the baseline is of something else: {'; '.join(differences)}"
-        return {"compared": 0, "answer": message}, (Finding("baseline-unlike", message, everyone),)
-    slower = baseline.regressions(found, lines, on_gpu)
-    findings = tuple(Finding("baseline-regressed", _slower(entry), everyone) for entry in slower)
-    return {
-        "compared": len(baseline.pairs(found, lines)),
-        "slower": len(slower),
-        "answer": "compared",
-    }, findings
-
-
-def _slower(entry: baseline.Regression) -> str:
-    times = f"{timing.time_in_words(entry.is_us)} instead of {timing.time_in_words(entry.was_us)}"
-    return f"{entry.name} of {format_bytes(entry.bytes)} takes {times}, {entry.ratio:.2f} times the baseline"
+        message = f"the baseline cannot be compared: {'; '.join(differences)}"
+        finding = Finding("baseline-unlike", message, all_ranks)
+        return {"compared": 0, "answer": message}, (finding,)
+    findings = []
+    for regression in baseline.regressions(saved, lines, on_gpu):
+        message = (
+            f"{regression.name} of {format_bytes(regression.bytes)} takes "
+            f"{timing.format_time(regression.now_us)} instead of "
+            f"{timing.format_time(regression.before_us)}, {regression.ratio:.2f} times the baseline"
+        )
+        findings.append(Finding("baseline-regressed", message, all_ranks))
+    data = {"compared": compared, "slower": len(findings), "answer": "compared"}
+    return data, tuple(findings)

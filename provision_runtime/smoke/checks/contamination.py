@@ -1,6 +1,8 @@
-"""Faults in what surrounds torch, injected into one rank before it imports torch: a shadowed NCCL, a user site, a small /dev/shm.
+"""Faults in the environment, injected into one rank before it imports torch: a shadowed NCCL, a
+user site, a small /dev/shm.
 
-Each is the real thing where this process may do it. What it puts on the disk is gone when the context ends; what it loaded stays.
+Each is real where this process may make it so. What it writes to the disk is deleted when the
+context ends; what it loaded stays loaded.
 """
 
 from __future__ import annotations
@@ -25,33 +27,36 @@ if TYPE_CHECKING:
     from ..options import Options
 
 KINDS = ("shadow-nccl", "user-site", "small-shm", "other-torch")
-# A module that torch itself imports, so that the copy in the home is really the one it gets.
-LEAKED = "typing_extensions"
+# A module that torch itself imports, so that torch really gets the copy in the home.
+LEAKED_MODULE = "typing_extensions"
 OTHER_TORCH = "0.0.0+other"
-# What Docker gives a container that asks for nothing.
+# Docker's default for a container.
 SMALL_SHM = 64 * 1024**2
 SHM = b"/dev/shm"
+# linux/sched.h and sys/mount.h
 CLONE_NEWNS = 0x00020000
 MS_REC = 0x4000
 MS_PRIVATE = 1 << 18
 
 
 def check(options: Options) -> None:
-    """Refuse what cannot be rehearsed in this environment. Raises UsageError."""
+    """Refuses faults that cannot be injected in this environment. Raises UsageError."""
     kinds = {fault.kind for fault in options.faults}
     if "shadow-nccl" in kinds and own_nccl() is None:
         raise UsageError(
-            "--inject shadow-nccl: torch has no libnccl of its own here (a CPU build, or NCCL is inside libtorch_cuda)"
+            "--inject shadow-nccl: torch has no libnccl of its own here "
+            "(a CPU build, or NCCL is inside libtorch_cuda)"
         )
     if "user-site" in kinds and _leaked_source() is None:
         raise UsageError(
-            f"--inject user-site: this environment has no {LEAKED} that could be loaded from a home instead"
+            f"--inject user-site: this environment has no {LEAKED_MODULE} "
+            "that could be loaded from a home instead"
         )
 
 
 @contextlib.contextmanager
 def of_rank(options: Options, rank: int) -> Iterator[None]:
-    """The faults of this rank, for as long as torch is imported and asked."""
+    """The faults of this rank, for as long as torch is imported and inspected."""
     with contextlib.ExitStack() as stack:
         if options.fault("small-shm", rank):
             shrink_shared_memory()
@@ -63,27 +68,29 @@ def of_rank(options: Options, rank: int) -> Iterator[None]:
 
 
 def falsified(row: dict[str, Any], options: Options, rank: int) -> dict[str, Any]:
-    """What this rank says of itself: the faults that cannot be real here are in its words."""
-    said = dict(row)
+    """The row of this rank, changed for the faults that cannot be made real here."""
+    changed = dict(row)
     if options.fault("other-torch", rank):
-        said["torch"] = OTHER_TORCH
-    if options.fault("small-shm", rank) and said["shm_bytes"] != SMALL_SHM:
-        # Not permitted to mount: as if this rank were in a container of its own.
-        said.update(shm_bytes=SMALL_SHM, shm_free_bytes=SMALL_SHM, shm_device=-1)
-    return said
+        changed["torch"] = OTHER_TORCH
+    if options.fault("small-shm", rank) and row["shm_bytes"] != SMALL_SHM:
+        # We may not mount: report it as if this rank were in a container of its own.
+        changed.update(shm_bytes=SMALL_SHM, shm_free_bytes=SMALL_SHM, shm_device=-1)
+    return changed
 
 
 def own_nccl() -> Path | None:
     folder = origins.torch_folder()
-    found = (
-        [path for path in libraries.own(folder) if libraries.stem(path) == "nccl"] if folder else []
-    )
-    return Path(found[0]) if found else None
+    if folder:
+        for path in libraries.own(folder):
+            if libraries.stem(path) == "nccl":
+                return Path(path)
+    return None
 
 
 @contextlib.contextmanager
 def shadowed_nccl() -> Iterator[None]:
-    """The same library from another place, loaded first: the dynamic linker takes it for the one that torch asks for."""
+    """Loads the same library first, from another folder: the dynamic linker then takes it for the
+    one that torch asks for."""
     source = own_nccl()
     assert source is not None, "check() refuses this"
     with tempfile.TemporaryDirectory(prefix="provision-shadow-") as folder:
@@ -98,7 +105,7 @@ def shadowed_nccl() -> Iterator[None]:
 
 @contextlib.contextmanager
 def user_site() -> Iterator[None]:
-    """A home with one package in it, before the environment's own, where `site` puts it."""
+    """A home with one package in it, before the environment's own, as `site` orders them."""
     source = _leaked_source()
     assert source is not None, "check() refuses this"
     with tempfile.TemporaryDirectory(prefix="provision-home-") as folder:
@@ -106,13 +113,14 @@ def user_site() -> Iterator[None]:
         packages = Path(site.getusersitepackages())
         packages.mkdir(parents=True)
         shutil.copyfile(source, packages / source.name)
-        sys.modules.pop(LEAKED, None)
-        sys.path.insert(_first_of_environment(), str(packages))
+        sys.modules.pop(LEAKED_MODULE, None)
+        sys.path.insert(_site_packages_index(), str(packages))
         yield
 
 
 def shrink_shared_memory() -> bool:
-    """A /dev/shm of Docker's size that only this thread and its children see; False where that is not permitted."""
+    """Mounts a /dev/shm of Docker's size that only this thread and its children see; False if that
+    is not permitted."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None):
         return False
@@ -120,13 +128,13 @@ def shrink_shared_memory() -> bool:
 
 
 def _leaked_source() -> Path | None:
-    spec = find_spec(LEAKED)
+    spec = find_spec(LEAKED_MODULE)
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def _first_of_environment() -> int:
+def _site_packages_index() -> int:
     """Where the site-packages begin on sys.path."""
-    for place, entry in enumerate(sys.path):
+    for index, entry in enumerate(sys.path):
         if os.path.basename(entry) in ("site-packages", "dist-packages"):
-            return place
+            return index
     return len(sys.path)

@@ -1,11 +1,13 @@
-"""Is the environment what was promised, and can it work on this GPU? Pure: facts and options in, findings out.
+"""Is the environment what was promised, and can it use this GPU? Pure: facts and options in,
+findings out.
 
-What surrounds the environment is surroundings.py's, how the ranks compare is drift.py's.
+surroundings.py judges what is around the environment, drift.py how the ranks compare.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..outcome import Finding
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from ..options import Options
 
 CPU_ONLY = "none"
-# What a failed import of torch says, and what to do about it. Each was reported for torch; the first that fits is taken.
+# What a failed import of torch reports, and the advice for it. Each was reported for torch; the
+# first match counts.
 HINTS = (
     (
         r"No module named 'torch'",
@@ -24,23 +27,27 @@ HINTS = (
     ),
     (
         r"no attribute '__version__'",
-        "torch is installed in part, or a folder named torch comes before it: install the environment again",
+        "torch is only partly installed, or a folder named torch comes before it: install the "
+        "environment again",
     ),
     (
         r"undefined symbol: nccl",
-        "an NCCL older than torch needs came first: see LD_LIBRARY_PATH, and for a second nvidia-nccl wheel",
+        "an NCCL older than torch needs was loaded first: check LD_LIBRARY_PATH, and whether a "
+        "second nvidia-nccl wheel is installed",
     ),
     (r"undefined symbol: iJIT_", "this torch needs mkl below 2024.1 (mkl<2024.1)"),
     (
         r"GLIBCXX_|CXXABI_",
-        "an old libstdc++ came first: unset LD_LIBRARY_PATH and LD_PRELOAD, or install a newer libstdcxx-ng",
+        "an old libstdc++ was loaded first: unset LD_LIBRARY_PATH and LD_PRELOAD, or install a "
+        "newer libstdcxx-ng",
     ),
     (r"version `GLIBC_", "this system is older than torch needs: use a newer system or the image"),
-    (r"numpy|_ARRAY_API", "this torch needs another NumPy: before torch 2.3 it is numpy<2"),
+    (r"numpy|_ARRAY_API", "this torch needs another NumPy: before torch 2.3, numpy<2"),
     (r"cannot open shared object", "a library is missing: install the locked environment again"),
     (
         r"failed to map segment",
-        "the environment lies on a file system that is mounted noexec, or memory is limited (ulimit -v)",
+        "the environment is on a file system that is mounted noexec, or memory is limited "
+        "(ulimit -v)",
     ),
     (
         r"ended the process|did not end",
@@ -49,143 +56,156 @@ HINTS = (
 )
 
 
+@dataclass(frozen=True)
+class GpuCode:
+    """sm_86, compute_90, sm_100a: what a build contains for a GPU, or what a GPU is."""
+
+    kind: str
+    major: int
+    minor: int
+    suffix: str
+
+
 def broken(error: str) -> Finding:
-    """torch that is missing or cannot be imported, with the known cause where there is one."""
-    advice = next((advice for pattern, advice in HINTS if re.search(pattern, error)), "")
-    return Finding("torch-broken", error, advice=advice)
+    """torch is missing or cannot be imported; with specific advice if the cause is known."""
+    for pattern, advice in HINTS:
+        if re.search(pattern, error):
+            return Finding("torch-broken", error, advice=advice)
+    return Finding("torch-broken", error)
 
 
 def differences(
     facts: Mapping[str, Any], options: Options, device: int | None = None
 ) -> list[Finding]:
-    """Each way in which this environment is not the promised one, or cannot use the GPU with this index."""
+    """How this environment differs from the promised one, and why it cannot use the GPU with this
+    index."""
     torch = facts["torch"]
-    found = [
-        _release("torch", options.expect_torch, torch["version"]),
-        _cuda(options, torch),
-        _release("NCCL", options.expect_nccl, nccl_version(torch)),
-        _older_nccl(torch["nccl"]),
-        _lost_gpu(facts),
-        _no_gpu(options, facts),
-        _unsupported(torch, device),
+    findings = [
+        _release_finding("torch", options.expect_torch, torch["version"]),
+        _cuda_finding(options, torch),
+        _release_finding("NCCL", options.expect_nccl, nccl_version(torch)),
+        _old_nccl_finding(torch["nccl"]),
+        _lost_gpu_finding(facts),
+        _missing_gpu_finding(options, facts),
+        _architecture_finding(torch, device),
     ]
-    return [finding for finding in found if finding is not None]
+    return [finding for finding in findings if finding is not None]
 
 
 def nccl_version(torch: Mapping[str, Any]) -> str | None:
-    """The loaded one where it can be asked, else the one torch was compiled with."""
+    """The loaded one if it is known, else the one that torch was compiled with."""
     nccl: Mapping[str, str | None] = torch["nccl"]
     return nccl["loaded"] or nccl["compiled"]
 
 
 def is_rehearsal(facts: Mapping[str, Any], options: Options) -> bool:
-    """A CUDA environment, asked for or built, that runs on CPU here."""
-    wanted = facts["torch"]["cuda"] is not None or options.expect_cuda not in (None, CPU_ONLY)
-    return wanted and not facts["torch"]["cuda_available"]
+    """Whether a CUDA environment, requested or built, runs on the CPU here."""
+    is_cuda = facts["torch"]["cuda"] is not None or options.expect_cuda not in (None, CPU_ONLY)
+    return is_cuda and not facts["torch"]["cuda_available"]
 
 
 def runs_on(architecture: str, built: Sequence[str]) -> bool | None:
-    """Whether a build for these architectures has code for a GPU like sm_86; None where one of the names is not understood.
+    """Whether a build for these architectures has code for a GPU such as sm_86; None if one of the
+    names is unknown.
 
-    A kernel for 8.0 runs on every 8.x that is not older, PTX for 8.0 on everything newer. A letter behind the number binds
-    the code: `a` to that GPU alone, `f` to its family.
+    A kernel for 8.0 runs on every 8.x that is not older, PTX for 8.0 on everything newer. A suffix
+    restricts the code: `a` to exactly that GPU, `f` to its family.
     """
     gpu = _parse_architecture(architecture)
     codes = [_parse_architecture(name) for name in built]
     if gpu is None or not codes:
         return None
-    if any(code is not None and _serves(code, gpu) for code in codes):
-        return True
+    for code in codes:
+        if code is not None and _can_run(code, gpu):
+            return True
     return None if None in codes else False
 
 
-def _parse_architecture(name: str) -> tuple[str, int, int, str] | None:
-    # sm_86, compute_90, sm_100a: the last digit is the minor number. ROCm's names (gfx90a) are not ours.
-    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
-    return (found[1], int(found[2]), int(found[3]), found[4]) if found else None
+def _parse_architecture(name: str) -> GpuCode | None:
+    # The last digit is the minor number. ROCm's names (gfx90a) are unknown here.
+    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
+    return GpuCode(match[1], int(match[2]), int(match[3]), match[4]) if match else None
 
 
-def _serves(code: tuple[str, int, int, str], gpu: tuple[str, int, int, str]) -> bool:
-    kind, major, minor, bound = code
-    if bound == "a":
-        return (major, minor) == gpu[1:3]
-    if kind == "sm" or bound == "f":
-        return major == gpu[1] and minor <= gpu[2]
-    return (major, minor) <= gpu[1:3]
+def _can_run(code: GpuCode, gpu: GpuCode) -> bool:
+    if code.suffix == "a":
+        return (code.major, code.minor) == (gpu.major, gpu.minor)
+    if code.kind == "sm" or code.suffix == "f":
+        return code.major == gpu.major and code.minor <= gpu.minor
+    return (code.major, code.minor) <= (gpu.major, gpu.minor)
 
 
-def _release(what: str, expected: str | None, found: str | None) -> Finding | None:
-    if expected is None or found == expected:
+def _release_finding(name: str, expected: str | None, actual: str | None) -> Finding | None:
+    if expected is None or actual == expected:
         return None
     # 2.3.1 promises the release, 2.3.1+cu121 also the build.
-    if found is not None and "+" not in expected and found.split("+")[0] == expected:
+    if actual is not None and "+" not in expected and actual.split("+")[0] == expected:
         return None
-    return Finding(
-        "environment-unlike", f"{what} is {found or 'absent'}, but {expected} was promised"
-    )
+    message = f"{name} is {actual or 'absent'}, but {expected} was promised"
+    return Finding("environment-unlike", message)
 
 
-def _cuda(options: Options, torch: Mapping[str, Any]) -> Finding | None:
-    expected, found = options.expect_cuda, torch["cuda"]
-    if found is None and expected not in (None, CPU_ONLY):
-        return Finding(
-            "cpu-build",
-            f"torch {torch['version']} is a CPU build, but CUDA {expected} was promised",
-        )
-    if expected is None or (found or CPU_ONLY) == expected:
+def _cuda_finding(options: Options, torch: Mapping[str, Any]) -> Finding | None:
+    expected, actual = options.expect_cuda, torch["cuda"]
+    if actual is None and expected not in (None, CPU_ONLY):
+        message = f"torch {torch['version']} is a CPU build, but CUDA {expected} was promised"
+        return Finding("cpu-build", message)
+    if expected is None or (actual or CPU_ONLY) == expected:
         return None
     promised = "a CPU build" if expected == CPU_ONLY else f"CUDA {expected}"
-    return Finding(
-        "environment-unlike", f"torch is built for CUDA {found}, but {promised} was promised"
-    )
+    message = f"torch is built for CUDA {actual}, but {promised} was promised"
+    return Finding("environment-unlike", message)
 
 
-def _older_nccl(nccl: Mapping[str, str | None]) -> Finding | None:
+def _old_nccl_finding(nccl: Mapping[str, str | None]) -> Finding | None:
     loaded, compiled = nccl["loaded"], nccl["compiled"]
     if not loaded or not compiled or _numbers(loaded) >= _numbers(compiled):
         return None
-    return Finding(
-        "nccl-older",
-        f"NCCL {loaded} is loaded from {nccl['file']}, but torch was compiled with {compiled}",
-    )
+    message = f"NCCL {loaded} is loaded from {nccl['file']}, but torch was compiled with {compiled}"
+    return Finding("nccl-older", message)
 
 
 def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)]
 
 
-def _lost_gpu(facts: Mapping[str, Any]) -> Finding | None:
-    """The kernel shows a GPU and a CUDA build does not see it: never a quiet rehearsal."""
+def _lost_gpu_finding(facts: Mapping[str, Any]) -> Finding | None:
+    """The kernel shows a GPU, and a CUDA build does not see it: this must not become a silent
+    rehearsal."""
     torch = facts["torch"]
-    hidden = facts["environment"].get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1")
-    if torch["cuda"] is None or torch["cuda_available"] or not facts["device_nodes"] or hidden:
+    if torch["cuda"] is None or torch["cuda_available"] or not facts["device_nodes"]:
+        return None
+    if facts["environment"].get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
         return None
     driver = facts["driver"] or "of unknown version"
-    where = f"there is a GPU ({facts['device_nodes'][0]}, driver {driver})"
-    return Finding("gpu-lost", f"{where}, but torch for CUDA {torch['cuda']} sees none")
-
-
-def _no_gpu(options: Options, facts: Mapping[str, Any]) -> Finding | None:
-    torch = facts["torch"]
-    if not options.require_gpu or torch["cuda_available"] or _lost_gpu(facts):
-        return None
-    if torch["cuda"] is None:
-        return (
-            None
-            if _cuda(options, torch)
-            else Finding(
-                "cpu-build", f"a GPU is required, but torch {torch['version']} is a CPU build"
-            )
-        )
-    return Finding(
-        "gpu-missing", f"a GPU is required, but torch for CUDA {torch['cuda']} sees none"
+    message = (
+        f"this host has a GPU ({facts['device_nodes'][0]}, driver {driver}), "
+        f"but torch for CUDA {torch['cuda']} sees none"
     )
+    return Finding("gpu-lost", message)
 
 
-def _unsupported(torch: Mapping[str, Any], index: int | None) -> Finding | None:
-    gpu = torch["devices"][index] if index is not None and index < len(torch["devices"]) else None
-    if gpu is None or runs_on(gpu["architecture"], torch["arch_list"]) is not False:
+def _missing_gpu_finding(options: Options, facts: Mapping[str, Any]) -> Finding | None:
+    torch = facts["torch"]
+    if not options.require_gpu or torch["cuda_available"] or _lost_gpu_finding(facts):
         return None
-    held = ", ".join(torch["arch_list"])
-    what = f"{gpu['name']} is {gpu['architecture']}, and torch {torch['version']} holds neither a kernel nor PTX for it"
-    return Finding("arch-unsupported", f"{what} (it has {held})")
+    if torch["cuda"] is not None:
+        message = f"a GPU is required, but torch for CUDA {torch['cuda']} sees none"
+        return Finding("gpu-missing", message)
+    if _cuda_finding(options, torch):
+        return None
+    message = f"a GPU is required, but torch {torch['version']} is a CPU build"
+    return Finding("cpu-build", message)
+
+
+def _architecture_finding(torch: Mapping[str, Any], index: int | None) -> Finding | None:
+    if index is None or index >= len(torch["devices"]):
+        return None
+    gpu = torch["devices"][index]
+    if runs_on(gpu["architecture"], torch["arch_list"]) is not False:
+        return None
+    message = (
+        f"{gpu['name']} is {gpu['architecture']}, and torch {torch['version']} has neither a "
+        f"kernel nor PTX for it (it has {', '.join(torch['arch_list'])})"
+    )
+    return Finding("arch-unsupported", message)

@@ -1,4 +1,5 @@
-"""The phases of the smoke test, one module each: run() on every rank, merge() over what the ranks said."""
+"""The phases of the smoke test: each has run(), which every rank calls, and merge(), which makes
+one outcome of all ranks'."""
 
 from __future__ import annotations
 
@@ -19,21 +20,21 @@ from . import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..context import RankContext
     from ..outcome import Outcome
-    from ..session import Session
 
 
 @dataclass(frozen=True)
 class Phase:
     name: str
     deadline_s: float
-    run: Callable[[Session], Outcome]
+    run: Callable[[RankContext], Outcome]
     merge: Callable[[Sequence[Outcome]], Outcome]
 
 
-# Deadlines are for slow, shared hardware: they end a hang, they do not judge speed. facts holds the import of torch,
-# which took minutes from a cold network file system; DistributedDataParallel imports the
-# compiler, for a second per rank: minutes where many ranks share few cores.
+# Deadlines are for slow, shared hardware: they end a hang, they do not judge speed. facts includes
+# the import of torch, which took minutes from a cold network file system; DistributedDataParallel
+# imports the compiler, for a second per rank: minutes where many ranks share few cores.
 ALL = (
     Phase("facts", 240.0, facts.run, facts.merge),
     Phase("rendezvous", 60.0, rendezvous.run, rendezvous.merge),

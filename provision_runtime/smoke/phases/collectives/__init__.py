@@ -1,9 +1,11 @@
-"""Phase collectives: exact results at every size on every rank, how fast they come, and whether that is fast enough.
+"""Phase collectives: exact results at every size on every rank, how fast they are, and whether that
+is fast enough.
 
-plan (what) → sweep (check, then time; operations and measure) → summary (one table) → judge (expected curves, baseline)
+plan (what) → measure (check, then time; operations) → results (one table) → bandwidth.judge
 
-Every element is compared with what it must be. Times are the slowest rank's median; bandwidths as nccl-tests defines
-them. Rank 0 has all ranks' figures and says what they come to; the other ranks say nothing unless they break.
+Every element is compared with the expected value. Times are the slowest rank's median; bandwidths
+as nccl-tests defines them. Rank 0 has all ranks' figures and reports; the other ranks report only
+errors of their own.
 """
 
 from __future__ import annotations
@@ -12,203 +14,259 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .... import fs
 from ... import cpu_share
 from ...bandwidth import baseline, judge, reference
 from ...checks import expectation
-from ...outcome import Finding, Outcome, fold
-from . import hardware, nccl_tests, plan, summary
-from .operations import Peers
-from .sweep import Sweep
+from ...outcome import Finding, Outcome, combine
+from . import nccl_tests, plan, results
+from .measure import Sweep
+from .operations import Participants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from ...session import Session
+    from ...context import RankContext
 
-OF_OTHERS = ("NCCL_", "TORCH_NCCL_", "GLOO_")
+# Variables that go into nccl-tests.json.
+VARIABLE_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_")
+RDMA_CARDS = Path("/sys/class/infiniband")
 
 
-def run(session: Session) -> Outcome:
+def run(context: RankContext) -> Outcome:
     started = time.localtime()
-    seats = session.exchange("who measures", _seat(session))
-    scope = _scope(session, seats)
-    sweep = Sweep(session, Peers(session.place.rank, session.place.world_size, session.backend))
-    wanted, refused = _offered(session, sweep, scope)
-    rows = plan.rows(scope, wanted)
-    answers = session.exchange("collectives measured", sweep.measure(rows))
-    if session.place.rank != 0:
+    rank_infos = context.exchange("who measures", _rank_info(context))
+    scope = _scope(context, rank_infos)
+    participants = Participants(context.env.rank, context.env.world_size, context.backend)
+    sweep = Sweep(context, participants)
+    pairs, unsupported = _supported(context, sweep, scope)
+    rows = plan.rows(scope, pairs)
+    measured = context.exchange("collectives measured", sweep.measure(rows))
+    if context.env.rank != 0:
         return Outcome()
-    lines = summary.table(rows, answers)
-    hosts = len({seat["host"] for seat in seats})
-    _write_nccl_tests(session, started, seats, rows, answers)
-    return _conclude(session, lines, refused, seats, hosts, summary.wrong_values(rows, answers))
+    lines = results.table(rows, measured)
+    _write_nccl_tests(context, started, rank_infos, rows, measured)
+    return _conclude(
+        context, lines, unsupported, rank_infos, results.wrong_value_findings(rows, measured)
+    )
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    return fold(outcomes)
+    return combine(outcomes)
 
 
-def _seat(session: Session) -> dict[str, Any]:
-    seat = {
-        **cpu_share.own_seat(session.place.host),
+def _rank_info(context: RankContext) -> dict[str, Any]:
+    """What rank 0 needs to know of this rank."""
+    info = {
+        **cpu_share.own_cpus(context.env.host),
         "pid": os.getpid(),
         "free": None,
         "device": 0,
         "bus": "0000:00:00",
     }
-    if not session.on_gpu:
-        return {**seat, "info": hardware.cpu_name()}
+    if not context.on_gpu:
+        info["info"] = cpu_name()
+        return info
     import torch
 
-    about = torch.cuda.get_device_properties(torch.cuda.current_device())
-    # The bus is told by later releases only.
-    bus = "{:04x}:{:02x}:{:02x}".format(
-        *(getattr(about, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
-    )
-    return {
-        **seat,
-        "free": torch.cuda.mem_get_info()[0],
-        "device": torch.cuda.current_device(),
-        "bus": bus,
-        "info": about.name,
-    }
+    index = torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(index)
+    # Only later releases know the bus.
+    bus = [getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device")]
+    info["free"] = torch.cuda.mem_get_info()[0]
+    info["device"] = index
+    info["bus"] = "{:04x}:{:02x}:{:02x}".format(*bus)
+    info["info"] = properties.name
+    return info
 
 
-def _scope(session: Session, seats: Sequence[dict[str, Any]]) -> plan.Scope:
-    """Gloo moves what is on a GPU through the host, and several ranks may be on one GPU with it."""
-    is_nccl = session.backend == "nccl"
-    free = [
-        seat["free"] / (1 if is_nccl else len(seats)) for seat in seats if seat["free"] is not None
-    ]
-    most = min(free, default=float("inf")) * plan.MEMORY_SHARE
-    crowding = 1.0 if is_nccl else max(cpu_share.per_core(seats), 1.0)
-    return plan.Scope(
-        session.options.profile, "cuda" if is_nccl else "cpu", len(seats), most, crowding
-    )
+def _scope(context: RankContext, rank_infos: Sequence[dict[str, Any]]) -> plan.Scope:
+    """Gloo moves GPU tensors through the host, and with it several ranks may share a GPU."""
+    is_nccl = context.backend == "nccl"
+    ranks_per_gpu = 1 if is_nccl else len(rank_infos)
+    free = [info["free"] / ranks_per_gpu for info in rank_infos if info["free"] is not None]
+    most_bytes = min(free, default=float("inf")) * plan.MEMORY_SHARE
+    crowding = 1.0 if is_nccl else max(cpu_share.ranks_per_core(rank_infos), 1.0)
+    device = "cuda" if is_nccl else "cpu"
+    return plan.Scope(context.options.profile, device, len(rank_infos), most_bytes, crowding)
 
 
-def _offered(
-    session: Session, sweep: Sweep, scope: plan.Scope
+def _supported(
+    context: RankContext, sweep: Sweep, scope: plan.Scope
 ) -> tuple[list[tuple[str, str]], dict[str, str]]:
-    """What can be measured, and why the rest cannot, the same on all ranks: what one rank refuses none calls."""
+    """Which collectives and types can be measured, and why the rest cannot.
+
+    The same on all ranks: what one rank's backend lacks, no rank calls.
+    """
     import torch
 
-    candidates = plan.candidates(scope)
-    refused = {
-        f"{c} {d}": reason
-        for c, d in candidates
-        for reason in [plan.unsuited(c, d, scope.ranks)]
-        if reason
-    }
-    tried = [(c, d) for c, d in candidates if f"{c} {d}" not in refused]
-    if len(tried) > 1:
-        mine = [f"{c} {d}" for c, d in tried[1:] if sweep.refuses(plan.smallest(scope, c, d))]
-        said = session.exchange("collectives offered", mine)
-        absent = f"not offered by {session.backend} of torch {torch.__version__}"
-        refused.update({name: absent for names in said for name in names})
-    return [(c, d) for c, d in tried if f"{c} {d}" not in refused], refused
+    unsupported: dict[str, str] = {}
+    pairs = []
+    for collective, dtype in plan.candidates(scope):
+        reason = plan.why_unsuited(collective, dtype, scope.ranks)
+        if reason:
+            unsupported[f"{collective} {dtype}"] = reason
+        else:
+            pairs.append((collective, dtype))
+    if len(pairs) > 1:
+        # The first, all_reduce of float32, must work; each other one is tried.
+        own_unsupported = []
+        for collective, dtype in pairs[1:]:
+            if sweep.is_unsupported(plan.smallest(scope, collective, dtype)):
+                own_unsupported.append(f"{collective} {dtype}")
+        reason = f"not offered by {context.backend} of torch {torch.__version__}"
+        for names in context.exchange("collectives offered", own_unsupported):
+            unsupported.update(dict.fromkeys(names, reason))
+    return [pair for pair in pairs if " ".join(pair) not in unsupported], unsupported
 
 
 def _conclude(
-    session: Session,
+    context: RankContext,
     lines: list[dict[str, Any]],
-    refused: dict[str, str],
-    seats: Sequence[dict[str, Any]],
-    hosts: int,
+    unsupported: dict[str, str],
+    rank_infos: Sequence[dict[str, Any]],
     wrong: tuple[Finding, ...],
 ) -> Outcome:
-    known = reference.load(session.options.expect or reference.SHIPPED)
-    ours = hardware.of(session, hosts)
-    answered, slow = judge.expectations(lines, ours, known)
-    compared, regressed = _with_baseline(session, lines, hosts)
+    """Rank 0's outcome."""
+    ranks = context.env.world_size
+    hosts = len({info["host"] for info in rank_infos})
+    curves = reference.load(context.options.expect or reference.SHIPPED)
+    hardware = _hardware(context, hosts)
+    judged_lines, bandwidth = judge.judge_lines(lines, hardware, curves)
+    comparison, regressions = _apply_baseline(context, lines, hosts)
+    collectives = list(dict.fromkeys(line["collective"] for line in lines))
     data = {
-        "ranks": session.place.world_size,
-        "rows": answered,
-        "refused": refused,
-        "note": None if session.place.world_size > 1 else "busbw is not applicable to one rank",
-        "seats": cpu_share.in_words(seats),
+        "ranks": ranks,
+        "rows": judged_lines,
+        "refused": unsupported,
+        "note": None if ranks > 1 else "busbw is not applicable to one rank",
+        "seats": cpu_share.describe(rank_infos),
         "hardware": {
-            "device": ours.device,
+            "device": hardware.device,
             "hosts": hosts,
-            "fabric": ours.fabric,
-            "nvls": ours.nvls,
+            "fabric": hardware.fabric,
+            "nvls": hardware.nvls,
         },
-        "expected": judge.curves(
-            ours, known, list(dict.fromkeys(line["collective"] for line in lines))
-        ),
-        "baseline": compared,
+        "expected": judge.expected_curves(hardware, curves, collectives),
+        "baseline": comparison,
     }
-    return Outcome(summary.in_words(answered), (*wrong, *slow, *regressed), data)
+    return Outcome(results.summary(judged_lines), (*wrong, *bandwidth, *regressions), data)
 
 
-def _with_baseline(
-    session: Session, lines: list[dict[str, Any]], hosts: int
+def _apply_baseline(
+    context: RankContext, lines: list[dict[str, Any]], hosts: int
 ) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
-    if session.options.baseline is None:
+    """Saves or compares, as the options say: what the report says of it, and findings."""
+    if context.options.baseline is None:
         return None, ()
-    verb, path = session.options.baseline
-    identity = hardware.identity(session, hosts)
-    if verb == "save":
-        return _save(path, identity, lines)
-    return judge.against_baseline(baseline.load(path), identity, lines, session.backend == "nccl")
-
-
-def _save(
-    path: Path, identity: baseline.Identity, lines: list[dict[str, Any]]
-) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    verb, path = context.options.baseline
+    identity = _identity(context, hosts)
+    if verb == "compare":
+        is_nccl = context.backend == "nccl"
+        return judge.compare_baseline(baseline.load(path), identity, lines, is_nccl)
     try:
         baseline.save(path, identity, lines)
     except OSError as error:
-        return {"answer": "not saved"}, (
-            Finding(
-                "baseline-unsaved",
-                f"the baseline {path} could not be written: {error.strerror}",
-                (0,),
-            ),
-        )
+        message = f"the baseline {path} could not be written: {error.strerror}"
+        return {"answer": "not saved"}, (Finding("baseline-unsaved", message, (0,)),)
     return {"answer": f"saved to {path}"}, ()
 
 
+def _hardware(context: RankContext, hosts: int) -> reference.Hardware:
+    """What the expected bandwidth depends on."""
+    nvls = False
+    if context.backend == "nccl":
+        nccl = expectation.nccl_version(context.facts["torch"])
+        nvls = reference.may_use_nvls(os.environ, nccl)
+    return reference.Hardware(
+        _device_name(context), context.env.world_size, hosts, fabric(), nvls, context.backend
+    )
+
+
+def _identity(context: RankContext, hosts: int) -> baseline.Identity:
+    import torch
+
+    nccl = None
+    if context.backend == "nccl":
+        nccl = expectation.nccl_version(context.facts["torch"])
+    device = _device_name(context) if context.on_gpu else cpu_name()
+    return baseline.Identity(
+        context.backend, device, context.env.world_size, hosts, torch.__version__, nccl
+    )
+
+
+def _device_name(context: RankContext) -> str:
+    import torch
+
+    return str(torch.cuda.get_device_name()) if context.on_gpu else reference.CPU
+
+
+def cpu_name() -> str:
+    """The model, and how many cores may be used: with half as many it is another machine."""
+    return f"{_cpu_model()}, {len(os.sched_getaffinity(0))} cores"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "cpu"
+    for line in lines:
+        if line.startswith(("model name", "CPU part")):
+            return line.partition(":")[2].strip()
+    return "cpu"
+
+
+def fabric(cards: Path = RDMA_CARDS) -> str:
+    """The drivers of the RDMA cards, which distinguish EFA from InfiniBand; empty if there are
+    none."""
+    drivers = {path.resolve().name for path in cards.glob("*/device/driver")}
+    return ",".join(sorted(drivers))
+
+
 def _write_nccl_tests(
-    session: Session,
+    context: RankContext,
     started: time.struct_time,
-    seats: Sequence[dict[str, Any]],
+    rank_infos: Sequence[dict[str, Any]],
     rows: list[plan.Row],
-    answers: list[list[dict[str, Any]]],
+    measured: list[list[dict[str, Any]]],
 ) -> None:
-    devices = [
-        nccl_tests.Device(
-            rank, seat["pid"], seat["host"], seat["device"], seat["bus"], seat["info"]
+    """One file for each collective and type."""
+    devices = []
+    for rank, info in enumerate(rank_infos):
+        device = nccl_tests.Device(
+            rank, info["pid"], info["host"], info["device"], info["bus"], info["info"]
         )
-        for rank, seat in enumerate(seats)
-    ]
-    run = nccl_tests.Run(
+        devices.append(device)
+    variables = []
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(VARIABLE_PREFIXES):
+            variables.append(f"{name}={value}")
+    nccl = None
+    if context.backend == "nccl":
+        nccl = expectation.nccl_version(context.facts["torch"])
+    run_info = nccl_tests.RunInfo(
         time.strftime(nccl_tests.TIME_FORMAT, started),
         time.strftime(nccl_tests.TIME_FORMAT),
         sys.argv,
-        [
-            f"{name}={value}"
-            for name, value in sorted(os.environ.items())
-            if name.startswith(OF_OTHERS)
-        ],
-        expectation.nccl_version(session.facts["torch"]) if session.backend == "nccl" else None,
+        variables,
+        nccl,
         devices,
-        session.on_gpu,
+        context.on_gpu,
     )
-    for old in session.options.out.glob("nccl-tests*.json"):
+    for old in context.options.out.glob("nccl-tests*.json"):
         fs.remove_if_exists(old)
-    for name in dict.fromkeys((row.collective, row.dtype) for row in rows):
-        at = [place for place, row in enumerate(rows) if (row.collective, row.dtype) == name]
-        text = nccl_tests.document(
-            run,
-            [rows[place] for place in at],
-            [[answer[place] for place in at] for answer in answers],
+    indices: dict[tuple[str, str], list[int]] = {}
+    for index, row in enumerate(rows):
+        indices.setdefault((row.collective, row.dtype), []).append(index)
+    for (collective, dtype), chosen in indices.items():
+        document = nccl_tests.document(
+            run_info,
+            [rows[index] for index in chosen],
+            [[by_row[index] for index in chosen] for by_row in measured],
         )
-        fs.atomic_write(
-            session.options.out / nccl_tests.file_name(*name),
-            (json.dumps(text, indent=1) + "\n").encode(),
-        )
+        path = context.options.out / nccl_tests.file_name(collective, dtype)
+        fs.atomic_write(path, (json.dumps(document, indent=1) + "\n").encode())

@@ -1,57 +1,186 @@
-"""Times and checks one operation. Between the two readings of the clock there is the call and nothing of ours.
+"""Carries out the plan on this rank: first every row is checked and warmed up, then every row timed.
 
-Owns the loops that are timed: benchmarks/bench_smoke_overhead.py compares them with a bare loop of the same calls. Not even
-between two calls is there more than in that loop: noting each call, 2 us by itself, made a call of 8 bytes take a tenth longer.
+This is nccl-tests' order: connections, channels and kernels must be warm for all sizes before the
+first is timed.
+
+Owns the loops that are timed: benchmarks/bench_smoke_overhead.py compares them with a bare loop of
+the same calls. Between the two readings of the clock there is the call and nothing of ours. Not
+even between two calls is there more than in that loop: logging each call, 2 us by itself, made a
+call of 8 bytes take a tenth longer.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ... import test_values
+from .. import barrier
+from . import operations
+from .operations import IN_PLACE, OUT_OF_PLACE
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from .operations import Operation
+    from ...context import RankContext
+    from .operations import Buffers, Operation, Participants
+    from .plan import Row
+
+# Here torch's call is the same in both placements, so one check holds for both.
+SAME_CALL = ("all_reduce", "broadcast")
 
 
-def times_us(found: Operation, meet: Callable[[], Any], repeats: int, on_gpu: bool) -> list[float]:
-    """Microseconds of each call. In place the result is the next call's input: zeros, whose sums do not overflow."""
-    if found.in_place:
-        found.settle()
-    renew = _nothing if found.in_place else found.renew
+@dataclass
+class Sweep:
+    context: RankContext
+    participants: Participants
+    # The fault other-collective replaces the first all_reduce that is checked.
+    is_first_all_reduce: bool = True
+
+    def measure(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """What this rank measured, in the order of the rows."""
+        measured: dict[Row, dict[str, Any]] = {}
+        for dtype in dict.fromkeys(row.dtype for row in rows):
+            rows_of_dtype = [row for row in rows if row.dtype == dtype]
+            buffers = operations.Buffers(rows_of_dtype, dtype, self.context.device)
+            for row in rows_of_dtype:
+                measured[row] = self._check(row, buffers)
+                self._time_placements(row, buffers, row.warm_up)
+            for row in rows_of_dtype:
+                measured[row].update(self._time_placements(row, buffers, row.iterations))
+        return [measured[row] for row in rows]
+
+    def is_unsupported(self, row: Row) -> bool:
+        """Tries the call: whether the backend has no such collective, or not for this type.
+
+        It says so before anything is sent.
+        """
+        buffers = operations.Buffers([row], row.dtype, self.context.device)
+        buffers.inputs.zero_()
+        try:
+            operation = operations.build(row, OUT_OF_PLACE, buffers, self.participants)
+            self._log_call(row)
+            operation.call()
+        except Exception as error:
+            if not operations.is_refusal(error):
+                raise
+            return True
+        return False
+
+    def _check(self, row: Row, buffers: Buffers) -> dict[str, Any]:
+        """Wrong elements of the results and of this rank's inputs, and the first of each."""
+        placements = operations.placements(row.collective)
+        checked = (OUT_OF_PLACE,) if row.collective in SAME_CALL else placements
+        counts: dict[str, int] = {}
+        first_wrong = None
+        inputs_wrong: tuple[int, Any] = (0, None)
+        for placement in checked:
+            keys = self._keys(row, placement)
+            operation = operations.build(row, placement, buffers, self.participants)
+            test_values.fill(operation.inputs, keys[self.participants.rank], row.largest)
+            if self.context.options.fault("wrong-value", self.participants.rank):
+                operation.inputs[operation.inputs.numel() // 2] += 1
+            operation.prepare()
+            self._call_checked(row, operation)
+            counts[placement], first = operations.count_wrong(operation, keys, row.largest)
+            first_wrong = first_wrong or first
+            own_key = keys[self.participants.rank]
+            changed = test_values.count_wrong(operation.inputs, [own_key], row.largest)
+            if changed[0] > inputs_wrong[0]:
+                inputs_wrong = changed
+        in_place_count = None
+        if IN_PLACE in placements:
+            in_place_count = counts.get(IN_PLACE, counts[OUT_OF_PLACE])
+        return {
+            "wrong": [counts[OUT_OF_PLACE], in_place_count],
+            "first_wrong": first_wrong,
+            "inputs_wrong": inputs_wrong[0],
+            "inputs_first_wrong": inputs_wrong[1],
+        }
+
+    def _keys(self, row: Row, placement: str) -> list[int]:
+        seed, round_name = self.context.options.seed, f"{row.name}/{row.bytes}/{placement}"
+        return [test_values.key(seed, round_name, rank) for rank in range(self.participants.size)]
+
+    def _call_checked(self, row: Row, operation: Operation) -> None:
+        if self.is_first_all_reduce and row.collective == "all_reduce":
+            self.is_first_all_reduce = False
+            if self.context.options.fault("other-collective", self.participants.rank):
+                self._call_other_collective(row, operation)
+                return
+        self._log_call(row)
+        operation.call()
+
+    def _call_other_collective(self, row: Row, operation: Operation) -> None:
+        """As a program does whose ranks took different branches."""
+        from torch import distributed
+
+        self.context.begin_collective("broadcast", f"{row.count} x {row.dtype}")
+        distributed.broadcast(operation.expected[0].part, operations.ROOT)
+
+    def _time_placements(self, row: Row, buffers: Buffers, repeats: int) -> dict[str, list[float]]:
+        times = {}
+        for placement in operations.placements(row.collective):
+            operation = operations.build(row, placement, buffers, self.participants)
+            times_us = self.time_operation(row, operation, repeats)
+            times[placement] = [round(value, 2) for value in times_us]
+        return times
+
+    def time_operation(self, row: Row, operation: Operation, repeats: int) -> list[float]:
+        """All calls of the series are logged as one, before it begins."""
+        self._log_call(row, f", {repeats} times after a barrier")
+        wait = barrier.backend_barrier(self.context)
+        return times_us(operation, wait, repeats, self.context.on_gpu)
+
+    def _log_call(self, row: Row, note: str = "") -> None:
+        self.context.begin_collective(row.collective, f"{row.count} x {row.dtype}{note}")
+
+
+def times_us(
+    operation: Operation, wait: Callable[[], Any], repeats: int, on_gpu: bool
+) -> list[float]:
+    """Microseconds of each call.
+
+    In place, each result is the next call's input: zeros, whose sums do not overflow.
+    """
+    if operation.in_place:
+        operation.zero()
+    prepare = _nothing if operation.in_place else operation.prepare
     timed = on_gpu_us if on_gpu else on_cpu_us
-    return timed(found.call, renew, meet, repeats)
+    return timed(operation.call, prepare, wait, repeats)
 
 
 def on_cpu_us(
-    call: Callable[[], Any], renew: Callable[[], Any], meet: Callable[[], Any], repeats: int
+    call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
-    """All ranks meet before each call, so that none of them waits in it for another that came late."""
+    """All ranks wait for each other before each call, so that no rank waits inside it for one that
+    is late."""
     clock = time.perf_counter
-    taken = []
+    times = []
     for _ in range(repeats):
-        renew()
-        meet()
+        prepare()
+        wait()
         started = clock()
         call()
-        taken.append((clock() - started) * 1e6)
-    return taken
+        times.append((clock() - started) * 1e6)
+    return times
 
 
 def on_gpu_us(
-    call: Callable[[], Any], renew: Callable[[], Any], meet: Callable[[], Any], repeats: int
+    call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
-    """All calls are queued, then waited for once: the device's own clock is read between them, not the host's."""
+    """All calls are queued, then awaited once: the device's own clock is read between them, not the
+    host's."""
     import torch
 
     pairs = [
         (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
         for _ in range(repeats)
     ]
-    meet()
+    wait()
     for begin, end in pairs:
-        renew()
+        prepare()
         begin.record()
         call()
         end.record()

@@ -1,7 +1,8 @@
-"""The collectives themselves: for one row its buffers, the call that is timed, and what must lie where afterwards.
+"""The collectives: for one row of the plan its buffers, the call that is timed, and its expected
+result.
 
-`given` is what this rank contributes and stays as it was filled; calls work on `scratch`, or read `given` and write
-`scratch`. So what a rank sent can still be looked at when a result is wrong.
+`inputs` is what this rank contributes, and stays as it was filled; calls work on `work`, or read
+`inputs` and write `work`. So the inputs can still be checked when a result is wrong.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 ROOT = 0
+OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
 # What torch says of a collective or a type that a backend does not have (Gloo, 1.13 to 2.13).
 REFUSAL = re.compile(
     r"not support|no support|unsupported|not implemented|invalid scalar type|no attribute|not defined",
@@ -28,8 +30,9 @@ REFUSAL = re.compile(
 
 
 @dataclass(frozen=True)
-class Peers:
-    """Who takes part, and over what: Gloo and NCCL offer the same collectives under different calls."""
+class Participants:
+    """Which of how many ranks this is. The backend decides which of torch's calls is used: Gloo and
+    NCCL offer the same collectives under different ones."""
 
     rank: int
     size: int
@@ -37,8 +40,8 @@ class Peers:
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """A part of the result, and the ranks whose values add up to it, from an index of theirs on."""
+class ExpectedPart:
+    """A part of the result, and the ranks whose values add up to it, from index `start` on."""
 
     part: torch.Tensor
     ranks: Sequence[int]
@@ -47,15 +50,15 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Operation:
-    """`renew` makes the buffers what they are before a call; `given_count` of `given` belong to it."""
+    """`inputs` are this row's elements. `prepare` resets the work buffer before a call."""
 
-    given: torch.Tensor
-    renew: Callable[[], Any]
+    inputs: torch.Tensor
+    prepare: Callable[[], Any]
     call: Callable[[], Any]
-    result: Sequence[Expectation]
-    # Whether the result may be left where it is and be the next call's input.
+    expected: Sequence[ExpectedPart]
+    # Whether the result may stay where it is and be the next call's input.
     in_place: bool = False
-    settle: Callable[[], Any] = field(default=lambda: None)
+    zero: Callable[[], Any] = field(default=lambda: None)
 
 
 class Buffers:
@@ -64,145 +67,152 @@ class Buffers:
     def __init__(self, rows: Sequence[plan.Row], dtype: str, device: str) -> None:
         import torch
 
-        elements = max(row.bytes for row in rows if row.dtype == dtype) // plan.ITEM_BYTES[dtype]
-        self.given = torch.empty(elements, dtype=getattr(torch, dtype), device=device)
-        self.scratch = torch.empty_like(self.given)
+        largest_bytes = max(row.bytes for row in rows if row.dtype == dtype)
+        elements = largest_bytes // plan.ITEM_BYTES[dtype]
+        self.inputs = torch.empty(elements, dtype=getattr(torch, dtype), device=device)
+        self.work = torch.empty_like(self.inputs)
 
 
-def refused(error: BaseException) -> bool:
+def is_refusal(error: BaseException) -> bool:
     """Whether an error says that there is no such collective, and not that it went wrong."""
-    return (
-        isinstance(error, (RuntimeError, AttributeError, NotImplementedError, ValueError))
-        and REFUSAL.search(str(error)) is not None
-    )
+    if not isinstance(error, (RuntimeError, AttributeError, NotImplementedError, ValueError)):
+        return False
+    return REFUSAL.search(str(error)) is not None
 
 
 def placements(collective: str) -> tuple[str, ...]:
-    """nccl-tests' two: into another array, or into the one that was sent. torch offers only one of them for some."""
-    return (
-        ("out_of_place",)
-        if collective in ("all_to_all", "send_recv")
-        else ("out_of_place", "in_place")
-    )
+    """nccl-tests' two: into another array, or into the one that was sent. For some collectives
+    torch offers only the first."""
+    if collective in ("all_to_all", "send_recv"):
+        return (OUT_OF_PLACE,)
+    return (OUT_OF_PLACE, IN_PLACE)
 
 
-def operation(row: plan.Row, placement: str, buffers: Buffers, peers: Peers) -> Operation:
-    return BUILDERS[row.collective](row, placement == "in_place", buffers, peers)
+def build(row: plan.Row, placement: str, buffers: Buffers, participants: Participants) -> Operation:
+    return BUILDERS[row.collective](row, placement == IN_PLACE, buffers, participants)
 
 
-def _all_reduce(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -> Operation:
-    from torch import distributed
-
-    given, work = buffers.given[: row.count], buffers.scratch[: row.count]
-    result = [Expectation(work, range(peers.size))]
-    return Operation(
-        given,
-        partial(work.copy_, given),
-        partial(distributed.all_reduce, work),
-        result,
-        in_place,
-        work.zero_,
-    )
-
-
-def _broadcast(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -> Operation:
-    from torch import distributed
-
-    given, work = buffers.given[: row.count], buffers.scratch[: row.count]
-    result = [Expectation(work, [ROOT])]
-    return Operation(
-        given,
-        partial(work.copy_, given),
-        partial(distributed.broadcast, work, ROOT),
-        result,
-        in_place,
-        work.zero_,
-    )
-
-
-def _all_gather(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -> Operation:
-    given, whole = buffers.given[: row.count], buffers.scratch[: row.count * peers.size]
-    own = _share(whole, row, peers.rank)
-    sent = own if in_place else given
-    result = [Expectation(_share(whole, row, rank), [rank]) for rank in range(peers.size)]
-    return Operation(
-        given,
-        partial(_poison, whole, own, given),
-        _gathering(whole, sent, row, peers),
-        result,
-        in_place,
-        whole.zero_,
-    )
-
-
-def _gathering(
-    whole: torch.Tensor, sent: torch.Tensor, row: plan.Row, peers: Peers
-) -> Callable[[], Any]:
-    """Gloo has all_gather into one array only in later releases, the one into a list in all."""
-    from torch import distributed
-
-    if peers.backend != "nccl":
-        return partial(
-            distributed.all_gather, [_share(whole, row, rank) for rank in range(peers.size)], sent
+def count_wrong(operation: Operation, keys: Sequence[int], largest: int) -> tuple[int, Any]:
+    """How many elements of the result are wrong, and the first of them."""
+    count, first_wrong = 0, None
+    for expected in operation.expected:
+        part_keys = [keys[rank] for rank in expected.ranks]
+        part_count, first = test_values.count_wrong(
+            expected.part, part_keys, largest, expected.start
         )
-    return partial(distributed.all_gather_into_tensor, whole, sent)
+        count += part_count
+        first_wrong = first_wrong or first
+    return count, first_wrong
 
 
-def _reduce_scatter(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -> Operation:
+def _all_reduce(
+    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
+) -> Operation:
     from torch import distributed
 
-    elements = row.count * peers.size
-    given, work = buffers.given[:elements], buffers.scratch[:elements]
-    own = _share(work, row, peers.rank)
-    call = partial(distributed.reduce_scatter_tensor, own, work if in_place else given)
-    result = [Expectation(own, range(peers.size), peers.rank * row.count)]
-    return Operation(given, partial(work.copy_, given), call, result, in_place, work.zero_)
+    inputs, work = buffers.inputs[: row.count], buffers.work[: row.count]
+    expected = [ExpectedPart(work, range(participants.size))]
+    prepare, call = partial(work.copy_, inputs), partial(distributed.all_reduce, work)
+    return Operation(inputs, prepare, call, expected, in_place, work.zero_)
 
 
-def _all_to_all(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -> Operation:
+def _broadcast(
+    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
+) -> Operation:
     from torch import distributed
 
-    elements = row.count * peers.size
-    given, work = buffers.given[:elements], buffers.scratch[:elements]
-    result = [
-        Expectation(_share(work, row, rank), [rank], peers.rank * row.count)
-        for rank in range(peers.size)
+    inputs, work = buffers.inputs[: row.count], buffers.work[: row.count]
+    expected = [ExpectedPart(work, [ROOT])]
+    prepare, call = partial(work.copy_, inputs), partial(distributed.broadcast, work, ROOT)
+    return Operation(inputs, prepare, call, expected, in_place, work.zero_)
+
+
+def _all_gather(
+    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
+) -> Operation:
+    from torch import distributed
+
+    inputs = buffers.inputs[: row.count]
+    work = buffers.work[: row.count * participants.size]
+    shares = [_share(work, row, rank) for rank in range(participants.size)]
+    own_share = shares[participants.rank]
+    source = own_share if in_place else inputs
+    expected = [ExpectedPart(share, [rank]) for rank, share in enumerate(shares)]
+    # Gloo has all_gather into one array only in later releases, the one into a list in all.
+    if participants.backend == "nccl":
+        call = partial(distributed.all_gather_into_tensor, work, source)
+    else:
+        call = partial(distributed.all_gather, shares, source)
+    prepare = partial(_poison, work, own_share, inputs)
+    return Operation(inputs, prepare, call, expected, in_place, work.zero_)
+
+
+def _reduce_scatter(
+    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
+) -> Operation:
+    from torch import distributed
+
+    elements = row.count * participants.size
+    inputs, work = buffers.inputs[:elements], buffers.work[:elements]
+    own_share = _share(work, row, participants.rank)
+    source = work if in_place else inputs
+    call = partial(distributed.reduce_scatter_tensor, own_share, source)
+    start = participants.rank * row.count
+    expected = [ExpectedPart(own_share, range(participants.size), start)]
+    return Operation(inputs, partial(work.copy_, inputs), call, expected, in_place, work.zero_)
+
+
+def _all_to_all(
+    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
+) -> Operation:
+    from torch import distributed
+
+    elements = row.count * participants.size
+    inputs, work = buffers.inputs[:elements], buffers.work[:elements]
+    start = participants.rank * row.count
+    expected = []
+    for rank in range(participants.size):
+        expected.append(ExpectedPart(_share(work, row, rank), [rank], start))
+    call = partial(distributed.all_to_all_single, work, inputs)
+    return Operation(inputs, partial(work.fill_, -1), call, expected)
+
+
+def _send_recv(
+    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
+) -> Operation:
+    """Around the ring: to the next rank, from the previous one."""
+    inputs, work = buffers.inputs[: row.count], buffers.work[: row.count]
+    next_rank = (participants.rank + 1) % participants.size
+    previous_rank = (participants.rank - 1) % participants.size
+    call = partial(_send_and_receive, inputs, work, next_rank, previous_rank)
+    expected = [ExpectedPart(work, [previous_rank])]
+    return Operation(inputs, partial(work.fill_, -1), call, expected)
+
+
+def _send_and_receive(
+    inputs: torch.Tensor, work: torch.Tensor, next_rank: int, previous_rank: int
+) -> None:
+    from torch import distributed
+
+    operations = [
+        distributed.P2POp(distributed.isend, inputs, next_rank),
+        distributed.P2POp(distributed.irecv, work, previous_rank),
     ]
-    return Operation(
-        given, partial(work.fill_, -1), partial(distributed.all_to_all_single, work, given), result
-    )
-
-
-def _send_recv(row: plan.Row, in_place: bool, buffers: Buffers, peers: Peers) -> Operation:
-    """Around the ring: to the next rank, from the one before."""
-    given, work = buffers.given[: row.count], buffers.scratch[: row.count]
-    after, before = (peers.rank + 1) % peers.size, (peers.rank - 1) % peers.size
-    call = partial(_pass_on, given, work, after, before)
-    return Operation(given, partial(work.fill_, -1), call, [Expectation(work, [before])])
-
-
-def _pass_on(given: torch.Tensor, work: torch.Tensor, after: int, before: int) -> None:
-    from torch import distributed
-
-    both = [
-        distributed.P2POp(distributed.isend, given, after),
-        distributed.P2POp(distributed.irecv, work, before),
-    ]
-    for request in distributed.batch_isend_irecv(both):
+    for request in distributed.batch_isend_irecv(operations):
         request.wait()
 
 
-def _share(whole: torch.Tensor, row: plan.Row, rank: int) -> torch.Tensor:
-    return whole[rank * row.count : (rank + 1) * row.count]
+def _share(array: torch.Tensor, row: plan.Row, rank: int) -> torch.Tensor:
+    return array[rank * row.count : (rank + 1) * row.count]
 
 
-def _poison(whole: torch.Tensor, own: torch.Tensor, given: torch.Tensor) -> None:
-    """A result of an earlier call must not be taken for this one's."""
-    whole.fill_(-1)
-    own.copy_(given)
+def _poison(work: torch.Tensor, own_share: torch.Tensor, inputs: torch.Tensor) -> None:
+    """So that the result of an earlier call does not pass for this one's."""
+    work.fill_(-1)
+    own_share.copy_(inputs)
 
 
-BUILDERS: dict[str, Callable[[plan.Row, bool, Buffers, Peers], Operation]] = {
+BUILDERS: dict[str, Callable[[plan.Row, bool, Buffers, Participants], Operation]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -210,15 +220,3 @@ BUILDERS: dict[str, Callable[[plan.Row, bool, Buffers, Peers], Operation]] = {
     "all_to_all": _all_to_all,
     "send_recv": _send_recv,
 }
-
-
-def wrong(found: Operation, keys: Sequence[int], largest: int) -> tuple[int, Any]:
-    """Wrong elements of the result, and the first of them."""
-    count, first = 0, None
-    for expected in found.result:
-        bad, at = test_values.wrong(
-            expected.part, [keys[rank] for rank in expected.ranks], largest, expected.start
-        )
-        count += bad
-        first = first or at
-    return count, first

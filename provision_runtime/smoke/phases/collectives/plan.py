@@ -1,4 +1,7 @@
-"""What is measured: which collectives, types, sizes and repetitions. Pure; the same answer on every rank, or they would hang."""
+"""What is measured: which collectives, types, sizes and repetitions.
+
+Pure, and the same on every rank, or the ranks would hang.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ if TYPE_CHECKING:
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-ALWAYS = "all_reduce"
-OTHERS = ("all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
-# These divide one array among the ranks: the operation's size is that of the whole array, its count that of a share.
+# Every profile measures all_reduce; profile full also measures the optional ones.
+ALL_REDUCE = "all_reduce"
+OPTIONAL = ("all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
+# These divide one array among the ranks: the operation's size is that of the whole array, its count
+# that of a share.
 DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")
 SUMMED = ("all_reduce", "reduce_scatter")
 NEEDS_TWO = ("send_recv",)
@@ -53,24 +58,26 @@ SIZES = {
         *(MIB << shift for shift in range(13)),
     ),
 }
-# One size at which the short types are tried where the whole sweep is not theirs.
-TRIED_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
-# On CPUs the rest of a full run, nine more collectives and types, is a rehearsal: enough sizes to be right or wrong at.
-REHEARSED = (8, 32 * KIB, 256 * KIB, 1 * MIB, 4 * MIB)
-# Two buffers of the largest size live at once; more of the free memory than twice this is not ours to take.
+# The one size at which profile default measures the 16-bit types.
+SHORT_TYPE_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
+# On CPUs the rest of a full run, nine more collectives and types, is only a rehearsal: these sizes
+# are enough to be right or wrong at.
+REHEARSAL_SIZES = (8, 32 * KIB, 256 * KIB, 1 * MIB, 4 * MIB)
+# Two buffers of the largest size live at once; we take no more of the free memory than twice this.
 MEMORY_SHARE = 0.2
-# Ranks that share cores run one after another: beyond so many per core a large message says nothing and takes minutes.
-CROWDED = ((16, 1 * MIB), (4, 16 * MIB))
+# (ranks per core, largest size): ranks that share cores run one after another, so beyond so many
+# per core a larger message measures nothing and takes minutes.
+CROWDED_LIMITS = ((16, 1 * MIB), (4, 16 * MIB))
 
 
 @dataclass(frozen=True)
-class Effort:
+class Repeats:
     warm_up: int
     latency: int
     bandwidth: int
 
 
-EFFORT = {"quick": Effort(2, 20, 5), "default": Effort(5, 100, 20), "full": Effort(5, 100, 20)}
+REPEATS = {"quick": Repeats(2, 20, 5), "default": Repeats(5, 100, 20), "full": Repeats(5, 100, 20)}
 # On CPUs a large message takes a tenth of a second and more: fewer of them say as much.
 LARGE_ON_CPU = 16 * MIB
 FEWEST = 3
@@ -78,7 +85,8 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `count` is as nccl-tests counts: a share's elements where the array is divided."""
+    """One line of the table. `count` is as nccl-tests counts: a share's elements where the array is
+    divided. `largest` is the largest test value whose sum is exact."""
 
     collective: str
     dtype: str
@@ -95,7 +103,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Scope:
-    """What the plan depends on. `crowding`: ranks per core where there are more than cores, else 1."""
+    """What the plan depends on. `crowding`: ranks per core if there are more ranks than cores,
+    else 1."""
 
     profile: str
     device: str
@@ -105,21 +114,18 @@ class Scope:
 
 
 def candidates(scope: Scope) -> list[tuple[str, str]]:
-    """Collectives and types to ask the backend for."""
-    types = ("float32",) if scope.profile == "quick" else ("float32", "bfloat16", "float16")
-    found = [(ALWAYS, dtype) for dtype in types]
+    """Collectives and types that the backend should offer."""
+    types = ["float32"] if scope.profile == "quick" else ["float32", "bfloat16", "float16"]
+    pairs = [(ALL_REDUCE, dtype) for dtype in types]
     if scope.profile == "full":
-        found += [
-            (collective, dtype)
-            for collective in OTHERS
-            for dtype in types
-            if collective in SUMMED or dtype == "float32"
-        ]
-    return found
+        for collective in OPTIONAL:
+            collective_types = types if collective in SUMMED else ["float32"]
+            pairs += [(collective, dtype) for dtype in collective_types]
+    return pairs
 
 
-def unsuited(collective: str, dtype: str, ranks: int) -> str:
-    """Why this cannot be tested with so many ranks, if so."""
+def why_unsuited(collective: str, dtype: str, ranks: int) -> str:
+    """Why this cannot be tested with so many ranks; empty if it can."""
     if collective in NEEDS_TWO and ranks == 1:
         return "not applicable to one rank"
     if not test_values.largest(dtype, _summands(collective, ranks)):
@@ -127,67 +133,66 @@ def unsuited(collective: str, dtype: str, ranks: int) -> str:
     return ""
 
 
-def rows(scope: Scope, wanted: list[tuple[str, str]]) -> list[Row]:
-    # Small sizes that are divided among many ranks may come to the same.
-    return list(
-        dict.fromkeys(
-            _row(scope, collective, dtype, size)
-            for collective, dtype in wanted
-            for size in _sizes(scope, collective, dtype)
-        )
-    )
+def rows(scope: Scope, pairs: list[tuple[str, str]]) -> list[Row]:
+    # Small sizes that are divided among many ranks may come out as the same row.
+    unique: dict[Row, None] = {}
+    for collective, dtype in pairs:
+        for size in _sizes(scope, collective, dtype):
+            unique[_row(scope, collective, dtype, size)] = None
+    return list(unique)
+
+
+def smallest(scope: Scope, collective: str, dtype: str) -> Row:
+    """For the call that asks whether the backend offers the collective."""
+    return _row(scope, collective, dtype, 8)
 
 
 def _sizes(scope: Scope, collective: str, dtype: str) -> list[int]:
-    sizes: Sequence[int] = SIZES[scope.device, scope.profile]
+    profile_sizes = SIZES[scope.device, scope.profile]
+    sizes: Sequence[int] = profile_sizes
     if scope.profile == "default" and dtype != "float32":
-        sizes = (TRIED_BYTES[scope.device],)
-    elif _is_rehearsed(scope, collective, dtype):
-        sizes = REHEARSED
-    return [size for size in sizes if size <= _most(scope)] or [_largest_that_fits(scope)]
+        sizes = (SHORT_TYPE_BYTES[scope.device],)
+    elif _is_rehearsal(scope, collective, dtype):
+        sizes = REHEARSAL_SIZES
+    limit = _largest_bytes(scope)
+    fitting = [size for size in sizes if size <= limit]
+    if fitting:
+        return fitting
+    # A type that is not measured at all would look as if it were right.
+    return [max((size for size in profile_sizes if size <= limit), default=min(profile_sizes))]
 
 
-def _largest_that_fits(scope: Scope) -> int:
-    """Of the sweep's sizes, for what is tried at one size only: an unmeasured type would look like a right one."""
-    sizes = SIZES[scope.device, scope.profile]
-    return max((size for size in sizes if size <= _most(scope)), default=min(sizes))
+def _is_rehearsal(scope: Scope, collective: str, dtype: str) -> bool:
+    is_main = (collective, dtype) == (ALL_REDUCE, "float32")
+    return scope.device == "cpu" and scope.profile == "full" and not is_main
 
 
-def _is_rehearsed(scope: Scope, collective: str, dtype: str) -> bool:
-    return (
-        scope.device == "cpu"
-        and scope.profile == "full"
-        and (collective, dtype) != (ALWAYS, "float32")
-    )
-
-
-def _most(scope: Scope) -> float:
-    limits = [size for ranks_per_core, size in CROWDED if scope.crowding > ranks_per_core]
-    return min([scope.most_bytes, *limits]) if scope.device == "cpu" else scope.most_bytes
+def _largest_bytes(scope: Scope) -> float:
+    limit = scope.most_bytes
+    if scope.device == "cpu":
+        for ranks_per_core, size in CROWDED_LIMITS:
+            if scope.crowding > ranks_per_core:
+                limit = min(limit, size)
+    return limit
 
 
 def _row(scope: Scope, collective: str, dtype: str, size: int) -> Row:
-    item = ITEM_BYTES[dtype]
+    item_bytes = ITEM_BYTES[dtype]
     shares = scope.ranks if collective in DIVIDED else 1
-    count = max(size // (item * shares), 1)
-    effort = EFFORT["quick" if _is_rehearsed(scope, collective, dtype) else scope.profile]
-    warm_up, iterations = _repeats(scope, effort, size)
+    count = max(size // (item_bytes * shares), 1)
+    profile = "quick" if _is_rehearsal(scope, collective, dtype) else scope.profile
+    warm_up, iterations = _repeats(scope, REPEATS[profile], size)
     largest = test_values.largest(dtype, _summands(collective, scope.ranks))
-    return Row(collective, dtype, count * item * shares, count, warm_up, iterations, largest)
+    return Row(collective, dtype, count * item_bytes * shares, count, warm_up, iterations, largest)
 
 
 def _summands(collective: str, ranks: int) -> int:
     return ranks if collective in SUMMED else 1
 
 
-def _repeats(scope: Scope, effort: Effort, size: int) -> tuple[int, int]:
-    base = effort.latency if size <= LATENCY_BYTES else effort.bandwidth
+def _repeats(scope: Scope, repeats: Repeats, size: int) -> tuple[int, int]:
+    iterations = repeats.latency if size <= LATENCY_BYTES else repeats.bandwidth
     if scope.device == "cpu" and size >= LARGE_ON_CPU:
-        base //= 2
+        iterations //= 2
     crowding = max(scope.crowding, 1)
-    return max(int(effort.warm_up / crowding), 1), max(int(base / crowding), FEWEST)
-
-
-def smallest(scope: Scope, collective: str, dtype: str) -> Row:
-    """To ask the backend with."""
-    return _row(scope, collective, dtype, 8)
+    return max(int(repeats.warm_up / crowding), 1), max(int(iterations / crowding), FEWEST)

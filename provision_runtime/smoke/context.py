@@ -1,0 +1,156 @@
+"""What the phases of one rank work with: its options and place, and after rendezvous its way to the
+other ranks."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .. import fs
+from ..comm.processes import own_identity
+from ..comm.store import StoreClient, StoreLost
+from . import postmortem
+from .collective_log import CallLog
+from .postmortem import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ..comm.store import StoreAllGather
+    from .options import Options
+    from .rank_env import RankEnv
+
+# An exchange gives up only after the deadline: the watchdog comes first, since it knows where every
+# rank is.
+BEYOND_DEADLINE_S = 10.0
+# From so many ranks per two cores on, the default deadlines grow with the number of ranks.
+CROWDED = 4
+
+
+@dataclass
+class RankContext:
+    options: Options
+    env: RankEnv
+    # Seconds until the deadline of the current phase.
+    remaining_s: Callable[[], float]
+    facts: dict[str, Any] = field(default_factory=dict)
+    backend: str = "unknown"
+    device: str = "unknown"
+    # Why the backend cannot work on this rank; empty if it can.
+    unusable: str = ""
+    hosts: list[str] = field(default_factory=list)
+    # Phase, host and process of every rank when all ranks first exchanged them.
+    locations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    # Ranks per core where they are most crowded: all ranks repeat so many times less.
+    crowding: int = 1
+    # On rank 0 this object is the store's server: it must live as long as this context.
+    store: Any = None
+    client: StoreClient | None = None
+    all_gather: StoreAllGather | None = None
+    # The watchdog's own connection: the main one is locked while the main thread waits in it.
+    watchdog_client: StoreClient | None = None
+    # Folders that a phase makes and deletes again; if it does not get there, the watchdog deletes
+    # them.
+    temporary_folders: list[Path] = field(default_factory=list)
+    phase: str = "start"
+    exchanges: int = 0
+    calls: CallLog = field(default_factory=CallLog)
+    step: str = "start"
+    site: str = ""
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @property
+    def gpu(self) -> int | None:
+        """The index of this rank's GPU: not its local rank if the launcher shows each rank only its
+        own GPU."""
+        return int(self.device.split(":")[1]) if self.on_gpu else None
+
+    @property
+    def deadline_factor(self) -> float:
+        """By how much default deadlines are longer: 64 ranks on 2 cores import torch one after the
+        other."""
+        return max(1.0, max(self.crowding, self.env.crowding) / CROWDED)
+
+    @property
+    def position(self) -> Position:
+        return Position(self.phase, self.exchanges, self.calls.count, self.step, self.site)
+
+    @property
+    def location(self) -> dict[str, Any]:
+        return {
+            "phase": self.phase,
+            "host": self.env.host,
+            "process": own_identity(),
+            "run": self.env.run,
+        }
+
+    @property
+    def last_locations(self) -> dict[int, dict[str, Any]]:
+        """All ranks as of the last agreement, which was at the end of the previous phase."""
+        return {rank: {**where, "phase": self.phase} for rank, where in self.locations.items()}
+
+    def begin_phase(self, phase: str) -> None:
+        self.phase = phase
+        self.step = f"begin {phase}"
+        self.site = ""
+        self.publish_location()
+
+    def publish_location(self) -> None:
+        """Writes this rank's phase and process into the store; until that is reached, next to the
+        report."""
+        if self.client is None:
+            postmortem.write_location(self.options.out, self.env.rank, self.location)
+        else:
+            self.client.set(f"at/{self.env.rank}", self.location)
+            fs.remove_if_exists(postmortem.location_path(self.options.out, self.env.rank))
+
+    def remove_temporary_folders(self) -> None:
+        """On every rank: if a folder is not shared, each rank has its own."""
+        while self.temporary_folders:
+            shutil.rmtree(str(self.temporary_folders.pop()), ignore_errors=True)
+
+    def begin_collective(self, operation: str, detail: str = "") -> None:
+        """Logs a collective before it is called, outside of what is timed. The arguments must be the
+        same on all ranks."""
+        call = self.calls.log(f"{operation} {detail}".rstrip(), depth=3)
+        self.step = call.operation
+        self.site = call.site
+
+    def exchange(
+        self, name: str, payload: Any, is_failure: Callable[[Any], bool] = lambda _: False
+    ) -> list[Any]:
+        """Every rank's payload on every rank, through the store: also a barrier with a name.
+
+        Raises RanksMissing when a rank did not answer, PhaseAbandoned when a rank left the phase
+        with an error, and StoreLost.
+        """
+        all_gather = self._begin_exchange(name)
+        abort_key = f"abandoned/{self.phase}"
+        return all_gather.exchange(name, payload, self._timeout_s(), is_failure, abort_key)
+
+    def agree(self, name: str, payload: Any, is_failure: Callable[[Any], bool]) -> list[Any]:
+        """The exchange at the end of a phase, to which ranks may come from anywhere in it."""
+        all_gather = self._begin_exchange(name)
+        return all_gather.exchange_once(name, payload, self._timeout_s(), is_failure)
+
+    def abandon_phase(self) -> None:
+        """Tells the other ranks that this one leaves the phase with an error, so that none waits for
+        it there."""
+        if self.client is not None:
+            self.client.set(f"abandoned/{self.phase}", self.env.rank)
+
+    def _begin_exchange(self, name: str) -> StoreAllGather:
+        if self.all_gather is None:
+            raise StoreLost("no store was reached yet")
+        self.exchanges += 1
+        self.step = f"exchange {name}"
+        self.site = ""
+        return self.all_gather
+
+    def _timeout_s(self) -> float:
+        return max(self.remaining_s(), 0) + BEYOND_DEADLINE_S

@@ -1,0 +1,228 @@
+"""What the network allows: why a port is unreachable, who listens on one, which address an
+interface has, and whether the ranks of different hosts reach one another.
+
+A backend that cannot connect its ranks waits, and then names none. So before the backend does,
+every rank listens where the backend would, and connects to a rank of the next host. Ranks of one
+host need no such check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+from ..comm import processes
+from .outcome import Outcome, with_finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from .context import RankContext
+
+# linux/sockios.h: the ioctl that reads an interface's IPv4 address.
+SIOCGIFADDR = 0x8915
+# The state of a listening socket in /proc/net/tcp.
+LISTENING = "0A"
+CONNECT_S = 3.0
+INTERFACE_VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+
+
+def why_unresolvable(address: str, port: int) -> tuple[str, str] | None:
+    """The finding's id and the reason why a name has no address now; None if it has one."""
+    try:
+        socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        return "master-unresolvable", f"the name {address} does not resolve here: {error.strerror}"
+    return None
+
+
+def why_unreachable(
+    address: str, port: int, timeout_s: float = CONNECT_S
+) -> tuple[str, str] | None:
+    """The finding's id and the reason why no connection can be made now; None if one can."""
+    unresolvable = why_unresolvable(address, port)
+    if unresolvable is not None:
+        return unresolvable
+    resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, target = resolved[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.settimeout(timeout_s)
+        try:
+            probe.connect(target)
+        except OSError as error:
+            return _unreachable_reason(error, f"{address}:{port}", target[0])
+    return None
+
+
+def _unreachable_reason(error: OSError, address: str, resolved: object) -> tuple[str, str]:
+    where = address if address.startswith(f"{resolved}:") else f"{address} ({resolved})"
+    if error.errno == errno.ECONNREFUSED:
+        return "store-refused", f"nothing listens at {where}"
+    if isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT:
+        return "store-filtered", f"{where} does not answer"
+    return "store-unreachable", f"{where} is unreachable: {error.strerror or error}"
+
+
+def listener(port: int) -> str:
+    """The command line and number of the process that listens on a port of this host; empty if we
+    may not see it."""
+    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    for folder in processes.PROC.glob("[0-9]*"):
+        if inodes.intersection(_open_files(folder)):
+            return f"{processes.command_line(int(folder.name))} (process {folder.name})"
+    return ""
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    """What the descriptors of a process point to. Any of them, and the process, may vanish while
+    we look."""
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(process / "fd"):
+            with contextlib.suppress(OSError):
+                yield os.readlink(process / "fd" / entry)
+
+
+def _listening_inodes(port: int) -> list[str]:
+    inodes = []
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (processes.PROC / "net" / name).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    inodes.append(fields[9])
+    return inodes
+
+
+def interfaces() -> list[str]:
+    return [name for _, name in socket.if_nameindex()]
+
+
+def address_of(interface: str) -> str | None:
+    """The IPv4 address of an interface (netdevice(7), SIOCGIFADDR); None if it has none."""
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def own_address() -> str | None:
+    """The address that this host's own name resolves to: Gloo uses it unless an interface is
+    set."""
+    try:
+        return str(socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)[0][4][0])
+    except socket.gaierror:
+        return None
+
+
+def is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def configured_interface(
+    backend: str, environment: Mapping[str, str], available: Sequence[str]
+) -> str | None:
+    """The first interface that the backend's variable names; None if it leaves the choice to the
+    backend. Raises LookupError if none of them exists.
+
+    Gloo takes whole names; NCCL takes prefixes, whole names after `=`, and exclusions after `^`
+    (NCCL's environment variables).
+    """
+    variable = INTERFACE_VARIABLES.get(backend, "")
+    value = environment.get(variable, "")
+    if not value or value.startswith("^"):
+        return None
+    is_whole_name = backend == "gloo" or value.startswith("=")
+    for name in value.lstrip("=").split(","):
+        for interface in available:
+            if interface == name or (not is_whole_name and interface.startswith(name)):
+                return interface
+    raise LookupError(f"{variable}={value}, but this host has only {', '.join(available)}")
+
+
+def backend_address(context: RankContext) -> str:
+    """The address of this host that the backend will use. Raises LookupError if there is none."""
+    interface = configured_interface(context.backend, os.environ, interfaces())
+    if interface is not None:
+        address = address_of(interface)
+        if address is None:
+            raise LookupError(f"the interface {interface} has no IPv4 address")
+        return address
+    if context.backend == "gloo":
+        return own_address() or "127.0.0.1"
+    # NCCL: the address from which the route to the master leads. Nothing is sent.
+    family, kind, protocol, _, target = socket.getaddrinfo(
+        context.env.master_addr, context.env.master_port, type=socket.SOCK_DGRAM
+    )[0]
+    with contextlib.closing(socket.socket(family, kind, protocol)) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
+
+
+def check_peers(context: RankContext) -> Outcome:
+    """All ranks at once: each connects to a rank of the next host. Broken if this rank cannot."""
+    try:
+        address, problem = backend_address(context), ""
+        server = _listen(address)
+    except (LookupError, OSError) as error:
+        address, problem = "", f"this host has no address to listen at: {error}"
+        server = _listen("")
+    with contextlib.closing(server):
+        port = server.getsockname()[1] if address else 0
+        addresses = context.exchange("addresses", [context.env.host, address, port])
+        if problem:
+            outcome = with_finding("interface-absent", problem, broken=True)
+        elif context.backend == "gloo" and is_loopback(address):
+            # NCCL never uses a loopback address; if the route to the master is one, that only means
+            # that the master is on this host.
+            message = f"{context.env.host} resolves to {address} on itself"
+            outcome = with_finding("interface-loopback", message, broken=True)
+        else:
+            outcome = _connect_to_next_host(context.env.rank, addresses)
+        context.exchange("addresses tried", None)
+    return outcome
+
+
+def _listen(address: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = socket.socket(family, socket.SOCK_STREAM)
+    if address:
+        server.bind((address, 0))
+        server.listen(8)
+    return server
+
+
+def _connect_to_next_host(own_rank: int, addresses: Sequence[Sequence[Any]]) -> Outcome:
+    rank = next_rank_elsewhere(own_rank, [host for host, _, _ in addresses])
+    if rank is None:
+        return Outcome()
+    host, address, port = addresses[rank]
+    if not address or is_loopback(address):  # that rank reports it
+        return Outcome()
+    own_address = addresses[own_rank][1]
+    try:
+        socket.create_connection(
+            (address, port), timeout=CONNECT_S, source_address=(own_address, 0)
+        ).close()
+    except OSError as error:
+        reason = "no answer" if isinstance(error, socket.timeout) else error.strerror or str(error)
+        message = f"from {own_address} it cannot reach rank {rank} on {host} at {address}: {reason}"
+        return with_finding("peer-unreachable", message, broken=True)
+    return Outcome(data={"address": own_address})
+
+
+def next_rank_elsewhere(rank: int, hosts: Sequence[str]) -> int | None:
+    """The next rank in the ring that is on another host; None if there is only one host."""
+    for step in range(1, len(hosts)):
+        candidate = (rank + step) % len(hosts)
+        if hosts[candidate] != hosts[rank]:
+            return candidate
+    return None

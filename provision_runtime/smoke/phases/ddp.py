@@ -1,0 +1,306 @@
+"""Phase ddp: what data-parallel training takes for granted.
+
+Do all ranks have the same model? Does a step give the gradients of one process? Does the same seed
+give the same losses? How much time is lost to the other ranks? dataloader asks whether every sample
+comes exactly once, and whether workers deliver it.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import TYPE_CHECKING, Any
+
+from ...facts.ddp_check import ParametersDiffer, data_digest, require_same_parameters
+from .. import test_values, timing
+from ..outcome import Finding, Outcome, combine, with_finding
+from . import dataloader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from ..context import RankContext
+
+INPUTS, HIDDEN, OUTPUTS = 64, 128, 16
+SAMPLES_PER_RANK = 8
+LEARNING_RATE = 0.1
+
+# float32 has 24 significant bits; the mean over ranks and the mean over the batch add the same
+# numbers in another order.
+RELATIVE, ABSOLUTE = 1e-4, 1e-6
+
+REPEATED_STEPS = 5
+REPEATED_STEPS_QUICK = 2
+
+SCALING_WIDTH = 512
+SCALING_LAYERS = 4
+SCALING_BATCH = 64
+SCALING_WARM_UP = 2
+SCALING_STEPS = 10
+
+
+def run(context: RankContext) -> Outcome:
+    """Models that differ do not break the phase: nothing was built of them, and no rank waits."""
+    model = _model(context)
+    try:
+        digest = require_same_parameters(
+            model, lambda name, payload: context.exchange(f"ddp/{name}", payload)
+        )
+    except ParametersDiffer as error:
+        difference = error.difference
+        return with_finding("parameter-mismatch", difference.message, difference.ranks)
+    checks = {
+        "gradients": _check_gradients(context, model),
+        "repeat": _check_repeatability(context),
+        "sampler": dataloader.check_sampler(context),
+        "loader": dataloader.check_loader(context),
+        "scaling": _measure_scaling(context),
+    }
+    data: dict[str, Any] = {"parameter_digest": digest}
+    findings: list[Finding] = []
+    messages = []
+    for name, outcome in checks.items():
+        data[name] = outcome.data
+        findings.extend(outcome.findings)
+        if outcome.message:
+            messages.append(outcome.message)
+    return Outcome(", ".join(messages), tuple(findings), data)
+
+
+def merge(outcomes: Sequence[Outcome]) -> Outcome:
+    return combine(outcomes)
+
+
+# The small model, its batches, and one step. The step is taken without torch.optim: importing that
+# pulls in the compiler in newer releases, for seconds.
+
+
+def _model(context: RankContext) -> torch.nn.Module:
+    """The same on every rank, unless the user injects a difference."""
+    import torch
+    from torch import nn
+
+    rank = context.env.rank
+    torch.manual_seed(context.options.seed)
+    hidden = HIDDEN + 1 if context.options.fault("wrong-shape", rank) else HIDDEN
+    has_bias = not context.options.fault("missing-parameter", rank)
+    return nn.Sequential(
+        nn.Linear(INPUTS, hidden), nn.ReLU(), nn.Linear(hidden, OUTPUTS, bias=has_bias)
+    ).to(context.device)
+
+
+def _global_batch(context: RankContext) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of all ranks together, the same on every rank."""
+    samples = SAMPLES_PER_RANK * context.env.world_size
+    inputs = _predictable_tensor(context, "inputs", samples, INPUTS)
+    targets = _predictable_tensor(context, "targets", samples, OUTPUTS)
+    return inputs, targets
+
+
+def _own_samples(context: RankContext, global_batch: torch.Tensor) -> torch.Tensor:
+    start = context.env.rank * SAMPLES_PER_RANK
+    return global_batch[start : start + SAMPLES_PER_RANK]
+
+
+def _predictable_tensor(context: RankContext, name: str, rows: int, columns: int) -> torch.Tensor:
+    import torch
+
+    flat = torch.empty(rows * columns, dtype=torch.float32, device=context.device)
+    test_values.fill(flat, test_values.key(context.options.seed, f"ddp/{name}", 0))
+    return flat.view(rows, columns) / test_values.LARGEST
+
+
+def _wrap(context: RankContext, model: torch.nn.Module) -> torch.nn.Module:
+    from torch.nn.parallel import DistributedDataParallel
+
+    context.begin_collective("DistributedDataParallel")
+    return DistributedDataParallel(model, device_ids=[context.gpu] if context.on_gpu else None)
+
+
+def _backward(model: Any, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Returns the loss, and leaves its gradients in the parameters."""
+    from torch.nn import functional
+
+    loss: torch.Tensor = functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    return loss.detach()
+
+
+def _descend(model: torch.nn.Module) -> None:
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
+            parameter.grad = None
+
+
+# Gradients: those of all ranks are those of one process over the whole batch, and the same on every
+# rank.
+
+
+def _check_gradients(context: RankContext, model: torch.nn.Module) -> Outcome:
+    inputs, targets = _global_batch(context)
+    single_process_model = copy.deepcopy(model)
+    _backward(single_process_model, inputs, targets)
+    wrapped = _wrap(context, model)
+    context.begin_collective("DistributedDataParallel backward")
+    _backward(wrapped, _own_samples(context, inputs), _own_samples(context, targets))
+    expected, actual = _gradients(single_process_model), _gradients(model)
+    digests = context.exchange("ddp/gradients", data_digest(actual.values()))
+    largest_difference = max(
+        float((expected[name] - actual[name]).abs().max()) for name in expected
+    )
+    data = {
+        "max_abs_diff": largest_difference,
+        "rtol": RELATIVE,
+        "atol": ABSOLUTE,
+        "parameters": len(expected),
+    }
+    finding = gradient_finding(expected, actual) or digest_finding(digests)
+    message = f"gradients equal the single-process ones (max diff {largest_difference:.1e})"
+    return Outcome(message, (finding,) if finding else (), data)
+
+
+def gradient_finding(
+    expected: dict[str, torch.Tensor], actual: dict[str, torch.Tensor]
+) -> Finding | None:
+    """Compares this rank's gradients with the single-process ones. NaN differs from everything."""
+    import torch
+
+    for name, value in expected.items():
+        if not torch.allclose(actual[name], value, rtol=RELATIVE, atol=ABSOLUTE):
+            difference = float((actual[name] - value).abs().max())
+            message = f"the gradient of {name} is {difference:.3g} off the single-process one"
+            return Finding("gradient-mismatch", message)
+    return None
+
+
+def digest_finding(digests: Sequence[str]) -> Finding | None:
+    """Each rank may differ from the single process within the tolerance; but all ranks must have
+    the same bits, or their models drift apart."""
+    usual = max(digests, key=digests.count)
+    differing = tuple(rank for rank, digest in enumerate(digests) if digest != usual)
+    if not differing:
+        return None
+    if digests.count(usual) * 2 <= len(digests):  # either half may be the wrong one
+        message = "gradients differ in their last bits after the same step"
+        return Finding("gradient-mismatch", message, tuple(range(len(digests))))
+    message = (
+        "gradients differ in their last bits from those of "
+        f"rank {digests.index(usual)} after the same step"
+    )
+    return Finding("gradient-mismatch", message, differing)
+
+
+def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+
+
+# Repeatability: the same seed gives the same losses and the same model twice, bit for bit, on the
+# CPU. On a GPU both runs are reported, but not judged: kernels that add with atomics may differ in
+# the last bits.
+
+
+def _check_repeatability(context: RankContext) -> Outcome:
+    first, second = _train(context), _train(context)
+    finding = None if context.on_gpu else repeat_finding(first, second)
+    data = {
+        "steps": len(first) - 1,
+        "equal": first == second,
+        "judged": not context.on_gpu,
+        "last_loss": float.fromhex(first[-2]),
+    }
+    message = "" if context.on_gpu else "the same seed gives the same losses"
+    return Outcome(message, (finding,) if finding else (), data)
+
+
+def _train(context: RankContext) -> list[str]:
+    """The exact losses of a few steps from the seed on, and a digest of the model after them."""
+    import torch
+
+    model = _model(context)
+    wrapped = _wrap(context, model)
+    global_inputs, global_targets = _global_batch(context)
+    inputs, targets = _own_samples(context, global_inputs), _own_samples(context, global_targets)
+    losses = []
+    for step in range(REPEATED_STEPS_QUICK if context.options.quick else REPEATED_STEPS):
+        context.begin_collective("DistributedDataParallel backward", f"step {step}")
+        # Noise from torch's own generator: it must obey the seed too.
+        noisy = inputs + torch.rand(inputs.shape).to(inputs.device)
+        losses.append(float(_backward(wrapped, noisy, targets)).hex())
+        _descend(model)
+    return [*losses, data_digest(model.parameters())]
+
+
+def repeat_finding(first: Sequence[str], second: Sequence[str]) -> Finding | None:
+    """Compares two runs of `_train`."""
+    for step, (value, repeated) in enumerate(zip(first, second)):
+        if value == repeated:
+            continue
+        if step == len(first) - 1:
+            message = "the same seed gave two different models after the last step"
+        else:
+            message = (
+                f"the same seed gave two losses in step {step}: "
+                f"{float.fromhex(value)!r} and {float.fromhex(repeated)!r}"
+            )
+        return Finding("not-deterministic", message)
+    return None
+
+
+# Scaling: the time of a step of one rank alone, by the time of the same step with all ranks (weak
+# scaling: every rank keeps its batch). Reported, never judged: on a CPU the ranks share cores, and
+# for GPUs no published value fits a model this small.
+
+
+def _measure_scaling(context: RankContext) -> Outcome:
+    """Rank 0 measures alone first, while the others wait in an exchange."""
+    if context.options.quick:
+        return Outcome(data={"efficiency": None, "note": "not measured"})
+    if context.env.world_size == 1:
+        return Outcome(data={"efficiency": None, "note": "one rank: not applicable"})
+    model = _scaling_model(context)
+    own_s = _median_step_s(context, model) if context.env.rank == 0 else None
+    single_s = context.exchange("ddp/alone", own_s)[0]
+    wrapped = _wrap(context, model)
+    steps = SCALING_WARM_UP + SCALING_STEPS
+    context.begin_collective("DistributedDataParallel backward", f"{steps} steps")
+    distributed_s = max(context.exchange("ddp/together", _median_step_s(context, wrapped)))
+    data = scaling_data(single_s, distributed_s, context.env.world_size)
+    return Outcome(f"scaling efficiency {single_s / distributed_s:.2f}", data=data)
+
+
+def scaling_data(single_s: float, distributed_s: float, ranks: int) -> dict[str, Any]:
+    return {
+        "ranks": ranks,
+        "step_alone_s": round(single_s, 6),
+        "step_together_s": round(distributed_s, 6),
+        "efficiency": round(single_s / distributed_s, 4),
+        "note": "weak scaling, reported and not judged",
+    }
+
+
+def _scaling_model(context: RankContext) -> torch.nn.Module:
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    for _ in range(SCALING_LAYERS):
+        layers += [nn.Linear(SCALING_WIDTH, SCALING_WIDTH), nn.ReLU()]
+    return nn.Sequential(*layers).to(context.device)
+
+
+def _median_step_s(context: RankContext, model: torch.nn.Module) -> float:
+    import torch
+
+    inputs = torch.ones(SCALING_BATCH, SCALING_WIDTH, device=context.device)
+    durations_s = []
+    for _ in range(SCALING_WARM_UP + SCALING_STEPS):
+        started = time.perf_counter()
+        _backward(model, inputs, inputs)
+        if context.on_gpu:
+            torch.cuda.synchronize()
+        durations_s.append(time.perf_counter() - started)
+    return timing.median(durations_s[SCALING_WARM_UP:])

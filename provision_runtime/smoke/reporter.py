@@ -1,0 +1,159 @@
+"""The report while the run is under way, and who writes it.
+
+Rank 0 rewrites the report after every phase, and prints a line for people. The deputy reports if
+rank 0 is gone; a rank without a store reports for itself. `report_phase`, `with_pending`,
+`first_pending` and `with_failure` are pure.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from .. import fs
+from ..comm.store import StoreLost
+from ..report import junit, model, table
+from . import postmortem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from .context import RankContext
+    from .outcome import Outcome
+
+REPORT_NAME = "report.json"
+# The rank that reports if rank 0 cannot.
+DEPUTY = 1
+NOT_FINISHED = "not finished"
+
+
+def report_phase(name: str, outcome: Outcome, duration_s: float) -> model.ReportedPhase:
+    findings = [finding.reported() for finding in outcome.findings]
+    return model.ReportedPhase(
+        name, outcome.verdict, round(duration_s, 3), outcome.summary, outcome.data, findings
+    )
+
+
+def with_pending(
+    finished: Sequence[model.ReportedPhase], planned: Sequence[str]
+) -> list[model.ReportedPhase]:
+    """Unfinished phases are unknown, so that a report whose writer was killed never looks like a
+    success."""
+    phases = list(finished)
+    finished_names = {phase.name for phase in finished}
+    for name in planned:
+        if name not in finished_names:
+            phases.append(model.ReportedPhase(name, model.UNKNOWN, 0.0, NOT_FINISHED, {}, []))
+    return phases
+
+
+def first_pending(report: model.Report) -> str | None:
+    for phase in report.phases:
+        if phase.message == NOT_FINISHED:
+            return phase.name
+    return None
+
+
+def with_failure(
+    report: model.Report, name: str, outcome: Outcome, duration_s: float
+) -> model.Report:
+    """The report with one phase failed: in its place, or at the end if it is not among the
+    phases."""
+    failure = report_phase(name, outcome, duration_s)
+    phases = list(report.phases)
+    names = [phase.name for phase in phases]
+    if name in names:
+        phases[names.index(name)] = failure
+    else:
+        phases.append(failure)
+    return replace(report, phases=phases)
+
+
+def write_report(report: model.Report, path: Path, junit_path: Path | None = None) -> None:
+    """Writes report.json and, if a path is given, the same as JUnit XML."""
+    fs.atomic_write(path, model.dumps(report).encode())
+    if junit_path is not None:
+        document = model.document(report)
+        fs.atomic_write(junit_path, junit.dumps({model.KIND: document}).encode())
+
+
+class Reporter:
+    """output: the file descriptor of the standard output, which no library writes to."""
+
+    def __init__(self, context: RankContext, output: int) -> None:
+        self._context = context
+        self._output = output
+        self._started = time.monotonic()
+        self._started_at = datetime.now(timezone.utc)
+        self._finished: list[model.ReportedPhase] = []
+
+    def record(self, phase: model.ReportedPhase) -> None:
+        """Adds a finished phase to the report."""
+        self._finished.append(phase)
+        self.write()
+        if self._is_reporter:
+            self._print(phase)
+        elif self._context.all_gather is None and phase.verdict == model.FAIL:
+            # Without a store this rank reports for itself.
+            self._print(phase, f"rank {self._context.env.rank}: ")
+
+    def write(self) -> None:
+        if self._is_reporter:
+            self._write(self.current)
+
+    def fail(self, name: str, outcome: Outcome, duration_s: float) -> None:
+        """Reports that the run ends in this phase, whichever rank this is."""
+        failed = with_failure(self.current, name, outcome, duration_s)
+        self._write(failed)
+        self._print(next(phase for phase in failed.phases if phase.name == name))
+
+    def announce(self) -> None:
+        """Tells the deputy that rank 0 has reported, so that it does not report again, from less
+        knowledge."""
+        client = self._context.watchdog_client
+        try:
+            if self._context.env.rank == 0 and client is not None:
+                client.set("reported", True)
+        except StoreLost:
+            return
+
+    @property
+    def current(self) -> model.Report:
+        """The report of the run until now."""
+        context = self._context
+        return model.Report(
+            started_at=self._started_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            duration_s=round(time.monotonic() - self._started, 3),
+            backend=context.backend,
+            device=context.device,
+            world_size=context.env.world_size,
+            hosts=context.hosts or [context.env.host],
+            profile=context.options.profile,
+            skipped=list(context.options.skipped),
+            facts=context.facts,
+            phases=with_pending(self._finished, context.options.planned),
+        )
+
+    @property
+    def _is_reporter(self) -> bool:
+        """Rank 0 is; its deputy if rank 0 is known to be gone."""
+        return self._context.env.rank == (DEPUTY if self._is_rank_0_absent() else 0)
+
+    def _is_rank_0_absent(self) -> bool:
+        for phase in self._finished:
+            for finding in phase.findings:
+                if 0 in finding.ranks and finding.id in postmortem.ABSENCES:
+                    return True
+        return False
+
+    def _write(self, report: model.Report) -> None:
+        options = self._context.options
+        write_report(report, options.out / REPORT_NAME, options.junit)
+
+    def _print(self, phase: model.ReportedPhase, prefix: str = "") -> None:
+        lines = table.phase_lines(asdict(phase), table.terminal_width(self._output))
+        os.write(self._output, "".join(f"{prefix}{line}\n" for line in lines).encode())

@@ -1,0 +1,144 @@
+"""Phases collectives and compute for real, over Gloo: every collective, two and four ranks, expected figures and baselines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.smoke_process import FOLDER, PYTHON, environment, smoke
+
+pytestmark = pytest.mark.torch
+
+ONLY = ("--only", "collectives")
+ALL = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"}
+
+
+def rows(ran: Any) -> list[dict[str, Any]]:
+    return list(ran.phases["collectives"].data["rows"])
+
+
+def curves(path: Path, **changes: Any) -> Path:
+    one = {"device": "cpu", "ranks": 2, "from": "1MiB", "points": {"1MiB": 1e-6}, **changes}
+    path.write_text(json.dumps({"schema": 1, "curves": [one]}))
+    return path
+
+
+def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> None:
+    """Four ranks, so that a rank's own share is not the same as half of the array, nor its neighbors each other."""
+    ran = smoke(tmp_path, "--ranks", "4", "--full", *ONLY)
+    assert (ran.status, ran.findings) == (0, set())
+    measured = rows(ran)
+    refused = ran.phases["collectives"].data["refused"]
+    assert {row["collective"] for row in measured} | {name.split()[0] for name in refused} == ALL
+    assert {row["dtype"] for row in measured if row["collective"] == "all_reduce"} == {
+        "float32",
+        "bfloat16",
+        "float16",
+    }
+    assert all(
+        row["wrong"] == 0 and (row["in_place"] is None or row["in_place"]["wrong"] == 0)
+        for row in measured
+    )
+    assert all(row["busbw_gb_s"] > 0 and len(row["time_us_by_rank"]) == 4 for row in measured)
+    assert set(refused.values()) <= {
+        f"not offered by gloo of torch {ran.report.facts['torch']['version']}"
+    }
+    names = {path.name for path in tmp_path.glob("nccl-tests*.json")}
+    assert {"nccl-tests.json", "nccl-tests-bfloat16.json", "nccl-tests-broadcast.json"} <= names
+
+
+def test_figures_are_kept_and_fine_by_a_curve_that_asks_for_little(tmp_path: Path) -> None:
+    """And in nccl-tests' shape they are the same ones."""
+    (tmp_path / "nccl-tests-all_to_all.json").write_text("{}")  # of an earlier run
+    kept = tmp_path / "kept"
+    ran = smoke(
+        tmp_path, *ONLY, "--baseline", f"save={kept}", "--expect", str(curves(tmp_path / "low"))
+    )
+    assert (ran.status, ran.findings) == (0, set())
+    assert [row["judged"] for row in rows(ran)] == [
+        "size too small to judge",
+        "size too small to judge",
+        "fine",
+    ]
+    saved = json.loads(kept.read_text())
+    assert (saved["identity"]["ranks"], [row["bytes"] for row in saved["rows"]]) == (
+        2,
+        [row["bytes"] for row in rows(ran)],
+    )
+    assert [path.name for path in tmp_path.glob("nccl-tests*")] == ["nccl-tests.json"]
+    theirs = json.loads((tmp_path / "nccl-tests.json").read_text())
+    assert [result["size"] for result in theirs["results"]] == [row["bytes"] for row in rows(ran)]
+    assert theirs["out_of_bounds"] == {"count": 0, "okay": "true"}
+    for result in theirs["results"]:
+        per_iteration = result["out_of_place_per_iter"]
+        assert per_iteration["times_us"] == [
+            max(times) for times in zip(*per_iteration["per_process_max_times_us"])
+        ]
+
+
+def test_figures_below_the_curve_and_the_baseline_are_found(tmp_path: Path) -> None:
+    """The baseline is of one rank at first: it is refused, not compared."""
+    kept = tmp_path / "kept"
+    alone = smoke(tmp_path / "alone", *ONLY, "--ranks", "1", "--baseline", f"save={kept}")
+    assert (alone.status, {row["busbw_gb_s"] for row in rows(alone)}) == (0, {None})
+    saved = json.loads(kept.read_text())
+    unlike = smoke(tmp_path / "unlike", *ONLY, "--baseline", f"compare={kept}")
+    assert (unlike.status, unlike.findings) == (
+        1,
+        {("collectives", "baseline-unlike", (0, 1))},
+    )  # unknown is no success
+    assert (
+        unlike.message("baseline-unlike") == "the baseline is of something else: ranks was 1, is 2"
+    )
+    saved["identity"]["ranks"] = 2
+    for row in saved["rows"]:
+        row["time_us_min"] /= 1000
+    kept.write_text(json.dumps(saved))
+    high = curves(tmp_path / "high", points={"1MiB": 1e6}, source="wish")
+    slow = smoke(tmp_path / "slow", *ONLY, "--baseline", f"compare={kept}", "--expect", str(high))
+    assert slow.findings == {
+        ("collectives", "baseline-regressed", (0, 1)),
+        ("collectives", "bandwidth-low", (0, 1)),
+    }
+    assert "1e+06 GB/s for cpu x 2 (wish)" in slow.message("bandwidth-low")
+    assert slow.status == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        (
+            "--expect=/absent.json",
+            "--expect /absent.json cannot be read: No such file or directory",
+        ),
+        (
+            "--baseline=compare=/absent.json",
+            "there is no baseline at /absent.json: make one with save",
+        ),
+        ("--baseline=save=/absent/b.json", "--baseline save: there is no folder /absent"),
+        ("--baseline=keep", "--baseline keep: save=FILE or compare=FILE is needed"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_before_a_rank_starts(
+    tmp_path: Path, option: str, complaint: str
+) -> None:
+    command = [PYTHON, str(FOLDER), "smoke", "--out", str(tmp_path / "out"), option]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert ran.returncode == 2
+    assert complaint in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_ranks_that_share_cores_are_measured_and_not_judged(tmp_path: Path) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    ran = smoke(tmp_path, "--only", "compute", "--ranks", str(cpus + 1))
+    found = ran.phases["compute"].data
+    assert (ran.status, ran.findings) == (0, set())
+    assert found["judged"] == f"not judged: {cpus + 1} ranks on {cpus} cores"
+    assert [rank["rank"] for rank in found["ranks"]] == list(range(cpus + 1))
+    assert all(rank["matmul_float32"] > 0 and rank["copy"] > 0 for rank in found["ranks"])

@@ -1,0 +1,266 @@
+"""The phase facts for real: each contamination made, and found on the rank that has it and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from tests.integration import smoke_process
+from tests.integration.smoke_process import FOLDER, PYTHON, Ran, environment, smoke
+
+pytestmark = pytest.mark.torch
+
+# Another torch than PYTHON's, for a drift that nobody made up.
+OTHER_PYTHON = os.environ.get("PROVISION_TEST_OTHER_PYTHON")
+# facts is judged between ranks once they have met; one rank needs nobody.
+FACTS_OF_ALL = ("--only", "rendezvous")
+FACTS_ALONE = ("--only", "facts", "--ranks", "1")
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def row_of(ran: Ran, rank: int) -> dict[str, Any]:
+    return dict(ran.phases["facts"].data["ranks"][rank])
+
+
+def own_nccl() -> Path | None:
+    ask = "import importlib.util as u, pathlib as p; print(p.Path(u.find_spec('torch').origin).parents[1])"
+    site = subprocess.run(
+        [PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()
+    ).stdout.strip()
+    path = Path(site) / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    return path if path.exists() else None
+
+
+@pytest.fixture
+def nccl() -> Path:
+    path = own_nccl()
+    if path is None:
+        pytest.skip(f"the torch of {PYTHON} has no libnccl of its own")
+    return path
+
+
+def test_a_library_that_came_first_is_found_on_its_rank(tmp_path: Path, nccl: Path) -> None:
+    ran = smoke(tmp_path, *FACTS_OF_ALL, "--inject", "shadow-nccl:1")
+    assert ran.findings == {("facts", "nccl-shadowed", (1,))}
+    assert row_of(ran, 0)["nccl_file"] == str(nccl)
+    assert row_of(ran, 1)["nccl_file"] != str(nccl)
+
+
+def test_a_second_nccl_that_torch_does_not_use_is_not_taken_for_its_own(
+    tmp_path: Path, nccl: Path
+) -> None:
+    copy = shutil.copy(nccl, tmp_path)
+    ask = f"""
+import ctypes, sys, torch
+ctypes.CDLL({str(copy)!r})
+sys.path.append({str(FOLDER.parent)!r})
+from provision_runtime.facts import libraries
+files = libraries.loaded()
+print({str(copy)!r} in files, libraries.nccl_file(files))"""
+    told = subprocess.run(
+        [PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()
+    ).stdout.split()
+    assert told == ["True", str(nccl.resolve())]
+
+
+def test_what_cannot_be_shadowed_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    if own_nccl():
+        pytest.skip(f"the torch of {PYTHON} has a libnccl to shadow")
+    words = [
+        PYTHON,
+        str(FOLDER),
+        "smoke",
+        "--out",
+        str(tmp_path / "out"),
+        "--inject",
+        "shadow-nccl:0",
+    ]
+    ran = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=smoke_process.TIMEOUT_S,
+        env=environment(),
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert "torch has no libnccl of its own here" in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_library_that_is_preloaded_is_traced_to_the_variable(
+    tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = str(shutil.copy(nccl, tmp_path))
+    monkeypatch.setenv("LD_PRELOAD", copy)
+    ran = smoke(tmp_path / "out", *FACTS_ALONE)
+    assert ran.findings == {("facts", "nccl-shadowed", (0,))}
+    assert row_of(ran, 0)["nccl_file"] == copy
+    assert ran.message("nccl-shadowed").endswith("; LD_PRELOAD names it")
+
+
+def test_the_library_path_is_judged_by_what_the_linker_made_of_it(
+    tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's wheels bind their libraries by path (RPATH), which comes before the variable; other builds do not."""
+    copy = str(shutil.copy(nccl, tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    ran = smoke(tmp_path / "out", *FACTS_ALONE)
+    used = row_of(ran, 0)["nccl_file"]
+    assert used in (copy, str(nccl))
+    assert ran.findings == {("facts", "nccl-shadowed" if used == copy else "library-path", (0,))}
+
+
+def test_the_shared_memory_of_a_docker_container_is_too_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mounting a small /dev/shm needs root and unshare")
+    inside = tmp_path / "python"
+    mount = f'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec {PYTHON} "$@"'
+    inside.write_text(f"#!/bin/sh\nexec unshare -m sh -c '{mount}' sh \"$@\"\n")
+    inside.chmod(0o755)
+    monkeypatch.setattr(smoke_process, "PYTHON", str(inside))
+    ran = smoke(tmp_path / "out", *FACTS_ALONE)
+    assert ran.findings == {("facts", "shm-small", (0,))}
+    assert ran.message("shm-small") == "/dev/shm holds 64 MiB; 256 MiB are needed for 1 rank"
+
+
+def test_a_rehearsed_small_shared_memory_is_a_real_one_of_that_rank_alone(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root; without it only the rank's word is changed")
+    ran = smoke(tmp_path, *FACTS_ALONE, "--inject", "small-shm:0")
+    assert ran.findings == {("facts", "shm-small", (0,))}
+    here = Path("/dev/shm").stat().st_dev
+    assert row_of(ran, 0)["shm_device"] not in (here, -1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise ImportError('libtorch_cuda.so: undefined symbol: ncclCommRegister')",
+        "import os; os.abort()",
+    ],
+)
+def test_a_broken_torch_is_the_finding(
+    tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "torch.py").write_text(body)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    ran = smoke(tmp_path / "out", *FACTS_ALONE)
+    assert ("facts", "torch-broken", (0,)) in ran.findings
+    assert "rank-died" not in {id for _, id, _ in ran.findings}
+
+
+def test_facts_alone_are_asked_of_every_rank(tmp_path: Path) -> None:
+    ran = smoke(tmp_path, "--only", "facts", "--inject", "user-site:1")
+    assert ran.findings == {("facts", "user-site", (1,))}
+    assert [row_of(ran, rank)["rank"] for rank in range(2)] == [0, 1]
+
+
+@pytest.mark.gpu
+def test_ranks_may_share_a_gpu_over_gloo_but_not_over_nccl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    ran = smoke(tmp_path / "gloo", "--device", "cuda")
+    assert (ran.status, ran.findings) == (0, set())
+    assert [row_of(ran, rank)["device"] for rank in range(2)] == ["cuda:0", "cuda:0"]
+    assert smoke(tmp_path / "nccl", "--backend", "nccl").findings == {
+        ("facts", "gpu-shared", (0, 1))
+    }
+
+
+def test_a_quota_that_the_kernel_enforces_is_seen() -> None:
+    group = (
+        Path(
+            "/sys/fs/cgroup/cpu"
+            if Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
+            else "/sys/fs/cgroup"
+        )
+        / f"test-{os.getpid()}"
+    )
+    try:
+        group.mkdir()
+        limit = group / ("cpu.cfs_quota_us" if (group / "cpu.cfs_quota_us").exists() else "cpu.max")
+        limit.write_text("150000")
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"no cgroup can be made here: {error}")
+    ask = f"import sys; sys.path.insert(0, {str(FOLDER.parent)!r}); from provision_runtime.facts import limits; print(limits.cpus()['quota'])"
+    join = f'echo $$ > {group}/cgroup.procs && exec {sys.executable} -c "$1"'
+    try:
+        told = subprocess.run(
+            ["sh", "-c", join, "sh", ask], capture_output=True, text=True, check=True
+        )
+    finally:
+        group.rmdir()
+    assert told.stdout.strip() == "1.5"
+
+
+def test_two_installations_of_torch_drift_for_real(tmp_path: Path) -> None:
+    if OTHER_PYTHON is None:
+        pytest.skip("name a second interpreter, with another torch, in PROVISION_TEST_OTHER_PYTHON")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    world = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    words = [
+        str(FOLDER),
+        "smoke",
+        "--out",
+        str(tmp_path),
+        "--profile",
+        "quick",
+        "--backend",
+        "gloo",
+        *FACTS_OF_ALL,
+    ]
+    ranks = [
+        subprocess.Popen(
+            [python, *words],
+            env={**environment(), **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for rank, python in enumerate(newest_first(PYTHON, OTHER_PYTHON))
+    ]
+    for rank in ranks:
+        rank.communicate(timeout=smoke_process.TIMEOUT_S)
+    facts = json.loads((tmp_path / "report.json").read_text())["phases"][0]
+    drift = [finding for finding in facts["findings"] if finding["id"] == "environment-drift"]
+    assert {tuple(finding["ranks"]) for finding in drift} == {(0, 1)}
+    assert any(finding["message"].startswith("torch is ") for finding in drift)
+
+
+def newest_first(*pythons: str) -> list[str]:
+    """The store of 2.3.1 does not answer the client of 2.13 (tried), the other way round it does."""
+    ask = "from importlib import metadata; print(metadata.version('torch'))"
+    versions = {
+        python: subprocess.run(
+            [python, "-c", ask], capture_output=True, text=True, check=True
+        ).stdout
+        for python in pythons
+    }
+    return sorted(pythons, key=lambda python: Version(versions[python]), reverse=True)

@@ -1,0 +1,176 @@
+"""Every fault that can be rehearsed is found: by its id, in its phase, on its ranks, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from provision_runtime.smoke import options
+from tests.integration.smoke_process import Found, smoke
+
+pytestmark = pytest.mark.torch
+
+BOTH = (0, 1)
+# What the user types after --inject, more options, and what must be found. Faults that end a run have one of their own.
+ENDING: list[tuple[str, str, Found]] = [
+    ("die:1:facts", "--only rendezvous", ("facts", "rank-died", (1,))),
+    ("die:1:rendezvous", "--only rendezvous", ("rendezvous", "rank-died", (1,))),
+    ("die:0:barrier", "--only barrier", ("barrier", "rank-died", (0,))),
+    ("die:1:collectives", "--only collectives", ("collectives", "rank-died", (1,))),
+    ("die:1:compute", "--only compute", ("compute", "rank-died", (1,))),
+    ("die:1:ddp", "--only ddp", ("ddp", "rank-died", (1,))),
+    ("die:1:filesystem", "--only filesystem", ("filesystem", "rank-died", (1,))),
+    ("die:1:checkpoint", "--only checkpoint", ("checkpoint", "rank-died", (1,))),
+    ("raise:0:collectives", "--only collectives", ("collectives", "backend-error", (0,))),
+    ("raise:1:ddp", "--only ddp", ("ddp", "backend-error", (1,))),
+    ("stop:1:facts", "--deadline rendezvous=4", ("facts", "rank-stopped", (1,))),
+    ("stop:0:barrier", "--only barrier --deadline barrier=4", ("barrier", "rank-stopped", (0,))),
+    (
+        "stop:1:collectives",
+        "--only collectives --deadline collectives=4",
+        ("collectives", "rank-stopped", (1,)),
+    ),
+    ("stop:1:ddp", "--only ddp --deadline ddp=4", ("ddp", "rank-stopped", (1,))),
+    (
+        "stop:1:filesystem",
+        "--only filesystem --deadline filesystem=4",
+        ("filesystem", "rank-stopped", (1,)),
+    ),
+    (
+        "stop:1:checkpoint",
+        "--only checkpoint --deadline checkpoint=4",
+        ("checkpoint", "rank-stopped", (1,)),
+    ),
+    ("hang:1:rendezvous", "--deadline rendezvous=4", ("rendezvous", "rank-stuck", (1,))),
+    (
+        "hang:0:collectives",
+        "--only collectives --deadline collectives=4",
+        ("collectives", "rank-stuck", (0,)),
+    ),
+    (
+        "skip-barrier:1",
+        "--only barrier --deadline barrier=4",
+        ("barrier", "collective-skipped", (1,)),
+    ),
+    (
+        "other-collective:1",
+        "--only collectives --deadline collectives=6",
+        ("collectives", "collective-mismatch", (1,)),
+    ),
+    ("absent:1", "--deadline rendezvous=4", ("rendezvous", "rank-missing", (1,))),
+    ("busy-port", "--deadline rendezvous=6", ("rendezvous", "port-busy", (0,))),
+    ("disk-full:1", "--only filesystem", ("filesystem", "disk-full", (1,))),
+    ("unwritable:0", "--only filesystem", ("filesystem", "folder-unwritable", (0,))),
+    ("unmounted:1", "--only checkpoint", ("checkpoint", "folder-unmounted", (1,))),
+    (
+        "unresolvable-master",
+        "--deadline rendezvous=12",
+        ("rendezvous", "master-unresolvable", BOTH),
+    ),
+]
+# These leave the run going, so one run shows several.
+LASTING: list[tuple[tuple[str, ...], set[Found]]] = [
+    (
+        (
+            "other-torch:1",
+            "small-shm:0",
+            "user-site:1",
+            "clock-skew:1",
+            "slow-rank:0",
+            "wrong-value:1",
+            "wrong-shape:1",
+            "flip-bit",
+        ),
+        {
+            ("facts", "environment-drift", BOTH),
+            ("facts", "shm-small", (0,)),
+            ("facts", "user-site", (1,)),
+            ("rendezvous", "clock-skew", (1,)),
+            ("barrier", "slow-rank", (0,)),
+            ("collectives", "wrong-value", (1,)),
+            ("ddp", "parameter-mismatch", BOTH),
+            ("checkpoint", "checkpoint-damaged", BOTH),
+        },
+    ),
+    (
+        ("missing-parameter:0", "slow-folder:0"),
+        {("ddp", "parameter-mismatch", BOTH), ("filesystem", "folder-slow", (0,))},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "expected"), ENDING, ids=[fault for fault, _, _ in ENDING]
+)
+def test_a_fault_that_ends_the_run_is_named(
+    tmp_path: Path, fault: str, arguments: str, expected: Found
+) -> None:
+    ran = smoke(tmp_path, "--inject", fault, *arguments.split())
+    assert ran.findings == {expected}, ran.lines
+    assert (ran.status, ran.failed) == (1, [expected[0]])
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"), LASTING, ids=["+".join(faults) for faults, _ in LASTING]
+)
+def test_faults_that_leave_the_run_going_are_named(
+    tmp_path: Path, faults: tuple[str, ...], expected: set[Found]
+) -> None:
+    ran = smoke(tmp_path, *(word for fault in faults for word in ("--inject", fault)))
+    assert ran.findings == expected, ran.lines
+    assert ran.status == 1
+    for id in {id for _, id, _ in expected}:
+        assert any(id in line or ran.message(id) in line for line in ran.lines)
+
+
+def test_every_fault_is_rehearsed_here() -> None:
+    kinds = {fault.split(":")[0] for fault, _, _ in ENDING} | {
+        fault.split(":")[0] for faults, _ in LASTING for fault in faults
+    }
+    # shadow-nccl, only where torch has a libnccl of its own, is in test_smoke_facts.
+    assert kinds | {"shadow-nccl"} == set(options.FAULTS)
+    died_in = {expected[0] for fault, _, expected in ENDING if fault.startswith("die:")}
+    assert died_in == set(
+        options.PHASES
+    )  # whose watching differs: in some a rank waits for the others, in some it does not
+
+
+def test_both_call_sites_of_a_mismatch_are_said(tmp_path: Path) -> None:
+    ran = smoke(
+        tmp_path,
+        "--inject",
+        "other-collective:1",
+        "--only",
+        "collectives",
+        "--deadline",
+        "collectives=6",
+    )
+    said = ran.message("collective-mismatch")
+    assert " on rank 0 (" in said
+    assert said.count(".py:") == 4
+
+
+def test_a_stuck_rank_leaves_its_stack_its_calls_and_its_place(tmp_path: Path) -> None:
+    ran = smoke(tmp_path, "--inject", "hang:1:barrier", "--deadline", "barrier=4")
+    for rank, function in ((0, "in barrier\n"), (1, "time.sleep(60)")):
+        word = json.loads((tmp_path / f"rank{rank}.stuck.json").read_text())
+        assert word == ran.phases["barrier"].data["stuck"][str(rank)]
+        assert any(function in frame for frame in word["stack"])
+        assert word["calls"][-1][0] == word["position"]["collectives"]
+
+
+def test_the_owner_of_a_busy_port_is_named(tmp_path: Path) -> None:
+    ran = smoke(tmp_path, "--inject", "busy-port", "--deadline", "rendezvous=6")
+    assert str(tmp_path) in ran.message(
+        "port-busy"
+    )  # the launcher itself listens there, with these arguments
+
+
+def test_a_process_that_was_ended_is_named_with_the_signal_when_nobody_else_can_report(
+    tmp_path: Path,
+) -> None:
+    ran = smoke(tmp_path, "--inject", "die:0:barrier", "--only", "barrier")
+    assert signal.Signals.SIGKILL.name in ran.message("rank-died")

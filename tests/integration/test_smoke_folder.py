@@ -1,0 +1,282 @@
+"""Target folders that are really full, read-only, small, slow, not mounted, or vanish; and a /dev/shm that is too small.
+
+Mounts are made in a mount namespace of their own, so nothing of them is left.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision_runtime.report import model
+from provision_runtime.smoke.launcher import free_port
+from tests.integration.smoke_process import FOLDER, PYTHON, TIMEOUT_S, Found, environment, left_over
+
+BOTH = (0, 1)
+Variables = dict[str, str] | None
+
+
+def no_namespaces() -> str | None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return "needs root and unshare for a mount namespace"
+    tried = subprocess.run(
+        ["unshare", "--mount", "true"], capture_output=True, text=True, check=False
+    )
+    return tried.stderr.strip() or "no mount namespace can be made" if tried.returncode else None
+
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(bool(no_namespaces()), reason=str(no_namespaces())),
+]
+
+
+def apart(script: str) -> list[str]:
+    """Run what follows after the script, in a mount namespace of its own. $folder is the target folder."""
+    return [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        f'set -e; {script}; exec "$@"',
+        "sh",
+    ]
+
+
+def start(
+    out: Path,
+    folder: Path,
+    before: list[str],
+    *arguments: str,
+    variables: dict[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    folder.mkdir(exist_ok=True)
+    usual = [
+        "--out",
+        str(out),
+        "--quick",
+        "--ranks",
+        "2",
+        "--backend",
+        "gloo",
+        "--checkpoint-dir",
+        str(folder),
+    ]
+    return subprocess.Popen(
+        [*before, PYTHON, str(FOLDER), "smoke", *usual, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**environment(), "folder": str(folder), **(variables or {})},
+        cwd="/",
+    )
+
+
+def slow_disk(seconds: float) -> list[str]:
+    """Run what follows with every fsync delayed in the kernel."""
+    delay = f"inject=fsync:delay_enter={int(seconds * 1e6)}"
+    return [
+        "strace",
+        "-f",
+        "--seccomp-bpf",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        "trace=fsync",
+        "-e",
+        delay,
+    ]
+
+
+def place(rank: int, port: int) -> dict[str, str]:
+    """The variables of one of two ranks that are started apart."""
+    shared = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+
+
+needs_strace = pytest.mark.needs("strace")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_a_slow_disk(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
+    """Two ranks, one of them on a slow disk. They wait most of their time, so they start first and run beside the other tests."""
+    folder, port = tmp_path_factory.mktemp("slow"), free_port()
+    ranks = range(2 if shutil.which("strace") else 0)
+    children = [
+        start(
+            folder / "out",
+            folder / "folder",
+            slow_disk(2.6) if rank else [],
+            "--only",
+            "filesystem",
+            variables=place(rank, port),
+        )
+        for rank in ranks
+    ]
+    yield folder / "out", children
+    for child in children:
+        with child:
+            child.kill()
+
+
+def ended(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, set[Found]]:
+    """The report, and its findings but for those about the machine that the test runs on (phase facts)."""
+    try:
+        said = [child.communicate(timeout=TIMEOUT_S)[0] for child in children]
+    finally:
+        for child in children:
+            with child:
+                child.kill()
+    assert left_over(out) == []
+    assert (out / "report.json").exists(), said
+    found = model.loads((out / "report.json").read_text())
+    kept = {
+        (phase.name, one.id, tuple(one.ranks))
+        for phase in found.phases
+        for one in phase.findings
+        if phase.name != "facts"
+    }
+    return found, kept
+
+
+FOLDERS = [
+    (
+        'mount -t tmpfs -o size=128k none "$folder"; head -c 256k /dev/zero >"$folder/other" || true',
+        "disk-full",
+        "fail",
+    ),
+    ('mount -t tmpfs -o ro none "$folder"', "folder-unwritable", "fail"),
+    ('mount -t tmpfs -o size=64m none "$folder"', "space-low", "warn"),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "finding", "verdict"), FOLDERS, ids=[finding for _, finding, _ in FOLDERS]
+)
+def test_a_folder_that_is_really_so(
+    tmp_path: Path, script: str, finding: str, verdict: str
+) -> None:
+    only = ("--only", "filesystem", "--only", "checkpoint")
+    found, findings = ended(
+        tmp_path / "out", start(tmp_path / "out", tmp_path / "it's a folder", apart(script), *only)
+    )
+    assert (findings, found.verdict) == ({("filesystem", finding, BOTH)}, verdict)
+
+
+def test_a_checkpoint_in_a_full_folder_says_the_same(tmp_path: Path) -> None:
+    _, findings = ended(
+        tmp_path / "out",
+        start(tmp_path / "out", tmp_path / "folder", apart(FOLDERS[0][0]), "--only", "checkpoint"),
+    )
+    assert findings == {("checkpoint", "disk-full", BOTH)}
+
+
+def test_a_rank_that_sees_another_folder_is_told_from_the_rank_that_lacks_the_mount(
+    tmp_path: Path,
+) -> None:
+    """As on a host where the shared folder is not mounted: rank 1 writes into the folder below."""
+    out, folder = tmp_path / "out", tmp_path / "folder"
+    folder.mkdir()
+    port = free_port()
+    before = [apart('mount -t tmpfs none "$folder"'), []]
+    children = [
+        start(out, folder, before[rank], "--only", "filesystem", variables=place(rank, port))
+        for rank in range(2)
+    ]
+    found, findings = ended(out, *children)
+    assert findings == {("filesystem", "folder-unmounted", (1,))}
+    message = next(
+        one.message
+        for phase in found.phases
+        for one in phase.findings
+        if one.id == "folder-unmounted"
+    )
+    assert f"tmpfs none mounted at {folder} on rank 0" in message
+    assert list(folder.iterdir()) == []
+
+
+@needs_strace
+def test_a_folder_that_vanishes_while_it_is_used(tmp_path: Path) -> None:
+    """Unmounted by another process as soon as the phase has begun to work in it; strace makes the disk slow enough for that."""
+    out, folder = tmp_path / "out", tmp_path / "folder"
+    watch = 'mount -t tmpfs none "$folder"; (while [ -z "$(ls -A "$folder")" ]; do sleep 0.05; done; umount -l "$folder") >&- 2>&- &'
+    before = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        f'{watch}\nexec "$@"',
+        "sh",
+        *slow_disk(0.5),
+    ]
+    _, findings = ended(out, start(out, folder, before, "--only", "filesystem"))
+    assert findings == {("filesystem", "folder-unmounted", BOTH)}
+    assert list(folder.iterdir()) == []
+
+
+@needs_strace
+def test_a_disk_that_is_really_slow_on_one_rank(
+    on_a_slow_disk: tuple[Path, list[subprocess.Popen[str]]],
+) -> None:
+    out, children = on_a_slow_disk
+    found, findings = ended(out, *children)
+    assert (findings, found.verdict) == ({("filesystem", "folder-slow", (1,))}, "warn")
+
+
+def test_a_shared_memory_that_is_too_small_for_loader_workers(tmp_path: Path) -> None:
+    """As in a container without --shm-size, only smaller."""
+    script = "mount -t tmpfs -o size=64k none /dev/shm"
+    found, findings = ended(
+        tmp_path / "out",
+        start(tmp_path / "out", tmp_path / "folder", apart(script), "--only", "ddp"),
+    )
+    assert findings == {("ddp", "dataloader-failed", BOTH)}
+    assert any(
+        one.id.startswith("shm")
+        for phase in found.phases
+        if phase.name == "facts"
+        for one in phase.findings
+    )
+
+
+def test_nothing_is_left_in_the_folder_when_a_rank_dies(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    _, findings = ended(
+        tmp_path / "out",
+        start(tmp_path / "out", folder, [], "--only", "checkpoint", "--inject", "die:1:checkpoint"),
+    )
+    assert findings == {("checkpoint", "rank-died", (1,))}
+    assert list(folder.iterdir()) == []
+
+
+def test_nothing_is_left_in_the_folder_when_the_run_is_interrupted(tmp_path: Path) -> None:
+    """In the middle of the phase: rank 0 is slow there for seconds."""
+    out, folder = tmp_path / "out", tmp_path / "folder"
+    child = start(out, folder, [], "--only", "filesystem", "--inject", "slow-folder:0")
+    end = time.monotonic() + TIMEOUT_S
+    while not list(folder.iterdir()) and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    child.send_signal(signal.SIGTERM)
+    _, findings = ended(out, child)
+    assert {(phase, name) for phase, name, _ in findings} == {("filesystem", "interrupted")}
+    assert list(folder.iterdir()) == []

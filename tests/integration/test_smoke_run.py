@@ -1,0 +1,154 @@
+"""The smoke test for real: two Gloo ranks over loopback, clean and with each fault injected."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from provision_runtime.report import model
+from provision_runtime.smoke.options import PHASES
+from tests.integration.smoke_process import FOLDER, PYTHON, environment, left_over, smoke
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.torch
+
+# Patience with a busy machine: what matters here is that it ends; how soon is a benchmark's business.
+BEYOND_DEADLINE_S = 60
+DEADLINE_S = 4
+
+
+def facts() -> dict[str, Any]:
+    ran = subprocess.run(
+        [PYTHON, str(FOLDER), "facts"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
+    return dict(json.loads(ran.stdout))
+
+
+def test_a_clean_run_passes_and_says_what_it_measured(tmp_path: Path) -> None:
+    ran = smoke(tmp_path / "out 'of' here", "--ranks", "2", "--backend", "gloo")
+    assert (ran.status, ran.report.verdict, ran.stderr) == (0, "pass", "")
+    assert [line.split()[:2] for line in ran.lines] == [["pass", phase] for phase in PHASES]
+    assert ran.findings == set()
+    assert (ran.report.backend, ran.report.device, ran.report.world_size) == ("gloo", "cpu", 2)
+    assert ran.phases["barrier"].data["count"] == 50
+    for row in ran.phases["collectives"].data["rows"]:
+        assert row["wrong"] == 0
+        assert row["busbw_gb_s"] == row["algbw_gb_s"] > 0
+    assert ran.phases["ddp"].data["gradients"]["max_abs_diff"] < 1e-6
+    assert sorted(path.name for path in ran.out.iterdir()) == [
+        "nccl-tests.json",
+        "rank0.log",
+        "rank1.log",
+        "report.json",
+    ]
+
+
+def test_one_rank_has_no_bus(tmp_path: Path) -> None:
+    ran = smoke(tmp_path, "--ranks", "1", "--backend", "gloo")
+    assert (ran.status, ran.report.verdict) == (0, "pass")
+    assert {row["busbw_gb_s"] for row in ran.phases["collectives"].data["rows"]} == {None}
+
+
+def test_what_the_environment_really_is_may_be_promised(tmp_path: Path) -> None:
+    torch = facts()["torch"]
+    promised = ["--expect-torch", torch["version"], "--expect-cuda", torch["cuda"] or "none"]
+    if torch["nccl"]["loaded"]:
+        promised += ["--expect-nccl", torch["nccl"]["loaded"]]
+    ran = smoke(tmp_path, *promised)
+    assert (ran.status, ran.failed) == (0, [])
+    is_rehearsal = torch["cuda"] is not None and not torch["cuda_available"]
+    assert ran.phases["facts"].data["rehearsal"] is is_rehearsal
+    assert ("rehearsal on Gloo/CPU" in ran.phases["facts"].message) is is_rehearsal
+
+
+def test_a_broken_promise_fails_in_words(tmp_path: Path) -> None:
+    ran = smoke(tmp_path, "--expect-torch", "0.1", "--expect-cuda", "9.9")
+    assert (ran.status, ran.failed) == (1, ["facts"])
+    assert "but 0.1 was promised" in ran.phases["facts"].message
+    assert "but CUDA 9.9 was promised" in ran.phases["facts"].message
+
+
+def test_a_required_gpu_that_is_not_there_fails(tmp_path: Path) -> None:
+    if facts()["torch"]["cuda_available"]:
+        pytest.skip("there is a GPU here")
+    ran = smoke(tmp_path, "--backend", "auto", "--require-gpu")
+    assert (ran.status, ran.failed) == (1, ["facts"])
+
+
+def test_nccl_without_a_gpu_is_refused_and_never_becomes_gloo(tmp_path: Path) -> None:
+    if facts()["torch"]["cuda_available"]:
+        pytest.skip("there is a GPU here")
+    ran = smoke(tmp_path, "--backend", "auto", "--backend", "nccl")
+    assert (ran.status, ran.failed) == (1, ["facts", "rendezvous"])
+    assert "NCCL needs a GPU" in ran.phases["facts"].message
+
+
+def test_the_time_of_the_whole_run_ends_it(tmp_path: Path) -> None:
+    started = time.monotonic()
+    ran = smoke(tmp_path, "--inject", "hang:1:facts", "--timeout", "20")
+    assert time.monotonic() - started < 20 + BEYOND_DEADLINE_S
+    assert ran.status == 1
+    assert ran.findings == {("facts", "rank-stuck", (1,))}
+    assert "before the time of the whole run" in ran.message("rank-stuck")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_ranks_with_a_report(tmp_path: Path, number: signal.Signals) -> None:
+    with hanging_in_barrier(tmp_path) as child:
+        child.send_signal(number)
+        assert child.wait(BEYOND_DEADLINE_S) == 1
+    assert f"ended by {number.name}: " in message_of_barrier(tmp_path)
+
+
+def test_a_killed_launcher_takes_its_ranks_along_and_the_report_is_no_success(
+    tmp_path: Path,
+) -> None:
+    with hanging_in_barrier(tmp_path) as child:
+        child.kill()
+        child.wait(BEYOND_DEADLINE_S)
+    assert model.loads((tmp_path / "report.json").read_text()).verdict == "unknown"
+
+
+def test_a_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
+    ran = smoke(tmp_path, "--inject", "stop:1:barrier", "--deadline", f"barrier={DEADLINE_S}")
+    assert (ran.status, ran.failed) == (1, ["barrier"])
+    assert "rank 1: its process is stopped, last seen in barrier" in ran.phases["barrier"].message
+
+
+@contextmanager
+def hanging_in_barrier(out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run whose rank 1 hangs in barrier. Nothing of it may be left when the test is done with it."""
+    words = ["smoke", "--out", str(out), "--inject", "hang:1:barrier"]
+    with subprocess.Popen(
+        [PYTHON, str(FOLDER), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert any(line.split()[:2] == ["pass", "rendezvous"] for line in child.stdout)
+            yield child
+        finally:
+            child.kill()
+    assert left_over(out) == []
+
+
+def message_of_barrier(out: Path) -> str:
+    found = model.loads((out / "report.json").read_text())
+    assert found.verdict == "fail"
+    return next(phase.message for phase in found.phases if phase.name == "barrier")

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from provision_runtime.report import model
+from provision_runtime.smoke.options import PHASES
+from provision_runtime.smoke.reporter import write_report
+
+SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
+
+
+def phase(name: str, verdict: str) -> model.ReportedPhase:
+    bad = (
+        [model.ReportedFinding("slow-rank", verdict, [1], "waited for", "look there")]
+        if verdict != "pass"
+        else []
+    )
+    return model.ReportedPhase(name, verdict, 0.5, "said", {"count": 1}, bad)
+
+
+def sample(*verdicts: str) -> model.Report:
+    return model.Report(
+        started_at="2026-01-01T00:00:00Z",
+        duration_s=1.5,
+        backend="gloo",
+        device="cpu",
+        world_size=2,
+        hosts=["node1"],
+        profile="default",
+        skipped=[],
+        facts={"torch": None},
+        phases=[phase(f"phase{place}", verdict) for place, verdict in enumerate(verdicts)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (["pass", "pass"], "pass"),
+        (["pass", "warn"], "warn"),
+        (["warn", "unknown", "pass"], "unknown"),
+        (["unknown", "fail", "warn"], "fail"),
+        ([], "unknown"),
+    ],
+)
+def test_overall_is_the_worst_verdict(verdicts: list[str], expected: str) -> None:
+    assert model.overall(verdicts) == expected
+
+
+def test_unknown_is_not_success() -> None:
+    assert [verdict for verdict in model.WORST_FIRST if model.succeeded(verdict)] == [
+        "warn",
+        "pass",
+    ]
+
+
+def test_overall_refuses_a_verdict_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="no such verdict: ok"):
+        model.overall(["ok"])
+
+
+def test_round_trip() -> None:
+    written = sample("pass", "warn")
+    assert model.loads(model.dumps(written)) == written
+    assert json.loads(model.dumps(written))["verdict"] == "warn"
+
+
+def test_the_sample_that_both_sides_agree_on_is_read_and_written_alike() -> None:
+    text = SAMPLE.read_text()
+    read = model.loads(text)
+    assert (read.verdict, read.world_size, read.hosts) == ("warn", 2, ["node1"])
+    assert [phase.name for phase in read.phases] == list(PHASES)
+    assert [(found.id, found.ranks) for phase in read.phases for found in phase.findings] == [
+        ("slow-rank", [1])
+    ]
+    assert model.dumps(read) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        json.dumps({"schema": 3, "kind": "smoke"}),
+        json.dumps({"schema": 2, "kind": "smoke", "verdict": "pass"}),
+        model.dumps(sample("pass")).replace('"pass"', '"fine"'),
+        model.dumps(sample("pass"))[:-40],
+    ],
+)
+def test_anything_else_is_unreadable(text: str) -> None:
+    with pytest.raises(model.ReportUnreadable):
+        model.loads(text)
+
+
+def test_a_report_that_contradicts_itself_is_unreadable() -> None:
+    text = model.dumps(sample("fail")).replace('"verdict": "fail"', '"verdict": "pass"', 1)
+    with pytest.raises(model.ReportUnreadable, match=r"'pass'.*'fail'"):
+        model.loads(text)
+
+
+def test_write_replaces_the_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    write_report(sample("pass"), path)
+    write_report(replace(sample("fail"), hosts=["node2"]), path)
+    assert model.loads(path.read_text()).hosts == ["node2"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_junit_is_written_along_and_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "junit.xml"
+    write_report(sample("pass", "fail"), tmp_path / "report.json", path)
+    (suite,) = ElementTree.parse(path).getroot()
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("smoke", "2", "1")

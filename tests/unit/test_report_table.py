@@ -1,0 +1,108 @@
+"""The smoke report as lines: readable at 80 columns, one line per row, finding and advice when piped."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import termios
+
+import pytest
+
+from provision_runtime.report import table
+from tests.evidence import finding, phase
+
+LONG = (
+    "torch 2.3.1+cu121, CUDA 12.1, NCCL 2.20.5, Python 3.11.7 (rehearsal on Gloo/CPU: no GPU here)"
+)
+
+
+def test_a_phase_that_passed_is_one_line_when_piped() -> None:
+    assert table.phase_lines(phase(message=LONG), None) == [
+        f"pass     barrier        0.1 s  {LONG}"
+    ]
+
+
+def test_each_finding_has_one_line_and_one_of_advice_when_piped() -> None:
+    found = [finding(), finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2, 3, 7], advice="")]
+    assert table.phase_lines(
+        phase(verdict="fail", message="what the findings say", findings=found), None
+    ) == [
+        "fail     barrier        0.1 s  2 findings",
+        "    wrong-value, rank 1: 1 wrong of 2 at 8 B",
+        "      -> check its memory",
+        "    slow-rank [warn], ranks 0-3, 7: 1 wrong of 2 at 8 B",
+    ]
+
+
+def test_a_failure_without_findings_says_its_message() -> None:
+    assert table.phase_lines(phase(verdict="unknown", message="not finished"), None)[0].endswith(
+        "not finished"
+    )
+
+
+def test_a_warning_keeps_what_was_measured() -> None:
+    lines = table.phase_lines(phase(verdict="warn", findings=[finding(verdict="warn")]), None)
+    assert lines[0].endswith("200 barriers")
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize("width", [50, 80, 132])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    found = finding(message=LONG, advice=LONG, ranks=list(range(0, 40, 2)))
+    lines = table.phase_lines(phase(verdict="fail", findings=[found]), width)
+    assert max(map(len, lines)) <= width
+    assert "".join(lines).count("NCCL") == 2
+    words = [
+        word
+        for line in table.phase_lines(phase(verdict="fail", findings=[found]), None)
+        for word in line.split()
+    ]
+    assert [word for line in lines for word in line.split()] == words
+
+
+def test_lines_after_the_first_stand_below_what_they_go_on_with() -> None:
+    lines = table.phase_lines(phase(message=LONG), 80)
+    assert len(lines) == 2
+    assert {len(line) - len(line.lstrip()) for line in lines[1:]} == {table.MESSAGE_COLUMN}
+
+
+def test_a_message_cannot_make_lines_of_its_own() -> None:
+    assert len(table.phase_lines(phase(message="one\npass     checkpoint\r\ntwo"), None)) == 1
+
+
+def test_a_word_that_is_too_long_stays_whole() -> None:
+    path = "/" + "folder/" * 20
+    assert any(
+        path in line for line in table.phase_lines(phase(message=f"written to {path} twice"), 80)
+    )
+
+
+@pytest.mark.parametrize("ranks, words", [
+    ([3], "rank 3"),
+    ([0, 1], "ranks 0, 1"),
+    ([2, 0, 1], "ranks 0-2"),
+    (list(range(64)), "ranks 0-63"),
+    (list(range(0, 40, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
+])  # fmt: skip
+def test_ranks_in_words(ranks: list[int], words: str) -> None:
+    assert table.name_ranks(ranks) == words
+
+
+def test_a_whole_report_has_a_head_and_names_what_was_left_out() -> None:
+    lines = table.lines({"phases": [phase()], "skipped": ["ddp"]}, None)
+    assert lines[0] == table.HEAD
+    assert lines[2] == f"skipped  ddp                   {table.SKIPPED}"
+
+
+def test_width_is_the_terminals_and_none_for_a_pipe() -> None:
+    reader, writer = os.pipe()
+    controller, terminal = pty.openpty()
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 97, 0, 0))
+        assert table.terminal_width(terminal) == 97
+        assert table.terminal_width(writer) is None
+    finally:
+        for descriptor in (reader, writer, controller, terminal):
+            os.close(descriptor)

@@ -1,0 +1,306 @@
+"""Expected bandwidths and baselines: the files, what fits which hardware, and between the points."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision_runtime.smoke.bandwidth import baseline, judge, reference
+from provision_runtime.smoke.phases import compute
+
+MIB, GIB = 1 << 20, 1 << 30
+H200 = reference.Hardware("NVIDIA H200", 8, 1, nvls=True)
+
+
+def curve(*points: tuple[int, float]) -> reference.Curve:
+    return reference.Curve("d", 8, tuple(sorted(points)))
+
+
+# between the points
+
+
+@given(
+    st.dictionaries(st.integers(1, 1 << 40), st.floats(0.001, 2000), min_size=1, max_size=8),
+    st.integers(1, 1 << 41),
+)
+def test_a_curve_stays_within_its_points(points: dict[int, float], size: int) -> None:
+    found = curve(*points.items())
+    assert min(points.values()) * (1 - 1e-9) <= found.at(size) <= max(points.values()) * (1 + 1e-9)
+    assert all(found.at(known) == rate for known, rate in points.items())
+
+
+def test_between_two_points_it_is_by_the_logarithm_of_the_size() -> None:
+    found = curve((MIB, 10.0), (4 * MIB, 30.0))
+    assert found.at(2 * MIB) == pytest.approx(20.0)
+    assert (found.at(1), found.at(GIB)) == (10.0, 30.0)
+
+
+# what is shipped
+
+
+def test_every_shipped_curve_names_its_source_and_grows() -> None:
+    known = reference.load()
+    for each in known.curves:
+        assert each.source
+        assert each.condition
+        assert [rate for _, rate in each.points] == sorted(rate for _, rate in each.points)
+        assert each.from_bytes >= 512 * MIB
+
+
+@pytest.mark.parametrize(
+    ("hardware", "collective", "size", "gb_s"),
+    [
+        (H200, "all_reduce", 512 * MIB, 450.29),
+        (H200, "all_reduce", 16 * GIB, 482.26),
+        (H200, "all_gather", 4 * GIB, 361.4),
+        (reference.Hardware("NVIDIA H200", 8, 1, nvls=False), "all_reduce", 4 * GIB, 367.61),
+        (reference.Hardware("NVIDIA H200", 4, 1, nvls=True), "all_reduce", 4 * GIB, 363.3),
+        (reference.Hardware("NVIDIA H200", 32, 4, "efa", nvls=True), "all_reduce", 4 * GIB, 364.87),
+        (reference.Hardware("NVIDIA A100-SXM4-80GB", 8, 1), "all_reduce", 16 * GIB, 234.89),
+        (reference.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce", 16 * GIB, 460),
+        (reference.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 16 * GIB, 35),
+    ],
+)
+def test_published_values_are_found_by_hardware(
+    hardware: reference.Hardware, collective: str, size: int, gb_s: float
+) -> None:
+    found = reference.load().find(hardware, collective)
+    assert found is not None
+    assert found.at(size) == gb_s
+
+
+@pytest.mark.parametrize(
+    "hardware",
+    [
+        reference.Hardware("NVIDIA L4", 8, 1),
+        reference.Hardware("NVIDIA H200", 3, 1, nvls=True),
+        reference.Hardware("NVIDIA H200", 32, 4, "mlx5_core", nvls=True),
+        reference.Hardware("cpu", 8, 1, backend="gloo"),
+        reference.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
+    ],
+)
+def test_other_hardware_is_not_known(hardware: reference.Hardware) -> None:
+    assert reference.load().find(hardware, "all_reduce") is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "nccl", "answer"),
+    [
+        ({}, "2.20.5", True),
+        ({}, "2.14.3", False),
+        ({}, None, False),
+        ({"NCCL_NVLS_ENABLE": "0"}, "2.20.5", False),
+        ({"NCCL_ALGO": "Ring"}, "2.20.5", False),
+        ({"NCCL_ALGO": "Ring,NVLS"}, "2.20.5", True),
+    ],
+)
+def test_whether_the_switch_may_add_up(
+    environment: dict[str, str], nccl: str | None, answer: bool
+) -> None:
+    assert reference.may_use_nvls(environment, nccl) is answer
+
+
+# a file of one's own
+
+
+def written(path: Path, **changes: Any) -> Path:
+    one = {"device": "cpu", "ranks": 2, "points": {"1MiB": 5, "16 MiB": 8.5}, **changes}
+    path.write_text(
+        json.dumps(
+            {
+                "schema": 1,
+                "curves": [{key: value for key, value in one.items() if value is not None}],
+            }
+        )
+    )
+    return path
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    (found,) = reference.load(written(tmp_path / "own.json", **{"from": "1MiB"})).curves
+    assert (found.points, found.from_bytes, found.collective) == (
+        ((MIB, 5.0), (16 * MIB, 8.5)),
+        MIB,
+        "all_reduce",
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "named", "fitting"),
+    [
+        ("cpu", None, ["gloo"]),
+        ("cpu", "nccl", ["nccl"]),
+        ("NVIDIA H200", None, ["nccl"]),
+        ("NVIDIA H200", "gloo", ["gloo"]),
+        ("NVIDIA H200", "nccl", ["nccl"]),
+    ],
+)
+def test_a_curve_is_of_one_backend_named_or_the_devices_own(
+    tmp_path: Path, device: str, named: str | None, fitting: list[str]
+) -> None:
+    known = reference.load(written(tmp_path / "own.json", device=device, backend=named))
+    answers = [
+        backend
+        for backend in ("nccl", "gloo")
+        if known.find(reference.Hardware(device, 2, 1, backend=backend), "all_reduce")
+    ]
+    assert answers == fitting
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"ranks": "two"}, "curve 1, ranks: 'two' is not a number from 1 on"),
+        ({"ranks": None}, "curve 1: ranks is missing"),
+        ({"gpu": "H200"}, "curve 1: no such key: 'gpu'; there are device, ranks, points"),
+        ({"points": {}}, "curve 1, points: it must be an object of sizes and GB/s"),
+        ({"points": {"1MB": 3}}, "'1MB' is not a size; write 512MiB, 16GiB or a number of bytes"),
+        ({"points": {"1MiB": -3}}, "curve 1 at 1MiB: -3 is not a number of GB/s above 0"),
+        ({"backend": "NCCL"}, "curve 1, backend: 'NCCL' is neither nccl nor gloo"),
+        ({"device": 3}, "curve 1, device: 3 is not a text"),
+        ({"from": "large"}, "'large' is not a size"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(
+    tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(reference.ReferenceUnreadable) as caught:
+        reference.load(written(tmp_path / "own.json", **changes))
+    assert complaint in str(caught.value)
+    assert "own.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "curves": []}', "not json"])
+def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "own.json").write_text(text)
+    with pytest.raises(reference.ReferenceUnreadable):
+        reference.load(tmp_path / "own.json")
+    with pytest.raises(reference.ReferenceUnreadable, match="No such file"):
+        reference.load(tmp_path / "absent.json")
+
+
+# baselines
+
+
+NOW = baseline.Identity("nccl", "NVIDIA H200", 8, 1, "2.3.1+cu121", "2.20.5")
+
+
+def line(size: int, median: float, best: float) -> dict[str, Any]:
+    fields = {"collective": "all_reduce", "dtype": "float32", "bytes": size}
+    return {**fields, "time_us_max": median, "time_us_min": best, "busbw_gb_s": 1.0}
+
+
+def saved(path: Path, *rows: dict[str, Any]) -> dict[str, Any]:
+    baseline.save(path, NOW, rows)
+    return baseline.load(path)
+
+
+def test_a_baseline_is_compared_by_the_median_on_a_gpu_and_by_the_best_on_a_cpu(
+    tmp_path: Path,
+) -> None:
+    then = saved(tmp_path / "b.json", line(MIB, 100.0, 90.0))
+    slower = [line(MIB, 106.0, 95.0)]
+    assert [entry.ratio for entry in baseline.regressions(then, slower, on_gpu=True)] == [1.06]
+    assert baseline.regressions(then, slower, on_gpu=False) == []
+    assert baseline.regressions(then, [line(MIB, 104.0, 90.0)], on_gpu=True) == []
+    assert len(baseline.regressions(then, [line(MIB, 100.0, 271.0)], on_gpu=False)) == 1
+
+
+def test_latencies_are_kept_and_not_judged(tmp_path: Path) -> None:
+    then = saved(tmp_path / "b.json", line(8, 10.0, 9.0))
+    assert baseline.regressions(then, [line(8, 100.0, 90.0)], on_gpu=True) == []
+    assert len(baseline.pairs(then, [line(8, 100.0, 90.0)])) == 1
+
+
+def test_a_regression_names_the_message_and_both_times(tmp_path: Path) -> None:
+    then = saved(tmp_path / "b.json", line(GIB, 1000.0, 1000.0))
+    data, findings = judge.compare_baseline(then, NOW, [line(GIB, 2500.0, 2500.0)], on_gpu=True)
+    assert data == {"compared": 1, "slower": 1, "answer": "compared"}
+    assert [finding.id for finding in findings] == ["baseline-regressed"]
+    assert (
+        findings[0].message
+        == "all_reduce float32 of 1 GiB takes 2.5 ms instead of 1.0 ms, 2.50 times the baseline"
+    )
+
+
+def test_a_baseline_of_something_else_is_refused_in_words(tmp_path: Path) -> None:
+    then = saved(tmp_path / "b.json", line(GIB, 1.0, 1.0))
+    other = baseline.Identity("gloo", "NVIDIA H200", 2, 1, "2.3.1+cu121")
+    data, findings = judge.compare_baseline(then, other, [line(GIB, 9.0, 9.0)], on_gpu=False)
+    assert [(finding.id, finding.ranks) for finding in findings] == [("baseline-unlike", (0, 1))]
+    assert (
+        findings[0].message
+        == "the baseline cannot be compared: backend was nccl, is gloo; ranks was 8, is 2"
+    )
+    assert data["compared"] == 0
+
+
+def test_another_nccl_is_a_reason_to_compare(tmp_path: Path) -> None:
+    then = saved(tmp_path / "b.json", line(GIB, 1.0, 1.0))
+    assert (
+        baseline.differences(
+            then, baseline.Identity("nccl", "NVIDIA H200", 8, 1, "2.3.1+cu121", "2.27.7")
+        )
+        == []
+    )
+
+
+def test_a_baseline_of_another_profile_has_nothing_to_compare(tmp_path: Path) -> None:
+    then = saved(tmp_path / "b.json", line(8, 1.0, 1.0))
+    _, findings = judge.compare_baseline(then, NOW, [line(GIB, 9.0, 9.0)], on_gpu=True)
+    assert "use the same --profile" in findings[0].message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"schema": 1, "kind": "smoke"}',
+        '{"schema": 1, "kind": "smoke-baseline", "identity": {}, "rows": [{}]}',
+    ],
+)
+def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "b.json").write_text(text)
+    with pytest.raises(baseline.BaselineUnreadable, match=r"b\.json"):
+        baseline.load(tmp_path / "b.json")
+    with pytest.raises(baseline.BaselineUnreadable, match="make one with save"):
+        baseline.load(tmp_path / "absent.json")
+
+
+# compute
+
+
+@given(st.lists(st.floats(1, 100), min_size=1, max_size=20))
+def test_ranks_within_a_factor_of_three_of_each_other_are_no_stragglers(rates: list[float]) -> None:
+    near = [min(rate, min(rates) * 3) for rate in rates]
+    assert compute.stragglers([{"copy": rate} for rate in near], compute.SLOW["cpu"]) == {}
+
+
+@given(st.integers(2, 64), st.data())
+def test_a_rank_far_below_the_others_is_the_straggler(ranks: int, data: st.DataObject) -> None:
+    slow = data.draw(st.integers(0, ranks - 1))
+    rates = [{"copy": 1.0 if rank == slow else 10.0} for rank in range(ranks)]
+    assert compute.stragglers(rates, compute.SLOW["cpu"]) == {"copy": [slow]}
+
+
+def test_ranks_that_take_turns_on_a_core_are_not_judged() -> None:
+    seat = {"host": "a", "cpus": "0x3", "quota": None}
+    assert compute.why_not_judged([seat] * 2, on_gpu=False) == ""
+    assert compute.why_not_judged([seat] * 16, on_gpu=False) == "not judged: 16 ranks on 2 cores"
+    assert compute.why_not_judged([seat] * 16, on_gpu=True) == ""
+    assert compute.why_not_judged([seat], on_gpu=False) == "not judged: there is only one rank"
+
+
+def test_measured_twice_the_better_counts() -> None:
+    assert compute.best_rates(
+        {"copy": 1.0, "matmul_float32": 5.0}, {"copy": 4.0, "matmul_float32": 2.0}
+    ) == {
+        "copy": 4.0,
+        "matmul_float32": 5.0,
+    }

@@ -1,0 +1,612 @@
+"""The judging parts of the phase facts: promises, architectures, surroundings, and how ranks compare."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision_runtime.smoke import context, options, outcome, phases, rank_env
+from provision_runtime.smoke.checks import contamination, drift, expectation, surroundings
+from provision_runtime.smoke.findings import CATALOG
+from provision_runtime.smoke.outcome import Finding
+
+SITE = "/prefix/lib/python3.11/site-packages"
+OWN = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+GIB = 1024**3
+
+
+def facts(torch: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
+    """A clean GPU host."""
+    about_torch = {
+        "version": "2.3.1+cu121",
+        "cuda": "12.1",
+        "nccl": {"compiled": "2.20.5", "loaded": "2.20.5", "file": OWN},
+        "arch_list": ["sm_80", "sm_90"],
+        "cuda_available": True,
+        "device_count": 1,
+        "devices": [{"index": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "architecture": "sm_90"}],
+    }
+    return {
+        "torch": {**about_torch, **(torch or {})},
+        "environment": {},
+        "device_nodes": ["/dev/nvidia0"],
+        "driver": "550.54.15",
+        "pci_gpus": [{"address": "0000:17:00.0", "iommu": "DMA-FQ"}],
+        "nccl_settings": [],
+        "libraries": {"loaded": [OWN], "foreign": [], "own": [], "loadable": []},
+        "user_site": {"folder": "/home/me/.local", "on_path": False, "packages": 9, "modules": []},
+        "pythonpath": {"entries": [], "modules": []},
+        "limits": {
+            "cpus": {"count": 8, "affinity": 8, "quota": None, "allowed": 8},
+            "shm": {"bytes": GIB, "free_bytes": GIB, "device": 1},
+            "nofile": 1024,
+            "memlock": None,
+            "infiniband": {"adapters": [], "usable": []},
+        },
+        **others,
+    }
+
+
+def chosen(*arguments: str) -> options.Options:
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    return options.from_namespace(parser.parse_args(["--out", "out", *arguments]))
+
+
+def ids(findings: list[Finding]) -> list[str]:
+    assert all(finding.id in CATALOG for finding in findings)
+    return [finding.id for finding in findings]
+
+
+# promises
+
+
+def test_a_clean_environment_keeps_its_promises() -> None:
+    promised = chosen(
+        "--expect-torch",
+        "2.3.1",
+        "--expect-cuda",
+        "12.1",
+        "--expect-nccl",
+        "2.20.5",
+        "--require-gpu",
+    )
+    assert expectation.differences(facts(), promised, 0) == []
+    assert expectation.differences(facts(), chosen("--expect-torch", "2.3.1+cu121"), 0) == []
+    assert (
+        expectation.differences(
+            facts({"cuda": None, "cuda_available": False}), chosen("--expect-cuda", "none")
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("torch", "promised", "id", "message"),
+    [
+        ({}, ["--expect-torch", "2.3.1+cu118"], "environment-unlike", "torch is 2.3.1+cu121, but 2.3.1+cu118 was promised"),
+        ({}, ["--expect-cuda", "11.8"], "environment-unlike", "torch is built for CUDA 12.1, but CUDA 11.8 was promised"),
+        ({}, ["--expect-cuda", "none"], "environment-unlike", "torch is built for CUDA 12.1, but a CPU build was promised"),
+        ({}, ["--expect-nccl", "2.21.5"], "environment-unlike", "NCCL is 2.20.5, but 2.21.5 was promised"),
+        ({"cuda": None}, ["--expect-cuda", "12.1"], "cpu-build", "torch 2.3.1+cu121 is a CPU build, but CUDA 12.1 was promised"),
+        (
+            {"cuda": None, "cuda_available": False},
+            ["--require-gpu"],
+            "cpu-build",
+            "a GPU is required, but torch 2.3.1+cu121 is a CPU build",
+        ),
+        ({"cuda_available": False}, [], "gpu-lost", "this host has a GPU (/dev/nvidia0, driver 550.54.15), but torch for CUDA 12.1 sees none"),
+        (
+            {"arch_list": ["sm_80"]},
+            [],
+            "arch-unsupported",
+            "NVIDIA H200 is sm_90, and torch 2.3.1+cu121 has neither a kernel nor PTX for it (it has sm_80)",
+        ),
+        (
+            {"nccl": {"compiled": "2.20.5", "loaded": "2.9.6", "file": "/x/libnccl.so.2"}},
+            [],
+            "nccl-older",
+            "NCCL 2.9.6 is loaded from /x/libnccl.so.2, but torch was compiled with 2.20.5",
+        ),
+    ],
+)  # fmt: skip
+def test_a_broken_promise_is_one_finding_with_both_values(
+    torch: dict[str, Any], promised: list[str], id: str, message: str
+) -> None:
+    assert expectation.differences(facts(torch), chosen(*promised), 0) == [Finding(id, message)]
+
+
+def test_both_reasons_for_no_gpu_are_one_finding() -> None:
+    absent = facts({"cuda_available": False, "devices": []}, device_nodes=[])
+    assert ids(expectation.differences(absent, chosen("--require-gpu"))) == ["gpu-missing"]
+    lost = facts({"cuda_available": False, "devices": []})
+    assert ids(expectation.differences(lost, chosen("--require-gpu"))) == ["gpu-lost"]
+    cpu = facts({"cuda": None, "cuda_available": False, "devices": []})
+    assert ids(expectation.differences(cpu, chosen("--require-gpu", "--expect-cuda", "12.1"))) == [
+        "cpu-build"
+    ]
+
+
+def test_a_gpu_that_was_hidden_on_purpose_is_not_lost() -> None:
+    hidden = facts({"cuda_available": False}, environment={"CUDA_VISIBLE_DEVICES": ""})
+    assert expectation.differences(hidden, chosen()) == []
+
+
+def test_the_loaded_nccl_counts_and_not_the_compiled_one() -> None:
+    newer = {"nccl": {"compiled": "2.20.5", "loaded": "2.21.5", "file": OWN}}
+    assert expectation.differences(facts(newer), chosen("--expect-nccl", "2.21.5")) == []
+
+
+def test_a_rehearsal_is_called_one() -> None:
+    without, cpu = facts({"cuda_available": False}), facts({"cuda": None, "cuda_available": False})
+    assert expectation.is_rehearsal(without, chosen())
+    assert expectation.is_rehearsal(cpu, chosen("--expect-cuda", "12.1"))
+    assert not expectation.is_rehearsal(cpu, chosen("--expect-cuda", "none"))
+    assert not expectation.is_rehearsal(facts(), chosen())
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("torch cannot be used: ModuleNotFoundError: No module named 'torch'", "own Python"),
+        (
+            "torch cannot be used: ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister",
+            "LD_LIBRARY_PATH",
+        ),
+        (
+            "torch cannot be used: ImportError: libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent",
+            "mkl<2024.1",
+        ),
+        (
+            "torch cannot be used: ImportError: libstdc++.so.6: version `GLIBCXX_3.4.30' not found",
+            "libstdc++",
+        ),
+        (
+            "torch cannot be used: OSError: libcudart.so.12: cannot open shared object file: No such file",
+            "install the locked",
+        ),
+        ("torch cannot be used: ZeroDivisionError: division by zero", ""),
+    ],
+)
+def test_why_torch_is_broken_leads_to_advice(error: str, advice: str) -> None:
+    found = expectation.broken(error)
+    assert (found.id, found.message) == ("torch-broken", error)
+    assert advice in found.advice
+    assert bool(found.advice) is bool(advice)
+
+
+# architectures
+
+
+@pytest.mark.parametrize(
+    ("gpu", "built", "runs"),
+    [
+        ("sm_90", ["sm_80", "sm_90"], True),
+        ("sm_86", ["sm_70", "sm_80"], True),  # a later 8.x runs kernels for 8.0
+        ("sm_80", ["sm_70", "sm_86"], False),
+        ("sm_90", ["sm_80", "sm_86"], False),
+        ("sm_90", ["sm_80", "compute_86"], True),  # from PTX
+        ("sm_80", ["sm_70", "compute_86"], False),
+        ("sm_90", ["sm_90a"], True),
+        ("sm_100", ["sm_90a", "compute_90a"], False),
+        ("sm_103", ["sm_100f"], True),
+        ("sm_120", ["sm_90", "compute_90"], True),
+        ("sm_120", ["sm_100"], False),
+        ("sm_120", [], None),
+        ("sm_90", ["gfx90a"], None),
+        ("gfx90a", ["sm_90"], None),
+    ],
+)
+def test_which_gpu_a_build_runs_on(gpu: str, built: list[str], runs: bool | None) -> None:
+    assert expectation.runs_on(gpu, built) is runs
+
+
+architectures = st.tuples(st.integers(3, 12), st.integers(0, 9))
+
+
+@given(gpu=architectures, code=architectures, others=st.lists(architectures))
+def test_rules_of_compatibility(
+    gpu: tuple[int, int], code: tuple[int, int], others: list[tuple[int, int]]
+) -> None:
+    name = "sm_{}{}".format(*gpu)
+    kernel, ptx = "sm_{}{}".format(*code), "compute_{}{}".format(*code)
+    rest = ["sm_{}{}".format(*one) for one in others]
+    assert expectation.runs_on(name, [name, *rest]) is True
+    assert expectation.runs_on(name, [ptx]) is (code <= gpu)
+    assert expectation.runs_on(name, [kernel]) is (code[0] == gpu[0] and code[1] <= gpu[1])
+    # What runs with a build runs with one that holds more.
+    assert not expectation.runs_on(name, [kernel]) or expectation.runs_on(name, [*rest, kernel])
+
+
+# surroundings
+
+RANK_ENV = rank_env.RankEnv(0, 2, 0, 2, "node1", 29500, "node1", False, "0", None)
+
+
+def test_a_clean_host_has_no_findings() -> None:
+    assert surroundings.contaminations(facts()) == []
+    assert surroundings.pitfalls(facts(), RANK_ENV, {}) == []
+
+
+def test_a_shadowed_nccl_is_named_with_the_variable_that_let_it_in() -> None:
+    path = "/x/lib/libnccl.so.2"
+    found = facts(
+        {"nccl": {"compiled": "2.20.5", "loaded": "2.20.5", "file": path}},
+        libraries={"loaded": [path], "foreign": [path], "own": [OWN], "loadable": []},
+        environment={"LD_LIBRARY_PATH": "/y:/x/lib"},
+    )
+    (one,) = surroundings.contaminations(found)
+    assert (one.id, one.message) == (
+        "nccl-shadowed",
+        f"libnccl is loaded from {path} (NCCL 2.20.5), not from {OWN}; LD_LIBRARY_PATH names it",
+    )
+
+
+def test_foreign_libraries_of_one_folder_are_one_finding() -> None:
+    names = [f"/usr/local/cuda/lib64/{name}" for name in ("libcublas.so.12", "libcudart.so.12")]
+    found = facts(
+        libraries={"loaded": names, "foreign": names, "own": [], "loadable": []},
+        environment={"LD_PRELOAD": f"{names[1]} /y/z.so"},
+    )
+    (one,) = surroundings.contaminations(found)
+    assert one == Finding(
+        "foreign-library",
+        "libcublas.so.12, libcudart.so.12 loaded from /usr/local/cuda/lib64, which is not this environment; LD_PRELOAD names it",
+    )
+
+
+def test_an_nccl_that_torch_does_not_use_is_foreign_and_not_a_shadow() -> None:
+    path = "/x/libnccl.so.2"
+    found = facts(
+        libraries={"loaded": [OWN, path], "foreign": [path], "own": [OWN], "loadable": []}
+    )
+    assert ids(surroundings.contaminations(found)) == ["foreign-library"]
+
+
+def test_what_the_library_path_offers_is_a_warning_where_torch_uses_cuda() -> None:
+    loaded = {
+        "loaded": [],
+        "foreign": [],
+        "own": [],
+        "loadable": ["/x/libcudnn_ops.so.9", "/x/libnccl.so.2"],
+    }
+    assert surroundings.contaminations(facts(libraries=loaded)) == [
+        Finding("library-path", "LD_LIBRARY_PATH has libcudnn_ops.so.9, libnccl.so.2 in /x")
+    ]
+    assert surroundings.contaminations(facts({"cuda": None}, libraries=loaded)) == []
+
+
+def test_contamination_shows_where_torch_is_broken() -> None:
+    path = "/x/libnccl.so.2"
+    found = {
+        **facts(libraries={"loaded": [path], "foreign": [path], "own": [], "loadable": []}),
+        "torch": None,
+    }
+    assert ids(surroundings.contaminations(found)) == ["nccl-shadowed"]
+
+
+@pytest.mark.parametrize(
+    ("source", "id"),
+    [
+        (
+            {"user_site": {"folder": "/h", "on_path": True, "packages": 3, "modules": ["numpy"]}},
+            "user-site",
+        ),
+        (
+            {"user_site": {"folder": "/h", "on_path": True, "packages": 3, "modules": []}},
+            "user-site-on-path",
+        ),
+        ({"user_site": {"folder": "/h", "on_path": True, "packages": 0, "modules": []}}, None),
+        ({"pythonpath": {"entries": ["/a", "/b"], "modules": ["yaml"]}}, "pythonpath"),
+        ({"pythonpath": {"entries": ["/a", "/b"], "modules": []}}, "pythonpath-on-path"),
+    ],
+)
+def test_modules_from_elsewhere_fail_and_what_may_bring_them_warns(
+    source: dict[str, Any], id: str | None
+) -> None:
+    assert ids(surroundings.contaminations(facts(**source))) == ([id] if id else [])
+
+
+def test_costly_settings_are_named_with_source_and_effect_where_there_is_nccl() -> None:
+    setting = {
+        "name": "NCCL_P2P_DISABLE",
+        "value": "1",
+        "source": "/etc/nccl.conf",
+        "effect": "slow",
+        "is_costly": True,
+    }
+    harmless = {**setting, "name": "NCCL_IB_HCA", "is_costly": False}
+    found = facts(nccl_settings=[setting, harmless])
+    assert surroundings.pitfalls(found, RANK_ENV, {}) == [
+        Finding("nccl-setting", "NCCL_P2P_DISABLE=1 (/etc/nccl.conf): slow")
+    ]
+    assert surroundings.pitfalls(facts({"cuda": None}, nccl_settings=[setting]), RANK_ENV, {}) == []
+
+
+def limited(**others: Any) -> dict[str, Any]:
+    return facts(limits={**facts()["limits"], **others})
+
+
+@pytest.mark.parametrize(
+    ("found", "id"),
+    [
+        (limited(cpus={"count": 64, "affinity": 64, "quota": 1.5, "allowed": 1.5}), "cpu-quota"),
+        (limited(cpus={"count": 64, "affinity": 4, "quota": 4, "allowed": 4}), None),
+        (limited(nofile=256), "nofile-small"),
+        (limited(nofile=None), None),
+        (limited(memlock=65536), None),
+        (limited(memlock=65536, infiniband={"adapters": ["mlx5_0"], "usable": []}), None),
+        (
+            limited(memlock=65536, infiniband={"adapters": ["mlx5_0"], "usable": ["uverbs0"]}),
+            "memlock-small",
+        ),
+        (limited(memlock=None, infiniband={"adapters": ["mlx5_0"], "usable": ["uverbs0"]}), None),
+        (facts(environment={"OMP_NUM_THREADS": "1"}), None),
+        (facts(environment={"OMP_NUM_THREADS": "4,2"}), None),
+        (facts(environment={"OMP_NUM_THREADS": "5"}), "omp-threads"),
+        (facts(environment={"OMP_NUM_THREADS": "many"}), "omp-threads"),
+    ],
+)
+def test_limits_and_threads(found: dict[str, Any], id: str | None) -> None:
+    assert ids(surroundings.pitfalls(found, RANK_ENV, {})) == ([id] if id else [])
+
+
+@pytest.mark.parametrize(
+    ("types", "id"),
+    [
+        (["DMA", "DMA-FQ"], "iommu-on"),
+        (["identity", "identity"], None),
+        ([None, None], None),
+        (["DMA"], None),
+    ],
+)
+def test_an_iommu_matters_between_gpus(types: list[str | None], id: str | None) -> None:
+    gpus = [
+        {"address": f"0000:{number:02x}:00.0", "iommu": type} for number, type in enumerate(types)
+    ]
+    assert ids(surroundings.pitfalls(facts(pci_gpus=gpus), RANK_ENV, {})) == ([id] if id else [])
+
+
+def test_more_open_files_are_needed_for_more_ranks() -> None:
+    assert ids(
+        surroundings.pitfalls(facts(), dataclasses.replace(RANK_ENV, world_size=512), {})
+    ) == ["nofile-small"]
+
+
+@pytest.mark.parametrize(
+    ("launched", "environment", "id"),
+    [
+        (True, {}, None),
+        (True, {"SLURM_STEP_NUM_TASKS": "1"}, None),
+        (True, {"SLURM_STEP_NUM_TASKS": "2"}, "world-size"),  # two jobs of two ranks each
+        (False, {"SLURM_STEP_NUM_TASKS": "2"}, None),
+        (False, {"SLURM_STEP_NUM_TASKS": "8"}, "world-size"),
+        (False, {"OMPI_COMM_WORLD_SIZE": "8"}, "world-size"),
+        (False, {"PMI_SIZE": "many"}, None),
+    ],
+)
+def test_tasks_that_do_not_know_of_one_another(
+    launched: bool, environment: dict[str, str], id: str | None
+) -> None:
+    here = dataclasses.replace(RANK_ENV, ends_at=1.0 if launched else None)
+    assert ids(surroundings.pitfalls(facts(), here, environment)) == ([id] if id else [])
+
+
+# between ranks
+
+
+def row(rank: int, **others: Any) -> dict[str, Any]:
+    clean = {
+        "rank": rank,
+        "host": f"node{rank // 8}",
+        "gpu": f"GPU-{rank}",
+        "gpu_name": "NVIDIA H200",
+        "shm_bytes": GIB,
+        "shm_free_bytes": GIB,
+        "shm_device": 1,
+    }
+    return {**dict.fromkeys(drift.COMPARED, "same"), **clean, "backend": "nccl", **others}
+
+
+def test_ranks_that_are_alike_have_no_findings() -> None:
+    assert drift.findings([row(rank) for rank in range(16)]) == []
+
+
+def test_the_rank_that_differs_from_most_is_named_also_where_it_is_rank_0() -> None:
+    assert drift.findings(
+        [row(0, torch="2.4.0"), row(1, torch="2.3.1"), row(2, torch="2.3.1")]
+    ) == [Finding("environment-drift", "torch is 2.4.0 on rank 0, but 2.3.1 on ranks 1, 2", (0,))]
+
+
+def test_of_two_ranks_either_may_be_the_wrong_one() -> None:
+    assert drift.findings([row(0), row(1, lock_hash=None)]) == [
+        Finding("environment-drift", "lock_hash is same on rank 0, absent on rank 1", (0, 1))
+    ]
+
+
+def test_every_other_value_is_a_finding_of_its_own() -> None:
+    rows = [
+        row(0, nccl="a"),
+        row(1, nccl="b"),
+        row(2, nccl="c"),
+        row(3, nccl="a"),
+        row(4, nccl="a", driver="5"),
+    ]
+    found = drift.findings(rows)
+    assert [(finding.id, finding.ranks) for finding in found] == [
+        ("environment-drift", (1,)),
+        ("environment-drift", (2,)),
+        ("environment-drift", (4,)),
+    ]
+
+
+@given(st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=8))
+def test_the_named_ranks_are_those_without_the_majoritys_value_or_all(
+    values: list[str | None],
+) -> None:
+    found = drift.findings([row(rank, torch=value) for rank, value in enumerate(values)])
+    named = {rank for finding in found for rank in finding.ranks}
+    majority = [value for value in set(values) if values.count(value) * 2 > len(values)]
+    assert named == {rank for rank, value in enumerate(values) if value not in majority}
+    assert len(found) == (len(set(values)) - 1 if majority else 1)
+
+
+def test_ranks_on_one_gpu_are_named_together_unless_gloo_was_asked_for() -> None:
+    rows = [row(0), row(1, gpu="GPU-0"), row(2), row(3, gpu="GPU-0")]
+    assert drift.findings(rows) == [
+        Finding("gpu-shared", "3 ranks are on one GPU (GPU-0)", (0, 1, 3))
+    ]
+    assert drift.findings([{**one, "backend": "gloo"} for one in rows]) == []
+    assert drift.findings([row(rank, gpu=None, gpu_name=None) for rank in range(4)]) == []
+
+
+def test_unlike_gpus_are_named() -> None:
+    assert drift.findings([row(0), row(1), row(2, gpu_name="NVIDIA A100")]) == [
+        Finding(
+            "gpu-mixed", "gpu_name is NVIDIA A100 on rank 2, but NVIDIA H200 on ranks 0, 1", (2,)
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mib", "free", "id"),
+    [
+        (1, 64, 64, "shm-small"),
+        (2, 255, 255, "shm-small"),
+        (2, 256, 256, None),
+        (8, 500, 500, "shm-small"),
+        (64, 1024, 1024, None),  # what NVIDIA asks for is always enough
+        (2, 4096, 10, "shm-full"),
+    ],
+)
+def test_room_in_shared_memory(ranks: int, mib: int, free: int, id: str | None) -> None:
+    rows = [
+        row(rank, host="one", shm_bytes=mib * drift.MIB, shm_free_bytes=free * drift.MIB)
+        for rank in range(ranks)
+    ]
+    found = drift.findings(rows)
+    assert ids(found) == ([id] if id else [])
+    assert all(finding.ranks == tuple(range(ranks)) for finding in found)
+
+
+def test_each_container_has_its_own_shared_memory() -> None:
+    small = 64 * drift.MIB
+    found = drift.findings(
+        [
+            row(0),
+            row(1, shm_bytes=small, shm_free_bytes=small, shm_device=2),
+            row(2, shm_bytes=None, shm_device=None),
+        ]
+    )
+    assert found == [
+        Finding("shm-small", "/dev/shm has 64 MiB; 1 rank needs 256 MiB", (1,)),
+        Finding("shm-small", "there is no /dev/shm; 1 rank needs 256 MiB", (2,)),
+    ]
+
+
+# the phase's merge
+
+
+def said(rank: int, *found: Finding, **others: Any) -> outcome.Outcome:
+    return outcome.Outcome(
+        "fine",
+        found,
+        {"collect_s": float(rank), "rehearsal": False, "ranks": [row(rank, **others)]},
+    )
+
+
+def test_the_phase_keeps_a_row_for_every_rank_and_the_slowest_collecting() -> None:
+    merged = phases.facts.merge([said(rank) for rank in range(3)])
+    assert (merged.verdict, merged.message, merged.broken) == ("pass", "fine", False)
+    assert ([one["rank"] for one in merged.data["ranks"]], merged.data["collect_s"]) == (
+        [0, 1, 2],
+        2.0,
+    )
+
+
+def test_what_a_rank_found_and_what_shows_between_ranks_are_told_together() -> None:
+    merged = phases.facts.merge(
+        [said(0), said(1, Finding("user-site", "x")), said(2, torch="2.4.0")]
+    )
+    assert [(finding.id, finding.ranks) for finding in merged.findings] == [
+        ("user-site", (1,)),
+        ("environment-drift", (2,)),
+    ]
+    assert not merged.broken
+
+
+def test_nothing_follows_two_ranks_on_one_gpu() -> None:
+    assert phases.facts.merge([said(0), said(1, gpu="GPU-0")]).broken
+
+
+def test_every_contamination_can_be_asked_for() -> None:
+    assert set(contamination.KINDS) <= set(options.FAULTS)
+
+
+# backend and device
+
+
+def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, str]:
+    """Backend, device and why they cannot work, on a host where torch sees this many GPUs."""
+    devices = [
+        {"index": index, "name": "NVIDIA H200", "uuid": f"GPU-{index}", "architecture": "sm_90"}
+        for index in range(count)
+    ]
+    torch = {
+        "cuda_available": count > 0,
+        "device_count": count,
+        "devices": devices,
+        "distributed": True,
+    }
+    here = dataclasses.replace(RANK_ENV, local_rank=local_rank)
+    taken = context.RankContext(chosen(*arguments), here, lambda: 60.0, facts=facts(torch))
+    phases.facts._choose_backend(taken)
+    return taken.backend, taken.device, "; ".join(phases.facts._backend_problems(taken))
+
+
+@pytest.mark.parametrize(
+    ("count", "local_rank", "arguments", "expected"),
+    [
+        (8, 3, [], ("nccl", "cuda:3", "")),
+        (0, 1, [], ("gloo", "cpu", "")),
+        (1, 3, [], ("nccl", "cuda:0", "")),  # a launcher that shows each rank its own GPU alone
+        (2, 3, [], ("nccl", "cuda:3", "NCCL needs a GPU for local rank 3; torch sees 2")),
+        (
+            0,
+            0,
+            ["--backend", "nccl"],
+            ("nccl", "cuda:0", "NCCL needs a GPU for local rank 0; torch sees 0"),
+        ),
+        (8, 3, ["--backend", "gloo"], ("gloo", "cpu", "")),
+        (2, 3, ["--backend", "gloo", "--device", "cuda"], ("gloo", "cuda:1", "")),
+        (
+            0,
+            1,
+            ["--backend", "gloo", "--device", "cuda"],
+            ("gloo", "cuda:1", "--device cuda needs a GPU for local rank 1; torch sees 0"),
+        ),
+        (8, 3, ["--device", "cpu"], ("gloo", "cpu", "")),
+        (
+            8,
+            3,
+            ["--backend", "nccl", "--device", "cpu"],
+            ("nccl", "cpu", "NCCL needs tensors on a GPU, but --device is cpu"),
+        ),
+    ],
+)
+def test_backend_and_device_are_what_was_asked_for(
+    count: int, local_rank: int, arguments: list[str], expected: tuple[str, str, str]
+) -> None:
+    assert chosen_on(count, local_rank, *arguments) == expected
+
+
+def test_facts_alone_of_several_ranks_meet() -> None:
+    alone = chosen("--only", "facts")
+    assert options.for_world(alone, 1).planned == ("facts",)
+    assert options.for_world(alone, 2).planned == ("facts", "rendezvous")
+    assert options.for_world(chosen("--skip", "ddp"), 2) == chosen("--skip", "ddp")

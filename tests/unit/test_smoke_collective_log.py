@@ -1,0 +1,59 @@
+"""Which collectives ranks called, and where they differ."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision_runtime.smoke import collective_log, outcome
+
+
+def log_of(*names: str) -> collective_log.CallLog:
+    log = collective_log.CallLog()
+    for name in names:
+        log.log(name)
+    return log
+
+
+def differing(*logs: collective_log.CallLog) -> outcome.Finding | None:
+    return collective_log.compare({rank: log.latest() for rank, log in enumerate(logs)})
+
+
+def test_ranks_with_the_same_calls_do_not_differ() -> None:
+    assert log_of("barrier", "all_reduce 8").summary == log_of("barrier", "all_reduce 8").summary
+    assert differing(log_of("barrier"), log_of("barrier")) is None
+
+
+def test_a_rank_in_another_collective_is_named_with_both_call_sites() -> None:
+    logs = [
+        log_of("barrier", "all_reduce 8"),
+        log_of("barrier", "broadcast 8"),
+        log_of("barrier", "all_reduce 8"),
+    ]
+    assert logs[0].summary != logs[1].summary
+    found = differing(*logs)
+    assert found is not None
+    assert (found.id, found.ranks) == ("collective-mismatch", (1,))
+    assert found.message.startswith("collective 2 is broadcast 8 (")
+    assert found.message.count("in log_of < ") == 2
+
+
+def test_a_rank_with_fewer_calls_left_one_out() -> None:
+    found = differing(log_of("barrier"), log_of("barrier", "barrier"), log_of("barrier", "barrier"))
+    assert found is not None
+    assert (found.id, found.ranks) == ("collective-skipped", (0,))
+
+
+@given(st.lists(st.sampled_from("ab"), max_size=400), st.integers(0, 400), st.integers(0, 2))
+def test_one_changed_call_is_found_wherever_it_is_remembered(
+    names: list[str], place: int, rank: int
+) -> None:
+    changed = [*names[:place], "c", *names[place + 1 :]] if place < len(names) else [*names, "c"]
+    logs = [log_of(*(changed if which == rank else names)) for which in range(3)]
+    assert logs[rank].summary != logs[(rank + 1) % 3].summary
+    remembered = place >= len(names) - collective_log.REMEMBERED
+    found = differing(*logs)
+    if remembered:
+        assert found is not None
+        if place < len(names):
+            assert (found.id, found.ranks) == ("collective-mismatch", (rank,))

@@ -1,0 +1,507 @@
+"""Phase collectives, its pure parts: the plan, the formulae, the table over ranks, verdicts, and nccl-tests' JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision_runtime.smoke import cpu_share, test_values, timing
+from provision_runtime.smoke.bandwidth import judge, reference
+from provision_runtime.smoke.phases import collectives
+from provision_runtime.smoke.phases.collectives import (
+    nccl_tests,
+    operations,
+    plan,
+    results,
+)
+
+GIB = 1 << 30
+COLLECTIVES = (plan.ALL_REDUCE, *plan.OPTIONAL)
+
+
+def scope(**changes: Any) -> plan.Scope:
+    return plan.Scope(
+        **{
+            "profile": "default",
+            "device": "cpu",
+            "ranks": 2,
+            "most_bytes": float("inf"),
+            "crowding": 1.0,
+            **changes,
+        }
+    )
+
+
+def row(collective: str = "all_reduce", dtype: str = "float32", size: int = 1 << 20) -> plan.Row:
+    return plan.Row(collective, dtype, size, size // plan.ITEM_BYTES[dtype], 1, 3, 1023)
+
+
+def entry(times: list[float], **changes: Any) -> dict[str, Any]:
+    fine = {"wrong": [0, 0], "first_wrong": None, "inputs_wrong": 0, "inputs_first_wrong": None}
+    return {"out_of_place": times, "in_place": times, **fine, **changes}
+
+
+# formulae
+
+
+@pytest.mark.parametrize(
+    ("collective", "factors"),
+    [
+        ("all_reduce", [1.0, 1.5, 1.75, 1.875]),
+        ("reduce_scatter", [0.5, 0.75, 0.875, 0.9375]),
+        ("all_gather", [0.5, 0.75, 0.875, 0.9375]),
+        ("all_to_all", [0.5, 0.75, 0.875, 0.9375]),
+        ("broadcast", [1, 1, 1, 1]),
+        ("send_recv", [1, 1, 1, 1]),
+    ],
+)
+def test_busbw_is_algbw_by_the_factor_of_nccl_tests(collective: str, factors: list[float]) -> None:
+    assert [timing.bus_factor(collective, ranks) for ranks in (2, 4, 8, 16)] == factors
+
+
+@given(
+    st.sampled_from(COLLECTIVES), st.integers(1, 1 << 34), st.floats(1e-6, 10), st.integers(2, 4096)
+)
+def test_busbw_lies_between_half_of_algbw_and_twice_of_it(
+    collective: str, size: int, seconds: float, ranks: int
+) -> None:
+    algbw, busbw = (
+        timing.algbw_gb_s(size, seconds),
+        timing.busbw_gb_s(collective, size, seconds, ranks),
+    )
+    assert busbw is not None
+    assert 0.5 * algbw <= busbw * (1 + 1e-12)
+    assert busbw <= 2 * algbw
+    assert timing.busbw_gb_s(collective, size, seconds, 1) is None
+
+
+@given(st.integers(2, 512), st.floats(1.0, 500.0))
+def test_what_a_ring_of_links_carries_comes_out_as_busbw(ranks: int, link_gb_s: float) -> None:
+    """t = S * 2(n-1) / (n B): the derivation of nccl-tests' doc/PERFORMANCE.md, backwards."""
+    seconds = 1e9 * 2 * (ranks - 1) / (ranks * link_gb_s * 1e9)
+    assert timing.busbw_gb_s("all_reduce", 10**9, seconds, ranks) == pytest.approx(link_gb_s)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
+def test_the_deviation_is_that_of_all_values(times: list[float]) -> None:
+    assert 0 <= timing.deviation(times) <= max(times) - min(times) + 1e-6
+
+
+# values whose sums are exact
+
+
+@given(st.sampled_from(sorted(test_values.EXACT)), st.integers(1, 5000))
+def test_sums_of_the_largest_values_are_exact(dtype: str, ranks: int) -> None:
+    most = test_values.largest(dtype, ranks)
+    assert most & (most + 1) == 0  # a mask
+    assert ranks * most <= test_values.EXACT[dtype]
+    assert (
+        most == test_values.LARGEST or ranks * (2 * most + 1) > test_values.EXACT[dtype]
+    )  # as large as may be
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ranks", "most"),
+    [("float32", 64, 1023), ("float16", 64, 31), ("bfloat16", 64, 3), ("bfloat16", 2, 127)],
+)
+def test_the_largest_value_shrinks_with_the_ranks(dtype: str, ranks: int, most: int) -> None:
+    assert test_values.largest(dtype, ranks) == most
+
+
+def test_too_many_ranks_for_a_type_are_an_answer() -> None:
+    assert plan.why_unsuited("all_reduce", "bfloat16", 256) == ""
+    assert (
+        plan.why_unsuited("all_reduce", "bfloat16", 257)
+        == "sums over 257 ranks are not exact in bfloat16"
+    )
+    assert plan.why_unsuited("all_gather", "bfloat16", 257) == ""
+    assert plan.why_unsuited("send_recv", "float32", 1) == "not applicable to one rank"
+
+
+# plan
+
+
+@given(
+    st.sampled_from(["quick", "default", "full"]),
+    st.sampled_from(["cpu", "cuda"]),
+    st.integers(1, 300),
+    st.floats(1, 100),
+)
+def test_every_row_is_whole(profile: str, device: str, ranks: int, crowding: float) -> None:
+    given_scope = scope(profile=profile, device=device, ranks=ranks, crowding=crowding)
+    rows = plan.rows(given_scope, plan.candidates(given_scope))
+    assert len(set(rows)) == len(rows)
+    for each in rows:
+        shares = ranks if each.collective in plan.DIVIDED else 1
+        assert each.bytes == each.count * shares * plan.ITEM_BYTES[each.dtype]
+        assert each.iterations >= plan.FEWEST
+        assert each.warm_up >= 1
+
+
+def test_a_quick_run_is_all_reduce_in_float32() -> None:
+    assert plan.candidates(scope(profile="quick")) == [("all_reduce", "float32")]
+
+
+def test_a_default_run_tries_the_short_types_at_one_size() -> None:
+    rows = plan.rows(scope(), plan.candidates(scope()))
+    assert {(r.collective, r.dtype): sum(q.name == r.name for q in rows) for r in rows} == {
+        ("all_reduce", "float32"): 6,
+        ("all_reduce", "bfloat16"): 1,
+        ("all_reduce", "float16"): 1,
+    }
+
+
+def test_a_full_run_has_every_collective() -> None:
+    assert {collective for collective, _ in plan.candidates(scope(profile="full"))} == set(
+        COLLECTIVES
+    )
+
+
+def test_ranks_that_share_cores_repeat_less_and_send_less() -> None:
+    alone, crowded = (
+        plan.rows(scope(crowding=crowding), [("all_reduce", "float32")]) for crowding in (1.0, 32.0)
+    )
+    assert (alone[0].iterations, crowded[0].iterations) == (100, 3)
+    assert (alone[-1].bytes, crowded[-1].bytes) == (16 << 20, 256 << 10)
+
+
+def test_no_message_is_larger_than_the_memory_allows() -> None:
+    rows = plan.rows(
+        scope(device="cuda", profile="full", most_bytes=3e8), [("all_reduce", "float32")]
+    )
+    assert rows[-1].bytes == 256 << 20
+
+
+@pytest.mark.parametrize("profile", ["quick", "default", "full"])
+@given(device=st.sampled_from(["cpu", "cuda"]), most_bytes=st.floats(0, 1e10))
+def test_however_little_memory_is_free_nothing_is_left_out(
+    profile: str, device: str, most_bytes: float
+) -> None:
+    little = scope(device=device, profile=profile, most_bytes=most_bytes, ranks=1)
+    rows = plan.rows(little, plan.candidates(little))
+    assert {(row.collective, row.dtype) for row in rows} == set(plan.candidates(little))
+    assert all(row.bytes <= max(most_bytes, 8) for row in rows)
+
+
+def test_a_short_type_is_tried_at_the_largest_size_that_fits() -> None:
+    rows = plan.rows(
+        scope(device="cuda", most_bytes=200e6),
+        [("all_reduce", "bfloat16"), ("all_reduce", "float16")],
+    )
+    assert [(row.dtype, row.bytes) for row in rows] == [
+        ("bfloat16", 64 << 20),
+        ("float16", 64 << 20),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rank_cpus", "per_core"),
+    [
+        ([{"host": "a", "cpus": "0x3", "quota": None}] * 16, 8.0),
+        (
+            [{"host": "a", "cpus": hex(1 << core), "quota": None} for core in range(4)],
+            1.0,
+        ),  # each bound to a core of its own
+        ([{"host": "a", "cpus": "0xff", "quota": 2.0}] * 4, 2.0),
+        (
+            [{"host": "a", "cpus": "0xf", "quota": None}] * 2
+            + [{"host": "b", "cpus": "0x1", "quota": None}] * 2,
+            2.0,
+        ),
+    ],
+)
+def test_ranks_per_core(rank_cpus: list[dict[str, Any]], per_core: float) -> None:
+    assert cpu_share.ranks_per_core(rank_cpus) == per_core
+
+
+# table
+
+
+def test_bandwidth_is_by_the_slowest_rank() -> None:
+    (line,) = results.table([row()], [[entry([1000.0] * 3)], [entry([2000.0, 2000.0, 1500.0])]])
+    assert (
+        line["slowest_rank"],
+        line["time_us_max"],
+        line["time_us_mean"],
+        line["time_us_min"],
+    ) == (1, 2000.0, 1500.0, 1500.0)
+    assert line["algbw_gb_s"] == line["busbw_gb_s"] == pytest.approx(0.524288)
+    assert line["time_us_by_rank"] == [1000.0, 2000.0]
+
+
+def test_one_rank_has_no_bus_and_no_verdict() -> None:
+    (line,) = results.table([row()], [[entry([1000.0])]])
+    assert line["busbw_gb_s"] is None
+    assert "busbw not applicable" in results.summary([line])
+    assert (
+        judge.judge_line(line, reference.Hardware("NVIDIA H200", 1, 1), reference.load()).answer
+        == "n = 1: not applicable"
+    )
+
+
+def test_a_collective_that_works_only_out_of_place_says_so() -> None:
+    found = {**entry([1.0], wrong=[0, None])}
+    del found["in_place"]
+    (line,) = results.table([row("all_to_all")], [[found], [found]])
+    assert line["in_place"] is None
+
+
+def test_who_sent_another_value_is_named_and_not_who_saw_the_sum() -> None:
+    seen = entry([1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4])
+    sent = entry(
+        [1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4], inputs_wrong=1, inputs_first_wrong=[7, 3.0, 2]
+    )
+    (finding,) = results.wrong_value_findings([row(), row(size=8)], [[seen, seen], [sent, sent]])
+    assert (finding.id, finding.ranks) == ("wrong-value", (1,))
+    assert finding.message == (
+        "all_reduce of 1 MiB in float32 (and 1 more row): "
+        "1 wrong element before they were sent; element 7 is 3 instead of 2"
+    )
+
+
+def test_a_wrong_sum_of_right_values_names_those_who_saw_it() -> None:
+    findings = results.wrong_value_findings(
+        [row()], [[entry([1.0])], [entry([1.0], wrong=[3, 0], first_wrong=[0, 9.0, 8])]]
+    )
+    assert [(finding.id, finding.ranks) for finding in findings] == [("wrong-result", (1,))]
+    assert "3 wrong elements in the result" in findings[0].message
+    assert results.wrong_value_findings([row()], [[entry([1.0])]]) == ()
+
+
+# verdicts
+
+
+def curve(**changes: Any) -> reference.Curve:
+    return reference.Curve(
+        **{"device": "NVIDIA X*", "ranks": 8, "points": ((GIB, 100.0),), **changes}
+    )
+
+
+def judged(
+    busbw: float | None,
+    size: int = GIB,
+    device: str = "NVIDIA X1",
+    wires: tuple[tuple[str, float], ...] = (),
+    backend: str = "nccl",
+) -> judge.LineVerdict:
+    curves = reference.ReferenceCurves((curve(),), wires)
+    line = {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": busbw}
+    return judge.judge_line(line, reference.Hardware(device, 8, 1, backend=backend), curves)
+
+
+@given(st.floats(0.1, 1000))
+def test_the_bands_are_at_nine_and_eight_tenths(busbw: float) -> None:
+    wanted = (
+        "" if busbw / 100 >= 0.9 else "bandwidth-reduced" if busbw / 100 >= 0.8 else "bandwidth-low"
+    )
+    assert judged(busbw).finding_id == wanted
+
+
+@given(st.floats(0.1, 1000), st.integers(1, 512 * (1 << 20) - 1))
+def test_small_messages_are_never_judged(busbw: float, size: int) -> None:
+    assert (judged(busbw, size).finding_id, judged(busbw, size).answer) == (
+        "",
+        "size too small to judge",
+    )
+
+
+def test_answers_that_are_no_findings() -> None:
+    assert judged(5.0, device="NVIDIA Y1") == judge.LineVerdict("not known for this hardware")
+    assert judged(5.0, device="cpu") == judge.LineVerdict("Gloo on CPUs: not judged")
+    assert judged(5.0, backend="gloo") == judge.LineVerdict(
+        "Gloo moves GPU tensors through the host: not judged"
+    )
+    assert judged(None) == judge.LineVerdict("n = 1: not applicable")
+    above = judged(130.0, wires=(("NVIDIA X*", 120.0),))
+    assert (above.finding_id, above.answer) == (
+        "",
+        "fine; above the wire's 120 GB/s, as the switch adds up (NVLS)",
+    )
+
+
+def test_a_finding_is_of_the_worst_line_and_says_by_what_it_is_judged() -> None:
+    curves = reference.ReferenceCurves((curve(algorithm="ring", source="there"),))
+    lines = [
+        {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": rate}
+        for size, rate in ((GIB, 85.0), (2 * GIB, 70.0))
+    ]
+    answered, findings = judge.judge_lines(lines, reference.Hardware("NVIDIA X1", 8, 1), curves)
+    assert [line["judged"] for line in answered] == [
+        "85% of what is expected",
+        "70% of what is expected",
+    ]
+    assert [(finding.id, finding.ranks) for finding in findings] == [
+        ("bandwidth-low", tuple(range(8)))
+    ]
+    assert findings[0].message == (
+        "all_reduce of 2 GiB in float32: busbw 70 GB/s, 70% of what is expected: 100 GB/s for NVIDIA X* x 8 ring (there)"
+    )
+
+
+def test_below_what_the_switch_reaches_the_advice_asks_for_the_switch() -> None:
+    line = {"collective": "all_reduce", "dtype": "float32", "bytes": 4 * GIB, "busbw_gb_s": 367.6}
+    switched, ring = (reference.Hardware("NVIDIA H200", 8, 1, nvls=nvls) for nvls in (True, False))
+    (finding,) = judge.judge_lines([line], switched, reference.load())[1]
+    assert (finding.id, finding.advice) == ("bandwidth-low", judge.NVLS_ADVICE)
+    assert judge.judge_lines([line], ring, reference.load())[1] == ()
+
+
+# what a backend does not have
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Invalid scalar type"),
+        RuntimeError("ProcessGroupGloo does not support reduce_scatter"),
+        RuntimeError("no support for _reduce_scatter_base in Gloo process group"),
+        RuntimeError("ProcessGroupGloo::allgather: unsupported device type cuda"),
+        AttributeError("module 'torch.distributed' has no attribute 'reduce_scatter_tensor'"),
+    ],
+)
+def test_a_refusal_is_told_from_a_failure(error: Exception) -> None:
+    assert operations.is_refusal(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Connection closed by peer [127.0.0.1]:68"),
+        RuntimeError("NCCL error: unhandled system error"),
+        KeyError("x"),
+    ],
+)
+def test_a_failure_is_no_refusal(error: Exception) -> None:
+    assert not operations.is_refusal(error)
+
+
+def test_the_fabric_is_named_by_the_driver_of_its_cards(tmp_path: Path) -> None:
+    for card, driver in (("rdmap0s6", "efa"), ("rdmap1s6", "efa")):
+        (tmp_path / "cards" / card / "device").mkdir(parents=True)
+        (tmp_path / driver).mkdir(exist_ok=True)
+        (tmp_path / "cards" / card / "device" / "driver").symlink_to(tmp_path / driver)
+    assert collectives.fabric(tmp_path / "cards") == "efa"
+    assert collectives.fabric(tmp_path / "absent") == ""
+
+
+# nccl-tests' JSON
+
+
+def run(**changes: Any) -> nccl_tests.RunInfo:
+    devices = [
+        nccl_tests.Device(rank, 100 + rank, "node1", rank, "0000:1b:00", "NVIDIA H200")
+        for rank in range(2)
+    ]
+    fields = {
+        "start_time": "2026-11-21 18:00:00",
+        "end_time": "2026-11-21 18:00:09",
+        "arguments": ["smoke"],
+        "environment": ["NCCL_DEBUG=INFO"],
+        "nccl_version": "2.20.5",
+        "devices": devices,
+        "on_gpu": True,
+    }
+    return nccl_tests.RunInfo(**{**fields, **changes})
+
+
+def document(rows: list[plan.Row] | None = None, **changes: Any) -> dict[str, Any]:
+    rows = rows or [row(size=8 << shift) for shift in range(3)]
+    answers = [[entry([10.0, 20.0, 30.0]) for _ in rows], [entry([12.0, 18.0, 36.0]) for _ in rows]]
+    return dict(json.loads(json.dumps(nccl_tests.document(run(**changes), rows, answers))))
+
+
+def test_the_keys_are_nccl_tests_own() -> None:
+    """As src/util.cu of nccl-tests 2.19 writes them, in its order."""
+    found = document()
+    assert list(found) == [
+        *("version", "start_time", "args", "env", "nccl_version", "config", "results"),
+        *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time"),
+    ]
+    assert {
+        "minimum_bytes",
+        "maximum_bytes",
+        "step_factor",
+        "warmup_iters",
+        "iterations",
+        "devices",
+    } <= set(found["config"])
+    assert list(found["config"]["devices"][0]) == [
+        "rank",
+        "group",
+        "pid",
+        "hostname",
+        "device",
+        "device_hex",
+        "device_info",
+    ]
+    result = found["results"][0]
+    assert list(result) == [
+        *("size", "count", "type", "redop", "root"),
+        *("out_of_place", "out_of_place_per_iter", "in_place", "in_place_per_iter"),
+        *("actual_iterations", "experiment_name"),
+    ]
+    assert list(result["out_of_place"]) == ["time", "alg_bw", "bus_bw", "nwrong"]
+    assert list(result["in_place_per_iter"]) == [
+        *(
+            "min_us",
+            "max_us",
+            "avg_us",
+            "p50_us",
+            "p95_us",
+            "p99_us",
+            "stdev_us",
+            "cv_pct",
+            "times_us",
+            "per_process_max_times_us",
+        ),
+    ]
+
+
+def test_the_figures_are_of_the_slowest_rank_in_each_iteration() -> None:
+    found = document()
+    result = found["results"][0]
+    assert result["out_of_place_per_iter"]["times_us"] == [12.0, 20.0, 36.0]
+    assert result["out_of_place"]["time"] == pytest.approx(68 / 3)
+    assert (result["type"], result["redop"], result["root"]) == ("float", "sum", "    -1")
+    assert (found["nccl_version"], found["out_of_bounds"], found["config"]["step_factor"]) == (
+        22005,
+        {"count": 0, "okay": "true"},
+        2,
+    )
+    rates = [
+        entry["bus_bw"] for r in found["results"] for entry in (r["out_of_place"], r["in_place"])
+    ]
+    assert found["average_bus_bandwidth"] == {
+        "bandwidth": pytest.approx(sum(rates) / 6),
+        "okay": "unchecked",
+    }
+
+
+def test_wrong_elements_of_both_placements_are_out_of_bounds() -> None:
+    found = nccl_tests.document(run(), [row()], [[entry([1.0])], [entry([1.0], wrong=[2, 1])]])
+    assert found["out_of_bounds"] == {"count": 3, "okay": "false"}
+
+
+@pytest.mark.parametrize(
+    ("collective", "dtype", "name"),
+    [
+        ("all_reduce", "float32", "nccl-tests.json"),
+        ("all_reduce", "bfloat16", "nccl-tests-bfloat16.json"),
+        ("send_recv", "float32", "nccl-tests-send_recv.json"),
+        ("reduce_scatter", "float16", "nccl-tests-reduce_scatter-float16.json"),
+    ],
+)
+def test_one_document_is_one_collective_and_type(collective: str, dtype: str, name: str) -> None:
+    assert nccl_tests.file_name(collective, dtype) == name
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [("2.20.5", 22005), ("2.27.7", 22707), ("2.14", 21400), (None, 0)]
+)
+def test_nccls_version_as_its_code(version: str | None, code: int) -> None:
+    assert nccl_tests.nccl_code(version) == code

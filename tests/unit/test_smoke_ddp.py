@@ -1,0 +1,116 @@
+"""The phase ddp's judgments that need no torch: samplers, repeated losses, gradients of other ranks, scaling."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from provision_runtime.smoke.phases import dataloader, ddp
+
+
+def shared_out(samples: int, ranks: int, seed: int) -> list[list[int]]:
+    """As DistributedSampler does: shuffled alike, filled up from the front, dealt in turn."""
+    order = list(range(samples))
+    random.Random(seed).shuffle(order)
+    while len(order) % ranks:
+        order += order[: ranks - len(order) % ranks]
+    return [order[rank::ranks] for rank in range(ranks)]
+
+
+@given(some.integers(1, 60), some.integers(1, 9), some.integers(0, 99))
+def test_samples_that_are_shared_out_are_accepted(samples: int, ranks: int, seed: int) -> None:
+    assert dataloader.sampler_finding(shared_out(samples, ranks, seed), samples) is None
+
+
+@given(some.integers(2, 60), some.integers(1, 9), some.data())
+def test_a_sample_in_the_place_of_another_is_found(
+    samples: int, ranks: int, data: some.DataObject
+) -> None:
+    """Where the place was not one of those that only fill up the last round."""
+    by_rank = shared_out(samples, ranks, 0)
+    rank = data.draw(some.integers(0, ranks - 1))
+    place = data.draw(some.integers(0, len(by_rank[rank]) - 1))
+    removed = by_rank[rank][place]
+    if sum(mine.count(removed) for mine in by_rank) > 1:
+        return
+    by_rank[rank][place] = data.draw(
+        some.sampled_from([sample for sample in range(-1, samples + 1) if sample != removed])
+    )
+    found = dataloader.sampler_finding(by_rank, samples)
+    assert found is not None
+    assert found.message == f"no rank got sample {removed} of {samples} (1 are missing)"
+
+
+def test_a_rank_with_fewer_samples_is_named() -> None:
+    found = dataloader.sampler_finding([[0, 1], [2, 3], [4]], 6)
+    assert found is not None
+    assert (found.id, found.ranks, found.message) == (
+        "sampler-wrong",
+        (2,),
+        "1 samples of 6, but every rank must get 2",
+    )
+
+
+def test_a_sample_that_is_none_is_named_with_its_rank() -> None:
+    found = dataloader.sampler_finding([[0, 1], [2, 9]], 3)
+    assert found is not None
+    assert (found.ranks, found.message) == ((1,), "sample 9 does not exist: there are 3")
+
+
+def test_equal_runs_are_equal_to_the_last_bit() -> None:
+    losses = [(0.1).hex(), (0.3).hex(), "digest"]
+    assert ddp.repeat_finding(losses, list(losses)) is None
+    found = ddp.repeat_finding(losses, [(0.1).hex(), (0.1 + 0.2).hex(), "digest"])
+    assert found is not None
+    assert found.message == "the same seed gave two losses in step 1: 0.3 and 0.30000000000000004"
+    found = ddp.repeat_finding(losses, [*losses[:2], "other"])
+    assert found is not None
+    assert "two different models after the last step" in found.message
+
+
+def test_ranks_whose_gradients_differ_from_most_are_named() -> None:
+    assert ddp.digest_finding(["a", "a"]) is None
+    found = ddp.digest_finding(["b", "a", "a"])
+    assert found is not None
+    assert (found.id, found.ranks) == ("gradient-mismatch", (0,))
+    found = ddp.digest_finding(["a", "b"])
+    assert found is not None
+    assert found.ranks == (0, 1)
+
+
+def test_scaling_is_the_time_alone_by_the_time_together() -> None:
+    assert ddp.scaling_data(1.0, 1.25, 4)["efficiency"] == 0.8
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "DataLoader worker (pid 4711) is killed by signal: Bus error.",
+            "RuntimeError: DataLoader worker is killed by signal: Bus error.",
+        ),
+        (
+            "DataLoader worker (pid(s) 11, 12) exited unexpectedly",
+            "RuntimeError: DataLoader worker exited unexpectedly",
+        ),
+        (
+            "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback:\n  a line\nKeyError: 3\n",
+            "KeyError: 3 (in a worker)",
+        ),
+    ],
+)
+def test_ranks_that_lost_different_workers_say_the_same(text: str, expected: str) -> None:
+    assert dataloader.describe_loader_error(RuntimeError(text)) == expected
+
+
+def test_ranks_whose_loader_failed_are_one_finding() -> None:
+    assert dataloader.loader_finding([None, None], 1) is None
+    found = dataloader.loader_finding([None, "OSError: full", "RuntimeError: killed"], 2)
+    assert found is not None
+    assert (found.ranks, found.message) == (
+        (1, 2),
+        "a DataLoader with 2 loader workers: OSError: full",
+    )

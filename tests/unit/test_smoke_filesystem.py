@@ -1,0 +1,353 @@
+"""The target folder: what ranks say becomes findings; the steps of one rank and the readers of another, on a real folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from provision_runtime.smoke import folder_errors
+from provision_runtime.smoke.findings import CATALOG
+from provision_runtime.smoke.outcome import Outcome
+from provision_runtime.smoke.phases import filesystem, filesystem_findings
+
+DISK = {
+    "device": 1,
+    "mount": {"point": "/", "type": "ext4", "source": "/dev/sda1", "options": "rw"},
+}
+SHARED = {
+    "device": 2,
+    "mount": {"point": "/shared", "type": "nfs4", "source": "server:/x", "options": "rw,nolock"},
+}
+OTHER = {
+    "device": 3,
+    "mount": {"point": "/shared", "type": "tmpfs", "source": "none", "options": "rw"},
+}
+FINE = {"held": "got it", "second": "refused", "after": "got it"}
+
+
+def answers(count: int = 2, **changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """What ranks say when all is well, but for what is given as `_RANK={...}`."""
+    fine: list[dict[str, Any]] = [
+        {
+            "host": "node1",
+            "location": SHARED,
+            "problems": [],
+            "races": 0,
+            "visible_s": {str(other): 0.01 for other in range(count)},
+            "reads": {"count": 9, "generations": 5, "torn": None} if rank else None,
+            "locks": {"holder": 0, "peer": 1, "results": {"flock": FINE, "fcntl": FINE}}
+            if rank < 2
+            else None,
+            "sync_s": 0.01,
+            "space": {"free_bytes": 1 << 40, "free_inodes": 1 << 20},
+            "hard_link": True,
+        }
+        for rank in range(count)
+    ]
+    for rank, change in changes.items():
+        fine[int(rank[1:])].update(change)
+    return fine
+
+
+def found(said: list[dict[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.id, finding.ranks) for finding in judge(said).findings]
+
+
+def judge(said: list[dict[str, Any]]) -> Outcome:
+    return filesystem_findings.judge("/shared/run", said)
+
+
+def test_a_good_folder_has_no_finding_and_its_figures_are_said() -> None:
+    outcome = judge(answers(3))
+    assert (outcome.findings, outcome.broken, outcome.verdict) == ((), False, "pass")
+    assert outcome.data["mounts"] == {"0": "nfs4 server:/x mounted at /shared"}
+    assert outcome.data["options"] == "rw,nolock"
+    assert outcome.data["locks"] == {"flock": "pass", "fcntl": "pass"}
+    assert (
+        outcome.message
+        == "a new file is visible within 0.01 s, a durable write takes 0.010 s, 1024 GiB free in /shared/run"
+    )
+
+
+def test_one_rank_alone_is_judged_by_what_it_can_do_alone() -> None:
+    outcome = judge(answers(1, _0={"reads": None, "locks": None}))
+    assert (outcome.verdict, outcome.data["locks"]) == ("pass", None)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.EROFS, "folder-unwritable"),
+        (errno.EACCES, "folder-unwritable"),
+        (errno.ENOSPC, "disk-full"),
+        (errno.EDQUOT, "disk-full"),
+        (errno.ESTALE, "folder-unmounted"),
+        (errno.ENOTCONN, "folder-unmounted"),
+        (errno.ENODEV, "folder-unmounted"),
+        (errno.EIO, "folder-error"),
+        (None, "folder-error"),
+    ],
+)
+def test_an_error_of_the_system_has_a_finding(number: int | None, expected: str) -> None:
+    assert folder_errors.finding_id(number) == expected
+    assert CATALOG[expected].verdict == "fail"
+
+
+def test_a_fault_met_at_several_steps_is_one_finding() -> None:
+    gone: dict[str, Any] = {
+        "visible_s": {},
+        "sync_s": None,
+        "space": None,
+        "reads": None,
+        "locks": None,
+    }
+    full = {"problems": [["disk-full", "writing a file: full"]], **gone}
+    later = {
+        "problems": [["disk-full", "writing a file durably: full"]],
+        "sync_s": None,
+        "visible_s": {"1": 0.1, "2": 0.1},
+    }
+    outcome = judge(
+        answers(
+            3,
+            _0=full,
+            _1=later,
+            _2={"visible_s": {"1": 0.1, "2": 0.1}, "space": {"free_bytes": 0, "free_inodes": 9}},
+        )
+    )
+    assert [
+        (one.id, one.ranks, one.message) for one in outcome.findings if one.id != "space-low"
+    ] == [("disk-full", (0, 1), "writing a file: full")]
+    assert outcome.broken
+
+
+def test_a_full_disk_is_not_called_nearly_full_too() -> None:
+    full = {"problems": [["disk-full", "writing a file: full"]]}
+    assert found(answers(2, _0=full, _1={"space": {"free_bytes": 5, "free_inodes": 5}})) == [
+        ("disk-full", (0,))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("locations", "hosts", "groups", "expected"),
+    [
+        # on one host: another device behind the same name
+        ((SHARED, OTHER), "aa", [[0], [1]], ("folder-unmounted", (1,))),
+        # the one that lies further up is the one that is not mounted
+        ((DISK, SHARED), "aa", [[0], [1]], ("folder-unmounted", (0,))),
+        ((SHARED, DISK), "ab", [[0], [1]], ("folder-unmounted", (1,))),
+        ((DISK, SHARED), "ab", [[0], [1]], ("folder-unmounted", (0,))),
+        # a disk of its own on each host: nothing is unmounted, it is not shared
+        ((DISK, DISK), "ab", [[0], [1]], ("folder-not-shared", (1,))),
+        ((SHARED, SHARED), "aa", [[0], [1]], ("folder-not-shared", (1,))),
+        ((SHARED, SHARED, DISK), "abc", [[0, 1], [2]], ("folder-unmounted", (2,))),
+        ((DISK, SHARED, SHARED), "abc", [[0], [1, 2]], ("folder-unmounted", (0,))),
+        ((DISK, DISK, DISK, DISK), "aabb", [[0, 1], [2, 3]], ("folder-not-shared", (2, 3))),
+    ],
+)
+def test_ranks_that_see_another_folder_are_named(
+    locations: tuple[Any, ...],
+    hosts: str,
+    groups: list[list[int]],
+    expected: tuple[str, tuple[int, ...]],
+) -> None:
+    said = answers(len(hosts))
+    for rank, answer in enumerate(said):
+        seen = next(group for group in groups if rank in group)
+        answer.update(
+            location=locations[rank],
+            host=hosts[rank],
+            visible_s={str(other): 0.01 for other in seen},
+            reads=None,
+            locks=None,
+        )
+    outcome = judge(said)
+    assert [(finding.id, finding.ranks) for finding in outcome.findings] == [expected]
+    assert outcome.broken
+    assert "/shared/run" in outcome.findings[0].message
+
+
+def test_a_folder_that_swallows_files_is_an_error() -> None:
+    gone: dict[str, Any] = {
+        "visible_s": {},
+        "reads": None,
+        "locks": None,
+        "sync_s": None,
+        "space": None,
+    }
+    assert found(answers(2, _0=gone, _1=gone)) == [("folder-error", (0, 1))]
+
+
+def test_another_device_is_no_fault_where_the_files_are_seen() -> None:
+    """Two FUSE mounts or two containers show one bucket through two devices."""
+    assert found(answers(2, _1={"location": OTHER})) == []
+
+
+@given(
+    some.lists(
+        some.lists(some.integers(0, 4), unique=True, max_size=5).map(sorted), min_size=1, max_size=5
+    )
+)
+def test_the_crew_are_ranks_that_see_the_same_ranks_and_themselves(
+    seen_by: list[list[int]],
+) -> None:
+    together = filesystem_findings.largest_consistent_group(seen_by)
+    assert all(rank in seen_by[rank] for rank in together)
+    assert len({tuple(seen_by[rank]) for rank in together}) <= 1
+    assert together or all(rank not in seen for rank, seen in enumerate(seen_by))
+
+
+def test_what_is_slow_is_slow_for_the_ranks_that_say_so() -> None:
+    outcome = judge(answers(3, _2={"sync_s": 7.0}))
+    assert [(one.id, one.ranks) for one in outcome.findings] == [("folder-slow", (2,))]
+    assert (
+        outcome.findings[0].message
+        == "a durable write of 64 KiB took 7.0 s in /shared/run (median of all ranks 0.010 s)"
+    )
+    assert (outcome.verdict, outcome.broken) == ("warn", False)
+    assert found(answers(2, _0={"visible_s": {"0": 0.1, "1": 6.0}})) == [("folder-slow", (0,))]
+
+
+def test_little_space_and_few_inodes_are_said() -> None:
+    assert found(answers(2, _1={"space": {"free_bytes": 1 << 20, "free_inodes": None}})) == [
+        ("space-low", (1,))
+    ]
+    assert found(answers(2, _1={"space": {"free_bytes": None, "free_inodes": 7}})) == [
+        ("space-low", (1,))
+    ]
+    assert found(answers(2, _1={"space": {"free_bytes": None, "free_inodes": None}})) == []
+
+
+def test_a_torn_reading_names_the_reader() -> None:
+    assert found(answers(2, _1={"reads": {"count": 3, "generations": 1, "torn": "no file"}})) == [
+        ("rename-not-atomic", (1,))
+    ]
+
+
+def test_a_race_of_makers_is_a_warning() -> None:
+    outcome = judge(answers(2, _1={"races": 3}))
+    assert ([(one.id, one.ranks) for one in outcome.findings], outcome.verdict) == (
+        [("makedirs-unsafe", (1,))],
+        "warn",
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (FINE, None),
+        ({"held": "got it", "second": "got it", "after": "got it"}, "protects nothing"),
+        ({"held": "No locks available"}, "is not supported: No locks available"),
+        ({"held": "got it", "second": "no answer"}, "did not answer within 5 s"),
+        ({"held": "got it", "second": "refused", "after": "refused"}, "is not released"),
+        ({}, None),
+    ],
+)
+def test_locks_are_judged_by_what_both_were_told(
+    said: dict[str, str], expected: str | None
+) -> None:
+    wrong = filesystem_findings.lock_problem(said)
+    assert wrong == expected or (wrong and expected and wrong.startswith(expected))
+
+
+def test_a_lock_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
+    """A real lock that is held: the call waits in the kernel, as before a lock service that is gone."""
+    with (tmp_path / "lock").open("w") as held, (tmp_path / "lock").open("w") as wanted:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert (
+            filesystem.call_within(
+                0.05, lambda: filesystem._ignoring_errors(fcntl.flock, wanted, fcntl.LOCK_EX)
+            )
+            == filesystem_findings.NO_ANSWER
+        )
+        fcntl.flock(held, fcntl.LOCK_UN)
+        deadline = time.monotonic() + 10
+        while (
+            any(thread.name == "lock" for thread in threading.enumerate())
+            and time.monotonic() < deadline
+        ):
+            time.sleep(0.001)
+
+
+def read_while(path: Path, write: Any) -> dict[str, Any]:
+    """What a reader sees of a file while another thread writes it."""
+    path.write_bytes(filesystem.generation_content(0))
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        return filesystem.read_generations(path, 50)
+    finally:
+        writer.join()
+
+
+def test_a_reader_sees_whole_files_while_they_are_replaced(tmp_path: Path) -> None:
+    said = read_while(
+        tmp_path / "file", lambda: filesystem.write_generations(tmp_path / "file", 50)
+    )
+    assert said["torn"] is None
+    assert said["count"] > 0
+
+
+def test_a_reader_notices_a_writer_that_is_not_atomic(tmp_path: Path) -> None:
+    def write_in_place() -> None:
+        for generation in range(1, 51):
+            (tmp_path / "file").write_bytes(
+                filesystem.generation_content(generation)[: filesystem.FILE_BYTES // 2]
+            )
+            time.sleep(0.001)
+
+    seen = read_while(tmp_path / "file", write_in_place)["torn"]
+    assert seen in (
+        f"{filesystem.FILE_BYTES // 2} of {filesystem.FILE_BYTES} bytes",
+        f"0 of {filesystem.FILE_BYTES} bytes",
+    )  # also just after it was emptied
+
+
+def test_what_is_torn_is_said() -> None:
+    mixed = filesystem.generation_content(1)[:-8] + filesystem.generation_content(2)[:8]
+    assert filesystem.torn_problem(mixed) == "the old content and the new one in one file"
+    assert filesystem.torn_problem(b"") == f"0 of {filesystem.FILE_BYTES} bytes"
+    assert filesystem.torn_problem(filesystem.generation_content(7)) is None
+
+
+def test_many_makers_of_one_folder(tmp_path: Path) -> None:
+    makers = [
+        threading.Thread(target=filesystem.make_counting_races, args=(tmp_path / "a" / "b" / "c",))
+        for _ in range(8)
+    ]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+
+
+def test_making_is_tried_again_after_a_race_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    makedirs, failures = os.makedirs, [errno.EEXIST, errno.ENOENT]
+
+    def racing(path: str, exist_ok: bool) -> None:
+        if failures:
+            raise OSError(failures.pop(), "a race")
+        makedirs(path, exist_ok=exist_ok)
+
+    monkeypatch.setattr(os, "makedirs", racing)
+    monkeypatch.setattr(filesystem, "RACE_PAUSE_S", 0)
+    assert filesystem.make_counting_races(tmp_path / "folder") == 2
+
+
+def test_making_in_a_folder_without_permission_is_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        filesystem.make_counting_races(tmp_path / "file" / "folder")

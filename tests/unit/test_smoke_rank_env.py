@@ -1,0 +1,46 @@
+"""Which rank the environment says this process is."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision_runtime.smoke import options, rank_env
+
+RANK_ENVIRONMENT = {
+    "RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_without_rank_nobody_started_us() -> None:
+    assert rank_env.from_environment({"MASTER_ADDR": "node1"}) is None
+
+
+def test_place_of_a_slurm_rank() -> None:
+    found = rank_env.from_environment(RANK_ENVIRONMENT)
+    assert found is not None
+    assert (found.rank, found.world_size, found.master_port) == (1, 4, 29500)
+    assert (found.all_local, found.launched, found.store_is_hosted) == (False, False, False)
+
+
+def test_place_of_a_torchrun_rank() -> None:
+    torchrun = {
+        "LOCAL_WORLD_SIZE": "4",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+    }
+    found = rank_env.from_environment({**RANK_ENVIRONMENT, **torchrun})
+    assert found is not None
+    assert (found.all_local, found.store_is_hosted, found.attempt) == (True, True, "2")
+
+
+def test_half_an_environment_is_refused() -> None:
+    with pytest.raises(
+        options.UsageError, match="WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not"
+    ):
+        rank_env.from_environment({"RANK": "0"})
+    with pytest.raises(options.UsageError, match="MASTER_PORT='x'"):
+        rank_env.from_environment({**RANK_ENVIRONMENT, "MASTER_PORT": "x"})

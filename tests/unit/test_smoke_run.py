@@ -1,0 +1,131 @@
+"""The reporter, the launcher, the clocks and small phases of the smoke test."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision_runtime.facts import libraries
+from provision_runtime.report import model
+from provision_runtime.smoke import clock_skew, launcher, options, outcome, reporter, timing
+from provision_runtime.smoke.phases import barrier, rendezvous
+
+
+def skewed(*skews: float, bound: float = 0.01) -> list[tuple[int, ...]]:
+    return [
+        finding.ranks
+        for finding in clock_skew.findings([{"skew_s": skew, "bound_s": bound} for skew in skews])
+    ]
+
+
+def test_a_clock_is_off_against_what_most_say() -> None:
+    assert skewed(0, 0.2, -0.9) == []
+    assert skewed(0, 30) == [(1,)]
+    assert skewed(0, 30, 30, 30) == [(0,)]
+    assert skewed(0, 5, bound=10) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("2.2.2", False),
+        ("2.3.1+cu121", True),
+        ("2.5.1", True),
+        ("2.6.0", False),
+        ("2.7.0+cu128", False),
+        ("2.7.1", True),
+        ("2.13.0+cpu", True),
+    ],
+)
+def test_releases_that_hang_with_a_device_id_do_not_get_one(version: str, expected: bool) -> None:
+    assert rendezvous.takes_device_id(version) is expected
+
+
+def empty_report() -> model.Report:
+    return model.Report(
+        "",
+        0.0,
+        "gloo",
+        "cpu",
+        2,
+        ["node1"],
+        "quick",
+        [],
+        {},
+        reporter.with_pending([], options.PHASES),
+    )
+
+
+def test_an_unfinished_report_is_unknown_and_never_a_success() -> None:
+    unfinished = empty_report()
+    assert unfinished.verdict == "unknown"
+    assert reporter.first_pending(unfinished) == "facts"
+    assert [phase.name for phase in unfinished.phases] == list(options.PHASES)
+
+
+def test_a_failure_takes_its_place_among_the_phases_or_their_end() -> None:
+    stuck = outcome.with_finding("rank-stuck", "stuck", [1])
+    failing = reporter.with_failure(empty_report(), "barrier", stuck, 1.0)
+    assert (failing.verdict, [phase.name for phase in failing.phases]) == (
+        "fail",
+        list(options.PHASES),
+    )
+    ended = reporter.with_failure(empty_report(), "teardown", stuck, 1.0)
+    assert [phase.name for phase in ended.phases] == [*options.PHASES, "teardown"]
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    values = [float(value) for value in range(1, 101)]
+    assert [timing.percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
+    assert timing.percentile([3.0, 1.0], 99) == 3.0
+
+
+def test_times_in_words() -> None:
+    assert [timing.format_time(value) for value in (12.4, 15_000)] == ["12 us", "15.0 ms"]
+
+
+def test_the_slowest_rank_at_a_barrier_is_the_one_that_does_not_wait() -> None:
+    summary = barrier.summarize([[100.0, 120.0, 110.0], [10.0, 12.0, 300.0]])
+    assert (summary["slowest_rank"], summary["p50_us"], summary["max_us"]) == (1, 120.0, 300.0)
+
+
+def test_a_rank_that_the_others_always_wait_for_is_slow() -> None:
+    waits = [[50_000.0] * 20, [100.0] * 20, [50_100.0] * 20]
+    assert [(finding.id, finding.ranks) for finding in barrier.slow_ranks(waits)] == [
+        ("slow-rank", (1,))
+    ]
+
+
+@given(st.lists(st.permutations([100.0, 30_000.0, 40_000.0]), min_size=10, max_size=50))
+def test_ranks_that_are_last_in_turn_are_not_slow(turns: list[list[float]]) -> None:
+    by_rank = [list(times) for times in zip(*turns)]
+    last = max(sum(turn[rank] == 100.0 for turn in turns) for rank in range(3))
+    assert bool(barrier.slow_ranks(by_rank)) == (last >= barrier.LAST_SHARE * len(turns))
+
+
+def test_ends_of_processes_in_words() -> None:
+    assert launcher.describe_exit(-9) == "was ended by SIGKILL"
+    assert launcher.describe_exit(3) == "ended with status 3"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "visible", "backend", "expected"),
+    [
+        (0, None, "auto", 2),
+        (8, None, "auto", 8),
+        (8, "0,3", "auto", 2),
+        (8, "", "auto", 2),
+        (8, None, "gloo", 2),
+    ],
+)
+def test_default_ranks(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, visible: str | None, backend: str, expected: int
+) -> None:
+    monkeypatch.setattr(
+        libraries, "device_nodes", lambda: [f"/dev/nvidia{n}" for n in range(nodes)]
+    )
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert launcher.default_ranks(backend) == expected
