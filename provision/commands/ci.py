@@ -81,9 +81,9 @@ def write(request: WorkflowRequest, workflow: Workflow) -> bool:
     """Write the workflow; whether that changed anything. Raises StaleLock for a file that provision did not make."""
     assert request.out is not None
     path = request.out
-    if path.exists() and render.read(path) == workflow.text:
+    if path.exists() and render.read_text(path) == workflow.text:
         return False
-    if render.state(path) == "edited" and not request.force:
+    if render.file_state(path) == "edited" and not request.force:
         raise StaleLock(
             f"{path} was edited by hand, or provision did not make it, and it differs from the workflow.",
             advice="Name another file with --output, or replace it with --force.",

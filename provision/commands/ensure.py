@@ -65,14 +65,14 @@ def check_buildable(plan: Plan) -> None:
 def input_texts(plan: Plan) -> dict[str, str]:
     """The text of spec.yml, unless the user wrote it, and of the files that are locked."""
     texts = dict(plan.texts)
-    if render.state(plan.folder / render.SPEC) != "edited":
+    if render.file_state(plan.folder / render.SPEC) != "edited":
         texts = {render.SPEC: render.render_spec(plan.name, plan.spec_content), **texts}
     return texts
 
 
 def ensure_inputs(plan: Plan) -> list[str]:
     """Write spec.yml and the files that are locked. Returns the names of the files that changed."""
-    return render.write(plan.folder, input_texts(plan), force=plan.request.force)
+    return render.write_files(plan.folder, input_texts(plan), force=plan.request.force)
 
 
 def dockerfile_texts(plan: Plan, lock: Lock) -> dict[str, str]:
@@ -86,13 +86,13 @@ def ensure_dockerfile(
 ) -> list[str]:
     """Write the Dockerfile of a lock. One that was edited by hand is left, with a warning, unless forced."""
     texts = dockerfile_texts(plan, lock)
-    if render.edited(plan.folder, texts) and not force:
+    if render.edited_files(plan.folder, texts) and not force:
         path = plan.folder / render.DOCKERFILE
         context.progress.warn(
             f"{path} was edited by hand and is left as it is; it may name an older lock"
         )
         return []
-    return render.write(plan.folder, texts, force=force)
+    return render.write_files(plan.folder, texts, force=force)
 
 
 def require_current_lock(plan: Plan) -> None:

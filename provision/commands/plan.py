@@ -183,7 +183,7 @@ class Plan:
         if self.edited:
             detail = f"{self.edited_files()} is used as edited by hand"
             return Step(stage="render", action="keep", detail=detail)
-        files = render.pending(self.folder, self.texts)
+        files = render.changed_files(self.folder, self.texts)
         if not files:
             return Step(stage="render", action="keep", detail="all files are as rendered")
         return Step(
@@ -293,10 +293,10 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
     for warning in resolution.warnings:
         warn_once(context, f"{warning.reason} ({warning.source}). {warning.value}".strip())
     rendered = render.render_inputs(resolution, context.templates)
-    edited = [] if request.force else render.edited(folder, rendered)
+    edited = [] if request.force else render.edited_files(folder, rendered)
     if edited:
         _refuse_options_without_effect(folder, request, resolution, edited)
-    texts = {**rendered, **{name: render.read(folder / name) for name in edited}}
+    texts = {**rendered, **{name: render.read_text(folder / name) for name in edited}}
     inputs = locks.read_inputs(
         texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], folder, as_of=spec.as_of
     )

@@ -41,11 +41,11 @@ def preview(context: Context, request: BuildRequest) -> tuple[Plan, list[str]]:
     texts = input_texts(plan)
     if plan.current_lock is not None:
         dockerfile = dockerfile_texts(plan, plan.current_lock)
-        if request.force or not renderer.edited(plan.folder, dockerfile):
+        if request.force or not renderer.edited_files(plan.folder, dockerfile):
             texts |= dockerfile
-    undone = renderer.edited(plan.folder, texts)
+    undone = renderer.edited_files(plan.folder, texts)
     files = []
-    for name in renderer.pending(plan.folder, texts):
+    for name in renderer.changed_files(plan.folder, texts):
         files.append(f"{name} (undoing an edit by hand)" if name in undone else name)
     return plan, files
 
@@ -56,7 +56,7 @@ def check(context: Context, request: BuildRequest) -> Outcome:
     texts = dict(plan.texts)
     if plan.current_lock is not None:
         texts |= dockerfile_texts(plan, plan.current_lock)
-    differing = renderer.pending(plan.folder, texts)
+    differing = renderer.changed_files(plan.folder, texts)
     diff = "".join(unified_diff(plan.folder / name, texts[name]) for name in differing)
     if plan.lock is not None and not plan.lock_is_current:
         differing = [*differing, f"{locks.FILE} (stale)"]
@@ -69,7 +69,7 @@ def check(context: Context, request: BuildRequest) -> Outcome:
 
 def unified_diff(path: Path, text: str) -> str:
     """How a file differs from its text as rendered; empty if it does not."""
-    before = renderer.read(path) if path.exists() else ""
+    before = renderer.read_text(path) if path.exists() else ""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True),
         text.splitlines(keepends=True),

@@ -48,7 +48,7 @@ def write(path: Path, text: str, *, force: bool) -> None:
     """Write the page. Raises StaleLock rather than replace a file that provision did not make, unless forced."""
     if path.is_dir():
         raise InvalidSpec(f"{path} is a folder.", advice="Name a file, such as report.html.")
-    if path.exists() and not force and not render.is_report(path):
+    if path.exists() and not force and not render.is_report_page(path):
         raise StaleLock(
             f"{path} is not a page that provision made.",
             advice="Name another file with --output, or replace it with --force.",

@@ -1,6 +1,6 @@
-"""render: what generated files say, and writing them without losing hand edits.
+"""render: the texts of generated files, and writing them without losing anybody's edits.
 
-texts are the files, templating the door to Jinja and to a lab's own templates, writing the only part that touches files.
+`files` renders each file, `templates` owns Jinja and a lab's own templates, `generated` writes files with a header.
 """
 
 from provision.render.files import (
@@ -11,7 +11,7 @@ from provision.render.files import (
     VIRTUAL_PACKAGES,
     WORKFLOWS,
     input_values,
-    is_report,
+    is_report_page,
     render_contract,
     render_dockerfile,
     render_inputs,
@@ -20,7 +20,14 @@ from provision.render.files import (
     render_table,
     render_workflow,
 )
-from provision.render.generated import edited, pending, read, sealed, state, write
+from provision.render.generated import (
+    changed_files,
+    edited_files,
+    file_state,
+    read_text,
+    with_header,
+    write_files,
+)
 from provision.render.templates import Templates
 
 __all__ = [
@@ -31,11 +38,12 @@ __all__ = [
     "VIRTUAL_PACKAGES",
     "WORKFLOWS",
     "Templates",
-    "edited",
+    "changed_files",
+    "edited_files",
+    "file_state",
     "input_values",
-    "is_report",
-    "pending",
-    "read",
+    "is_report_page",
+    "read_text",
     "render_contract",
     "render_dockerfile",
     "render_inputs",
@@ -43,7 +51,6 @@ __all__ = [
     "render_spec",
     "render_table",
     "render_workflow",
-    "sealed",
-    "state",
-    "write",
+    "with_header",
+    "write_files",
 ]

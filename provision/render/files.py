@@ -1,4 +1,4 @@
-"""Resolution -> the texts of the files that stand beside spec.yml, and of what is rendered for others: workflows, contracts, pages.
+"""Resolution -> the texts of the files next to spec.yml, and of workflows, contracts and pages.
 
 Rendering is pure: the same resolution and templates give the same bytes.
 """
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from provision.core.types import Resolution
-from provision.render.generated import MADE_BY, sealed, sealed_by
-from provision.render.templates import Templates, as_command, as_comment, page
+from provision.render.generated import MADE_BY, with_first_line, with_header
+from provision.render.templates import Templates, as_command, as_comment, render_page
 
 REPORT_MADE_BY = "Made by provision report"
-STANDARD = Templates()  # provision's own
+OUR_TEMPLATES = Templates()
 
 ENVIRONMENT = "environment.yml"
 VIRTUAL_PACKAGES = "virtual-packages.yml"
@@ -33,17 +33,17 @@ CONTRACTS = {
 WORKFLOWS = {"github": "github-workflow.yml", "gitlab": "gitlab-ci.yml"}
 
 
-def render_inputs(resolution: Resolution, templates: Templates = STANDARD) -> dict[str, str]:
-    """What a lock is made from: environment.yml and virtual-packages.yml."""
-    values = input_values(resolution)
+def render_inputs(resolution: Resolution, templates: Templates = OUR_TEMPLATES) -> dict[str, str]:
+    """The inputs of a lock: environment.yml and virtual-packages.yml."""
+    name, values = resolution.spec.name, input_values(resolution)
     return {
-        file: _sealed(resolution.spec.name, file, values, templates)
-        for file in (ENVIRONMENT, VIRTUAL_PACKAGES)
+        ENVIRONMENT: _render_with_header(name, ENVIRONMENT, values, templates),
+        VIRTUAL_PACKAGES: _render_with_header(name, VIRTUAL_PACKAGES, values, templates),
     }
 
 
 def input_values(resolution: Resolution) -> dict[str, Any]:
-    """What the templates of both are given."""
+    """The values of both templates."""
     return {
         "name": resolution.spec.name,
         "platforms": resolution.platforms,
@@ -55,38 +55,39 @@ def input_values(resolution: Resolution) -> dict[str, Any]:
     }
 
 
-def _sealed(name: str, file: str, values: Mapping[str, Any], templates: Templates) -> str:
-    return sealed(name, templates.render(file, values), templates.origin(file))
+def _render_with_header(
+    name: str, file: str, values: Mapping[str, Any], templates: Templates
+) -> str:
+    return with_header(name, templates.render(file, values), templates.origin(file))
 
 
 def render_dockerfile(
-    name: str, values: Mapping[str, Any], templates: Templates = STANDARD
+    name: str, values: Mapping[str, Any], templates: Templates = OUR_TEMPLATES
 ) -> dict[str, str]:
-    """The Dockerfile; its values are the image stage's, and include the lock's hash."""
-    return {DOCKERFILE: _sealed(name, DOCKERFILE, values, templates)}
+    """The Dockerfile. Its values come from the image package and include the lock's hash."""
+    return {DOCKERFILE: _render_with_header(name, DOCKERFILE, values, templates)}
 
 
-def render_spec(name: str, asked: Mapping[str, Any]) -> str:
-    """The text of a spec.yml that asks for this."""
-    return sealed(name, STANDARD.render(SPEC, {"name": name, "asked": asked}))
+def render_spec(name: str, content: Mapping[str, Any]) -> str:
+    """The text of a spec.yml with this content."""
+    return with_header(name, OUR_TEMPLATES.render(SPEC, {"name": name, "content": content}))
 
 
 def render_table(values: Mapping[str, Any]) -> str:
-    """The table of builds as one HTML page that needs nothing else."""
-    return page(TABLE, values)
+    """The table of builds as one HTML page that needs no other file."""
+    return render_page(TABLE, values)
 
 
 def render_report(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
-    """The page of a report, which needs nothing else. What passports say is not ours: all of it is escaped."""
+    """The page of a report, which needs no other file. Everything that passports say is escaped: others may have written it."""
     made_by = f"{REPORT_MADE_BY}; remake with: {shlex.join(remake)}"
-    text = page(REPORT, {**values, "made_by": made_by}, escaped=True)
-    return text.encode("utf-8", "backslashreplace").decode(
-        "utf-8"
-    )  # halves of surrogate pairs, which JSON can hold
+    text = render_page(REPORT, {**values, "made_by": made_by}, escaped=True)
+    # JSON can hold halves of surrogate pairs, which no file can.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def is_report(path: Path) -> bool:
-    """Whether a file is a page that we made."""
+def is_report_page(path: Path) -> bool:
+    """Whether provision made this page."""
     with path.open(encoding="utf-8", errors="replace") as file:
         return f"<!-- {REPORT_MADE_BY}" in file.read(200)
 
@@ -97,12 +98,13 @@ def render_workflow(
     *,
     made_from: str,
     remake: Sequence[str],
-    templates: Templates = STANDARD,
+    templates: Templates = OUR_TEMPLATES,
 ) -> str:
-    """The text of a CI workflow. Its header names the command that remakes it."""
+    """The text of a CI workflow. Its header names the command that makes it again."""
     file = WORKFLOWS[format]
-    made_by = f"{MADE_BY}{as_comment(made_from)}{templates.origin(file)}; remake with: {as_command(remake)}"
-    return sealed_by(made_by, templates.render(file, values))
+    origin = f"{as_comment(made_from)}{templates.origin(file)}"
+    first_line = f"{MADE_BY}{origin}; remake with: {as_command(remake)}"
+    return with_first_line(first_line, templates.render(file, values))
 
 
 def render_contract(
@@ -110,9 +112,9 @@ def render_contract(
     values: Mapping[str, Any],
     *,
     remake: Sequence[str],
-    templates: Templates = STANDARD,
+    templates: Templates = OUR_TEMPLATES,
 ) -> str:
-    """An image's run contract, as one kind of engine or scheduler reads it."""
+    """How to run an image, for one kind of engine or scheduler."""
     file = CONTRACTS[format]
     origin = templates.origin(file).replace(" and ", " from ", 1)
     made_by = f"Made by provision{origin}; remake with: {as_command(remake)}"

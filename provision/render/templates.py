@@ -1,6 +1,6 @@
-"""The templates of generated files: a lab's own where its folder has one, else ours. All are strict about undefined values.
+"""The templates of generated files: a lab's own if it has one, else ours. Undefined values are errors in all of them.
 
-A lab's templates lie in `templates/` of the working folder, which may be anybody's checkout: they run in Jinja's sandbox.
+A lab's templates lie in `templates/` of the working folder. That may be anybody's checkout, so they run in Jinja's sandbox.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     import jinja2
 
 FOLDER = "templates"
-# In a lab's template, ours is called so: {% include "provision/Dockerfile.j2" %}
+# The prefix of our templates' names in a lab's: {% include "provision/Dockerfile.j2" %}
 OURS = "provision"
-# Of what a lab may change: not spec.yml, which is a request and must read back as it was asked, and not the pages of evidence.
-CHANGEABLE = (
+# The files whose templates a lab may replace: not spec.yml, a request that must read back as it was made, and not the pages of
+# evidence.
+REPLACEABLE = (
     "environment.yml",
     "virtual-packages.yml",
     "Dockerfile",
@@ -32,50 +33,69 @@ CHANGEABLE = (
     "github-workflow.yml",
     "gitlab-ci.yml",
 )
+# Plain scalars that some YAML readers take for booleans or nothing.
+YAML_KEYWORDS = ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
 
 
 class Templates:
-    """The templates by the names of the files that they make.
+    """The templates, by the names of the files that they make.
 
-    folder: of a lab's own; none: ours alone. tell: is called once for each of a lab's that is used, with a sentence.
+    folder: the lab's own templates. notify: gets one sentence for each of the lab's templates that is used.
     """
 
     def __init__(
-        self, folder: Path | None = None, tell: Callable[[str], None] | None = None
+        self, folder: Path | None = None, notify: Callable[[str], None] | None = None
     ) -> None:
-        self._folder, self._tell = folder, tell
-        self._told: set[str] = set()
+        self._folder = folder
+        self._notify = notify
+        self._notified: set[str] = set()
 
     def lab_file(self, name: str) -> Path | None:
-        """The lab's own template of a file, if there is one."""
-        path = self._folder / f"{name}.j2" if self._folder and name.startswith(CHANGEABLE) else None
-        return path if path and os.path.lexists(path) else None
+        """The lab's own template of a file, if it has one.
+
+        A copy of ours does not count: in a clone of provision, `templates/` holds our own.
+        """
+        if self._folder is None or not name.startswith(REPLACEABLE):
+            return None
+        path = self._folder / f"{name}.j2"
+        if not os.path.lexists(path) or _is_copy(path, TEMPLATES / f"{name}.j2"):
+            return None
+        return path
 
     def origin(self, name: str) -> str:
-        """What a header adds of where its text is from: nothing where the template is ours."""
+        """What a file's header says about the lab's template; empty if the template is ours."""
         return f" and {FOLDER}/{name}.j2" if self.lab_file(name) else ""
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
-        """The text of a file. InvalidSpec, with file and line, for a lab's template that cannot be rendered."""
+        """The text of a file. Raises InvalidSpec, with file and line, for a lab's template that cannot be rendered."""
         path = self.lab_file(name)
         if path is None:
-            return _bracketed(_ours(), name).get_template(f"{name}.j2").render(values)
-        if self._tell and name not in self._told:
-            self._told.add(name)
-            self._tell(f"{name} is rendered from {path}")
-        return _of_lab(path, name, values)
+            environment = _with_github_brackets(_our_environment(), name)
+            return environment.get_template(f"{name}.j2").render(values)
+        if self._notify and name not in self._notified:
+            self._notified.add(name)
+            self._notify(f"{name} is rendered from {path}")
+        return _render_lab_file(path, name, values)
 
 
-def page(name: str, values: Mapping[str, Any], *, escaped: bool = False) -> str:
-    """A page by our own template, which no lab changes: it is evidence."""
-    return _ours().overlay(autoescape=escaped).get_template(f"{name}.j2").render(values)
+def _is_copy(path: Path, ours: Path) -> bool:
+    try:
+        return path.read_bytes() == ours.read_bytes()
+    except OSError:
+        return False
 
 
-def _of_lab(path: Path, name: str, values: Mapping[str, Any]) -> str:
-    """Whatever is wrong with a lab's template is the lab's to mend, so every kind of error is named with its place."""
+def render_page(name: str, values: Mapping[str, Any], *, escaped: bool = False) -> str:
+    """A page of evidence, by our own template, which no lab replaces."""
+    environment = _our_environment().overlay(autoescape=escaped)
+    return environment.get_template(f"{name}.j2").render(values)
+
+
+def _render_lab_file(path: Path, name: str, values: Mapping[str, Any]) -> str:
+    """The lab has to fix whatever is wrong with its template, so every kind of error is reported with its place."""
     import jinja2
 
-    mistakes = (
+    template_errors = (
         jinja2.TemplateError,
         ArithmeticError,
         AttributeError,
@@ -86,71 +106,68 @@ def _of_lab(path: Path, name: str, values: Mapping[str, Any]) -> str:
         ValueError,
     )
     try:
-        return _bracketed(_lab(path.parent), name).get_template(path.name).render(values)
-    except mistakes as error:
-        file, line = _place(error, path)
+        environment = _with_github_brackets(_lab_environment(path.parent), name)
+        return environment.get_template(path.name).render(values)
+    except template_errors as error:
+        file, line = _location(error, path)
+        place = f"{file}, line {line}" if line else file
         raise InvalidSpec(
-            f"{file}{f', line {line}' if line else ''}: {_said(error)}.",
-            advice=_advice(name, values),
+            f"{place}: {_describe(error)}.",
+            advice="Correct it, or remove it to use provision's own. "
+            f"The values of a template of {name} are: {', '.join(sorted(values))}.",
         ) from error
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     import jinja2
 
-    missing = isinstance(error, jinja2.TemplateNotFound)
-    return (
-        f"there is no template {error}"
-        if missing
-        else (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-    )
+    if isinstance(error, jinja2.TemplateNotFound):
+        return f"there is no template {error}"
+    text = str(error) or type(error).__name__
+    return text.splitlines()[0].rstrip(".")
 
 
-def _advice(name: str, values: Mapping[str, Any]) -> str:
-    return f"Mend it, or remove it to use provision's own. A template of {name} is given: {', '.join(sorted(values))}."
-
-
-def _place(error: Exception, path: Path) -> tuple[str, int | None]:
-    """The lab's file, and the line in it, that an error is about. Jinja leaves templates' own lines in the traceback."""
+def _location(error: Exception, path: Path) -> tuple[str, int | None]:
+    """The lab's file and the line in it that an error is about. Jinja leaves the templates' own lines in the traceback."""
     import jinja2
 
     if isinstance(error, jinja2.TemplateSyntaxError):
         return error.filename or str(path), error.lineno
-    places = [
-        (file, line)
-        for file, line in _lines(error.__traceback__)
-        if Path(file).parent.is_relative_to(path.parent)
-    ]
-    return places[-1] if places else (str(path), None)
+    location: tuple[str, int | None] = (str(path), None)
+    for file, line in _traceback_lines(error.__traceback__):
+        if Path(file).parent.is_relative_to(path.parent):
+            location = (file, line)
+    return location
 
 
-def _lines(trace: TracebackType | None) -> list[tuple[str, int]]:
-    found = []
-    while trace is not None:
-        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-        trace = trace.tb_next
-    return found
+def _traceback_lines(traceback: TracebackType | None) -> list[tuple[str, int]]:
+    lines = []
+    while traceback is not None:
+        lines.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return lines
 
 
 @functools.cache
-def _ours() -> jinja2.Environment:
+def _our_environment() -> jinja2.Environment:
     import jinja2
 
-    return _strict(jinja2.Environment, jinja2.FileSystemLoader(TEMPLATES))
+    return _strict_environment(jinja2.Environment, jinja2.FileSystemLoader(TEMPLATES))
 
 
 @functools.cache
-def _lab(folder: Path) -> jinja2.Environment:
+def _lab_environment(folder: Path) -> jinja2.Environment:
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     ours = jinja2.PrefixLoader({OURS: jinja2.FileSystemLoader(TEMPLATES)})
-    return _strict(
-        ImmutableSandboxedEnvironment, jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), ours])
-    )
+    loader = jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), ours])
+    return _strict_environment(ImmutableSandboxedEnvironment, loader)
 
 
-def _strict(kind: type[jinja2.Environment], loader: jinja2.BaseLoader) -> jinja2.Environment:
+def _strict_environment(
+    kind: type[jinja2.Environment], loader: jinja2.BaseLoader
+) -> jinja2.Environment:
     import jinja2
 
     environment = kind(
@@ -170,42 +187,41 @@ def _strict(kind: type[jinja2.Environment], loader: jinja2.BaseLoader) -> jinja2
     return environment
 
 
-def _bracketed(environment: jinja2.Environment, name: str) -> jinja2.Environment:
-    """In a workflow of GitHub's, double braces are GitHub's own, so values stand in double brackets."""
+def _with_github_brackets(environment: jinja2.Environment, name: str) -> jinja2.Environment:
+    """In a workflow of GitHub's, double braces are GitHub's own: our values stand in double brackets there."""
     if not name.startswith("github"):
         return environment
     return environment.overlay(variable_start_string="[[", variable_end_string="]]")
 
 
 def as_yaml(value: object) -> str:
-    """A YAML scalar. Plain where every YAML reader agrees that it is this text, else in double quotes (JSON is YAML)."""
-    text = json.dumps(value)
+    """A YAML scalar: plain if every YAML reader agrees that it is this text, else in double quotes (JSON is YAML)."""
     if not isinstance(value, str):
-        return text
-    plain = value[:1].isalpha() and all(
-        character.isalnum() or character in "=.*_+-/<>" for character in value
-    )
-    return (
-        value
-        if plain
-        and value.lower() not in ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
-        else text
-    )
+        return json.dumps(value)
+    is_plain = value[:1].isalpha() and value.lower() not in YAML_KEYWORDS
+    for character in value:
+        if not (character.isalnum() or character in "=.*_+-/<>"):
+            is_plain = False
+    return value if is_plain else json.dumps(value)
 
 
 def as_command(words: Sequence[str]) -> str:
-    """One line that bash reads as exactly these words, whatever is in them."""
-    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
+    """One line that bash reads as exactly these words, whatever characters they have."""
+    quoted = []
+    for word in words:
+        quoted.append(shlex.quote(word) if word.isprintable() else _ansi_c_quoted(word))
+    return " ".join(quoted)
 
 
-def _escaped(word: str) -> str:
-    """bash's $'...'."""
-    plain = (character.isprintable() and character not in "\\'" for character in word)
-    told = (
-        c if keep else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c))
-        for c, keep in zip(word, plain, strict=True)
-    )
-    return f"$'{''.join(told)}'"
+def _ansi_c_quoted(word: str) -> str:
+    """A word in bash's $'...', in which each unprintable byte is written as \\xNN."""
+    text = ""
+    for character in word:
+        if character.isprintable() and character not in "\\'":
+            text += character
+        else:
+            text += "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+    return f"$'{text}'"
 
 
 def as_comment(text: str) -> str:

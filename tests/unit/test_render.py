@@ -153,21 +153,24 @@ def test_a_command_is_one_line_that_bash_reads_as_the_same_words() -> None:
 
 def test_states(tmp_path: Path) -> None:
     path = tmp_path / "environment.yml"
-    assert render.state(path) == "missing"
-    path.write_text(render.sealed("lab", "a: 1\n"))
-    assert render.state(path) == "ours"
+    assert render.file_state(path) == "missing"
+    path.write_text(render.with_header("lab", "a: 1\n"))
+    assert render.file_state(path) == "ours"
     path.write_text(path.read_text() + "b: 2\n")
-    assert render.state(path) == "edited"
+    assert render.file_state(path) == "edited"
     path.write_text("a: 1\n")
-    assert render.state(path) == "edited"
+    assert render.file_state(path) == "edited"
 
 
 def test_write_never_undoes_an_edit_unasked(tmp_path: Path) -> None:
-    wanted = {"a.yml": render.sealed("lab", "a: 2\n"), "b.yml": render.sealed("lab", "b: 2\n")}
+    wanted = {
+        "a.yml": render.with_header("lab", "a: 2\n"),
+        "b.yml": render.with_header("lab", "b: 2\n"),
+    }
     (tmp_path / "b.yml").write_text("mine: true\n")
     with pytest.raises(StaleLock, match=r"b\.yml was edited by hand"):
-        render.write(tmp_path, wanted)
+        render.write_files(tmp_path, wanted)
     assert not (tmp_path / "a.yml").exists()
     assert (tmp_path / "b.yml").read_text() == "mine: true\n"
-    assert render.write(tmp_path, wanted, force=True) == ["a.yml", "b.yml"]
-    assert render.write(tmp_path, wanted) == []
+    assert render.write_files(tmp_path, wanted, force=True) == ["a.yml", "b.yml"]
+    assert render.write_files(tmp_path, wanted) == []

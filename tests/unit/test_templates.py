@@ -236,3 +236,23 @@ def test_json_is_a_filter_of_a_labs_template_too(lab: Path) -> None:
     assert json.loads(
         render.render_contract("devcontainer", values, remake=[], templates=templates)
     ) == {"image": 'a"b'}
+
+
+def test_a_copy_of_our_own_template_is_not_a_labs(lab: Path) -> None:
+    """In a clone of provision, `templates/` of the working folder holds our own templates."""
+    templates = render.Templates(TEMPLATES)
+    assert {templates.lab_file(name) for name in (render.ENVIRONMENT, render.DOCKERFILE)} == {None}
+    path = template(lab, "environment.yml", (TEMPLATES / "environment.yml.j2").read_text())
+    copied = run("render", "lab")
+    assert copied.exit_code == 0 and "is rendered from" not in copied.stderr
+    assert "templates/" not in (lab / "envs" / "lab" / "environment.yml").read_text()
+    path.write_text(path.read_text() + "# the lab's own\n")
+    assert "is rendered from" in run("render", "lab").stderr
+
+
+def test_in_a_clone_nothing_is_rendered_from_its_templates(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(TEMPLATES.parent)
+    rendered = run("render", "lab", "--envs", str(lab / "envs"))
+    assert rendered.exit_code == 0 and "is rendered from" not in rendered.stderr
