@@ -17,7 +17,7 @@ from provision.core.spec_fields import SPEC_KEYS
 if TYPE_CHECKING:
     from provision.cli.console import Console
     from provision.commands.context import Context
-    from provision.commands.plan import BuildRequest, Step
+    from provision.commands.plan import BuildRequest, PlanStep
     from provision.core.mirrors import MirrorSetting
     from provision.core.types import Outcome
 
@@ -222,7 +222,7 @@ def print_outcomes(console: Console, outcomes: Sequence[Outcome]) -> int:
     return int(any(outcome.exit_code for outcome in outcomes))
 
 
-def print_steps(console: Console, steps: Sequence[Step]) -> None:
+def print_steps(console: Console, steps: Sequence[PlanStep]) -> None:
     """Print what a command would do."""
     console.result(
         [{"stage": step.stage, "would": step.would} for step in steps],

@@ -18,7 +18,7 @@ from provision.commands.ensure import (
 )
 from provision.commands.image import ensure_image
 from provision.commands.passport import write_passport
-from provision.commands.plan import BuildRequest, Plan, Step, make_plan
+from provision.commands.plan import BuildRequest, Plan, PlanStep, make_plan
 from provision.commands.smoke import smoke_in
 from provision.core.errors import ToolMissing
 from provision.core.types import (
@@ -65,7 +65,7 @@ class Stages:
         self._progress.say(f"{stage}: {status}, {detail} ({record.seconds:.1f} s)")
 
 
-def preview(context: Context, request: BuildRequest) -> list[Step]:
+def preview(context: Context, request: BuildRequest) -> list[PlanStep]:
     """What `build` would do, stage by stage. Raises what `build` would raise before its first change."""
     plan = make_plan(context, request)
     check_buildable(plan)

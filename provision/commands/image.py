@@ -20,13 +20,13 @@ from provision.commands.ensure import (
 )
 from provision.commands.image_registry import registry_base
 from provision.commands.passport import write_passport
-from provision.commands.plan import BuildRequest, Plan, Step, make_plan
+from provision.commands.plan import BuildRequest, Plan, PlanStep, make_plan
 from provision.core.errors import InvalidSpec
 from provision.core.types import PLATFORM, BuildResult, Image, Lock, Prefix
 from provision.environment import runtime_package
 
 
-def preview(context: Context, request: BuildRequest, outputs: Sequence[images.Output]) -> Step:
+def preview(context: Context, request: BuildRequest, outputs: Sequence[images.Output]) -> PlanStep:
     """What `build` would do. Raises what `build` would raise before its first change."""
     plan = make_plan(context, request)
     check_buildable(plan)

@@ -73,7 +73,7 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class PlanStep:
     """What a command does in one stage."""
 
     stage: Literal["render", "lock", "prefix", "image", "smoke", "kernel"]
@@ -168,7 +168,7 @@ class Plan:
             all_pins.append(pins.get((manager, requirement), written_by_hand))
         return tuple(all_pins)
 
-    def steps(self, outputs: Sequence[images.Output] = ()) -> list[Step]:
+    def steps(self, outputs: Sequence[images.Output] = ()) -> list[PlanStep]:
         """What `build` does, stage by stage. outputs: where `image build` puts the image."""
         return [
             self.render_step(),
@@ -179,42 +179,44 @@ class Plan:
             self.kernel_step(self.reusable_lock),
         ]
 
-    def render_step(self) -> Step:
+    def render_step(self) -> PlanStep:
         if self.edited:
             detail = f"{self.edited_files()} is used as edited by hand"
-            return Step(stage="render", action="keep", detail=detail)
+            return PlanStep(stage="render", action="keep", detail=detail)
         files = render.changed_files(self.folder, self.texts)
         if not files:
-            return Step(stage="render", action="keep", detail="all files are as rendered")
-        return Step(
+            return PlanStep(stage="render", action="keep", detail="all files are as rendered")
+        return PlanStep(
             stage="render", action="make", detail=f"write {', '.join(files)} in {self.folder}"
         )
 
-    def lock_step(self) -> Step:
+    def lock_step(self) -> PlanStep:
         lock = self.reusable_lock
         if lock is not None:
-            return Step(
+            return PlanStep(
                 stage="lock", action="keep", detail=f"{len(lock.packages)} packages are locked"
             )
         pins = ", ".join(pin.requirement for pin in self.resolution.pins)
         python = "this machine"
         if self.python_from == "channel":
             python = ", ".join(self.resolution.channels)
-        return Step(stage="lock", action="make", detail=f"solve {pins} with Python from {python}")
+        return PlanStep(
+            stage="lock", action="make", detail=f"solve {pins} with Python from {python}"
+        )
 
-    def prefix_step(self) -> Step:
+    def prefix_step(self) -> PlanStep:
         if self.reusable_prefix(self.reusable_lock):
-            return Step(
+            return PlanStep(
                 stage="prefix", action="keep", detail=f"{self.prefix_path} matches the lock"
             )
         exists = prefixes.find(self.name, self.prefix_path) is not None
         verb = "replace" if exists else "make"
-        return Step(stage="prefix", action="make", detail=f"{verb} {self.prefix_path}")
+        return PlanStep(stage="prefix", action="make", detail=f"{verb} {self.prefix_path}")
 
-    def image_step(self, outputs: Sequence[images.Output] = ()) -> Step:
+    def image_step(self, outputs: Sequence[images.Output] = ()) -> PlanStep:
         """What becomes of the image; asks no engine."""
         if self.request.image == "skip":
-            return Step(stage="image", action="skip", detail="--no-image")
+            return PlanStep(stage="image", action="skip", detail="--no-image")
         base = images.chosen_base(self.resolution.spec.base)
         detail = f"make and load an image based on {base}"
         if any(output.path is not None for output in outputs):
@@ -224,19 +226,19 @@ class Plan:
             detail = f"make an image based on {base}, and load it if a Docker engine answers"
         elif self.request.image == "auto":
             detail += ", if a Docker engine answers and has or gets that base"
-        return Step(stage="image", action="make", detail=detail)
+        return PlanStep(stage="image", action="make", detail=detail)
 
-    def smoke_step(self) -> Step:
+    def smoke_step(self) -> PlanStep:
         if not self.request.smoke:
-            return Step(stage="smoke", action="skip", detail="--no-smoke")
-        return Step(
+            return PlanStep(stage="smoke", action="skip", detail="--no-smoke")
+        return PlanStep(
             stage="smoke", action="make", detail="test the prefix, and the image if there is one"
         )
 
-    def kernel_step(self, lock: Lock | None) -> Step:
+    def kernel_step(self, lock: Lock | None) -> PlanStep:
         """What becomes of the kernel with this lock; None: with a lock that is still to be solved."""
         if not self.request.kernel:
-            return Step(stage="kernel", action="skip", detail="--no-kernel")
+            return PlanStep(stage="kernel", action="skip", detail="--no-kernel")
         has_launcher = self.resolution.spec.jupyter
         if lock is not None:
             has_launcher = lock.find(kernel.LAUNCHER) is not None
@@ -244,9 +246,9 @@ class Plan:
             reason = f"no {kernel.LAUNCHER} in the lock"
             if not self.resolution.spec.jupyter:
                 reason = "--no-jupyter"
-            return Step(stage="kernel", action="skip", detail=reason)
+            return PlanStep(stage="kernel", action="skip", detail=reason)
         shown = kernel.display_name(self.resolution)
-        return Step(stage="kernel", action="make", detail=f"register {shown!r}")
+        return PlanStep(stage="kernel", action="make", detail=f"register {shown!r}")
 
 
 def with_name(context: Context, request: BuildRequest) -> BuildRequest:

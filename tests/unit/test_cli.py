@@ -146,7 +146,7 @@ def test_help_loads_nothing_heavy() -> None:
         (["env", "diff", "nosuch"], 9, "There is no prefix `nosuch`"),
         (["env", "remove", "nosuch"], 9, "Nothing of `nosuch`"),
         (["passport", "show", "nosuch"], 3, "passport.json"),
-        (["kernel", "remove", "nosuch"], 12, "Kernels of provision: none"),
+        (["kernel", "remove", "nosuch"], 12, "Kernels that it created: none"),
         (
             ["image", "build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host"],
             9,

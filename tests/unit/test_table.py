@@ -217,17 +217,17 @@ def test_every_format_shows_every_cell(options: dict[str, Any]) -> None:
         found = ask(**options)
     except NoSuchBuild:
         return
-    lines = formats.text(found)
+    lines = formats.terminal_lines(found)
     assert max(map(len, lines[: len(found.cells) + 1])) <= 100
-    read = list(csv.DictReader(io.StringIO(formats.as_csv(found))))
+    read = list(csv.DictReader(io.StringIO(formats.csv_text(found))))
     assert [row["torch"] for row in read] == [cell.torch for cell in found.cells]
     page = Rows()
-    page.feed(render_table(formats.page(found)))
+    page.feed(render_table(formats.page_values(found)))
     assert [row[:4] for row in page.rows[1:]] == [
         row[:4] for row in (list(one.values()) for one in read)
     ]
     assert (
-        len([line for line in formats.markdown(found) if line.startswith("| ")])
+        len([line for line in formats.markdown_lines(found) if line.startswith("| ")])
         == len(found.cells) + 1
     )
 
@@ -297,7 +297,7 @@ def test_a_bare_branch_is_told_to_be_one() -> None:
     assert found.hints == (
         "Driver 525 may be older than 525.60.13: give the whole version to know.",
     )
-    assert found.hints[0] in formats.text(found)
+    assert found.hints[0] in formats.terminal_lines(found)
     assert not ask(driver="525.60.13", torch="2.3.1").hints
 
 
@@ -305,7 +305,7 @@ def test_a_gpu_that_only_ptx_reaches_is_marked_with_the_caveat_of_nccl() -> None
     found = ask(torch="2.3.1", gpu=("B200",))
     assert {cell.source for cell in found.cells} == {"conda-forge"}
     assert all(cell.through_ptx for cell in found.cells)
-    shown = "\n".join(formats.text(found))
+    shown = "\n".join(formats.terminal_lines(found))
     assert "ptx" in shown and "NCCL holds no PTX" in shown
 
 
@@ -329,7 +329,7 @@ def test_free_threaded_pythons_are_in_the_table() -> None:
     }
     assert "2.9.1" in table_of and "2.8.0" not in table_of
     assert all("3.14t" in cell.free_threaded for cell in table_of.values())
-    assert "3.10-3.14, 3.13t, 3.14t" in formats.as_csv(ask(torch="2.9.1", source=("wheels",)))
+    assert "3.10-3.14, 3.13t, 3.14t" in formats.csv_text(ask(torch="2.9.1", source=("wheels",)))
 
 
 def test_all_mistakes_of_a_question_at_once() -> None:
@@ -378,7 +378,7 @@ def test_html_is_escaped() -> None:
             "nccl": "<b>",
         }
     )
-    text = render_table(formats.page(Table(cells=(hostile,), hidden=0, hidden_by={})))
+    text = render_table(formats.page_values(Table(cells=(hostile,), hidden=0, hidden_by={})))
     assert "<script>" not in text and "<b>" not in text
     assert "&lt;b&gt;" in text
 

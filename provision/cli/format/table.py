@@ -1,4 +1,7 @@
-"""The table as text for a terminal, CSV and Markdown, and the values of its HTML page. What is not known is said so."""
+"""What `provision matrix` prints: the table for a terminal, as CSV, as Markdown, and as an HTML page.
+
+A value that no source states is shown as such, never left empty.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import csv
 import dataclasses
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision import sources
 from provision.catalog import rules, version_key
+from provision.cli.console import table as columns
 from provision.resolver.table import Table, TableRow
 
 NOT_KNOWN = "not known"
@@ -41,157 +45,155 @@ LEGEND = {
 def table_text(table: Table, format: str) -> str:
     """The table in one of the formats of `provision matrix --format`, JSON excepted."""
     if format == "csv":
-        return as_csv(table)
+        return csv_text(table)
     if format == "html":
         from provision.render import render_table
 
-        return render_table(page(table))
+        return render_table(page_values(table))
     if format == "markdown":
-        return "\n".join(markdown(table))
-    return "\n".join(text(table))
+        return "\n".join(markdown_lines(table))
+    return "\n".join(terminal_lines(table))
 
 
-def text(table: Table) -> list[str]:
+def terminal_lines(table: Table) -> list[str]:
     """Aligned columns of at most 100 characters, and below them what the marks mean."""
-    remarks = any(_remark(cell) for cell in table.cells)
-    head = (
-        *(name.replace("GPUs", "GPUs (sm)") for name in NARROW),
-        *(("fits",) if remarks else ()),
-    )
-    rows = [
-        [*_narrow(cell), *(["?" if cell.not_known else _remark(cell) or "yes"] if remarks else [])]
-        for cell in table.cells
-    ]
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = [
-        "  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip()
-        for row in [head, *rows]
-    ]
-    return [*lines, "", *_legend(lines), *notes(table)]
+    has_remarks = any(_remark(row) for row in table.cells)
+    head = ["GPUs (sm)" if name == "GPUs" else name for name in NARROW]
+    if has_remarks:
+        head.append("fits")
+    rows = []
+    for row in table.cells:
+        cells = _narrow_cells(row)
+        if has_remarks:
+            cells.append("?" if row.not_known else _remark(row) or "yes")
+        rows.append(cells)
+    text = columns(rows, head)
+    legend = [meaning for mark, meaning in LEGEND.items() if mark in text]
+    return [*text.split("\n"), "", *legend, *notes(table)]
 
 
-def as_csv(table: Table) -> str:
+def csv_text(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*HEAD, "fits"])
-    writer.writerows([*_wide(cell), _remark(cell) or "yes"] for cell in table.cells)
+    for row in table.cells:
+        writer.writerow([*_wide_cells(row), _remark(row) or "yes"])
     return out.getvalue().rstrip("\n")
 
 
-def markdown(table: Table) -> list[str]:
+def markdown_lines(table: Table) -> list[str]:
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    lines += [
-        "| " + " | ".join(word.replace("|", "\\|") for word in _wide(cell)) + " |"
-        for cell in table.cells
-    ]
-    remarks = [f"- {line}" for line in notes(table)]
-    return [*lines, *(["", *remarks] if remarks else [])]
+    for row in table.cells:
+        cells = [cell.replace("|", "\\|") for cell in _wide_cells(row)]
+        lines.append("| " + " | ".join(cells) + " |")
+    remarks = [f"- {note}" for note in notes(table)]
+    if remarks:
+        lines += ["", *remarks]
+    return lines
 
 
-def page(table: Table) -> dict[str, Any]:
-    """What the HTML template says."""
-    rows = [
-        {"words": list(zip(HEAD, _wide(cell))), "remark": _remark(cell), "source": cell.from_source}
-        for cell in table.cells
-    ]
+def page_values(table: Table) -> dict[str, Any]:
+    """The values of the HTML template."""
+    rows = []
+    for row in table.cells:
+        cells = list(zip(HEAD, _wide_cells(row)))
+        rows.append({"words": cells, "remark": _remark(row), "source": row.from_source})
     return {"head": HEAD, "rows": rows, "notes": notes(table), "not_known": NOT_KNOWN}
 
 
 def notes(table: Table) -> list[str]:
-    """What a reader must know beside the cells."""
-    found = []
-    asked = Counter(part for cell in table.cells for part in cell.not_known)
-    if asked:
-        parts = ", ".join(f"{part} ({count})" for part, count in sorted(asked.items()))
-        found.append(f"Of those that might fit, no source says about {parts}.")
+    """What a reader must know besides the rows."""
+    lines = []
+    unknown = Counter(part for row in table.cells for part in row.not_known)
+    if unknown:
+        lines.append(f"Of those that might fit, no source says about {_counts(unknown)}.")
     if table.hidden:
-        parts = ", ".join(f"{part} ({count})" for part, count in sorted(table.hidden_by.items()))
-        found.append(
+        parts = _counts(table.hidden_by)
+        lines.append(
             f"{table.hidden} more might fit: no source says about {parts}. --unknown shows them."
         )
-    found += table.hints
-    if any(cell.through_ptx for cell in table.cells):
+    lines += table.hints
+    if any(row.through_ptx for row in table.cells):
         (rule,) = (rule for rule in rules() if rule.through_ptx)
-        found.append(
+        lines.append(
             f"ptx: the build has no code for that GPU and compiles its PTX when it starts. {rule.reason}. {rule.advice}"
         )
-    return found
+    return lines
 
 
-def _narrow(cell: TableRow) -> list[str]:
-    wide = dict(zip(HEAD, _wide(cell)))
-    narrow = {
-        **wide,
-        "GPUs": _span(cell),
-        "source": cell.source + ("*" if _is_on_own_index(cell) else ""),
-    }
-    narrow["Python"] = (
-        _pythons(dataclasses.replace(cell, free_threaded=()))
-        .replace(", 3.", ",")
-        .replace(", ", ",")
-    )  # 3.8,10,12
-    return [narrow[name].replace(NOT_KNOWN, "?") for name in NARROW]
+def _counts(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{part} ({count})" for part, count in sorted(parts.items()))
 
 
-def _wide(cell: TableRow) -> list[str]:
+def _narrow_cells(row: TableRow) -> list[str]:
+    """The cells for a terminal: fewer and shorter."""
+    cells = dict(zip(HEAD, _wide_cells(row)))
+    cells["GPUs"] = _architecture_range(row)
+    cells["source"] = f"{row.source}*" if _is_on_own_index(row) else row.source
+    # 3.8,10,12
+    pythons = _pythons(dataclasses.replace(row, free_threaded=()))
+    cells["Python"] = pythons.replace(", 3.", ",").replace(", ", ",")
+    return [cells[name].replace(NOT_KNOWN, "?") for name in NARROW]
+
+
+def _wide_cells(row: TableRow) -> list[str]:
+    architectures = NOT_KNOWN
+    if row.architectures:
+        architectures = " ".join(row.architectures) + ("+PTX" if row.ptx else "")
     return [
-        cell.torch,
-        f"{cell.source} (own index)" if _is_on_own_index(cell) else cell.source,
-        cell.cuda,
-        cell.platform,
-        _pythons(cell),
-        _version(cell.nccl, cell.nccl_at_least),
-        _version(cell.cudnn, cell.cudnn_at_least),
-        cell.driver or NOT_KNOWN,
-        " ".join(cell.architectures) + ("+PTX" if cell.ptx else "")
-        if cell.architectures
-        else NOT_KNOWN,
-        cell.glibc or NOT_KNOWN,
-        cell.torchvision or NOT_KNOWN,
-        cell.torchaudio or "none",
-        cell.triton or NOT_KNOWN,
+        row.torch,
+        f"{row.source} (own index)" if _is_on_own_index(row) else row.source,
+        row.cuda,
+        row.platform,
+        _pythons(row),
+        _version(row.nccl, row.nccl_at_least),
+        _version(row.cudnn, row.cudnn_at_least),
+        row.driver or NOT_KNOWN,
+        architectures,
+        row.glibc or NOT_KNOWN,
+        row.torchvision or NOT_KNOWN,
+        row.torchaudio or "none",
+        row.triton or NOT_KNOWN,
     ]
 
 
-def _is_on_own_index(cell: TableRow) -> bool:
+def _is_on_own_index(row: TableRow) -> bool:
     """Whether only PyTorch's own wheel index has the build."""
-    return sources.by_name(cell.source).manager == "pip" and not cell.index_default
+    return sources.by_name(row.source).manager == "pip" and not row.index_default
 
 
-def _remark(cell: TableRow) -> str:
-    if cell.not_known:
-        return f"{NOT_KNOWN}: {', '.join(cell.not_known)}"
-    return "ptx" if cell.through_ptx else ""
+def _remark(row: TableRow) -> str:
+    if row.not_known:
+        return f"{NOT_KNOWN}: {', '.join(row.not_known)}"
+    return "ptx" if row.through_ptx else ""
 
 
 def _version(version: str | None, at_least: str | None) -> str:
-    return version or (f">={at_least}" if at_least else NOT_KNOWN)
+    if version:
+        return version
+    return f">={at_least}" if at_least else NOT_KNOWN
 
 
-def _pythons(cell: TableRow) -> str:
-    if cell.python:
-        return ", ".join([_run(cell.python), *cell.free_threaded])
-    return f"{_run(cell.python_seen)}, {NOT_KNOWN}" if cell.python_seen else NOT_KNOWN
+def _pythons(row: TableRow) -> str:
+    if row.python:
+        return ", ".join([_python_range(row.python), *row.free_threaded])
+    if row.python_seen:
+        return f"{_python_range(row.python_seen)}, {NOT_KNOWN}"
+    return NOT_KNOWN
 
 
-def _run(pythons: Sequence[str]) -> str:
-    """3.8-3.12 where none is missing in between."""
+def _python_range(pythons: Sequence[str]) -> str:
+    """3.8-3.12 if none in between is missing, else a list."""
     minors = [version_key(python)[1] for python in pythons]
     if len(minors) > 2 and minors == list(range(minors[0], minors[-1] + 1)):
         return f"{pythons[0]}-{pythons[-1]}"
     return ", ".join(pythons)
 
 
-def _span(cell: TableRow) -> str:
+def _architecture_range(row: TableRow) -> str:
     """First and last architecture: the whole list is too long for a terminal."""
-    if not cell.architectures:
+    if not row.architectures:
         return NOT_KNOWN
-    first, last = (
-        name.removeprefix("sm_") for name in (cell.architectures[0], cell.architectures[-1])
-    )
-    return f"{first}-{last}{'+PTX' if cell.ptx else ''}"
-
-
-def _legend(lines: Sequence[str]) -> list[str]:
-    body = "\n".join(lines)
-    return [meaning for mark, meaning in LEGEND.items() if mark in body]
+    first = row.architectures[0].removeprefix("sm_")
+    last = row.architectures[-1].removeprefix("sm_")
+    return f"{first}-{last}+PTX" if row.ptx else f"{first}-{last}"
