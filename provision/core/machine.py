@@ -1,4 +1,4 @@
-"""What this machine offers to CUDA programs: its NVIDIA driver and its GPUs, as nvidia-smi says. Asked only where nothing else says."""
+"""What this machine offers to CUDA programs: its NVIDIA driver and its GPUs, from nvidia-smi. Used only where no request says it."""
 
 from __future__ import annotations
 
@@ -11,44 +11,43 @@ from provision.core.types import Machine
 
 # The driver of a machine that sleeps needs seconds to wake its GPUs (no persistence mode); one that hangs must not hang us.
 ANSWER_TIMEOUT_S = 30.0
-ASK = ["nvidia-smi", "--format=csv,noheader"]
-# A driver before 510 does not know compute_cap and answers nothing at all if it is asked for that.
+COMMAND = ["nvidia-smi", "--format=csv,noheader"]
+# A driver before 510 does not know compute_cap, and prints nothing at all if that is queried.
 FIELDS = ("driver_version,compute_cap,name", "driver_version,name")
 
 
 @functools.cache
 def this_machine() -> Machine:
-    """Asked once per run: naming and planning must not see two answers."""
-    why = ""
+    """Runs nvidia-smi once per process: naming and planning must not see two answers."""
+    machine = Machine()
     for fields in FIELDS:
         try:
-            answer = process.run(
-                [*ASK, f"--query-gpu={fields}"], timeout_s=ANSWER_TIMEOUT_S, check=False
+            result = process.run(
+                [*COMMAND, f"--query-gpu={fields}"], timeout_s=ANSWER_TIMEOUT_S, check=False
             )
         except ToolMissing:
             return Machine(why="there is no nvidia-smi on this machine")
         except TimedOut:
             return Machine(why=f"nvidia-smi did not answer within {ANSWER_TIMEOUT_S:.0f} s")
-        found = parse(answer.stdout.strip() or answer.stderr)
-        if found.gpus:
-            return found
-        why = found.why
-    return Machine(why=why)
+        machine = parse(result.stdout.strip() or result.stderr)
+        if machine.gpus:
+            break
+    return machine
 
 
-def parse(answer: str) -> Machine:
-    """A machine from nvidia-smi's rows: driver, compute capability if it was asked for and is known, name."""
-    rows = [
-        [cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.strip()
-    ]
-    whole = [row for row in rows if len(row) >= 2 and re.fullmatch(r"\d+(\.\d+){1,2}", row[0])]
-    if not whole:
-        said = " ".join(answer.split()) or "nothing"
-        return Machine(why=f"nvidia-smi named no GPU; it said: {said}")
-    return Machine(driver=whole[0][0], gpus=tuple(dict.fromkeys(_gpu(row) for row in whole)))
-
-
-def _gpu(row: list[str]) -> str:
-    """sm_90 where the capability is said, else the product's name."""
-    capability = re.fullmatch(r"(\d+)\.(\d)", row[1])
-    return f"sm_{capability[1]}{capability[2]}" if capability else row[-1]
+def parse(output: str) -> Machine:
+    """A machine from nvidia-smi's rows: driver, compute capability where it was queried, name."""
+    rows = []
+    for line in output.splitlines():
+        row = [cell.strip() for cell in line.split(",")]
+        if len(row) >= 2 and re.fullmatch(r"\d+(\.\d+){1,2}", row[0]):
+            rows.append(row)
+    if not rows:
+        message = " ".join(output.split()) or "nothing"
+        return Machine(why=f"nvidia-smi named no GPU; it printed: {message}")
+    gpus = []
+    for row in rows:
+        # sm_90 from the capability, else the product's name.
+        capability = re.fullmatch(r"(\d+)\.(\d)", row[1])
+        gpus.append(f"sm_{capability[1]}{capability[2]}" if capability else row[-1])
+    return Machine(driver=rows[0][0], gpus=tuple(dict.fromkeys(gpus)))

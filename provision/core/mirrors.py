@@ -1,8 +1,8 @@
-"""Where bytes really come from. Locks name every file by its canonical address, its channel's or index's own; a mirror is
-configuration that says from where to fetch what lies under such an address, and never enters a lock.
+"""Where files are really read. A lock names every file by its canonical URL, its channel's or index's own; a mirror is configuration
+that says where to read what lies under such a URL, and never enters a lock.
 
-This module reads what was configured and translates addresses in both directions. It fetches nothing and knows no address itself:
-which address a channel's name stands for is the caller's to say (rattler knows).
+This module holds the settings and translates URLs in both directions. It downloads nothing and knows no URL itself: the caller says
+which URL a channel's name stands for (rattler knows).
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
+from provision.core.schema import schema_error
 
-ALL_CHANNELS = "*"  # as a name: every channel that is known by its name alone
-PACKAGE_INDEX = "pypi"  # as a name: the package index that uv takes by default
-MANIFEST = "mirror.json"  # what makes a folder one that `channel mirror` made
+ALL_CHANNELS = "*"  # as a name: every channel that is known by its name only
+PACKAGE_INDEX = "pypi"  # as a name: the package index that uv uses by default
+MANIFEST = "mirror.json"  # in the folders that `channel mirror` makes
 SIMPLE = "simple"
 SCHEMES = ("http", "https", "file", "s3", "oci")
+_SYNTAX = (
+    f"Write NAME_OR_URL=URL (NAME: a channel, `{ALL_CHANNELS}` for all channel names, or "
+    f"`{PACKAGE_INDEX}`), or a folder that `channel mirror` made."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorSetting:
-    """One mirror as it was asked for: NAME_OR_URL=URL; or the address of a folder of ours alone, which stands for everything."""
+    """One mirror as it was configured: NAME_OR_URL=URL, or the URL of a mirror folder, which stands for everything."""
 
-    what: str | None
+    name: str | None  # None: a mirror folder
     url: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """What lies under `canonical` is fetched from under `url`. Both end with a slash."""
+    """What lies under `canonical` is read under `url`. Both end with a slash."""
 
     canonical: str
     url: str
@@ -42,7 +47,7 @@ class Mirror:
 
 @dataclass(frozen=True, kw_only=True)
 class MirroredWheel:
-    """A wheel of a folder of ours."""
+    """A wheel of a mirror folder."""
 
     sha256: str
     canonical: str
@@ -50,44 +55,44 @@ class MirroredWheel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Known:
-    """What was asked for, with every name as an address and every folder's content read."""
+class _Translations:
+    """The settings with every name as a URL, and the content of every mirror folder."""
 
-    pairs: tuple[Mirror, ...] = ()
-    wheels: tuple[MirroredWheel, ...] = ()
+    mirrors: tuple[Mirror, ...]
+    wheels: tuple[MirroredWheel, ...]
 
     @functools.cached_property
-    def by_canonical(self) -> Mapping[str, MirroredWheel]:
+    def wheel_by_url(self) -> Mapping[str, MirroredWheel]:
         return {wheel.canonical: wheel for wheel in self.wheels}
 
     @functools.cached_property
-    def by_hash(self) -> Mapping[str, MirroredWheel]:
+    def wheel_by_hash(self) -> Mapping[str, MirroredWheel]:
         return {wheel.sha256: wheel for wheel in self.wheels}
 
 
 class Mirrors:
-    """Every mirror of this run. What names and folders stand for is asked at first use: most verbs never need it."""
+    """Every mirror of this run. Names are looked up and folders read at first use: most verbs never need them."""
 
     def __init__(
         self,
-        wanted: Iterable[MirrorSetting] = (),
+        settings: Iterable[MirrorSetting] = (),
         *,
         channel_url: Callable[[str], str] = str,
         manifest: Callable[[str], str] = str,
     ) -> None:
-        """channel_url: the canonical address of a channel's name (of `*`: what all names are looked up under).
-        manifest: the text of the manifest of the folder with this address."""
-        self._wanted = tuple(wanted)
+        """channel_url: gives the canonical URL of a channel's name (for `*`: the URL under which all names are).
+        manifest: gives the text of the manifest of the folder with this URL."""
+        self._settings = tuple(settings)
         self._channel_url, self._manifest = channel_url, manifest
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Addresses of folders of ours."""
-        return tuple(one.url for one in self._wanted if one.what is None)
+        """The URLs of mirror folders."""
+        return tuple(setting.url for setting in self._settings if setting.name is None)
 
     @property
     def is_closed(self) -> bool:
-        """Whether all there is comes from folders of ours: no network is needed, and none is tried."""
+        """Whether everything comes from mirror folders: no other place is asked."""
         return bool(self.folders)
 
     @property
@@ -97,24 +102,26 @@ class Mirrors:
 
     @property
     def index(self) -> str | None:
-        """What is asked instead of the default package index."""
-        return next(
-            (one.url.rstrip("/") for one in self._wanted if one.what == PACKAGE_INDEX), None
-        )
+        """The URL to use instead of the default package index."""
+        for setting in self._settings:
+            if setting.name == PACKAGE_INDEX:
+                return setting.url.rstrip("/")
+        return None
 
     def actual_url(self, url: str, sha256: str = "") -> str:
-        """From where to fetch what a lock names by `url`. Raises Unreachable if folders stand for everything and do not hold it."""
-        if not self._wanted:
+        """Where to read what a lock names by `url`. Raises Unreachable if mirror folders stand for everything and do not hold it."""
+        if not self._settings:
             return url
-        if (
-            wheel := self._known.by_canonical.get(url) or self._known.by_hash.get(sha256)
-        ) is not None:
+        translations = self._translations
+        wheel = translations.wheel_by_url.get(url) or translations.wheel_by_hash.get(sha256)
+        if wheel is not None:
             return wheel.url
-        pairs = [pair for pair in self._known.pairs if url.startswith(pair.canonical)]
-        if pairs:
-            best = max(pairs, key=lambda pair: len(pair.canonical))
-            return best.url + url[len(best.canonical) :]
-        if self.is_closed and not (url.startswith("file:") and path_from_url(url).exists()):
+        mirrors = [mirror for mirror in translations.mirrors if url.startswith(mirror.canonical)]
+        if mirrors:
+            most_specific = max(mirrors, key=lambda mirror: len(mirror.canonical))
+            return most_specific.url + url[len(most_specific.canonical) :]
+        is_local = url.startswith("file:") and path_from_url(url).exists()
+        if self.is_closed and not is_local:
             raise Unreachable(
                 f"{' and '.join(map(without_login, self.folders))} does not hold {without_login(url)}.",
                 advice="`provision channel mirror NAME DIR` adds what a lock needs; or leave out --mirror.",
@@ -122,129 +129,136 @@ class Mirrors:
         return url
 
     def canonical_url(self, url: str, sha256: str = "") -> str:
-        """By which address a lock names what was found at `url`."""
-        if not self._wanted:
+        """The URL by which a lock names what is at `url`."""
+        if not self._settings:
             return url
-        if (wheel := self._known.by_hash.get(sha256)) is not None:
+        wheel = self._translations.wheel_by_hash.get(sha256)
+        if wheel is not None:
             return wheel.canonical
-        places = {without_login(pair.url): pair.canonical for pair in self._known.pairs}
-        plain = without_login(
-            url
-        )  # uv leaves a login out of what an index told it, rattler does not
-        if not (fitting := [place for place in places if plain.startswith(place)]):
-            return url
-        best = max(fitting, key=len)
-        return places[best] + plain[len(best) :]
+        # uv leaves a login out of the URLs that an index gave it, rattler does not.
+        plain_url = without_login(url)
+        longest = ""
+        canonical = url
+        for mirror in self._translations.mirrors:
+            prefix = without_login(mirror.url)
+            if plain_url.startswith(prefix) and len(prefix) >= len(longest):
+                longest = prefix
+                canonical = mirror.canonical + plain_url[len(prefix) :]
+        return canonical
 
     @functools.cached_property
-    def _known(self) -> _Known:
-        pairs: list[Mirror] = []
+    def _translations(self) -> _Translations:
+        mirrors: list[Mirror] = []
         wheels: list[MirroredWheel] = []
-        for one in self._wanted:
-            if one.what is None:
-                held, files = read_manifest(self._manifest(one.url), one.url)
-                pairs += held
-                wheels += files
-            elif one.what != PACKAGE_INDEX:
-                canonical = one.what if "://" in one.what else self._channel_url(one.what)
-                pairs.append(Mirror(canonical=canonical.rstrip("/") + "/", url=one.url))
-        return _Known(pairs=tuple(pairs), wheels=tuple(wheels))
+        for setting in self._settings:
+            if setting.name is None:
+                folder_mirrors, folder_wheels = read_manifest(
+                    self._manifest(setting.url), setting.url
+                )
+                mirrors += folder_mirrors
+                wheels += folder_wheels
+            elif setting.name != PACKAGE_INDEX:
+                is_url = "://" in setting.name
+                canonical = setting.name if is_url else self._channel_url(setting.name)
+                mirrors.append(Mirror(canonical=canonical.rstrip("/") + "/", url=setting.url))
+        return _Translations(mirrors=tuple(mirrors), wheels=tuple(wheels))
 
 
 NO_MIRRORS = Mirrors()
 
 
-def parse_mirror(text: str, where: Path) -> MirrorSetting:
-    """Read NAME_OR_URL=URL or DIR. where: the folder that a relative path starts from."""
-    what, separator, url = text.partition("=")
-    if separator and "/" not in what.partition("://")[0]:
-        if not what.strip() or not url.strip():
-            raise InvalidSpec(f"`{without_login(text)}` is not a mirror.", advice=_SYNTAX)
-        return MirrorSetting(what=what.strip(), url=_folder_url(url.strip(), where))
-    return MirrorSetting(what=None, url=_folder_url(text.strip(), where))
+def parse_mirror(text: str, directory: Path) -> MirrorSetting:
+    """Parse NAME_OR_URL=URL or DIR. directory: where a relative path starts."""
+    name, separator, url = text.partition("=")
+    # A path may hold `=`, too: then a slash comes before it that is not part of a URL's `://`.
+    if not separator or "/" in name.partition("://")[0]:
+        return MirrorSetting(name=None, url=_folder_url(text.strip(), directory))
+    if not name.strip() or not url.strip():
+        raise InvalidSpec(f"`{without_login(text)}` is not a mirror.", advice=_SYNTAX)
+    return MirrorSetting(name=name.strip(), url=_folder_url(url.strip(), directory))
 
 
-_SYNTAX = (
-    f"Write NAME_OR_URL=URL (NAME: a channel, `{ALL_CHANNELS}` for all channel names, or "
-    f"`{PACKAGE_INDEX}`), or a folder that `channel mirror` made."
-)
-
-
-def _folder_url(text: str, where: Path) -> str:
-    """An address that ends with a slash, from an address or a path."""
+def _folder_url(text: str, directory: Path) -> str:
+    """A URL that ends with a slash, from a URL or a path."""
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", text):
         scheme, host, path, *_ = urlsplit(text)
-        if scheme.lower() not in SCHEMES or not (host or (scheme.lower() == "file" and path)):
+        has_location = host or (scheme.lower() == "file" and path)
+        if scheme.lower() not in SCHEMES or not has_location:
             raise InvalidSpec(
-                f"`{without_login(text)}` is not an address of a mirror.",
+                f"`{without_login(text)}` is not the URL of a mirror.",
                 advice=f"Known: {', '.join(SCHEMES)}, or a path.",
             )
         return text.rstrip("/") + "/"
     if not text:
-        raise InvalidSpec("A mirror has no address.", advice=_SYNTAX)
-    return (where / Path(text).expanduser()).absolute().as_uri().rstrip("/") + "/"
+        raise InvalidSpec("A mirror has no URL.", advice=_SYNTAX)
+    return (directory / Path(text).expanduser()).absolute().as_uri().rstrip("/") + "/"
 
 
 def path_from_url(url: str) -> Path:
-    """The path that a file: address names."""
+    """The path of a file: URL."""
     from urllib.request import url2pathname
 
     return Path(url2pathname(urlsplit(url).path))
 
 
 def without_login(text: str) -> str:
-    """Addresses without user names and passwords: what may be shown, or stand in a file."""
-    return re.sub(r"://[^/\s]*@", "://", text)  # a user's name may be an address with @, too
+    """URLs without user names and passwords, so that they may be shown or written to a file."""
+    # A user's name may be an e-mail address, so up to the last @.
+    return re.sub(r"://[^/\s]*@", "://", text)
 
 
 def without_credentials(text: str) -> str:
-    """The same without the tokens that channels take in their paths, /t/TOKEN/."""
+    """The same, also without the tokens that channels have in their paths, /t/TOKEN/."""
     return re.sub(r"/t/[^/\s]+(?=/|$)", "", without_login(text))
 
 
 def merge_settings(*sources: Sequence[MirrorSetting]) -> tuple[MirrorSetting, ...]:
-    """What holds of what was asked for, strongest source first: each mirrored thing by the strongest that names it, and a folder of
-    ours, which stands for everything, alone with what was asked for beside it."""
-    found: dict[str, MirrorSetting] = {}
+    """The settings in force, strongest source first: for each name, the one of the strongest source that has it.
+
+    A mirror folder stands for everything, so sources weaker than the one that has it do not count.
+    """
+    settings: dict[str, MirrorSetting] = {}
     for source in sources:
-        named = [one.what for one in source if one.what is not None]
-        if twice := sorted({what for what in named if named.count(what) > 1}):
-            raise InvalidSpec(f"{', '.join(twice)} is given two mirrors.", advice="Name one.")
-        for one in source:
-            found.setdefault(one.what or f"folder {one.url}", one)
-        if any(one.what is None for one in source):
+        names = [setting.name for setting in source if setting.name is not None]
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise InvalidSpec(f"{', '.join(duplicates)} is given two mirrors.", advice="Name one.")
+        for setting in source:
+            settings.setdefault(setting.name or f"folder {setting.url}", setting)
+        if any(setting.name is None for setting in source):
             break
-    return tuple(found.values())
+    return tuple(settings.values())
 
 
 def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWheel]]:
-    """What a folder of ours holds, with addresses in it. Raises IntegrityError for what is no such manifest."""
+    """The content of a mirror folder, with URLs in it. Raises IntegrityError for a text that is not such a manifest."""
     try:
         content = json.loads(text)
-        if content["schema"] != 1:
-            raise IntegrityError(
-                f"{without_login(folder)}{MANIFEST} is of schema {content['schema']}; this reads schema 1."
-            )
-        pairs = [
-            Mirror(canonical=name, url=_inside(folder, path))
-            for name, path in content["channels"].items()
-        ]
-        wheels = [
-            MirroredWheel(sha256=sha256, canonical=row["url"], url=_inside(folder, row["path"]))
-            for sha256, row in content["wheels"].items()
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise IntegrityError(
-            f"{without_login(folder)}{MANIFEST} is not the manifest of a mirror: {type(error).__name__}.",
-            advice="Make the folder again: provision channel mirror.",
-        ) from error
-    return pairs, wheels
+    except (ValueError, RecursionError) as error:
+        raise _not_a_manifest(folder, "it is not JSON") from error
+    problem = schema_error(content, "mirror")
+    if problem:
+        raise _not_a_manifest(folder, problem)
+    mirrors = [
+        Mirror(canonical=canonical, url=_url_in(folder, path))
+        for canonical, path in content["channels"].items()
+    ]
+    wheels = [
+        MirroredWheel(sha256=sha256, canonical=row["url"], url=_url_in(folder, row["path"]))
+        for sha256, row in content["wheels"].items()
+    ]
+    return mirrors, wheels
 
 
-def _inside(folder: str, path: str) -> str:
-    """An address within the folder, and nowhere else."""
+def _not_a_manifest(folder: str, problem: str) -> IntegrityError:
+    return IntegrityError(
+        f"{without_login(folder)}{MANIFEST} is not the manifest of a mirror: {problem}.",
+        advice="Make the folder again: provision channel mirror.",
+    )
+
+
+def _url_in(folder: str, path: str) -> str:
+    """The URL of a path in a folder; the schema allows none that leads out of it."""
     from urllib.parse import quote
 
-    if path.startswith("/") or ".." in path.split("/"):
-        raise ValueError(f"{path} leads out of the folder")
     return folder + quote(path)

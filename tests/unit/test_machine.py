@@ -22,7 +22,7 @@ REASONS = {
     "no-devices": "No devices were found",
     "no-driver": "couldn't communicate with the NVIDIA driver",
     "mismatch": "version mismatch",
-    "empty": "it said: nothing",
+    "empty": "it printed: nothing",
 }
 
 
@@ -43,7 +43,7 @@ def test_what_is_said_is_known(answer: str) -> None:
 
 
 @pytest.mark.parametrize("answer", REASONS)
-def test_what_is_not_said_has_a_reason(answer: str) -> None:
+def test_missing_answers_have_a_reason(answer: str) -> None:
     found = machine.parse((ANSWERS / f"{answer}.txt").read_text())
     assert (found.driver, found.gpus) == (None, ())
     assert REASONS[answer] in found.why

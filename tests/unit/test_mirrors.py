@@ -17,21 +17,21 @@ from provision.core.mirrors import (
     without_login,
 )
 
-HERE = Path("/desk")
+DIRECTORY = Path("/desk")
 FORGE = "https://channels.invalid/conda-forge/"
 
 
 def mirrors(*texts: str, manifest: str = "") -> Mirrors:
     names = {"*": "https://channels.invalid/", "conda-forge": FORGE}
     return Mirrors(
-        [parse_mirror(text, HERE) for text in texts],
+        [parse_mirror(text, DIRECTORY) for text in texts],
         channel_url=names.__getitem__,
         manifest=lambda folder: manifest,
     )
 
 
 @pytest.mark.parametrize(
-    "text,what,url",
+    "text,name,url",
     [
         ("conda-forge=https://m.invalid/cf", "conda-forge", "https://m.invalid/cf/"),
         ("https://a.invalid/x=https://m.invalid/y/", "https://a.invalid/x", "https://m.invalid/y/"),
@@ -44,17 +44,17 @@ def mirrors(*texts: str, manifest: str = "") -> Mirrors:
         ("https://m.invalid/mirror", None, "https://m.invalid/mirror/"),
     ],
 )
-def test_what_may_be_asked_for(text: str, what: str | None, url: str) -> None:
-    assert parse_mirror(text, HERE) == MirrorSetting(what=what, url=url)
+def test_mirror_settings_are_parsed(text: str, name: str | None, url: str) -> None:
+    assert parse_mirror(text, DIRECTORY) == MirrorSetting(name=name, url=url)
 
 
 @pytest.mark.parametrize("text", ["", "=", "lab=", "=https://m.invalid", "lab=ftp://m.invalid"])
-def test_what_is_no_mirror(text: str) -> None:
+def test_text_that_is_not_a_mirror_is_refused(text: str) -> None:
     with pytest.raises(InvalidSpec):
-        parse_mirror(text, HERE)
+        parse_mirror(text, DIRECTORY)
 
 
-def test_addresses_are_translated_both_ways() -> None:
+def test_urls_are_translated_both_ways() -> None:
     found = mirrors(
         "conda-forge=https://m.invalid/cf", "https://files.invalid/packages=file:///srv/files"
     )
@@ -69,7 +69,7 @@ def test_addresses_are_translated_both_ways() -> None:
 
 
 @pytest.mark.parametrize("login", ["", "me:secret@"])
-def test_the_way_back_does_not_depend_on_a_login(login: str) -> None:
+def test_a_login_does_not_matter_for_the_canonical_url(login: str) -> None:
     found = mirrors("https://files.invalid=https://me:secret@m.invalid/files")
     assert (
         found.actual_url("https://files.invalid/x.whl") == "https://me:secret@m.invalid/files/x.whl"
@@ -80,7 +80,7 @@ def test_the_way_back_does_not_depend_on_a_login(login: str) -> None:
     )
 
 
-def test_the_longest_address_decides() -> None:
+def test_the_longest_matching_url_decides() -> None:
     found = mirrors("*=https://all.invalid", "conda-forge=https://m.invalid/cf")
     assert found.actual_url(f"{FORGE}noarch/x") == "https://m.invalid/cf/noarch/x"
     assert (
@@ -108,7 +108,7 @@ MANIFEST = {
 }
 
 
-def test_a_folder_stands_for_everything(tmp_path: Path) -> None:
+def test_a_mirror_folder_stands_for_everything(tmp_path: Path) -> None:
     found = mirrors("/srv/mirror", manifest=json.dumps(MANIFEST))
     assert found.is_closed
     assert found.indexes == ("file:///srv/mirror/simple/",)
@@ -146,18 +146,18 @@ def test_a_folder_stands_for_everything(tmp_path: Path) -> None:
         json.dumps({**MANIFEST, "wheels": {SHA: {"url": "x"}}}),
     ],
 )
-def test_what_is_no_manifest(text: str) -> None:
+def test_a_text_that_is_not_a_manifest_is_refused(text: str) -> None:
     with pytest.raises(IntegrityError, match=r"mirror\.json"):
         mirrors("/srv/mirror", manifest=text).actual_url(FORGE)
 
 
-def test_the_strongest_source_decides_for_each_thing() -> None:
-    options = [parse_mirror("lab=https://option.invalid", HERE)]
+def test_the_strongest_source_decides_for_each_name() -> None:
+    options = [parse_mirror("lab=https://option.invalid", DIRECTORY)]
     variables = [
-        parse_mirror("lab=https://variable.invalid", HERE),
-        parse_mirror("nvidia=https://variable.invalid", HERE),
+        parse_mirror("lab=https://variable.invalid", DIRECTORY),
+        parse_mirror("nvidia=https://variable.invalid", DIRECTORY),
     ]
-    assert {one.what: one.url for one in merge_settings(options, variables)} == {
+    assert {setting.name: setting.url for setting in merge_settings(options, variables)} == {
         "lab": "https://option.invalid/",
         "nvidia": "https://variable.invalid/",
     }
@@ -165,10 +165,10 @@ def test_the_strongest_source_decides_for_each_thing() -> None:
         merge_settings([*options, *variables])
 
 
-def test_a_folder_is_not_mixed_with_what_is_set_elsewhere() -> None:
+def test_a_mirror_folder_excludes_weaker_sources() -> None:
     options, variables = (
-        [parse_mirror("/srv/mirror", HERE)],
-        [parse_mirror("lab=https://variable.invalid", HERE)],
+        [parse_mirror("/srv/mirror", DIRECTORY)],
+        [parse_mirror("lab=https://variable.invalid", DIRECTORY)],
     )
     assert merge_settings(options, variables) == tuple(options)
 
@@ -192,8 +192,8 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         settings.CHANNEL_ALIAS: str(tmp_path),
     }
     found = {
-        one.what: one.url
-        for one in settings.mirror_settings(["nvidia=https://option.invalid"], None, environ)
+        setting.name: setting.url
+        for setting in settings.mirror_settings(["nvidia=https://option.invalid"], None, environ)
     }
     assert found == {
         "nvidia": "https://option.invalid/",
@@ -202,7 +202,7 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "lab": f"file://{tmp_path}/provision/channels/lab/",
     }
     assert settings.mirror_settings([], "https://alias.invalid", {})[0] == MirrorSetting(
-        what="*", url="https://alias.invalid/"
+        name="*", url="https://alias.invalid/"
     )
 
 
@@ -211,18 +211,18 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("mirrors: [", "is not YAML"),
         ("- a\n", "is not a mapping"),
-        ("mirror: []\n", "says mirror"),
+        ("mirror: []\n", "unknown keys: mirror"),
         ("mirrors: {lab: x}\n", "`mirrors` is not a list"),
         ("mirrors: [1]\n", "`mirrors` is not a list"),
         ("mirrors: ['=']\n", "is not a mirror"),
     ],
 )
-def test_a_settings_file_that_is_none(tmp_path: Path, text: str, words: str) -> None:
+def test_a_malformed_settings_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "mine.yml"
     path.write_text(text)
     with pytest.raises(InvalidSpec, match=words):
         settings.mirror_settings([], None, {settings.CONFIG: str(path)})
-    with pytest.raises(InvalidSpec, match="not there"):
+    with pytest.raises(InvalidSpec, match="does not exist"):
         settings.mirror_settings([], None, {settings.CONFIG: str(tmp_path / "none.yml")})
 
 
@@ -232,12 +232,12 @@ def test_an_empty_settings_file(tmp_path: Path) -> None:
     assert settings.mirror_settings([], None, {settings.CONFIG: str(path)}) == ()
 
 
-@pytest.mark.parametrize("address", ["notaurl", "no/such/folder", "https://", "ftp://host"])
-def test_what_is_no_address_is_a_mistake_and_not_an_outage(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str
+@pytest.mark.parametrize("alias_text", ["notaurl", "no/such/folder", "https://", "ftp://host"])
+def test_an_alias_that_is_not_a_url_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, alias_text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for alias, environ in ((address, {}), (None, {settings.CHANNEL_ALIAS: address})):
+    for alias, environ in ((alias_text, {}), (None, {settings.CHANNEL_ALIAS: alias_text})):
         with pytest.raises(InvalidSpec):
             settings.mirror_settings([], alias, environ)
     (tmp_path / "notaurl").mkdir()
@@ -245,7 +245,7 @@ def test_what_is_no_address_is_a_mistake_and_not_an_outage(
 
 
 @pytest.mark.parametrize(
-    "given,left",
+    "url,public_url",
     [
         (
             "https://lab:secret@host/t/tk-1/lab/linux-64/a-1-0.conda",
@@ -259,5 +259,5 @@ def test_what_is_no_address_is_a_mistake_and_not_an_outage(
         ),
     ],
 )
-def test_addresses_without_what_opens_them(given: str, left: str) -> None:
-    assert without_credentials(given) == left
+def test_urls_without_credentials(url: str, public_url: str) -> None:
+    assert without_credentials(url) == public_url

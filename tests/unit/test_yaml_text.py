@@ -40,7 +40,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "spec.yml": spec.read,
     "runners.yml": ci.read_runners,
     "settings.yml": lambda path: (
-        settings.settings_files({settings.CONFIG: str(path)}) and settings._in_file(path)
+        settings.settings_files({settings.CONFIG: str(path)}) and settings._read_mirrors(path)
     ),
     "conda-lock.yml": lockfile.read,
     "lock contents": lockfile.read_file,
