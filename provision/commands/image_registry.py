@@ -108,14 +108,14 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
         is_loaded = client is not None and images.has_image(client, remote.config_digest)
         if not is_loaded or len(destinations) > 1:
             nearby = _nearby_layouts(context.folders, destinations)
-            images.pull_image(remote, layout, context.progress, near=nearby)
+            images.pull_image(remote, layout, context.progress, nearby=nearby)
         for output in destinations:
             _deliver(context, remote, layout, output, client)
         if layout.name not in _base_layouts(context.folders):
             shutil.rmtree(layout, ignore_errors=True)
     _remove_abandoned(context)
     return PulledImage(
-        reference=remote.at.at(remote.digest),
+        reference=remote.reference.with_digest(remote.digest),
         image_id=remote.config_digest,
         places=tuple(map(str, destinations)),
     )
@@ -184,13 +184,13 @@ def show_image(context: Context, place: str) -> ImageSummary:
     """What a registry says about an image, and the smoke verdicts attached to it."""
     remote = images.find_remote(images.parse_registry_reference(place))
     referrers = images.list_referrers(
-        remote.at, remote.digest, passports.SMOKE_MEDIA_TYPE, context.progress.warn
+        remote.reference, remote.digest, passports.SMOKE_MEDIA_TYPE, context.progress.warn
     )
     verdicts = []
     for referrer in referrers:
         try:
             content = images.referrer_content(
-                remote.at, remote.digest, referrer, passports.SMOKE_MEDIA_TYPE
+                remote.reference, remote.digest, referrer, passports.SMOKE_MEDIA_TYPE
             )
             verdicts.append(passports.read_smoke_attachment(content))
         except (IntegrityError, InvalidSpec, ToolFailed, ToolMissing) as error:
@@ -198,7 +198,7 @@ def show_image(context: Context, place: str) -> ImageSummary:
             context.progress.warn(f"the attachment {referrer.digest} is skipped: {error.message}")
     verdicts.sort(key=lambda row: (str(row["place"]), str(row["report"].get("started_at"))))
     return ImageSummary(
-        reference=remote.at.at(remote.digest),
+        reference=remote.reference.with_digest(remote.digest),
         image_id=remote.config_digest,
         labels=remote.labels,
         layers=tuple(layer.row for layer in remote.layers),
@@ -238,10 +238,11 @@ def _pull_base(context: Context, reference: images.RegistryReference, cached: Pa
         raise
     layout = _layout(context.folders, remote)
     with _pull_lock(context, layout):
-        if not images.is_whole(layout):
+        images.discard_if_incomplete(layout)
+        if not images.is_complete(layout):
             context.progress.say(f"pulling the base image {reference}")
             nearby = _nearby_layouts(context.folders, ())
-            images.pull_image(remote, layout, context.progress, near=nearby)
+            images.pull_image(remote, layout, context.progress, nearby=nearby)
     atomic_write(_base_record(context.folders, reference), layout.name)
     _remove_abandoned(context)
     return layout
@@ -275,7 +276,8 @@ def _cached_base(folders: Folders, reference: images.RegistryReference) -> Path 
     except FileNotFoundError:
         return None
     layout = folders.pulled / name
-    return layout if images.is_whole(layout) else None
+    images.discard_if_incomplete(layout)
+    return layout if images.is_complete(layout) else None
 
 
 def _base_layouts(folders: Folders) -> set[str]:

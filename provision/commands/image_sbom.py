@@ -46,7 +46,7 @@ def _image_and_lock(context: Context, name: str) -> tuple[Image, locks.LockFile]
 def _sbom(image: Image, lock: locks.LockFile, pushed: Image | None = None) -> Sbom:
     packages = images.read_packages(image)
     entries = locks.main_entries(lock, locks.export_platform(lock, None))
-    parts = locks.sbom_parts(entries, _licenses(entries, packages.own))
+    parts = locks.sbom_parts(entries, _licenses(entries, packages.records))
     return images.image_sbom(pushed or image, packages, parts)
 
 

@@ -1,13 +1,13 @@
-"""Bases that lie on disk: an OCI image layout, or an archive as `docker save`, `skopeo copy` or `podman save` write it.
+"""Base images on disk: an OCI image layout, or an archive that `docker save`, `skopeo copy` or
+`podman save` wrote.
 
-With one of these an image is made without any engine. Digests are checked by whoever copies the layers (layers.write_base).
+With one of these an image is built without an engine. The digests of layers are checked when they
+are copied (layers.write_base).
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import posixpath
 import tarfile
 from collections.abc import Callable, Iterator
@@ -17,296 +17,273 @@ from pathlib import Path
 from typing import IO, Any
 
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
-from provision.image import tar
-from provision.image.archives import UNREADABLE, Bounded
-from provision.image.base_images import DIGEST, STORED, BaseImage
-from provision.image.layers import PIECE
-from provision.image.oci_layout import INDEX, MANIFEST
+from provision.image import oci_layout, tar
+from provision.image.base import ON_DISK, BaseImage
+from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES, NAME
 
 DOCUMENT_LIMIT = 8 << 20  # manifests and configs have kilobytes
 MEMBERS_LIMIT = 10_000  # of an archive, which has one or two for each layer
-NESTED_LIMIT = 4
+NESTING_LIMIT = 4
 ADVICE = "Copy or save the image again."
 
-NAME = "org.opencontainers.image.ref.name"
-LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
-MANIFESTS = (MANIFEST, "application/vnd.docker.distribution.manifest.v2+json")
+
+class _NoSuchFile(Exception):
+    """A file is not in the layout or archive."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """Named files, in a folder or in an archive. open: a file by its name, KeyError where there is none."""
+class ImageFiles:
+    """The files of an image, in a directory or an archive. open: a file by its name; raises
+    _NoSuchFile."""
 
     shown: str
     open: Callable[[str], IO[bytes]]
 
 
 @dataclass(frozen=True)
-class Found:
-    """An image in a source: its config, the files of its layers from the bottom up, and the name it goes by, if it has one."""
+class DiskImage:
+    """An image on disk: its config, the files of its layers from the bottom up, and its name if it
+    has one."""
 
     config: bytes
     layers: tuple[str, ...]
     name: str | None
 
 
-def find_base(reference: str) -> BaseImage:
+def read_disk_base(reference: str) -> BaseImage:
     """The base that `oci:DIR`, `oci-archive:FILE` or `docker-archive:FILE` names.
 
-    ToolMissing where nothing is there, IntegrityError where it is not a whole image, InvalidSpec for another platform.
+    ToolMissing if nothing is there, IntegrityError if it is not a complete image, InvalidSpec for
+    another platform.
     """
-    with _source(reference) as source:
-        found = _find(source)
-        config = _object(_json(found.config, source, "the config"), source, "the config")
-        _check_platform(reference, config)
-        diff_ids, environment = _checked(config, len(found.layers), source)
-        size = sum(_size(source, name) for name in found.layers)
-    digest = f"sha256:{hashlib.sha256(found.config).hexdigest()}"
+    with _open(reference) as files:
+        image = _read_image(files)
+        config = _parse(files, image.config, "oci-config", "its config")
+        platform = f"{config['os']}/{config['architecture']}"
+        if platform != "linux/amd64":
+            raise InvalidSpec(
+                f"The base {reference} is for {platform}, but the environment's packages are for "
+                "linux/amd64.",
+                advice="Choose a base for that platform with --base.",
+            )
+        diff_ids = config["rootfs"]["diff_ids"]
+        if len(diff_ids) != len(image.layers):
+            raise _incomplete(
+                files, f"its config names {len(diff_ids)} layers, its manifest {len(image.layers)}"
+            )
+        size = sum(_size(files, name) for name in image.layers)
+    digest = oci_layout.sha256_digest(image.config)
     return BaseImage(
-        # Never the path: it would tell of this machine, and make another digest of the same image elsewhere.
-        reference=found.name or digest,
+        # Never the path: it would tell about this machine, and give the same image another digest
+        # elsewhere.
+        reference=image.name or digest,
         digest=digest,
         size=size,
-        diff_ids=diff_ids,
-        environment=environment,
-        archive=lambda: _layers(reference, found.layers),
+        diff_ids=tuple(diff_ids),
+        environment=tuple((config.get("config") or {}).get("Env") or ()),
+        archive=lambda: _layer_archive(reference, image.layers),
     )
 
 
+# Files
+
+
 @contextmanager
-def _source(reference: str) -> Iterator[Source]:
-    match = STORED.fullmatch(reference)
+def _open(reference: str) -> Iterator[ImageFiles]:
+    match = ON_DISK.fullmatch(reference)
     assert match is not None
     transport, path = match[1], Path(match[2])
-    if not (path.is_dir() if transport == "oci" else path.is_file()):
-        kind = "folder with an OCI image layout" if transport == "oci" else "archive"
-        raise ToolMissing(
-            f"The base {reference} is not there: {path} is no {kind}.",
-            advice="Name one that is there with --base.",
-        )
     if transport == "oci":
-        yield Source(str(path), lambda name: _open_below(path, name))
+        if not path.is_dir():
+            raise ToolMissing(
+                f"There is no base {reference}: {path} is not a folder with an OCI image layout.",
+                advice="Choose an existing one with --base.",
+            )
+        yield ImageFiles(str(path), lambda name: _open_in_folder(path, name))
         return
+    if not path.is_file():
+        raise ToolMissing(
+            f"There is no base {reference}: {path} is not an archive.",
+            advice="Choose an existing one with --base.",
+        )
     try:
-        with tarfile.open(path, tarinfo=Bounded) as archive:
-            members = {}
-            for member in itertools.islice(archive, MEMBERS_LIMIT):
-                members[posixpath.normpath(member.name)] = (
-                    member  # `tar -C layout .` writes ./index.json
-                )
-            yield Source(str(path), lambda name: _member(archive, members[name]))
-    except UNREADABLE as error:
+        with tarfile.open(path, tarinfo=tar.BoundedTarInfo) as archive:
+            # `tar -C layout .` names its members ./index.json and so on.
+            members = {
+                posixpath.normpath(member.name): member
+                for member in itertools.islice(archive, MEMBERS_LIMIT)
+            }
+            yield ImageFiles(str(path), lambda name: _open_in_archive(archive, members, name))
+    except tar.UNREADABLE as error:
         raise IntegrityError(
             f"{path} cannot be read as an archive: {error}.", advice="Save the image again."
         ) from error
 
 
-def _open_below(folder: Path, name: str) -> IO[bytes]:
+def _open_in_folder(folder: Path, name: str) -> IO[bytes]:
     path = folder / name
     if ".." in Path(name).parts or Path(name).is_absolute() or not path.is_file():
-        raise KeyError(name)
+        raise _NoSuchFile(name)
     return path.open("rb")
 
 
-def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    """Docker's archives hold a layer that two images share as a link; extractfile follows it within the archive."""
-    file = archive.extractfile(member)
+def _open_in_archive(
+    archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], name: str
+) -> IO[bytes]:
+    """Docker's archives hold a layer that two images share as a link; extractfile follows it within
+    the archive."""
+    if name not in members:
+        raise _NoSuchFile(name)
+    try:
+        file = archive.extractfile(members[name])
+    except KeyError as error:  # a link to a file that is not in the archive
+        raise _NoSuchFile(name) from error
     if file is None:
-        raise KeyError(member.name)
+        raise _NoSuchFile(name)
     return file
 
 
-def _find(source: Source) -> Found:
-    """docker save's manifest.json if there is one (newer archives have both), else the layout's index."""
-    docker = _read(source, "manifest.json")
-    if docker is not None:
-        return _find_docker(source, docker)
-    index = _object(
-        _json(_demand(source, "index.json"), source, "index.json"), source, "index.json"
-    )
-    entry = _linux(source, index)
-    manifest = _blob(source, entry["digest"])
-    layers = tuple(_path(_digest(row, source)) for row in _rows(manifest, "layers", source))
-    digest = _digest(manifest.get("config"), source)
-    config = _demand(source, _path(digest))
-    _check_digest(config, digest, source)
-    return Found(config, layers, _name(entry))
+def _has_file(files: ImageFiles, name: str) -> bool:
+    try:
+        files.open(name).close()
+    except _NoSuchFile:
+        return False
+    return True
 
 
-def _find_docker(source: Source, content: bytes) -> Found:
-    entries = _rows({"images": _json(content, source, "manifest.json")}, "images", source)
-    told = [entry.get("RepoTags") for entry in entries]
-    tags = [
-        [tag for tag in row if isinstance(tag, str)] if isinstance(row, list) else []
-        for row in told
-    ]
-    if len(entries) != 1:
-        names = ", ".join(tag for each in tags for tag in each or ["<untitled>"])
-        raise InvalidSpec(
-            f"{source.shown} holds several images ({names}).",
-            advice="Save the one that you mean alone.",
+def _read(files: ImageFiles, name: str) -> bytes:
+    """A document, or IntegrityError."""
+    try:
+        with files.open(name) as file:
+            content = file.read(DOCUMENT_LIMIT + 1)
+    except _NoSuchFile as error:
+        raise _incomplete(files, f"it has no {name}") from error
+    if len(content) > DOCUMENT_LIMIT:
+        raise _incomplete(files, f"{name} is larger than such a document can be")
+    return content
+
+
+def _read_verified(files: ImageFiles, digest: str) -> bytes:
+    content = _read(files, _blob_path(digest))
+    if oci_layout.sha256_digest(content) != digest:
+        raise IntegrityError(
+            f"{files.shown}: the content of {digest} does not match its digest.", advice=ADVICE
         )
-    config, layers = entries[0].get("Config"), entries[0].get("Layers")
-    if (
-        not isinstance(config, str)
-        or not isinstance(layers, list)
-        or not all(isinstance(name, str) for name in layers)
-    ):
-        raise _none(source, "manifest.json names no config or no layers")
-    return Found(_demand(source, config), tuple(layers), next(iter(tags[0]), None))
+    return content
 
 
-def _linux(source: Source, index: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    """The entry for linux/amd64 (or the only one), also where indexes are nested."""
-    rows = [
-        row
-        for row in _rows(index, "manifests", source)
-        if row.get("mediaType") in (*MANIFESTS, *LISTS)
-    ]
-    named = {
-        _digest(row, source): row for row in reversed(rows)
-    }  # an image that has several names is one
-    fitting = [row for row in named.values() if _platform(row) in (None, ("linux", "amd64"))]
-    if len(fitting) != 1:
-        there = ", ".join("/".join(_platform(row) or ("any",)) for row in rows) or "none"
-        raise InvalidSpec(
-            f"{source.shown} holds {len(fitting)} images for linux/amd64, not one (platforms: {there}).",
-            advice="Copy the one that you mean into a layout of its own.",
-        )
-    row: dict[str, Any] = fitting[0]
-    if row["mediaType"] not in LISTS:
-        return row
-    if depth == NESTED_LIMIT:
-        raise _none(source, "its indexes are nested too deep")
-    inner = _linux(source, _blob(source, row["digest"]), depth + 1)
-    return {**inner, "annotations": {NAME: _name(inner) or _name(row)}}
+def _size(files: ImageFiles, name: str) -> int:
+    try:
+        with files.open(name) as file:
+            return file.seek(0, 2)
+    except _NoSuchFile as error:
+        raise IntegrityError(f"{files.shown} lacks its layer {name}.", advice=ADVICE) from error
 
 
-def _platform(row: dict[str, Any]) -> tuple[str, str] | None:
-    platform = row.get("platform")
-    return (
-        (str(platform.get("os")), str(platform.get("architecture")))
-        if isinstance(platform, dict) and platform
-        else None
-    )
-
-
-def _name(entry: dict[str, Any]) -> str | None:
-    annotations = entry.get("annotations")
-    name = annotations.get(NAME) if isinstance(annotations, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _checked(
-    config: dict[str, Any], layers: int, source: Source
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The diff ids and the environment of a config that fits this many layers."""
-    rootfs, run = config.get("rootfs"), config.get("config") or {}
-    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
-    environment = (run.get("Env") or []) if isinstance(run, dict) else None
-    if not isinstance(diff_ids, list) or not all(
-        isinstance(one, str) and DIGEST.fullmatch(one) for one in diff_ids
-    ):
-        raise _none(source, "its config names no layers")
-    if len(diff_ids) != layers:
-        raise _none(source, f"its config names {len(diff_ids)} layers, its manifest {layers}")
-    if not isinstance(environment, list) or not all(isinstance(pair, str) for pair in environment):
-        raise _none(source, "its environment is no list of variables")
-    return tuple(diff_ids), tuple(environment)
-
-
-def _blob(source: Source, digest: str) -> dict[str, Any]:
-    content = _demand(source, _path(digest))
-    _check_digest(content, digest, source)
-    return _object(_json(content, source, digest), source, digest)
-
-
-def _check_digest(content: bytes, digest: str, source: Source) -> None:
-    if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
-        raise IntegrityError(f"{source.shown}: {digest} is not what its name says.", advice=ADVICE)
-
-
-def _digest(row: Any, source: Source) -> str:
-    digest = row.get("digest") if isinstance(row, dict) else None
-    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
-        raise _none(source, f"{str(digest)[:80]!r} is no digest")
-    return digest
-
-
-def _rows(document: dict[str, Any], key: str, source: Source) -> list[dict[str, Any]]:
-    rows = document.get(key)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _none(source, f"its {key} are no list of entries")
-    return rows
-
-
-def _object(document: Any, source: Source, what: str) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise _none(source, f"{what} is no JSON object")
-    return document
-
-
-def _none(source: Source, why: str) -> IntegrityError:
-    return IntegrityError(f"{source.shown} is not a whole image: {why}.", advice=ADVICE)
-
-
-def _path(digest: str) -> str:
+def _blob_path(digest: str) -> str:
     algorithm, _, value = digest.partition(":")
     return f"blobs/{algorithm}/{value}"
 
 
-def _demand(source: Source, name: str) -> bytes:
-    content = _read(source, name)
-    if content is None:
-        raise IntegrityError(
-            f"{source.shown} has no {name}: it is not a whole image.", advice=ADVICE
-        )
-    return content
-
-
-def _read(source: Source, name: str) -> bytes | None:
+def _parse(files: ImageFiles, content: bytes, schema: str, document: str) -> Any:
     try:
-        with source.open(name) as file:
-            content = file.read(DOCUMENT_LIMIT + 1)
-    except KeyError:
-        return None
-    if len(content) > DOCUMENT_LIMIT:
-        raise _none(source, f"{name} is larger than any such document")
-    return content
+        return oci_layout.parse_document(content, schema)
+    except oci_layout.InvalidDocument as error:
+        raise _incomplete(files, f"{document}: {error}") from error
 
 
-def _size(source: Source, name: str) -> int:
-    try:
-        with source.open(name) as file:
-            return file.seek(0, 2)
-    except KeyError as error:
-        raise IntegrityError(f"{source.shown} lacks its layer {name}.", advice=ADVICE) from error
+def _incomplete(files: ImageFiles, reason: str) -> IntegrityError:
+    return IntegrityError(f"{files.shown} is not a complete image: {reason}.", advice=ADVICE)
 
 
-def _json(content: bytes, source: Source, what: str) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{source.shown}: {what} is not JSON.", advice=ADVICE) from error
+# Documents
 
 
-def _check_platform(reference: str, config: dict[str, Any]) -> None:
-    platform = f"{config.get('os')}/{config.get('architecture')}"
-    if platform != "linux/amd64":
+def _read_image(files: ImageFiles) -> DiskImage:
+    """By docker save's manifest.json if there is one (newer archives have both), otherwise by the
+    layout's index."""
+    if _has_file(files, "manifest.json"):
+        return _read_docker_archive(files)
+    index = _parse(files, _read(files, "index.json"), "oci-index", "index.json")
+    entry = _amd64_entry(files, index)
+    content = _read_verified(files, entry["digest"])
+    manifest = _parse(files, content, "oci-manifest", "its manifest")
+    layers = tuple(_blob_path(layer["digest"]) for layer in manifest["layers"])
+    return DiskImage(
+        config=_read_verified(files, manifest["config"]["digest"]), layers=layers, name=_name(entry)
+    )
+
+
+def _read_docker_archive(files: ImageFiles) -> DiskImage:
+    content = _read(files, "manifest.json")
+    images = _parse(files, content, "docker-archive", "manifest.json")
+    if len(images) != 1:
+        names = [tag for image in images for tag in _tags(image) or ["<untitled>"]]
         raise InvalidSpec(
-            f"The base {reference} is for {platform}, but the environment's packages are for linux/amd64.",
-            advice="Name a base of that platform with --base.",
+            f"{files.shown} holds {len(images)} images ({', '.join(names) or 'none'}), not one.",
+            advice="Save only the image that you mean.",
         )
+    (image,) = images
+    name = next(iter(_tags(image)), None)
+    return DiskImage(config=_read(files, image["Config"]), layers=tuple(image["Layers"]), name=name)
 
 
-def _layers(reference: str, names: tuple[str, ...]) -> Iterator[bytes]:
+def _tags(image: dict[str, Any]) -> list[str]:
+    tags = image.get("RepoTags")
+    if not isinstance(tags, list):
+        return []
+    return [tag for tag in tags if isinstance(tag, str)]
+
+
+def _amd64_entry(files: ImageFiles, index: dict[str, Any], depth: int = 0) -> dict[str, Any]:
+    """The entry for linux/amd64, or the only one without a platform; also through nested
+    indexes."""
+    entries = [
+        entry
+        for entry in index["manifests"]
+        if entry["mediaType"] in (*MANIFEST_TYPES, *INDEX_TYPES)
+    ]
+    # An image with several names is one image, known by the first of them.
+    by_digest: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        by_digest.setdefault(entry["digest"], entry)
+    matching = [entry for entry in by_digest.values() if _platform(entry) in ("", "linux/amd64")]
+    if len(matching) != 1:
+        platforms = ", ".join(_platform(entry) or "any" for entry in entries) or "none"
+        raise InvalidSpec(
+            f"{files.shown} holds {len(matching)} images for linux/amd64, not one "
+            f"(platforms: {platforms}).",
+            advice="Copy the one that you mean into a layout of its own.",
+        )
+    entry = matching[0]
+    if entry["mediaType"] not in INDEX_TYPES:
+        return entry
+    if depth == NESTING_LIMIT:
+        raise _incomplete(files, "its indexes are nested too deeply")
+    content = _read_verified(files, entry["digest"])
+    nested = _amd64_entry(files, _parse(files, content, "oci-index", "its nested index"), depth + 1)
+    name = _name(nested) or _name(entry)
+    return {**nested, "annotations": {NAME: name} if name else {}}
+
+
+def _platform(entry: dict[str, Any]) -> str:
+    """`os/architecture`; empty if the entry names no platform."""
+    platform = entry.get("platform")
+    if not platform:
+        return ""
+    return f"{platform.get('os')}/{platform.get('architecture')}"
+
+
+def _name(entry: dict[str, Any]) -> str | None:
+    annotations: dict[str, str] = entry.get("annotations") or {}
+    return annotations.get(NAME)
+
+
+def _layer_archive(reference: str, names: tuple[str, ...]) -> Iterator[bytes]:
     """The layers alone, as a tar stream."""
-    with _source(reference) as source:
+    with _open(reference) as files:
         for name in dict.fromkeys(names):
-            size = _size(source, name)
-            yield tar.header(name, kind="file", mode=0o644, mtime=0, size=size)
-            with source.open(name) as file:
-                while piece := file.read(PIECE):
-                    yield piece
-            yield tar.padding(size)
+            with files.open(name) as file:
+                chunks = iter(lambda: file.read(tar.CHUNK), b"")
+                yield from tar.file_member(name, _size(files, name), chunks)
         yield tar.END

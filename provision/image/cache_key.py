@@ -1,4 +1,4 @@
-"""What decides the bytes of an image, and of each of its layers. Pure."""
+"""What decides the bytes of an image and of each of its layers. Pure."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from provision.catalog import version_key
 from provision.core.mirrors import without_credentials
 from provision.core.types import Lock, LockedPackage, Resolution
-from provision.image import conda_files, config, layer_groups, oci_layout
-from provision.image.base_images import BaseImage
-from provision.image.conda_files import Entry
+from provision.image import conda_files, config, layers, oci_layout
+from provision.image.base import BaseImage
+from provision.image.layers import LayerEntry
 
-# Of the way from packages to a layer's bytes: raise it whenever the same packages give other bytes, or old layers would be used on.
+# The version of the way from packages to a layer's bytes. Raise it whenever the same packages give
+# other bytes; otherwise builds reuse outdated layers.
 LAYER_VERSION = 3
 
 _GLIBC = re.compile(r"__glibc >=\s*(\d+(?:\.\d+)*)(?:,.*|\s.*)?")
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
-_OLD_MANYLINUX = re.compile(
-    r"manylinux(?:1|2010|2014)_"
-)  # 2.5, 2.12 and 2.17: older than any base that is of use
+# 2.5, 2.12 and 2.17: older than any usable base.
+_OLD_MANYLINUX = re.compile(r"manylinux(?:1|2010|2014)_")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that decides the bytes of an image; its packages by their lock. Two equal recipes give one digest."""
+    """Everything that decides the bytes of an image; its packages by their lock. Two equal recipes
+    give one digest. own: provision's own files."""
 
     resolution: Resolution
     lock: Lock
     base: BaseImage
-    own: Sequence[Entry]
+    own: Sequence[LayerEntry]
     epoch: int
 
     @property
@@ -46,10 +48,15 @@ class Recipe:
 
     @property
     def glibc(self) -> str:
-        """The oldest glibc that the locked packages run with. This machine's Python, where it was packaged, may need a newer one than
-        was asked for, and then wheels were chosen for that."""
-        needed = [version for package in self.lock.packages for version in _glibc_of(package)]
-        return max([self.resolution.glibc, *needed], key=version_key)
+        """The oldest glibc that the locked packages run with.
+
+        It may be newer than the resolution's: this machine's Python, if it was packaged, may need a
+        newer one, and the wheels were chosen for that.
+        """
+        versions = [self.resolution.glibc]
+        for package in self.lock.packages:
+            versions += _required_glibc(package)
+        return max(versions, key=version_key)
 
     @property
     def digest(self) -> str:
@@ -57,59 +64,72 @@ class Recipe:
             (entry.path, entry.mode, hashlib.sha256(entry.content or b"").hexdigest())
             for entry in self.own
         ]
-        known = {
-            "base": self.base.diff_ids,
-            "config": config.image_config(self.variables, self.labels, (), self.epoch),
-            "groups": [asdict(group) for group in layer_groups.GROUPS],
-            "layers": LAYER_VERSION,
-            "own": own,
-        }
-        return hashlib.sha256(oci_layout.canonical(known)).hexdigest()
+        return _digest_of(
+            {
+                "base": self.base.diff_ids,
+                "config": config.image_config(self.variables, self.labels, (), self.epoch),
+                "groups": [asdict(group) for group in layers.GROUPS],
+                "layers": LAYER_VERSION,
+                "own": own,
+            }
+        )
 
-    def made_of(
+    def layer_key(
         self,
         group: str,
         packages: Iterable[LockedPackage],
-        sharers: Iterable[LockedPackage] = (),
+        co_owners: Iterable[LockedPackage] = (),
         clobbered: Mapping[str, Sequence[str]] | None = None,
     ) -> str:
-        """By what a layer of these packages can be known before it is made: equal for equal bytes, whichever environment it is of.
+        """The cache key of a layer of these packages: equal for equal bytes, in whichever
+        environment.
 
-        sharers: packages of other layers that decide what some of its files are. clobbered: files that conda packages lost to others.
+        co_owners: packages of other layers that decide the content of shared files. clobbered:
+        files that conda packages lost to others, by package.
         """
         packages = list(packages)
-        conda = {package.name for package in packages if package.manager == "conda"}
-        known = {
-            "clobbered": {
-                name: paths for name, paths in (clobbered or {}).items() if name in conda
-            },
-            "epoch": self.epoch,
-            "group": group,
-            "packages": sorted(_told(package) for package in packages),
-            "prefix": conda_files.PREFIX,
-            "python": self.resolution.python,
-            "sharers": sorted(_told(package) for package in sharers),
-            "version": LAYER_VERSION,
+        conda_names = {package.name for package in packages if package.manager == "conda"}
+        lost_files = {
+            name: paths for name, paths in (clobbered or {}).items() if name in conda_names
         }
-        return hashlib.sha256(oci_layout.canonical(known)).hexdigest()
+        return _digest_of(
+            {
+                "clobbered": lost_files,
+                "epoch": self.epoch,
+                "group": group,
+                "packages": sorted(_identity(package) for package in packages),
+                "prefix": conda_files.PREFIX,
+                "python": self.resolution.python,
+                "sharers": sorted(_identity(package) for package in co_owners),
+                "version": LAYER_VERSION,
+            }
+        )
 
 
-def _glibc_of(package: LockedPackage) -> list[str]:
-    """By the needs of a conda package, or the name of a wheel."""
+def _digest_of(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(oci_layout.canonical(document)).hexdigest()
+
+
+def _required_glibc(package: LockedPackage) -> list[str]:
+    """From the dependencies of a conda package, or the file name of a wheel; at most one for a
+    wheel."""
     if package.manager == "conda":
-        return [match[1] for need in package.depends if (match := _GLIBC.fullmatch(need))]
-    tags = [] if _OLD_MANYLINUX.search(package.filename) else _MANYLINUX.findall(package.filename)
-    return [min((f"{major}.{minor}" for major, minor in tags), key=version_key)] if tags else []
+        matches = (_GLIBC.fullmatch(dependency) for dependency in package.depends)
+        return [match[1] for match in matches if match]
+    if _OLD_MANYLINUX.search(package.filename):
+        return []
+    tags = [f"{major}.{minor}" for major, minor in _MANYLINUX.findall(package.filename)]
+    return [min(tags, key=version_key)] if tags else []
 
 
-def _told(package: LockedPackage) -> list[str]:
-    """A wheel is its hash. Of a conda package the lock's other words get into conda-meta; of a local channel's address only the end."""
-    known = [package.manager, package.name, package.version, package.sha256]
+def _identity(package: LockedPackage) -> list[str]:
+    """A wheel is identified by its hash. A conda package also by the lock's other fields, because
+    they get into conda-meta; of a local channel's address only the end does."""
+    identity = [package.manager, package.name, package.version, package.sha256]
     if package.manager == "pip":
-        return known
-    url = (
-        conda_files.without_folder(package.url, keep=2)
-        if package.url.startswith("file:")
-        else without_credentials(package.url)
-    )
-    return [*known, package.build, package.md5 or "", url, *package.depends]
+        return identity
+    if package.url.startswith("file:"):
+        url = conda_files.without_folder(package.url, parts=2)
+    else:
+        url = without_credentials(package.url)
+    return [*identity, package.build, package.md5 or "", url, *package.depends]

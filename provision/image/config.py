@@ -1,7 +1,9 @@
-"""What an image says about itself: environment, user, labels, annotations. All of it is pure."""
+"""What an image says about itself: environment variables, user, labels, annotations; and the values
+of the Dockerfile, which gives the same. Pure."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -10,11 +12,20 @@ from typing import Any
 from provision import __version__
 from provision.core.errors import InvalidSpec
 from provision.core.types import Layer, Lock, Resolution
-from provision.image.conda_files import GROUPS, PREFIX, PYTHON, WORKSPACE
+from provision.image import base as bases
+from provision.image.conda_files import (
+    COMMAND,
+    COMMAND_SCRIPT,
+    PREFIX,
+    PYTHON,
+    WORKSPACE,
+    site_packages,
+)
+from provision.image.layers import GROUPS
 
 USER = "1000:1000"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# The time of every file when SOURCE_DATE_EPOCH is not set: 1980-01-01, the oldest that a zip archive can hold.
+# The time of every file if SOURCE_DATE_EPOCH is not set: 1980-01-01, the oldest in a zip archive.
 EPOCH = 315532800
 
 LOCK_LABEL = "org.provision.lock"
@@ -22,100 +33,130 @@ TITLE_LABEL = "org.opencontainers.image.title"
 STACK = 64 << 20
 
 _STEP = "provision: "  # how each step of an image's history begins
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
-# Not in OCI's specification, which has readers ignore what they do not know; Docker's config has it, and engines read it from either.
+# OCI's specification has no health check, and has readers ignore unknown fields; Docker's config
+# has one, and engines read it from either.
 HEALTH = (PYTHON, "-I", "-m", "provision_runtime.facts.health")
 HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_RETRIES = 60, 30, 3
 
-# The rules of the distribution specification for a repository name; tags are wider.
+# The distribution specification's rules for a repository's name; tags may have more characters.
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 
-# Variables of a base that would lead the loader or Python out of the environment (CUDA bases set LD_LIBRARY_PATH).
+# Variables of a base that would lead the loader or Python out of the environment (CUDA bases set
+# LD_LIBRARY_PATH).
 FOREIGN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
+
+# conda-lock reads our lock with the models of the same major version. 4.0.0 is in conda-forge's
+# repodata of 2026-08. Python is pinned with it so that the solve of the Dockerfile's temporary
+# stage has little room.
+CONDA_LOCK = ("conda-lock=4.0.0", "python=3.12")
 
 
 def source_date_epoch(environment: Mapping[str, str]) -> int:
-    """The time that files in the image bear: SOURCE_DATE_EPOCH, or ours."""
+    """The time of the image's files in seconds since 1970: SOURCE_DATE_EPOCH, or ours."""
     text = environment.get("SOURCE_DATE_EPOCH", "")
     if not text:
         return EPOCH
     if not (text.isascii() and text.isdecimal()) or int(text) >= 8**11:
         raise InvalidSpec(
             f"SOURCE_DATE_EPOCH is {text!r}, but must be seconds since 1970.",
-            advice="Unset it or give a whole number.",
+            advice="Unset it or set it to a whole number.",
         )
     return int(text)
+
+
+# Names
 
 
 def repository(name: str) -> str:
     """The repository of an environment's images, e.g. provision/torch2.3-cuda12.1-py311."""
     if not _REPOSITORY.fullmatch(name):
         raise InvalidSpec(
-            f"An image cannot be named {name!r}: engines and registries take lower-case letters and digits with single . _ - between them.",
+            f"An image cannot be named {name!r}: engines and registries accept lower-case letters "
+            "and digits with single . _ - between them.",
             advice="Choose such a name, or build without --image.",
         )
     return f"provision/{name}"
 
 
-def reference(name: str, lock: Lock) -> str:
+def image_reference(name: str, lock: Lock) -> str:
     return f"{repository(name)}:{lock.sha256[:12]}"
+
+
+# Variables
 
 
 def environment(
     resolution: Resolution, lock: Lock, inherited: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The variables of the image, laid over those of its base."""
-    pairs = (pair.partition("=") for pair in inherited)
-    base = {key: value for key, _, value in pairs if key not in FOREIGN}
-    return {**base, **_own_variables(resolution, lock, base.get("PATH") or PATH)}
+    """The variables of the image. inherited: those of its base, as KEY=VALUE."""
+    variables = {}
+    for pair in inherited:
+        key, _, value = pair.partition("=")
+        if key not in FOREIGN:
+            variables[key] = value
+    path = variables.get("PATH") or PATH
+    variables.update(_own_variables(resolution, lock, path))
+    return variables
 
 
 def _own_variables(resolution: Resolution, lock: Lock, path: str) -> dict[str, str]:
-    own = {
+    variables = {
         "PATH": f"{PREFIX}/bin:{path}",
         "CONDA_PREFIX": PREFIX,
-        "PYTHONNOUSERSITE": "1",  # a mounted home's ~/.local must not shadow the lock
-        "HOME": "/tmp",  # an arbitrary --user has no home; docker would say /, which it cannot write to
-        "USER": "provision",  # getpass.getuser(), which torch.compile calls, fails for an id without a passwd line
+        # ~/.local of a mounted home must not shadow the lock.
+        "PYTHONNOUSERSITE": "1",
+        # An arbitrary --user has no home; docker would set /, which that user cannot write to.
+        "HOME": "/tmp",
+        # getpass.getuser(), which torch.compile calls, fails for an id without a passwd entry.
+        "USER": "provision",
         "PROVISION_LOCK_HASH": lock.sha256,
-        "PYTORCH_VERSION": resolution.local_version,  # enroot's 50-slurm-pytorch.sh then tells each rank of srun who it is
+        # Makes enroot's 50-slurm-pytorch.sh tell each rank of srun who it is.
+        "PYTORCH_VERSION": resolution.local_version,
     }
     if resolution.spec.infiniband:
-        own["MELLANOX_VISIBLE_DEVICES"] = (
-            "all"  # enroot's 99-mellanox.sh reads it from the image, and gives no adapter without it
-        )
+        # enroot's 99-mellanox.sh reads it from the image, and passes no adapter without it.
+        variables["MELLANOX_VISIBLE_DEVICES"] = "all"
     if resolution.cuda is not None:
-        own["NVIDIA_VISIBLE_DEVICES"] = "all"
-        own["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
-        own["NVIDIA_REQUIRE_CUDA"] = _require_cuda(resolution)
-    return own
+        variables["NVIDIA_VISIBLE_DEVICES"] = "all"
+        variables["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+        variables["NVIDIA_REQUIRE_CUDA"] = _require_cuda(resolution)
+    return variables
 
 
 def _require_cuda(resolution: Resolution) -> str:
     """What NVIDIA's runtime checks before a container starts.
 
-    A space is "or" (libnvidia-container, src/cli/dsl.c): a driver that is older than the toolkit's own, but meets its floor
-    (minor-version compatibility), will do.
+    A space is "or" (libnvidia-container, src/cli/dsl.c): a driver that is older than the toolkit's
+    own, but meets its floor (minor-version compatibility), will do.
     """
     floor = f" driver>={resolution.driver_floor}" if resolution.driver_floor else ""
     return f"cuda>={resolution.cuda}{floor}"
 
 
+# Labels and config
+
+
 def labels(
     resolution: Resolution, lock: Lock, base: str, base_digest: str | None, epoch: int | None = None
 ) -> dict[str, str]:
-    """Labels of the config, which are the annotations of the manifest too. A value that is not known has no key.
+    """Labels of the config, which are the manifest's annotations too. Unknown values have no key.
 
-    epoch: when it was made, where that is said. Of source and licenses nothing is said: they are the packages' own, and in its bill.
+    epoch: when the image was made. There are no labels for source and licenses: packages have their
+    own, which the SBOM lists.
     """
-    known = {
+    cuda = f"CUDA {resolution.cuda}" if resolution.cuda else "no CUDA"
+    description = f"PyTorch {resolution.local_version}, {cuda}, Python {resolution.python}"
+    # The manifest's digest in a reference, which the annotation means; an engine may not know it.
+    base_manifest_digest = base.partition("@")[2]
+    values = {
         TITLE_LABEL: resolution.spec.name,
-        "org.opencontainers.image.created": None if epoch is None else _time(epoch),
-        "org.opencontainers.image.description": _described(resolution),
+        "org.opencontainers.image.created": None if epoch is None else _format_time(epoch),
+        "org.opencontainers.image.description": description,
         "org.opencontainers.image.version": lock.sha256[:12],
         "org.opencontainers.image.base.name": base,
-        "org.opencontainers.image.base.digest": _pinned(base),
+        "org.opencontainers.image.base.digest": base_manifest_digest,
         "org.provision.base.id": base_digest,
         "org.provision.cuda": resolution.cuda or "none",
         "org.provision.driver-floor": resolution.driver_floor,
@@ -126,33 +167,29 @@ def labels(
         "org.provision.tool": __version__,
         "org.provision.torch": resolution.local_version,
     }
-    return {key: value for key, value in sorted(known.items()) if value}
+    return {key: value for key, value in sorted(values.items()) if value}
 
 
-def _described(resolution: Resolution) -> str:
-    cuda = f"CUDA {resolution.cuda}" if resolution.cuda else "no CUDA"
-    return f"PyTorch {resolution.local_version}, {cuda}, Python {resolution.python}"
-
-
-def _time(epoch: int) -> str:
-    return datetime.fromtimestamp(epoch, timezone.utc).strftime(_TIME)
+def _format_time(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, timezone.utc).strftime(_TIME_FORMAT)
 
 
 def epoch_of(created: str) -> int:
     """The time in a config that we wrote, in seconds since 1970."""
-    return int(datetime.strptime(created, _TIME).replace(tzinfo=timezone.utc).timestamp())
-
-
-def _pinned(base: str) -> str | None:
-    """The digest in a reference: the manifest's, which the annotation means. An engine need not know it."""
-    return base.partition("@")[2] or None
+    time = datetime.strptime(created, _TIME_FORMAT).replace(tzinfo=timezone.utc)
+    return int(time.timestamp())
 
 
 def image_config(
     variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int
 ) -> dict[str, Any]:
     """The OCI image config. Its digest is what an engine calls the image id."""
-    created = _time(epoch)
+    created = _format_time(epoch)
+    reasons = {group.name: group.reason for group in GROUPS}
+    history = []
+    for layer in layers:
+        reason = f" ({reasons[layer.group]})" if layer.group in reasons else ""
+        history.append({"created": created, "created_by": f"{_STEP}{layer.group}{reason}"})
     return {
         "architecture": "amd64",
         "config": {
@@ -164,31 +201,57 @@ def image_config(
             "WorkingDir": WORKSPACE,
         },
         "created": created,
-        "history": [
-            {"created": created, "created_by": f"{_STEP}{_layer_title(layer.group)}"}
-            for layer in layers
-        ],
+        "history": history,
         "os": "linux",
         "rootfs": {"diff_ids": [layer.digest for layer in layers], "type": "layers"},
     }
 
 
 def healthcheck() -> dict[str, Any]:
-    """As Docker's config has it: times in nanoseconds."""
+    """As Docker's config has it, with times in nanoseconds."""
     second = 10**9
-    times = {
+    return {
+        "Test": ["CMD", *HEALTH],
         "Interval": HEALTH_INTERVAL_S * second,
         "Timeout": HEALTH_TIMEOUT_S * second,
         "Retries": HEALTH_RETRIES,
     }
-    return {"Test": ["CMD", *HEALTH], **times}
 
 
 def is_ours(steps: Sequence[str]) -> bool:
-    """Whether an image is as we made it, by its history. Whoever builds on one of ours inherits its labels, and adds a step."""
+    """Whether we made an image, by the steps of its history. An image that is built on ours
+    inherits our labels, and adds a step."""
     return bool(steps) and all(step.startswith(_STEP) for step in steps)
 
 
-def _layer_title(group: str) -> str:
-    reasons = {row.name: row.reason for row in GROUPS}
-    return f"{group} ({reasons[group]})" if group in reasons else group
+# The Dockerfile
+
+
+def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
+    """The values of templates/Dockerfile.j2, the plain `docker build` way to the same environment."""
+    base_on_disk = resolution.spec.base if bases.is_on_disk(resolution.spec.base) else None
+    base = bases.chosen_base(None if base_on_disk else resolution.spec.base)
+    health_times = (
+        f"--interval={HEALTH_INTERVAL_S}s --timeout={HEALTH_TIMEOUT_S}s --retries={HEALTH_RETRIES}"
+    )
+    return {
+        "base": base,
+        "builder": bases.pinned("builder"),
+        "command": json.dumps([PYTHON]),
+        "conda_lock": list(CONDA_LOCK),
+        "entry": COMMAND,
+        "entry_lines": COMMAND_SCRIPT.splitlines(),
+        "environment": list(environment(resolution, lock).items()),
+        "foreign": list(FOREIGN),
+        "health": json.dumps(HEALTH),
+        "health_times": health_times,
+        "labels": list(labels(resolution, lock, base, None).items()),
+        "name": resolution.spec.name,
+        "path": f'"{PREFIX}/bin:${{PATH:-{PATH}}}"',
+        "portable": lock.portable,
+        "prefix": PREFIX,
+        "site_packages": site_packages(resolution.python),
+        "stored": base_on_disk,
+        "user": USER,
+        "workspace": WORKSPACE,
+    }

@@ -1,15 +1,16 @@
-"""What lies in the layouts of this machine: layers, what each was made of, and whether they are still the bytes that were hashed.
+"""The layer cache: which layers the layouts of this machine hold, and whether their files are intact.
 
-Each layout has a document of its own for that, which is no part of the image. A layer whose file has the size, time and number that
-it had when it was hashed is taken for what its name says; any other is hashed again. A layer that another layout has already, made of
-the same things, gets a second name there instead of being made again.
+Each layout has a layers.json, which is not part of the image. It records the cache key of each
+layer, and the size, mtime and inode that its file had when it was hashed. While those three are the
+same, a layer is taken to match its digest; otherwise it is hashed again. A build that needs a layer
+which another layout already has, with the same cache key, links that file instead of making it
+again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,136 +18,151 @@ from pathlib import Path
 
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_write
-from provision.core.errors import IntegrityError
 from provision.image import oci_layout
-from provision.image.layers import PIECE
+from provision.image.tar import CHUNK
 
 FILE = "layers.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """A layer in a layout. made_of: what its maker calls what it is made of; none for layers of a base."""
+class CachedLayer:
+    """A layer in a layout. key: its cache key; empty for layers of a base. stamp: size, mtime and
+    inode of its file when it was hashed."""
 
     path: Path
-    made_of: str
-    mark: tuple[int, ...]
+    key: str
+    stamp: tuple[int, ...]
 
     @property
     def digest(self) -> str:
         return f"sha256:{self.path.name}"
 
     @property
-    def is_as_hashed(self) -> bool:
-        with contextlib.suppress(OSError):
-            return _mark(self.path) == self.mark
-        return False
+    def is_unchanged(self) -> bool:
+        """Whether the file is the one that was hashed. No byte of it is read."""
+        try:
+            return _stamp(self.path) == self.stamp
+        except OSError:
+            return False
 
 
-def _mark(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written to or replaced, but not when it gets another name, as its ctime does."""
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written or replaced, but not when it gets another link, as its
+    ctime does."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def note(layout: Path, made_of: Mapping[str, str]) -> None:
-    """Remember layers that were just hashed: made_of by digest."""
+def record(layout: Path, keys: Mapping[str, str]) -> None:
+    """Record layers that were just hashed: cache keys by digest. Replaces the whole record."""
     rows = {
-        digest: {"made_of": key, "mark": _mark(oci_layout.blob(layout, digest))}
-        for digest, key in made_of.items()
+        digest: {"made_of": key, "mark": _stamp(oci_layout.blob(layout, digest))}
+        for digest, key in keys.items()
     }
     atomic_write(layout / FILE, oci_layout.canonical(rows))
 
 
-def read(layout: Path) -> list[Kept]:
-    """What was noted in a layout; nothing where it cannot be read."""
+def read(layout: Path) -> list[CachedLayer]:
+    """The recorded layers of a layout; empty if the record cannot be read."""
     try:
-        rows = json.loads((layout / FILE).read_bytes())
-        return [
-            Kept(
-                path=oci_layout.blob(layout, digest),
-                made_of=str(row["made_of"]),
-                mark=tuple(map(int, row["mark"])),
-            )
-            for digest, row in rows.items()
-        ]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        rows = oci_layout.parse_document((layout / FILE).read_bytes(), "image-layers")
+    except (OSError, oci_layout.InvalidDocument):
         return []
+    return [
+        CachedLayer(
+            path=oci_layout.blob(layout, digest), key=row["made_of"], stamp=tuple(row["mark"])
+        )
+        for digest, row in rows.items()
+    ]
 
 
-def around(layout: Path) -> list[Kept]:
-    """What was noted in a layout, in what a killed build of it left, and in those beside it."""
-    others = sorted(path for path in layout.parent.iterdir() if not path.name.startswith("."))
-    places = dict.fromkeys([layout, oci_layout.left(layout), *others])
-    return [kept for place in places for kept in read(place)]
+def neighbors(layout: Path) -> list[CachedLayer]:
+    """The recorded layers of a layout, of an interrupted build of it, and of the layouts next to
+    it."""
+    siblings = sorted(path for path in layout.parent.iterdir() if not path.name.startswith("."))
+    layouts = dict.fromkeys([layout, oci_layout.interrupted(layout), *siblings])
+    return [layer for each in layouts for layer in read(each)]
 
 
-def take(found: Iterable[Kept], layout: Path) -> str | None:
-    """Give the first of these that is as it was hashed a second name in a layout; its digest. No byte of it is read."""
-    for kept in found:
-        to = oci_layout.blobs(layout) / kept.path.name
-        with contextlib.suppress(
-            OSError
-        ):  # gone meanwhile, on another disk, or a disk without second names: then it is made
-            if kept.is_as_hashed:
-                if not to.exists():
-                    os.link(kept.path, to)
-                if _mark(to) == kept.mark:
-                    return kept.digest
-                to.unlink()
+def link_first(candidates: Iterable[CachedLayer], layout: Path) -> str | None:
+    """Link the first unchanged candidate into a layout, and return its digest. No byte is read."""
+    for layer in candidates:
+        target = oci_layout.blobs(layout) / layer.path.name
+        # OSError: it is gone by now, or lies on another disk, or the disk has no hard links. The
+        # layer is made then.
+        with contextlib.suppress(OSError):
+            if not layer.is_unchanged:
+                continue
+            if not target.exists():
+                os.link(layer.path, target)
+            if _stamp(target) == layer.stamp:
+                return layer.digest
+            target.unlink()
     return None
 
 
-def damaged(layout: Path, digests: Sequence[str], *, thorough: bool = False) -> list[str]:
-    """Those layers of a layout that are not what their digests say; they lose their names, and the layout is whole no more.
+def link_or_copy(source: Path, target: Path) -> None:
+    """Link a blob, or copy it. A copy gets its name only once it is complete and matches its
+    digest."""
+    try:
+        os.link(source, target)
+    except OSError:
+        temporary = target.with_name(f".{target.name}.copying")
+        try:
+            with temporary.open("wb") as file:
+                file.writelines(verified_chunks(source))
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
-    A layer is hashed where its file is not as it was when it was hashed last, or always.
+
+def quarantine_corrupt(
+    layout: Path, digests: Sequence[str], *, thorough: bool = False
+) -> list[str]:
+    """Remove the layers that do not match their digests from a layout, and return their digests.
+
+    Hashes only layers whose files changed since they were hashed last; thorough: hashes all. The
+    layout is incomplete afterwards if it lost a layer. Layers that were hashed are recorded.
     """
-    known = {kept.digest: kept for kept in read(layout)}
-    doubtful = [
-        digest
-        for digest in dict.fromkeys(digests)
-        if thorough or digest not in known or not known[digest].is_as_hashed
-    ]
-    bad = [
-        digest
-        for digest in doubtful
-        if f"sha256:{sha256_of(oci_layout.blob(layout, digest))}" != digest
-    ]
-    for digest in bad:
-        strike(oci_layout.blob(layout, digest))
-    if doubtful:
-        rows = {row.digest: row.made_of for row in known.values() if row.path.exists()}
-        rows |= {digest: rows.get(digest, "") for digest in digests if digest not in bad}
-        with contextlib.suppress(
-            OSError
-        ):  # not ours to write to: then it is hashed again next time
-            note(layout, rows)
-    return bad
+    recorded = {layer.digest: layer for layer in read(layout)}
+    corrupt = []
+    was_hashed = False
+    for digest in dict.fromkeys(digests):
+        if not thorough and digest in recorded and recorded[digest].is_unchanged:
+            continue
+        was_hashed = True
+        path = oci_layout.blob(layout, digest)
+        if f"sha256:{sha256_of(path)}" != digest:
+            corrupt.append(digest)
+    for digest in corrupt:
+        discard_blob(oci_layout.blob(layout, digest))
+    if was_hashed:
+        keys = {layer.digest: layer.key for layer in recorded.values() if layer.path.exists()}
+        for digest in digests:
+            if digest not in corrupt:
+                keys.setdefault(digest, "")
+        # A layout that we may not write to is hashed again next time.
+        with contextlib.suppress(OSError):
+            record(layout, keys)
+    return corrupt
 
 
-def strike(blob: Path) -> None:
-    """Take a damaged layer out of its layout. Its time changes, so that other layouts that share the file look at it too."""
+def discard_blob(blob: Path) -> None:
+    """Remove a corrupt blob from its layout. Its mtime changes first, so that other layouts with a
+    link to the same file hash it again too."""
     with contextlib.suppress(OSError):
         os.utime(blob)
         blob.unlink()
 
 
-def pieces(blob: Path) -> Iterator[bytes]:
-    """The bytes of a blob. IntegrityError after the last, if they are not what its name says: whoever takes them must not keep them."""
+def verified_chunks(blob: Path) -> Iterator[bytes]:
+    """The bytes of a blob. If they do not match its name, discards the blob and raises
+    IntegrityError after the last chunk: the caller must then throw away what it received."""
     digest = hashlib.sha256()
     with blob.open("rb", buffering=0) as file:
-        while piece := file.read(PIECE):
-            digest.update(piece)
-            yield piece
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            yield chunk
     if digest.hexdigest() != blob.name:
-        strike(blob)
-        raise broken(blob)
-
-
-def broken(blob: Path) -> IntegrityError:
-    """A blob of a layout that is not what its name says."""
-    return IntegrityError(
-        f"{blob} was damaged on this disk: it is not what its name says.",
-        advice="`provision image build` makes it again.",
-    )
+        discard_blob(blob)
+        raise oci_layout.corrupt_blob(blob)

@@ -1,129 +1,296 @@
-"""Layers as uncompressed tar files: each file is read once, and hashed while it is written: for its layer, and by itself, to be
-compared with what its package says of it.
+"""Layers: which packages share one, and their bytes as uncompressed tar files.
 
-Uncompressed, a layer's blob digest is its diff id, so one hash serves manifest, config and engine.
+Each file is read once. While it is written it is hashed twice: as part of its layer, and by itself,
+to be compared with what its package says about it. Uncompressed, a layer's blob digest is its diff
+id, so one hash serves manifest, config and engine.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import itertools
 import posixpath
+import stat
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import IO, cast
 
+from packaging.utils import canonicalize_name
+
 from provision.core.errors import IntegrityError
-from provision.core.types import Layer
+from provision.core.types import Layer, LockedPackage
 from provision.image import tar
-from provision.image.archives import UNREADABLE, Bounded
-from provision.image.conda_files import Entry, verify
+from provision.image.tar import CHUNK, Kind
 
-PIECE = 1 << 20
+LARGE = 5_000_000
+
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-# A layer may become this many times larger; small ones, with a file of zeros perhaps, up to 1 GiB.
-INFLATED_TIMES, INFLATED_LEAST = 100, 1 << 30
-_ADVICE = "Make or fetch it again (where it lies in an engine: docker pull, docker load), or choose another base with --base."
-ZSTD_WINDOW = (
-    128 << 20
-)  # of memory to read a layer with; what the zstd command reads without being asked for more
+# A compressed layer may grow by this factor; small ones, which may hold a file of zeros, up to 1 GiB.
+MAX_EXPANSION, MIN_EXPANDED_LIMIT = 100, 1 << 30
+# Memory to decompress a layer with: what the zstd command accepts without further options.
+ZSTD_WINDOW = 128 << 20
+
+_ADVICE = (
+    "Make or download it again (docker pull or docker load if it lies in an engine), "
+    "or choose another base with --base."
+)
 
 
-class _Sink:
-    """A file that is hashed while it is written; its name is known when it is done."""
+# Which packages share a layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerGroup:
+    """One layer: name patterns of the packages in it, and why they share it. at_least: bytes that
+    the files of a wheel must have."""
+
+    name: str
+    conda: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ()
+    at_least: int = 0
+    reason: str
+
+
+_CUDA = ("cuda-*", "cudatoolkit", "cudnn", "cusparselt", "nccl", "libmagma*", "magma*")
+_CUDA_LIBRARIES = tuple(
+    f"lib{name}*"
+    for name in ("cublas", "cudnn", "cudss", "cufft", "cufile", "curand", "cusolver", "cusparse")
+)
+_NVIDIA_LIBRARIES = tuple(
+    f"lib{name}*" for name in ("npp", "nvfatbin", "nvjitlink", "nvjpeg", "nvptxcompiler", "nvvm")
+)
+# The base lies below all of them. A package belongs to the first group that matches it. The order
+# goes from what is large and changes least to what is small and changes most, because an engine
+# shares a layer between images only if all layers below it are the same.
+GROUPS = (
+    LayerGroup(
+        name="cuda",
+        conda=(*_CUDA, *_CUDA_LIBRARIES, *_NVIDIA_LIBRARIES),
+        wheels=("nvidia-*", "cuda-*"),
+        reason="gigabytes, the same for each torch of one CUDA",
+    ),
+    LayerGroup(
+        name="torch",
+        conda=("pytorch", "pytorch-*", "libtorch", "triton", "torchtriton"),
+        wheels=("torch", "triton"),
+        reason="gigabytes, changes with torch only",
+    ),
+    LayerGroup(name="python", conda=("*",), reason="changes with Python's patch release"),
+    LayerGroup(
+        name="large",
+        wheels=("*",),
+        at_least=LARGE,
+        reason="5 MB or more each, left alone by changes of the small ones",
+    ),
+    LayerGroup(name="rest", wheels=("*",), reason="small, changes often"),
+    LayerGroup(name="provision", reason="changes with provision itself"),
+)
+
+
+def group_of(package: LockedPackage, size: int = 0) -> str:
+    """The group of a package. size: of a wheel's files."""
+    name = canonicalize_name(package.name)
+    for group in GROUPS:
+        patterns = group.conda if package.manager == "conda" else group.wheels
+        matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        if matches and size >= group.at_least:
+            return group.name
+    raise AssertionError(f"no group for {package.manager} package {name}")
+
+
+def group_packages(
+    packages: Iterable[LockedPackage], wheel_sizes: Mapping[str, int]
+) -> dict[str, list[LockedPackage]]:
+    """Packages by group, in the order of GROUPS, without empty groups.
+
+    wheel_sizes: by the wheels' names in the lock.
+    """
+    grouped: dict[str, list[LockedPackage]] = {group.name: [] for group in GROUPS}
+    for package in packages:
+        size = wheel_sizes.get(package.name, 0) if package.manager == "pip" else 0
+        grouped[group_of(package, size)].append(package)
+    return {name: members for name, members in grouped.items() if members}
+
+
+# The members of a layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerEntry:
+    """One member of a layer. A file has either a `source` on this host or its `content`.
+
+    hashes, sizes: what its package says about it, in a wheel's RECORD or conda's paths.json.
+    Several, because wheels share files: each nvidia wheel has nvidia/__init__.py.
+    """
+
+    path: str  # in the image, without the leading slash
+    kind: Kind = "file"
+    mode: int = 0o644
+    size: int = 0
+    source: Path | None = None
+    content: bytes | None = None
+    target: str = ""
+    conda: str = ""  # the conda package that owns it
+    hashes: frozenset[str] = frozenset()
+    sizes: frozenset[int] = frozenset()
+
+    @staticmethod
+    def of(path: str, content: bytes, *, executable: bool = False) -> LayerEntry:
+        return LayerEntry(
+            path=path.lstrip("/"),
+            content=content,
+            size=len(content),
+            mode=0o755 if executable else 0o644,
+        )
+
+
+def file_entry(image_path: str, path: Path) -> LayerEntry:
+    """A regular file of this host. IntegrityError for anything else: reading a pipe would wait, and
+    reading a device never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise IntegrityError(
+            f"{path} is not a file, though a package says so; it cannot be put into an image."
+        )
+    return LayerEntry(
+        path=image_path,
+        mode=0o755 if status.st_mode & 0o100 else 0o644,
+        size=status.st_size,
+        source=path,
+    )
+
+
+def verify(entry: LayerEntry, digest: str) -> None:
+    """Raise IntegrityError if a file's sha256 is not what its package, or any wheel whose RECORD
+    lists it, says."""
+    if not entry.hashes or digest in entry.hashes:
+        return
+    if entry.conda:
+        raise IntegrityError(
+            f"/{entry.path} of the conda package {entry.conda} does not match the package: it "
+            "changed while it was read.",
+            advice="Run the same command again: damaged files in the package cache are downloaded "
+            "again.",
+        )
+    raise IntegrityError(
+        f"{entry.source} was changed after it was installed: its hash is not the one in its wheel's "
+        "RECORD.",
+        advice="Run `provision env remove` and build the environment again. If the error returns, "
+        "the file is damaged in uv's cache, with which the environment shares it: run "
+        "`uv cache clean PACKAGE` first.",
+    )
+
+
+# Writing our layers
+
+
+class _BlobWriter:
+    """A file that is hashed while it is written, and named after its digest at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("wb", buffering=PIECE)
-        self._digest = hashlib.sha256()
+        self._file = path.open("wb", buffering=CHUNK)
+        self._hash = hashlib.sha256()
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        self._digest.update(data)
+        self._hash.update(data)
         self._file.write(data)
         self.size += len(data)
 
-    def keep(self, blobs: Path) -> str:
-        """Name the file by its digest."""
+    def commit(self, blobs: Path) -> str:
+        """Give the file its name; returns its digest."""
         self._file.close()
-        self._path.rename(blobs / self.digest)
-        return f"sha256:{self.digest}"
+        self._path.rename(blobs / self._hash.hexdigest())
+        return self.digest
 
     @property
     def digest(self) -> str:
-        return self._digest.hexdigest()
+        return f"sha256:{self._hash.hexdigest()}"
 
-    def __enter__(self) -> _Sink:
+    def __enter__(self) -> _BlobWriter:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Close the file; unless it was kept, it is gone."""
+        """Close the file, and remove it unless it was committed."""
         self._file.close()
         self._path.unlink(missing_ok=True)
 
 
-def write(
-    group: str, entries: Sequence[Entry], blobs: Path, mtime: int, advance: Callable[[int], None]
+def write_layer(
+    group: str,
+    entries: Sequence[LayerEntry],
+    blobs: Path,
+    mtime: int,
+    advance: Callable[[int], None],
 ) -> Layer:
-    """Write one layer into a layout's blobs. Entries are sorted by path; folders above them are added."""
-    buffer = memoryview(bytearray(PIECE))
-    with _Sink(blobs / f".{group}") as sink:
-        for entry in with_folders(entries):
-            _write_member(entry, sink, mtime, buffer, advance)
-        sink.write(tar.END)
-        return Layer(group=group, digest=sink.keep(blobs), size=sink.size)
+    """Write one layer into a layout's blobs, with the folders above its entries. Entries must be
+    sorted by path."""
+    buffer = memoryview(bytearray(CHUNK))
+    with _BlobWriter(blobs / f".{group}") as blob:
+        for entry in with_parent_folders(entries):
+            blob.write(
+                tar.header(
+                    entry.path,
+                    kind=entry.kind,
+                    mode=entry.mode,
+                    mtime=mtime,
+                    size=entry.size,
+                    target=entry.target,
+                )
+            )
+            if entry.content is not None:
+                blob.write(entry.content)
+                advance(entry.size)
+            elif entry.source is not None:
+                with entry.source.open("rb", buffering=0) as file:
+                    _copy_file(entry, file, blob, buffer, advance)
+            blob.write(tar.padding(entry.size))
+        blob.write(tar.END)
+        return Layer(group=group, digest=blob.commit(blobs), size=blob.size)
 
 
-def size_of(entries: Iterable[Entry]) -> int:
-    """Bytes of a layer with these entries, nearly: long names need some more."""
-    return sum(tar.BLOCK + entry.size + len(tar.padding(entry.size)) for entry in entries) + len(
-        tar.END
-    )
+def archive_size(entries: Iterable[LayerEntry]) -> int:
+    """Bytes of a layer with these entries, without the few more that long names need."""
+    contents = (tar.BLOCK + entry.size + len(tar.padding(entry.size)) for entry in entries)
+    return sum(contents) + len(tar.END)
 
 
-def with_folders(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries and every folder above them, parents first, so that a layer can be unpacked alone."""
-    given = {entry.path: entry for entry in entries}
+def with_parent_folders(entries: Sequence[LayerEntry]) -> list[LayerEntry]:
+    """The entries and every folder above them, parents first, so that a layer can be unpacked
+    alone."""
+    by_path = {entry.path: entry for entry in entries}
     for entry in entries:
         parent = posixpath.dirname(entry.path)
-        while parent and parent not in given:
-            given[parent] = Entry(path=parent, kind="folder", mode=0o755)
+        while parent and parent not in by_path:
+            by_path[parent] = LayerEntry(path=parent, kind="folder", mode=0o755)
             parent = posixpath.dirname(parent)
-    return [given[path] for path in sorted(given)]
+    return [by_path[path] for path in sorted(by_path)]
 
 
-def _write_member(
-    entry: Entry, sink: _Sink, mtime: int, buffer: memoryview, advance: Callable[[int], None]
-) -> None:
-    mode, size, target = entry.mode, entry.size, entry.target
-    sink.write(
-        tar.header(entry.path, kind=entry.kind, mode=mode, mtime=mtime, size=size, target=target)
-    )
-    if entry.content is not None:
-        sink.write(entry.content)
-        advance(entry.size)
-    elif entry.source is not None:
-        with entry.source.open("rb", buffering=0) as file:
-            _copy(entry, file, sink, buffer, advance)
-    sink.write(tar.padding(size))
-
-
-def _copy(
-    entry: Entry, file: FileIO, sink: _Sink, buffer: memoryview, advance: Callable[[int], None]
+def _copy_file(
+    entry: LayerEntry,
+    file: FileIO,
+    blob: _BlobWriter,
+    buffer: memoryview,
+    advance: Callable[[int], None],
 ) -> None:
     digest = hashlib.sha256() if entry.hashes else None
-    left = entry.size
-    while left > 0 and (count := file.readinto(buffer)):
-        piece = buffer[: min(count, left)]
-        sink.write(piece)
+    remaining = entry.size
+    while remaining > 0 and (count := file.readinto(buffer)):
+        chunk = buffer[: min(count, remaining)]
+        blob.write(chunk)
         if digest:
-            digest.update(piece)
-        advance(len(piece))
-        left -= count
-    if left != 0 or (entry.size and file.read(1)):
+            digest.update(chunk)
+        advance(len(chunk))
+        remaining -= count
+    has_grown = entry.size > 0 and bool(file.read(1))
+    if remaining != 0 or has_grown:
         raise IntegrityError(
             f"{entry.source} changed while it was read.", advice="Run the same command again."
         )
@@ -131,113 +298,94 @@ def _copy(
         verify(entry, digest.hexdigest())
 
 
+# Copying the layers of a base
+
+
 def write_base(
     archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, advance: Callable[[int], None]
 ) -> list[Layer]:
-    """Write the layers of a base straight out of an image archive (docker's or OCI's: layers are told by their digest).
+    """Write the layers of a base straight out of an image archive, docker's or OCI's: layers are
+    recognized by their digests, whatever the archive calls them.
 
-    Raises IntegrityError unless every layer that the base's config names was there.
+    Raises IntegrityError unless the archive held every layer that the base's config names.
     """
-    wanted = set(diff_ids)
+    layer_ids = set(diff_ids)
     sizes: dict[str, int] = {}
     try:
-        with reading(archive) as members:
+        with tar.open_stream(archive) as members:
             for member in members:
-                if member.isreg() and (file := members.extractfile(member)):
-                    digest, size = _write_blob(file, member.size, wanted, blobs)
-                    sizes[digest] = size
-                    advance(size if digest in wanted else 0)
-    except UNREADABLE as error:
+                file = members.extractfile(member) if member.isreg() else None
+                if file is None:
+                    continue
+                digest, size = _write_blob(file, member.size, layer_ids, blobs)
+                sizes[digest] = size
+                advance(size if digest in layer_ids else 0)
+    except tar.UNREADABLE as error:
         raise IntegrityError(
             f"An archive of image layers cannot be read: {error}.", advice=_ADVICE
         ) from error
-    missing = [digest for digest in diff_ids if digest not in sizes]
-    if missing:
-        raise IntegrityError(
-            f"The archive of the base image does not hold its layer {missing[0]}.",
-            advice=_ADVICE,
-        )
-    return [Layer(group="base", digest=digest, size=sizes[digest]) for digest in diff_ids]
+    for diff_id in diff_ids:
+        if diff_id not in sizes:
+            raise IntegrityError(
+                f"The archive of the base image does not hold its layer {diff_id}.", advice=_ADVICE
+            )
+    return [Layer(group="base", digest=diff_id, size=sizes[diff_id]) for diff_id in diff_ids]
 
 
-def _write_blob(file: IO[bytes], size: int, wanted: set[str], blobs: Path) -> tuple[str, int]:
-    """One member of an archive as a blob, kept if it is a layer that is wanted; compression is undone, as diff ids ask."""
-    limit = max(INFLATED_LEAST, INFLATED_TIMES * size)
-    with _Sink(blobs / ".base") as sink:
-        for piece in _plain(file):
-            sink.write(piece)
-            if sink.size > limit:
-                raise tarfile.ReadError(f"{size} bytes that become more than {limit} are no layer")
-        digest = f"sha256:{sink.digest}"
-        if digest in wanted:
-            sink.keep(blobs)
-        return digest, sink.size
+def _write_blob(file: IO[bytes], size: int, layer_ids: set[str], blobs: Path) -> tuple[str, int]:
+    """One member of an archive, decompressed, as a blob; it stays only if it is a wanted layer.
+    Returns its diff id and its size."""
+    limit = max(MIN_EXPANDED_LIMIT, MAX_EXPANSION * size)
+    with _BlobWriter(blobs / ".base") as blob:
+        for chunk in _decompress(file):
+            blob.write(chunk)
+            if blob.size > limit:
+                raise tarfile.ReadError(
+                    f"{size} bytes that expand to more than {limit} are not a layer"
+                )
+        if blob.digest in layer_ids:
+            blob.commit(blobs)
+        return blob.digest, blob.size
 
 
-def _plain(file: IO[bytes]) -> Iterator[bytes]:
-    first = file.read(PIECE)
+def _decompress(file: IO[bytes]) -> Iterator[bytes]:
+    first = file.read(CHUNK)
     if first.startswith(GZIP):
-        return _inflated(first, file)
+        return _decompress_gzip(first, file)
     if first.startswith(ZSTD):
-        return _unzstd(first, file)
-    return itertools.chain((first,), _pieces(file))
+        return _decompress_zstd(first, file)
+    return itertools.chain((first,), _chunks(file))
 
 
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    while piece := file.read(PIECE):
-        yield piece
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK):
+        yield chunk
 
 
-def _inflated(piece: bytes, file: IO[bytes]) -> Iterator[bytes]:
-    """gzip has several members where parts of a layer can be fetched alone (estargz), and may be filled up with zeros."""
+def _decompress_gzip(chunk: bytes, file: IO[bytes]) -> Iterator[bytes]:
+    """A gzip file has several members if parts of a layer can be fetched alone (estargz), and may be
+    padded with zeros."""
     inflate = zlib.decompressobj(wbits=31)
-    while piece:
+    while chunk:
         if inflate.eof:
-            inflate, piece = zlib.decompressobj(wbits=31), piece.lstrip(b"\0")
-        yield inflate.decompress(piece, PIECE)
-        piece = inflate.unconsumed_tail or inflate.unused_data or file.read(PIECE)
+            inflate, chunk = zlib.decompressobj(wbits=31), chunk.lstrip(b"\0")
+        yield inflate.decompress(chunk, CHUNK)
+        chunk = inflate.unconsumed_tail or inflate.unused_data or file.read(CHUNK)
     yield inflate.flush()
 
 
-def _unzstd(first: bytes, file: IO[bytes]) -> Iterator[bytes]:
-    """zstd has several frames for the same reason (zstd:chunked). Raises as tarfile does where it cannot be read."""
+def _decompress_zstd(first: bytes, file: IO[bytes]) -> Iterator[bytes]:
+    """A zstd file has several frames for the same reason (zstd:chunked). Raises ReadError, as
+    tarfile does, if it cannot be read."""
     import zstandard
 
-    whole = _Reader(itertools.chain((first,), _pieces(file)))
+    whole = tar.ChunkReader(itertools.chain((first,), _chunks(file)))
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     try:
-        yield from _pieces(
+        yield from _chunks(
             decompressor.stream_reader(
-                cast(IO[bytes], whole), read_size=PIECE, read_across_frames=True
+                cast(IO[bytes], whole), read_size=CHUNK, read_across_frames=True
             )
         )
     except zstandard.ZstdError as error:
         raise tarfile.ReadError(f"not zstd: {error}") from error
-
-
-def reading(archive: Iterable[bytes]) -> tarfile.TarFile:
-    """A tar archive to iterate over while it streams in."""
-    return tarfile.open(
-        fileobj=cast(IO[bytes], _Reader(archive)), mode="r|", bufsize=PIECE, tarinfo=Bounded
-    )
-
-
-class _Reader:
-    """Pieces of bytes as the file that tarfile wants to read from."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = memoryview(b"")
-
-    def read(self, size: int = -1) -> bytes:
-        assert size > 0
-        parts: list[memoryview] = []
-        while size:
-            if not self._rest:
-                self._rest = memoryview(next(self._pieces, b""))
-            if not self._rest:
-                break
-            part, self._rest = self._rest[:size], self._rest[size:]
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)

@@ -1,6 +1,7 @@
-"""OCI image layouts on disk: written beside their final name and renamed in, read back and checked.
+"""OCI image layouts on disk: written in a staging directory, renamed into place, read back and checked.
 
-A layout is oci-layout, index.json and blobs/sha256/*, as image-layout.md of the OCI image specification 1.1 has it.
+A layout is oci-layout, index.json and blobs/sha256/*, as image-layout.md of the OCI image
+specification 1.1 describes it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,22 +17,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.core.errors import InUse
+from provision.core.errors import IntegrityError, InUse
 from provision.core.file_locks import open_lock_file, try_lock
+from provision.core.schema import schema_error
 from provision.core.types import Layer
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+INDEX_TYPES = (INDEX, DOCKER_LIST)
+MANIFEST_TYPES = (MANIFEST, DOCKER_MANIFEST)
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+LAYOUT_VERSION = {"imageLayoutVersion": "1.0.0"}
 GROUP = "org.provision.group"
 NAME = "org.opencontainers.image.ref.name"
-MARK = ".provision-unfinished"  # in folders beside a layout that are ours to remove
+# A file in each directory next to a layout that we made, and therefore may remove.
+MARKER = ".provision-unfinished"
+
+
+class InvalidDocument(ValueError):
+    """A document of an image is not what it must be; the text says which entry and field."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """A whole layout: what its manifest says."""
+class LayoutManifest:
+    """What the manifest of a complete layout says."""
 
     manifest_digest: str
     config_digest: str
@@ -46,135 +61,93 @@ def blob(layout: Path, digest: str) -> Path:
     return blobs(layout) / digest.removeprefix("sha256:")
 
 
-@contextmanager
-def building(layout: Path) -> Iterator[Path]:
-    """A folder beside `layout` to write into; it takes the name when the block ends well, and is gone when it does not.
+def sha256_digest(content: bytes) -> str:
+    """The digest of some bytes, as OCI writes it."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
-    What an earlier run that was killed left is in `left(layout)` meanwhile, then gone. InUse where another run writes there now, or
-    where a folder that is not ours has one of the names that are needed.
+
+# Documents
+
+
+def canonical(document: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """The one way to write a document, so that its digest depends on its content only."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def parse_document(content: bytes, schema: str) -> Any:
+    """A JSON document that fits its schema, or InvalidDocument."""
+    try:
+        document = json.loads(content)
+        error = schema_error(document, schema)
+    except (ValueError, RecursionError) as failure:
+        raise InvalidDocument("it is not JSON, or nested too deeply") from failure
+    if error is not None:
+        raise InvalidDocument(error)
+    return document
+
+
+def read_verified(layout: Path, digest: str) -> bytes:
+    """The bytes of a manifest or config, or InvalidDocument if they do not match the digest."""
+    content = blob(layout, digest).read_bytes()
+    if sha256_digest(content) != digest:
+        raise InvalidDocument(f"the content of {digest} does not match its digest")
+    return content
+
+
+def read_config(layout: Path, digest: str) -> dict[str, Any]:
+    """The image config of a layout, or IntegrityError."""
+    try:
+        config: dict[str, Any] = parse_document(read_verified(layout, digest), "oci-config")
+    except InvalidDocument as error:
+        raise corrupt_blob(blob(layout, digest)) from error
+    return config
+
+
+def corrupt_blob(path: Path) -> IntegrityError:
+    """The error for a blob of our layouts that does not match its name, or is missing."""
+    return IntegrityError(
+        f"{path} is corrupt: it does not match its digest.",
+        advice="Run `provision image build` to make it again.",
+    )
+
+
+def read(layout: Path) -> LayoutManifest | None:
+    """The manifest of a complete layout: documents that match their digests, and every layer in
+    its size. None for anything else.
+
+    Layers are not hashed. Each was hashed before it was named after its digest, and the layout got
+    its name after that; layer_cache tells whether layers changed since then.
     """
-    layout = _real(layout)
-    new, old = _beside(layout)
-    _check_free(layout)
-    _restore(layout, old)
-    _remove(left(layout))
-    if new.exists():
-        new.rename(left(layout))
-    held = _begin(new)
     try:
-        blobs(new).mkdir(parents=True)
-        yield new
-        if layout.exists():
-            (layout / MARK).touch()
-            try:
-                layout.rename(old)
-            except OSError:
-                (layout / MARK).unlink()
-                raise
-        new.rename(layout)
-        (layout / MARK).unlink()
-        _remove(old)  # and not `new`, which may be another run's from now on
-        _remove(left(layout))
-    except BaseException:
-        os.close(held)
-        clear(layout)
-        raise
-    os.close(held)
-
-
-def clear(layout: Path) -> None:
-    """Remove what a killed build left beside a layout; killed between its two renames, the old layout comes back. What another run
-    is writing stays, and so does what is not ours."""
-    layout = _real(layout)
-    new, old = _beside(layout)
-    if not _is_busy(new):
-        _remove(new)
-    _remove(left(layout))
-    _restore(layout, old)
-
-
-def left(layout: Path) -> Path:
-    """Where the layers are that a killed build had made, while the next one looks whether it can use them."""
-    real = _real(layout)
-    return real.with_name(f".{real.name}.left")
-
-
-def _real(layout: Path) -> Path:
-    """Where a link leads: the layout there is replaced, and the link stays."""
-    return Path(os.path.realpath(layout))
-
-
-def _check_free(layout: Path) -> None:
-    new, old = _beside(layout)
-    for path in (new, old, left(layout)):
-        if path.exists() and not _is_ours(path):
-            raise InUse(
-                f"{path} is in the way, and is not of our making.",
-                advice="Rename it, or name another place.",
+        index = parse_document((layout / "index.json").read_bytes(), "oci-index")
+        if not index["manifests"]:
+            return None
+        manifest_digest = index["manifests"][0]["digest"]
+        manifest = parse_document(read_verified(layout, manifest_digest), "oci-manifest")
+        config_digest = manifest["config"]["digest"]
+        read_verified(layout, config_digest)
+        layers = []
+        for descriptor in manifest["layers"]:
+            group = (descriptor.get("annotations") or {}).get(GROUP)
+            size = blob(layout, descriptor["digest"]).stat().st_size
+            if group is None or size != descriptor["size"]:
+                return None
+            layers.append(
+                Layer(
+                    group=group,
+                    digest=descriptor["digest"],
+                    size=size,
+                    media_type=descriptor["mediaType"],
+                )
             )
-    if _is_busy(new):
-        raise _busy(layout)
-
-
-def _begin(new: Path) -> int:
-    """Make the folder, marked as ours; an open file by which others see that somebody writes there, for as long as this process lives."""
-    new.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        new.mkdir()
-    except FileExistsError as error:
-        raise _busy(new) from error
-    held = open_lock_file(new / MARK)
-    try_lock(held)  # on a file system without locks, two runs at once are not told apart
-    return held
-
-
-def _is_busy(new: Path) -> bool:
-    try:
-        held = os.open(new / MARK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return try_lock(held) == "busy"
-    finally:
-        os.close(held)
-
-
-def _busy(layout: Path) -> InUse:
-    return InUse(
-        f"Another run is writing {layout} now.",
-        advice="Wait until it is done, or name another place.",
+    except (OSError, InvalidDocument):
+        return None
+    return LayoutManifest(
+        manifest_digest=manifest_digest,
+        config_digest=config_digest,
+        layers=tuple(layers),
+        annotations=manifest.get("annotations") or {},
     )
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether it was made or put aside here: marked, or empty as one is that was killed before it was."""
-    return (
-        path.is_dir()
-        and not path.is_symlink()
-        and ((path / MARK).exists() or not any(path.iterdir()))
-    )
-
-
-def _remove(path: Path) -> None:
-    """Remove a folder if it is ours. The mark goes last: one that is half gone when we are killed is still known."""
-    if _is_ours(path):
-        for child in path.iterdir():
-            if child.is_dir() and not child.is_symlink():
-                shutil.rmtree(child, ignore_errors=True)
-            elif child.name != MARK:
-                child.unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _restore(layout: Path, old: Path) -> None:
-    if (old / MARK).exists() and not layout.exists():
-        old.rename(layout)
-        (layout / MARK).unlink()
-    _remove(old)
-
-
-def _beside(layout: Path) -> tuple[Path, Path]:
-    return layout.with_name(f".{layout.name}.new"), layout.with_name(f".{layout.name}.old")
 
 
 def write(
@@ -183,37 +156,29 @@ def write(
     layers: Sequence[Layer],
     annotations: Mapping[str, str],
     name: str,
-) -> Written:
-    """Complete a folder that already holds the layers: config, manifest, index."""
-    config_digest, config_size = _put(layout, config)
+) -> LayoutManifest:
+    """Complete a directory that already holds the layers: add config, manifest and index."""
+    config_digest, config_size = _write_document(layout, config)
+    descriptors = [
+        {
+            "annotations": {GROUP: layer.group},
+            "digest": layer.digest,
+            "mediaType": layer.media_type,
+            "size": layer.size,
+        }
+        for layer in layers
+    ]
     manifest = {
         "annotations": dict(annotations),
         "config": {"digest": config_digest, "mediaType": CONFIG, "size": config_size},
-        "layers": [
-            {
-                "annotations": {GROUP: layer.group},
-                "digest": layer.digest,
-                "mediaType": layer.media_type,
-                "size": layer.size,
-            }
-            for layer in layers
-        ],
+        "layers": descriptors,
         "mediaType": MANIFEST,
         "schemaVersion": 2,
     }
-    digest, size = _put(layout, manifest)
-    entry = {
-        "annotations": {NAME: name},
-        "digest": digest,
-        "mediaType": MANIFEST,
-        "platform": {"architecture": "amd64", "os": "linux"},
-        "size": size,
-    }
-    (layout / "index.json").write_bytes(
-        canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2})
-    )
-    (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
-    return Written(
+    digest, size = _write_document(layout, manifest)
+    (layout / "index.json").write_bytes(index_content(digest, size, MANIFEST, name))
+    (layout / "oci-layout").write_bytes(canonical(LAYOUT_VERSION))
+    return LayoutManifest(
         manifest_digest=digest,
         config_digest=config_digest,
         layers=tuple(layers),
@@ -221,72 +186,173 @@ def write(
     )
 
 
-def index(layout: Path, names: Sequence[str]) -> bytes:
-    """The index.json of a layout of ours with the image under these names; as it is if there are none."""
-    content = (layout / "index.json").read_bytes()
-    if not names:
-        return content
-    document = json.loads(content)
-    (entry,) = document["manifests"]
-    return canonical(
-        {**document, "manifests": [{**entry, "annotations": {NAME: name}} for name in names]}
-    )
-
-
-def read(layout: Path) -> Written | None:
-    """A layout that is whole: documents true to their digests, every layer there in its size. None for anything else.
-
-    Layers are not hashed: each got its digest as its name once it was hashed whole, and the layout its name after that. Whether
-    they were changed since, kept.damaged says.
-    """
-    try:
-        index = json.loads((layout / "index.json").read_bytes())
-        manifest_digest = str(index["manifests"][0]["digest"])
-        manifest = json.loads(document(layout, manifest_digest))
-        config_digest = str(manifest["config"]["digest"])
-        document(layout, config_digest)
-        layers = tuple(_layer(layout, row) for row in manifest["layers"])
-        return Written(
-            manifest_digest=manifest_digest,
-            config_digest=config_digest,
-            layers=layers,
-            annotations=manifest["annotations"],
-        )
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
-def _layer(layout: Path, row: Mapping[str, Any]) -> Layer:
-    layer = Layer(
-        group=row["annotations"][GROUP],
-        digest=row["digest"],
-        size=row["size"],
-        media_type=row["mediaType"],
-    )
-    if blob(layout, layer.digest).stat().st_size != layer.size:
-        raise ValueError(f"{layer.digest} is not whole")
-    return layer
-
-
-def document(layout: Path, digest: str) -> bytes:
-    """A manifest or config of a layout. ValueError where it is not what its digest says."""
-    content = blob(layout, digest).read_bytes()
-    if _digest(content) != digest:
-        raise ValueError(f"{digest} is another file")
-    return content
-
-
-def _put(layout: Path, document: Mapping[str, Any]) -> tuple[str, int]:
+def _write_document(layout: Path, document: Mapping[str, Any]) -> tuple[str, int]:
     content = canonical(document)
-    digest = _digest(content)
+    digest = sha256_digest(content)
     blob(layout, digest).write_bytes(content)
     return digest, len(content)
 
 
-def canonical(document: Mapping[str, Any] | Sequence[Any]) -> bytes:
-    """The one way to write a document, so that its digest depends on its content only."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+def index_content(digest: str, size: int, media_type: str, name: str) -> bytes:
+    """The index.json of a layout with one image under one name."""
+    entry = {
+        "annotations": {NAME: name},
+        "digest": digest,
+        "mediaType": media_type,
+        "platform": {"architecture": "amd64", "os": "linux"},
+        "size": size,
+    }
+    return canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2})
 
 
-def _digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+def renamed_index(layout: Path, names: Sequence[str]) -> bytes:
+    """The index.json of our layout with its image under these names; unchanged without names."""
+    content = (layout / "index.json").read_bytes()
+    if not names:
+        return content
+    document = parse_document(content, "oci-index")
+    (entry,) = document["manifests"]
+    entries = [{**entry, "annotations": {NAME: name}} for name in names]
+    return canonical({**document, "manifests": entries})
+
+
+# Staging
+
+
+@contextmanager
+def staging(layout: Path) -> Iterator[Path]:
+    """A staging directory next to `layout`. It takes the layout's name when the block succeeds, and
+    is removed when the block fails.
+
+    Meanwhile `interrupted(layout)` holds what an earlier, killed run wrote; it is removed at the
+    end. Raises InUse if another run is writing there now, or if a directory that is not ours has a
+    name that we need.
+    """
+    layout = _resolve(layout)
+    new, backup = _staging_path(layout), _backup_path(layout)
+    _check_names_are_free(layout)
+    _restore(layout, backup)
+    _remove_ours(interrupted(layout))
+    if new.exists():
+        new.rename(interrupted(layout))
+    lock = _create_staging(new)
+    try:
+        blobs(new).mkdir(parents=True)
+        yield new
+        if layout.exists():
+            (layout / MARKER).touch()
+            try:
+                layout.rename(backup)
+            except OSError:
+                (layout / MARKER).unlink()
+                raise
+        new.rename(layout)
+        (layout / MARKER).unlink()
+        _remove_ours(backup)  # and not `new`: from now on it may belong to another run
+        _remove_ours(interrupted(layout))
+    except BaseException:
+        os.close(lock)
+        remove_leftovers(layout)
+        raise
+    os.close(lock)
+
+
+def remove_leftovers(layout: Path) -> None:
+    """Remove what a killed run left next to a layout. If it was killed between its two renames, the
+    old layout returns to its place. Directories that another run is writing, or that are not ours,
+    stay."""
+    layout = _resolve(layout)
+    if not _is_locked(_staging_path(layout)):
+        _remove_ours(_staging_path(layout))
+    _remove_ours(interrupted(layout))
+    _restore(layout, _backup_path(layout))
+
+
+def interrupted(layout: Path) -> Path:
+    """Where the layers of a killed build are while the next build looks for usable ones."""
+    layout = _resolve(layout)
+    return layout.with_name(f".{layout.name}.left")
+
+
+def _staging_path(layout: Path) -> Path:
+    return layout.with_name(f".{layout.name}.new")
+
+
+def _backup_path(layout: Path) -> Path:
+    return layout.with_name(f".{layout.name}.old")
+
+
+def _resolve(layout: Path) -> Path:
+    """The target of a symbolic link: we replace the layout there, and the link stays."""
+    return Path(os.path.realpath(layout))
+
+
+def _check_names_are_free(layout: Path) -> None:
+    new = _staging_path(layout)
+    for path in (new, _backup_path(layout), interrupted(layout)):
+        if path.exists() and not _is_ours(path):
+            raise InUse(
+                f"{path} is in the way, and provision did not make it.",
+                advice="Rename it, or choose another destination.",
+            )
+    if _is_locked(new):
+        raise _in_use(layout)
+
+
+def _create_staging(new: Path) -> int:
+    """Make the directory with its marker. Returns the locked marker's descriptor: while this
+    process lives, other runs see that somebody writes there."""
+    new.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        new.mkdir()
+    except FileExistsError as error:
+        raise _in_use(new) from error
+    lock = open_lock_file(new / MARKER)
+    try_lock(lock)  # on a file system without locks, two simultaneous runs do not notice each other
+    return lock
+
+
+def _is_locked(new: Path) -> bool:
+    try:
+        lock = os.open(new / MARKER, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return try_lock(lock) == "busy"
+    finally:
+        os.close(lock)
+
+
+def _in_use(layout: Path) -> InUse:
+    return InUse(
+        f"Another run is writing {layout} now.",
+        advice="Wait until it has finished, or choose another destination.",
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether we made this directory: it has our marker, or is empty because its maker was killed
+    before it wrote the marker."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return (path / MARKER).exists() or not any(path.iterdir())
+
+
+def _remove_ours(path: Path) -> None:
+    """Remove a directory if it is ours. The marker goes last, so that a half-removed directory is
+    still known as ours if we are killed."""
+    if not _is_ours(path):
+        return
+    for child in path.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child, ignore_errors=True)
+        elif child.name != MARKER:
+            child.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _restore(layout: Path, backup: Path) -> None:
+    if (backup / MARKER).exists() and not layout.exists():
+        backup.rename(layout)
+        (layout / MARKER).unlink()
+    _remove_ours(backup)

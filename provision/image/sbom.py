@@ -1,137 +1,361 @@
-"""The bill of materials of an image: what its lock names and what its base brought, with the image's digest as the subject."""
+"""The SBOM of an image: the packages that its lock names, its runtime package, and the packages of
+its base, with the image's digest as the subject.
+
+Package records are read from the layers' archives, without unpacking or running anything. A base's
+packages are those that dpkg (also in distroless images) and apk recorded. rpm's database is a
+binary one of three kinds; we do not read it, and the SBOM says so.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import posixpath
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from email.parser import HeaderParser
+from pathlib import Path
 
 from provision.core import sbom
 from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.sbom import Sbom, SbomPackage
 from provision.core.types import Image
-from provision.image import config, oci_layout, system_packages
+from provision.image import config, oci_layout
 from provision.image.conda_files import PREFIX
-from provision.image.image_files import Within, within
+from provision.image.tar import UNREADABLE, BoundedTarInfo, hidden_by
 
-_CONDA = rf"{PREFIX.lstrip('/')}/conda-meta/[^/]+\.json"
-_WHEELS = rf"{PREFIX.lstrip('/')}/lib/python[^/]+/site-packages/[^/]+\.dist-info/METADATA"
-_RUNTIME = re.compile(r".*/site-packages/provision_runtime-[^/]+\.dist-info/METADATA")
-_WANTED = re.compile(f"{system_packages.FILES.pattern}|{_CONDA}|{_WHEELS}")
+# The base's own records.
+DPKG_STATUS, DPKG_STATUS_FOLDER = "var/lib/dpkg/status", "var/lib/dpkg/status.d/"
+APK_INSTALLED = "lib/apk/db/installed"
+OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
+SYSTEM_FILES = re.compile(
+    rf"{DPKG_STATUS}|{DPKG_STATUS_FOLDER}[^/]+(?<!\.md5sums)|(?:usr/)?{APK_INSTALLED}"
+    rf"|{'|'.join(OS_RELEASE)}|usr/share/doc/[^/]+(?:/copyright)?"
+)
+RPM = re.compile(r"(?:var/lib/rpm|usr/lib/sysimage/rpm)/(?:Packages(?:\.db)?|rpmdb\.sqlite)")
+
+# The environment's records.
+_PREFIX = PREFIX.lstrip("/")
+_CONDA_RECORD = rf"{_PREFIX}/conda-meta/[^/]+\.json"
+_WHEEL_METADATA = rf"{_PREFIX}/lib/python[^/]+/site-packages/[^/]+\.dist-info/METADATA"
+_RUNTIME_METADATA = re.compile(r".*/site-packages/provision_runtime-[^/]+\.dist-info/METADATA")
+RECORDS = re.compile(f"{SYSTEM_FILES.pattern}|{_CONDA_RECORD}|{_WHEEL_METADATA}")
+
+SIZE_LIMIT = 64 << 20  # of all records; a complete Debian's status has 10 MB
+LINK_LIMIT = 8  # symbolic links may lead in a circle
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
-    """What an image's layers say. own: conda's records and wheels' metadata in the environment, by path."""
+class ImagePackages:
+    """What the layers of an image say about its packages.
+
+    base: those of the base. unread: what may hold packages that are not listed, in words. records:
+    conda's records and wheels' METADATA in the environment, by path. epoch: when the image was
+    made.
+    """
 
     base: tuple[SbomPackage, ...]
     unread: tuple[str, ...]
-    own: dict[str, bytes]
+    records: dict[str, bytes]
     epoch: int
 
 
-def look(image: Image) -> Looked:
-    """Read what an image says of its packages: one pass over its layers, of which only the headers and a few files are read.
+def read_packages(image: Image) -> ImagePackages:
+    """Read the package records of an image, in one pass over the headers of its layers.
 
-    ToolMissing where its layout is gone, IntegrityError where it is another image's or damaged.
+    ToolMissing if its layout is gone, IntegrityError if it is another image's or corrupt.
     """
-    there = oci_layout.read(image.layout)
-    if there is None:
+    manifest = oci_layout.read(image.layout)
+    if manifest is None:
         raise ToolMissing(
-            f"The image layout {image.layout} is not there, or not whole.",
-            advice="`provision image build` makes it.",
+            f"The image layout {image.layout} is missing or incomplete.",
+            advice="Run `provision image build` to make it.",
         )
-    if there.manifest_digest != image.manifest_digest:
+    if manifest.manifest_digest != image.manifest_digest:
         raise IntegrityError(
             f"{image.layout} holds another image than the passport names.",
             advice="Run `provision image build` again.",
         )
-    layers = [oci_layout.blob(image.layout, layer.digest) for layer in there.layers]
-    found = within(layers, _WANTED, system_packages.RPM, system_packages.LIMIT)
-    own = {
-        path: content
-        for path, content in found.files.items()
-        if path.startswith(PREFIX.lstrip("/"))
+    layers = [oci_layout.blob(image.layout, layer.digest) for layer in manifest.layers]
+    contents = read_files(layers, RECORDS, noticed=RPM)
+    records = {
+        path: content for path, content in contents.files.items() if path.startswith(_PREFIX)
     }
-    base = Within(
-        files={path: content for path, content in found.files.items() if path not in own},
-        links=found.links,
-        seen=found.seen,
-    )
-    return Looked(
-        base=system_packages.base_packages(base),
-        unread=system_packages.unread(base),
-        own=own,
-        epoch=_made(image),
+    for path in records:
+        del contents.files[path]
+    created = oci_layout.read_config(image.layout, image.image_id)["created"]
+    return ImagePackages(
+        base=base_packages(contents),
+        unread=unread_databases(contents),
+        records=records,
+        epoch=config.epoch_of(created),
     )
 
 
-def _made(image: Image) -> int:
-    document = json.loads(oci_layout.blob(image.layout, image.image_id).read_bytes())
-    return config.epoch_of(document["created"])
-
-
-def bill(image: Image, looked: Looked, locked: Sequence[SbomPackage]) -> Sbom:
-    """locked: the packages of the image's lock. The same image gives the same bill."""
+def image_sbom(image: Image, packages: ImagePackages, locked: Sequence[SbomPackage]) -> Sbom:
+    """locked: the packages of the image's lock. The same image gives the same SBOM."""
     from packageurl import PackageURL
 
     name = image.reference.rpartition(":")[0]
     digest = image.manifest_digest
-    parts = (*locked, *_runtime_parts(looked.own), *looked.base)
+    parts = (*locked, *_runtime_packages(packages.records), *packages.base)
+    licenses = [(part.purl, part.license) for part in parts]
+    purl = PackageURL("oci", None, name.rpartition("/")[2], digest, {"arch": "amd64"})
     return Sbom(
         title=f"{name}@{digest}",
         name=name,
         version=digest,
         kind="container",
         reference=f"image:{name}@{digest}",
-        comment=f"An image on {image.base} ({image.base_digest}); the sha256 of its conda-lock.yml is {image.lock_sha256}.",
+        comment=f"An image on {image.base} ({image.base_digest}); the sha256 of its conda-lock.yml "
+        f"is {image.lock_sha256}.",
         parts=parts,
-        identity=json.dumps(
-            [name, digest, [(part.purl, part.license) for part in parts], looked.unread]
-        ),
+        identity=json.dumps([name, digest, licenses, packages.unread]),
         properties=(
             ("provision:lock", image.lock_sha256),
             ("provision:base", image.base),
             ("provision:base-id", image.base_digest),
         ),
-        purl=PackageURL(
-            "oci", None, name.rpartition("/")[2], digest, {"arch": "amd64"}
-        ).to_string(),
+        purl=purl.to_string(),
         sha256=digest.removeprefix("sha256:"),
-        epoch=looked.epoch,
-        unread=looked.unread,
+        epoch=packages.epoch,
+        unread=packages.unread,
     )
 
 
-def _runtime_parts(own: Mapping[str, bytes]) -> list[SbomPackage]:
+def sbom_documents(document: Sbom) -> list[tuple[str, bytes]]:
+    """The SBOM in both formats, with their media types, as they are attached to the image in a
+    registry."""
+    return [
+        (media_type, sbom.sbom_text(document, kind).encode())
+        for kind, media_type in sbom.MEDIA_TYPES.items()
+    ]
+
+
+def _runtime_packages(records: Mapping[str, bytes]) -> list[SbomPackage]:
     """The runtime package, which no lock names; images of earlier versions have none."""
     from packageurl import PackageURL
 
-    parts = []
-    for path, content in own.items():
-        if not _RUNTIME.fullmatch(path):
+    packages = []
+    for path, content in records.items():
+        if not _RUNTIME_METADATA.fullmatch(path):
             continue
         metadata = HeaderParser().parsestr(content.decode())
         name, version = metadata["Name"], metadata["Version"]
-        parts.append(
+        packages.append(
             SbomPackage(
                 key=f"runtime:{name}",
                 manager="pip",
                 name=name,
                 version=version,
-                # Of no package index: a generic purl is looked up nowhere.
+                # It is on no package index; nobody looks up a generic purl.
                 purl=PackageURL("generic", None, name, version).to_string(),
                 license=metadata["License"],
             )
         )
-    return parts
+    return packages
 
 
-def documents(made: Sbom) -> list[tuple[str, bytes]]:
-    """Both bills with their media types, as a registry keeps them beside the image."""
-    return [
-        (media_type, sbom.sbom_text(made, kind).encode())
-        for kind, media_type in sbom.MEDIA_TYPES.items()
-    ]
+# Files of an image
+
+
+@dataclass
+class ImageContents:
+    """Some files of an image, by paths without a leading slash. noticed: files that exist but were
+    not read. size: bytes that were read."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    noticed: set[str] = field(default_factory=set)
+    size: int = 0
+
+    def get(self, path: str) -> bytes | None:
+        """A file, also if it, or the folder that holds it, is a symbolic link."""
+        for _ in range(LINK_LIMIT):
+            if path in self.files:
+                return self.files[path]
+            link = path if path in self.links else posixpath.dirname(path)
+            if link not in self.links:
+                return None
+            path = self._target(link) + path[len(link) :]
+        return None
+
+    def _target(self, link: str) -> str:
+        target = posixpath.join("/", posixpath.dirname(link), self.links[link])
+        return posixpath.normpath(target).lstrip("/")
+
+    def hide(self, is_hidden: Callable[[str], bool]) -> None:
+        self.files = {path: file for path, file in self.files.items() if not is_hidden(path)}
+        self.links = {path: target for path, target in self.links.items() if not is_hidden(path)}
+        self.noticed = {path for path in self.noticed if not is_hidden(path)}
+
+
+def read_files(
+    layers: Sequence[Path],
+    pattern: re.Pattern[str],
+    noticed: re.Pattern[str],
+    limit: int = SIZE_LIMIT,
+) -> ImageContents:
+    """The files and links whose whole path matches `pattern`, and the names of those that match
+    `noticed`, as the layers make them together.
+
+    layers: uncompressed archives from the bottom up. Raises IntegrityError if one is not an
+    archive, or if the files have more than `limit` bytes together.
+    """
+    contents = ImageContents()
+    for layer in layers:
+        try:
+            with tarfile.open(layer, "r:", tarinfo=BoundedTarInfo) as archive:
+                for member in archive:
+                    path = posixpath.normpath(member.name).lstrip("/")
+                    is_hidden = hidden_by(path)
+                    if is_hidden:
+                        contents.hide(is_hidden)
+                    elif noticed.fullmatch(path):
+                        contents.noticed.add(path)
+                    elif pattern.fullmatch(path):
+                        _add_member(contents, archive, member, path, limit)
+                    if contents.size > limit:
+                        raise IntegrityError(
+                            f"The image's package records have more than {limit >> 20} MiB.",
+                            advice="Choose another base with --base.",
+                        )
+        except UNREADABLE as error:
+            raise IntegrityError(
+                f"A layer of the image is not a tar archive: {error}.",
+                advice="Build the image again.",
+            ) from error
+    return contents
+
+
+def _add_member(
+    contents: ImageContents,
+    archive: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    path: str,
+    limit: int,
+) -> None:
+    contents.files.pop(path, None)
+    contents.links.pop(path, None)
+    if member.issym():
+        contents.links[path] = member.linkname
+    elif member.isreg() or member.islnk():
+        with contextlib.suppress(KeyError):  # a hard link to a file that is not in this layer
+            file = archive.extractfile(member)
+            contents.files[path] = file.read(limit + 1) if file else b""
+            contents.size += len(contents.files[path])
+
+
+# Packages of a base
+
+
+def base_packages(contents: ImageContents) -> tuple[SbomPackage, ...]:
+    """What the base's package manager recorded as installed, each package once."""
+    system = _os_release(contents)
+    packages = [*_dpkg_packages(contents, system), *_apk_packages(contents, system)]
+    return tuple({package.key: package for package in packages}.values())
+
+
+def unread_databases(contents: ImageContents) -> tuple[str, ...]:
+    """What may hold packages of a base that are not in the SBOM, in words."""
+    if contents.noticed:
+        return (
+            f"the base's rpm database (/{min(contents.noticed)}), so its packages are not listed",
+        )
+    for path in contents.files:
+        is_database = not path.startswith(("usr/share", *OS_RELEASE))
+        if is_database and SYSTEM_FILES.fullmatch(path):
+            return ()
+    return ("the base has no known package database (dpkg, apk), so its files are not listed",)
+
+
+def _os_release(contents: ImageContents) -> dict[str, str]:
+    for path in OS_RELEASE:
+        content = contents.get(path)
+        if content is not None:
+            break
+    else:
+        return {}
+    values = {}
+    for line in content.decode(errors="replace").splitlines():
+        key, separator, value = line.partition("=")
+        if separator:
+            values[key.strip()] = value.strip().strip("\"'")
+    return values
+
+
+def _distribution(system: Mapping[str, str], default: str) -> tuple[str, str]:
+    """The namespace and the `distro` of purls: debian and debian-12."""
+    name = system.get("ID") or default
+    version = system.get("VERSION_ID")
+    return name, f"{name}-{version}" if version else name
+
+
+def _stanzas(content: bytes) -> Iterator[dict[str, str]]:
+    """Paragraphs of `key: value`, with the first line of each value, which is all we need."""
+    for paragraph in re.split(r"\n\s*\n", content.decode(errors="replace")):
+        fields = {}
+        for line in paragraph.splitlines():
+            if line and not line[0].isspace():
+                key, _, value = line.partition(":")
+                fields[key] = value.strip()
+        if fields:
+            yield fields
+
+
+def _dpkg_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterator[SbomPackage]:
+    namespace, distribution = _distribution(system, "debian")
+    for path in sorted(contents.files):
+        if path != DPKG_STATUS and not path.startswith(DPKG_STATUS_FOLDER):
+            continue
+        for fields in _stanzas(contents.files[path]):
+            name, version = fields.get("Package"), fields.get("Version")
+            status = fields.get("Status", "install ok installed").split()
+            if not name or not version or status[-1:] != ["installed"]:
+                continue
+            copyright_file = contents.get(f"usr/share/doc/{name}/copyright") or b""
+            qualifiers = {"arch": fields.get("Architecture", ""), "distro": distribution}
+            yield _system_package(
+                "deb", namespace, name, version, qualifiers, _licenses(copyright_file)
+            )
+
+
+def _licenses(copyright_file: bytes) -> str:
+    """The licenses that a machine-readable copyright file names, in Debian's words; empty if it is
+    prose."""
+    text = copyright_file.decode(errors="replace")
+    if not text.lstrip().startswith("Format:"):
+        return ""
+    names = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE)
+    return ", ".join(dict.fromkeys(name.strip() for name in names))
+
+
+def _apk_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterator[SbomPackage]:
+    namespace, distribution = _distribution(system, "alpine")
+    for path in (APK_INSTALLED, f"usr/{APK_INSTALLED}"):
+        for fields in _stanzas(contents.files.get(path, b"")):
+            name, version = fields.get("P"), fields.get("V")
+            if name and version:
+                qualifiers = {"arch": fields.get("A", ""), "distro": distribution}
+                yield _system_package(
+                    "apk", namespace, name, version, qualifiers, fields.get("L", "")
+                )
+
+
+def _system_package(
+    manager: str,
+    namespace: str,
+    name: str,
+    version: str,
+    qualifiers: Mapping[str, str],
+    licenses: str,
+) -> SbomPackage:
+    from packageurl import PackageURL
+
+    non_empty = {key: value for key, value in qualifiers.items() if value}
+    purl = PackageURL(manager, namespace, name, version, non_empty).to_string()
+    return SbomPackage(
+        key=purl, manager=manager, name=name, version=version, purl=purl, license=licenses
+    )

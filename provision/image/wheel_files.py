@@ -1,4 +1,5 @@
-"""The wheel part of an image: what each wheel's RECORD lists, out of the realized prefix, and as it must read in the image."""
+"""The wheels of an image: the files that each wheel's RECORD lists, read from the prefix, as they
+must be in the image."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,223 +20,220 @@ from provision.adapters.http import sha256_of
 from provision.adapters.uv.installed_wheels import fingerprint
 from provision.core.errors import IntegrityError
 from provision.core.types import LockedPackage, Prefix
-from provision.image.conda_files import LEFT_OUT, PREFIX, PYTHON, Entry, from_file, verify
+from provision.image.conda_files import PREFIX, PYTHON, SKIPPED_FILES
+from provision.image.layers import LayerEntry, file_entry, verify
 
-Row = tuple[str, str, str]  # path from site-packages, hash, size
+RecordRow = tuple[str, str, str]  # path from site-packages, hash, size
 _HASH = re.compile(r"sha256=[A-Za-z0-9_-]{43}=?|(?!sha256=)[^=]+=.*|")
 _SIZE = re.compile(r"[0-9]{0,18}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """What a wheel says of one of its files."""
+class FileOwner:
+    """A wheel that lists a file, and its RECORD's row for it."""
 
     package: LockedPackage
-    row: Row
+    row: RecordRow
+
+
+# By path, the wheels that list the same file, sorted by name. Only files with several owners.
+SharedFiles = Mapping[str, Sequence[FileOwner]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wheel:
-    """A wheel of the lock as it lies in the prefix. rows: its RECORD."""
+class InstalledWheel:
+    """A wheel of the lock as it lies in the prefix. folder: its dist-info. rows: of its RECORD."""
 
     package: LockedPackage
-    folder: Path  # its dist-info
-    rows: tuple[Row, ...]
+    folder: Path
+    rows: tuple[RecordRow, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of its files. Scripts, whose first line is longer or shorter from host to host, do not count."""
+        """Bytes of its files, without scripts: their first line differs in length between hosts."""
         return sum(
-            int(size) for name, _, size in self.shipped if size and not name.startswith("../")
+            int(size) for path, _, size in self.shipped_rows if size and not path.startswith("../")
         )
 
     @property
-    def shipped(self) -> list[Row]:
-        """Without what is not put into images: installers' droppings, and byte code of sources that are there."""
-        sources = {name for name, _, _ in self.rows if name.endswith(".py")}
-        return [row for row in self.rows if not _is_left_out(row[0], sources)]
+    def shipped_rows(self) -> list[RecordRow]:
+        """The rows of files that images get: not what installers left, and not the byte code of
+        sources in the same wheel."""
+        sources = {path for path, _, _ in self.rows if path.endswith(".py")}
+        rows = []
+        for row in self.rows:
+            path = row[0]
+            is_bytecode = path.endswith(".pyc") and path[:-1] in sources
+            if is_bytecode or "__pycache__" in path.split("/"):
+                continue
+            if posixpath.basename(path) not in SKIPPED_FILES:
+                rows.append(row)
+        return rows
 
 
-def installed(prefix: Prefix, packages: Iterable[LockedPackage], python: str) -> list[Wheel]:
-    """The wheels of a lock in its prefix. IntegrityError where one is not there, or its RECORD is none."""
-    site = prefix.path / "lib" / f"python{python}" / "site-packages"
+def installed_wheels(
+    prefix: Prefix, packages: Iterable[LockedPackage], python: str
+) -> list[InstalledWheel]:
+    """The wheels of a lock in its prefix. IntegrityError if one is missing, was changed, or has an
+    invalid RECORD."""
+    site_packages = prefix.path / "lib" / f"python{python}" / "site-packages"
     folders = {
         canonicalize_name(path.name.split("-")[0]): path
-        for path in sorted(site.glob("*.dist-info"))
+        for path in sorted(site_packages.glob("*.dist-info"))
     }
-    found = []
+    wheels = []
     for package in packages:
         folder = folders.get(canonicalize_name(package.name))
         if folder is None:
             raise _drifted(
                 prefix, f"does not hold {package.name} {package.version}, which its lock names"
             )
-        found.append(
-            Wheel(package=package, folder=folder, rows=read_record(folder / "RECORD", prefix))
-        )
-        _check_wheel(prefix, folder)
-    return found
+        rows = read_record(folder / "RECORD", prefix)
+        wheels.append(InstalledWheel(package=package, folder=folder, rows=rows))
+        _check_unchanged(prefix, folder)
+    return wheels
 
 
-def _check_wheel(prefix: Prefix, folder: Path) -> None:
-    """Raise for a wheel that is not the one that was installed, though its name and version are the same."""
+def _check_unchanged(prefix: Prefix, folder: Path) -> None:
+    """Raise IntegrityError for a wheel that was replaced by another of the same name and
+    version."""
     if (folder / "RECORD").stat().st_mode & 0o100:
         raise _drifted(
             prefix,
-            "lies on a disk where every file may be run, so that which of them should be is not known",
+            "lies on a disk where every file is executable, so it is unknown which files should be",
         )
-    known = (prefix.wheels or {}).get(folder.name)
-    if known is not None and known != fingerprint(folder / "RECORD"):
+    recorded = (prefix.wheels or {}).get(folder.name)
+    if recorded is not None and recorded != fingerprint(folder / "RECORD"):
         raise _drifted(
             prefix,
-            f"has another {folder.name.removesuffix('.dist-info')} than was installed: its RECORD, or what may be run",
+            f"holds a changed {folder.name.removesuffix('.dist-info')}: its RECORD, or which of its "
+            "files are executable, is not as it was installed",
         )
 
 
-def clashes(wheels: Iterable[Wheel]) -> dict[str, list[Claim]]:
-    """The files that several wheels list, by path, with what each says. The last claim, by the package's name, is the one that counts:
-    uv installs wheels in no fixed order, and what it wrote last would be another file on each machine."""
-    claims: dict[str, list[Claim]] = {}
+# Files of several wheels
+
+
+def shared_files(wheels: Iterable[InstalledWheel]) -> dict[str, list[FileOwner]]:
+    """The files that several wheels list.
+
+    The last owner, by name, decides the file's content: uv installs wheels in no fixed order, so
+    the file that it wrote last would be another one on each machine.
+    """
+    owners: dict[str, list[FileOwner]] = {}
     for wheel in sorted(wheels, key=lambda wheel: canonicalize_name(wheel.package.name)):
-        for row in wheel.shipped:
-            claims.setdefault(posixpath.normpath(row[0]), []).append(
-                Claim(package=wheel.package, row=row)
-            )
-    return {path: found for path, found in claims.items() if len(found) > 1}
+        for row in wheel.shipped_rows:
+            path = posixpath.normpath(row[0])
+            owners.setdefault(path, []).append(FileOwner(package=wheel.package, row=row))
+    return {path: of_path for path, of_path in owners.items() if len(of_path) > 1}
 
 
-def sharers(
-    wheels: Sequence[Wheel], clashing: Mapping[str, Sequence[Claim]]
-) -> list[LockedPackage]:
-    """The packages that decide files of these wheels beside themselves: those that list the same path with other bytes."""
+def co_owners(wheels: Sequence[InstalledWheel], shared: SharedFiles) -> list[LockedPackage]:
+    """The other packages that decide files of these wheels: they list the same path with other
+    content."""
     own = [wheel.package for wheel in wheels]
     paths = {posixpath.normpath(row[0]) for wheel in wheels for row in wheel.rows}
-    claims = [
-        claim
-        for path in paths & clashing.keys()
-        if _differ(clashing[path])
-        for claim in clashing[path]
-    ]
-    return list(
-        {claim.package.name: claim.package for claim in claims if claim.package not in own}.values()
-    )
+    others: dict[str, LockedPackage] = {}
+    for path in paths & shared.keys():
+        if _disagree(shared[path]):
+            for owner in shared[path]:
+                if owner.package not in own:
+                    others[owner.package.name] = owner.package
+    return list(others.values())
 
 
-def entries(
-    wheels: Sequence[Wheel], clashing: Mapping[str, Sequence[Claim]], prefix: Prefix
-) -> dict[str, Entry]:
-    """The files of some of the prefix's wheels, by path. One that several list, of whichever layer, must be what the last of them says."""
-    return {
-        entry.path: entry for wheel in wheels for entry in wheel_entries(wheel, prefix, clashing)
-    }
+def _disagree(owners: Sequence[FileOwner]) -> bool:
+    """Whether wheels list a file with different hashes or sizes."""
+    return len({owner.row[1:] for owner in owners}) > 1
+
+
+def _check_last_owner(path: Path, owners: Sequence[FileOwner], prefix: Prefix) -> None:
+    """Raise IntegrityError unless a file that wheels disagree about is the last owner's."""
+    last = owners[-1]
+    expected = _hex_digest(last.row[1])
+    is_other_file = path.is_file() and not path.is_symlink() and sha256_of(path) != expected
+    if expected is None or is_other_file:
+        names = " and ".join(owner.package.name for owner in owners)
+        raise IntegrityError(
+            f"{names} have different content for the same file, {last.row[0]}. Images get the file "
+            f"of {last.package.name}, the last by name, but the prefix {prefix.path} has another.",
+            advice="Run `provision env remove` and build it again, which installs that file; or "
+            "leave out one of the packages.",
+        )
+
+
+# Entries
+
+
+def wheels_entries(
+    wheels: Sequence[InstalledWheel], shared: SharedFiles, prefix: Prefix
+) -> dict[str, LayerEntry]:
+    """The files of some of the prefix's wheels, by path. A shared file, whichever layers its owners
+    are in, must be what the last owner says."""
+    entries = {}
+    for wheel in wheels:
+        for entry in wheel_entries(wheel, prefix, shared):
+            entries[entry.path] = entry
+    return entries
 
 
 def wheel_entries(
-    wheel: Wheel, prefix: Prefix, clashing: Mapping[str, Sequence[Claim]] | None = None
-) -> list[Entry]:
-    """The files of one installed wheel, by its RECORD; scripts name the image's interpreter, and RECORD says so."""
-    site, own_record = wheel.folder.parent, f"{wheel.folder.name}/RECORD"
-    rows: list[Row] = []
-    found: list[Entry] = []
-    for row in wheel.shipped:
+    wheel: InstalledWheel, prefix: Prefix, shared: SharedFiles | None = None
+) -> list[LayerEntry]:
+    """The files of one installed wheel, by its RECORD. Scripts get the image's interpreter, and the
+    RECORD their new hashes."""
+    site_packages = wheel.folder.parent
+    record_name = f"{wheel.folder.name}/RECORD"
+    rows: list[RecordRow] = []
+    entries: list[LayerEntry] = []
+    for row in wheel.shipped_rows:
         name = row[0]
-        if name == own_record:
+        if name == record_name:
             continue
-        told = [row]
-        if claims := (clashing or {}).get(posixpath.normpath(name)):
-            told = [claim.row for claim in claims]
-            if _differ(claims):
-                _check_clash(site / name, claims, prefix)
-                told = told[-1:]
-        entry = _wheel_file(site / name, told, prefix)
-        found.append(entry)
-        rows.append((name, *_rewritten(entry)) if entry.content is not None else row)
-    rows.append((own_record, "", ""))
-    return [*found, Entry.of(_in_image(wheel.folder / "RECORD", prefix), _write_record(rows))]
+        owner_rows = [row]
+        owners = (shared or {}).get(posixpath.normpath(name))
+        if owners:
+            owner_rows = [owner.row for owner in owners]
+            if _disagree(owners):
+                _check_last_owner(site_packages / name, owners, prefix)
+                owner_rows = owner_rows[-1:]
+        entry = _wheel_file(site_packages / name, owner_rows, prefix)
+        entries.append(entry)
+        if entry.content is not None:
+            row = (name, _record_hash(entry.content), str(len(entry.content)))
+        rows.append(row)
+    rows.append((record_name, "", ""))
+    record_path = _image_path(wheel.folder / "RECORD", prefix)
+    return [*entries, LayerEntry.of(record_path, _record_text(rows))]
 
 
-def _differ(claims: Sequence[Claim]) -> bool:
-    """Whether wheels disagree about a file."""
-    return len({claim.row[1:] for claim in claims}) > 1
-
-
-def _check_clash(path: Path, claims: Sequence[Claim], prefix: Prefix) -> None:
-    """Raise unless a file that wheels disagree about is the one that counts."""
-    last = claims[-1]
-    known, names = _hex(last.row[1]), " and ".join(claim.package.name for claim in claims)
-    if not known or (path.is_file() and not path.is_symlink() and sha256_of(path) not in known):
-        raise IntegrityError(
-            f"{names} have other bytes in the same file, {last.row[0]}; in an image it is that of {last.package.name}, the last by name, "
-            f"and in the prefix {prefix.path} it is not.",
-            advice="`provision env remove` it and build it again, which puts that file there; or leave one of the packages out.",
-        )
-
-
-def read_record(path: Path, prefix: Prefix) -> tuple[Row, ...]:
-    """The rows of a RECORD, or IntegrityError."""
-    shown = path.relative_to(prefix.path)
+def _wheel_file(path: Path, rows: Sequence[RecordRow], prefix: Prefix) -> LayerEntry:
+    image_path = _image_path(path, prefix)
     try:
-        rows = [row for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8"))) if row]
-    except FileNotFoundError as error:
-        raise _drifted(prefix, f"lacks {shown}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise _drifted(prefix, f"has a {shown} that cannot be read ({error})") from error
-    if any(len(row) != 3 for row in rows):
-        raise _drifted(prefix, f"has a {shown} with rows that are not path, hash, size")
-    wrong = next(
-        (
-            row
-            for row in rows
-            if "\0" in row[0] or not _HASH.fullmatch(row[1]) or not _SIZE.fullmatch(row[2])
-        ),
-        None,
-    )
-    if wrong:
-        raise _drifted(
-            prefix,
-            f"has a {shown} that says no hash or size of {wrong[0][:200]!r}: {wrong[1][:80]!r}, {wrong[2][:20]!r}",
-        )
-    return tuple((row[0], row[1], row[2]) for row in rows)
-
-
-def _write_record(rows: list[Row]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(sorted(rows))
-    return text.getvalue().encode()
-
-
-def _is_left_out(name: str, sources: Collection[str]) -> bool:
-    cached = "__pycache__" in name.split("/") or (name.endswith(".pyc") and name[:-1] in sources)
-    return cached or posixpath.basename(name) in LEFT_OUT
-
-
-def _wheel_file(path: Path, rows: Sequence[Row], prefix: Prefix) -> Entry:
-    inside = _in_image(path, prefix)
-    try:
-        entry = from_file(inside, path)
+        entry = file_entry(image_path, path)
     except FileNotFoundError as error:
         raise _drifted(prefix, f"lacks {rows[0][0]}") from error
-    hashes = frozenset(value for row in rows for value in _hex(row[1]))
+    digests = (_hex_digest(row[1]) for row in rows)
+    hashes = frozenset(digest for digest in digests if digest is not None)
     if not hashes and path.is_symlink():
         raise _drifted(
             prefix,
-            f"has a link where a wheel says that a file is, {rows[0][0]}, and no hash to know it by",
+            f"has a link where a wheel has a file, {rows[0][0]}, and no hash to check it by",
         )
     sizes = frozenset(int(row[2]) for row in rows if row[2])
     if sizes and entry.size not in sizes:
         raise _drifted(
-            prefix, f"has a changed {inside}: {entry.size} bytes instead of {max(sizes)}"
+            prefix, f"has a changed {image_path}: {entry.size} bytes instead of {max(sizes)}"
         )
     entry = replace(entry, hashes=hashes, sizes=sizes)
-    return (
-        _with_image_interpreter(entry, prefix)
-        if inside.startswith(f"{PREFIX.lstrip('/')}/bin/")
-        else entry
-    )
+    if image_path.startswith(f"{PREFIX.lstrip('/')}/bin/"):
+        return _with_image_interpreter(entry, prefix)
+    return entry
 
 
-def _in_image(path: Path, prefix: Prefix) -> str:
-    """Where a file of the host prefix lies in the image. A RECORD that leads out of its prefix is refused."""
+def _image_path(path: Path, prefix: Prefix) -> str:
+    """Where a file of the host's prefix lies in the image. Raises IntegrityError for a path outside
+    of the prefix."""
     relative = os.path.relpath(os.path.normpath(path), prefix.path)
     if relative.startswith(".."):
         raise _drifted(
@@ -244,36 +242,23 @@ def _in_image(path: Path, prefix: Prefix) -> str:
     return posixpath.join(PREFIX.lstrip("/"), relative)
 
 
-def _hex(digest: str) -> tuple[str, ...]:
-    """RECORD's `sha256=` and unpadded URL-safe base64 as hex; other algorithms are not compared."""
-    algorithm, _, value = digest.partition("=")
-    if algorithm != "sha256":
-        return ()
-    return (base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex(),)
-
-
-def _rewritten(entry: Entry) -> tuple[str, str]:
-    content = entry.content or b""
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-    return f"sha256={digest}", str(len(content))
-
-
-def _with_image_interpreter(entry: Entry, prefix: Prefix) -> Entry:
-    """A script that starts with the prefix's interpreter, with the image's instead; other files as they are."""
+def _with_image_interpreter(entry: LayerEntry, prefix: Prefix) -> LayerEntry:
+    """A script that starts with the prefix's interpreter, changed to the image's; other files
+    unchanged."""
     assert entry.source is not None
     with entry.source.open("rb") as file:
         if file.read(2) != b"#!":
             return entry
     content = entry.source.read_bytes()
     verify(entry, hashlib.sha256(content).hexdigest())
-    body = _body(content, prefix.path)
+    body = _script_body(content, prefix.path)
     if body is None:
         return entry
     rewritten = f"#!{PYTHON}\n".encode() + body
     if os.fsencode(prefix.path) in rewritten:
         raise _drifted(
             prefix,
-            f"has a script that names this host's folder beyond its first line, {entry.source.name}",
+            f"has a script that names this host's folder after its first line, {entry.source.name}",
         )
     return replace(
         entry,
@@ -285,9 +270,10 @@ def _with_image_interpreter(entry: Entry, prefix: Prefix) -> Entry:
     )
 
 
-def _body(script: bytes, prefix: Path) -> bytes | None:
-    """What follows the interpreter line that an installer wrote, or its three lines of sh where the path is too long for the
-    kernel or has a space. None if the script does not start with the prefix's interpreter."""
+def _script_body(script: bytes, prefix: Path) -> bytes | None:
+    """What follows the interpreter line that an installer wrote, or its three lines of sh if the
+    path is too long for the kernel or has a space. None if the script does not start with the
+    prefix's interpreter."""
     python = re.escape(os.fsencode(prefix)) + rb"/bin/python[0-9.]*"
     plain = rb"#!" + python + rb"[^\n]*\n"
     through_sh = rb"#!/bin/sh\n'''exec' ['\"]?" + python + rb"['\"]? [^\n]*\n' '''\n"
@@ -295,8 +281,55 @@ def _body(script: bytes, prefix: Path) -> bytes | None:
     return script[match.end() :] if match else None
 
 
-def _drifted(prefix: Prefix, what: str) -> IntegrityError:
+# RECORD
+
+
+def read_record(path: Path, prefix: Prefix) -> tuple[RecordRow, ...]:
+    """The rows of a RECORD, or IntegrityError."""
+    shown = path.relative_to(prefix.path)
+    try:
+        rows = [row for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8"))) if row]
+    except FileNotFoundError as error:
+        raise _drifted(prefix, f"lacks {shown}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _drifted(prefix, f"has a {shown} that cannot be read ({error})") from error
+    record: list[RecordRow] = []
+    for row in rows:
+        if len(row) != 3:
+            raise _drifted(prefix, f"has a {shown} with rows that are not path, hash, size")
+        name, digest, size = row
+        if "\0" in name or not _HASH.fullmatch(digest) or not _SIZE.fullmatch(size):
+            raise _drifted(
+                prefix,
+                f"has a {shown} with an invalid hash or size of {name[:200]!r}: "
+                f"{digest[:80]!r}, {size[:20]!r}",
+            )
+        record.append((name, digest, size))
+    return tuple(record)
+
+
+def _record_text(rows: list[RecordRow]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(sorted(rows))
+    return text.getvalue().encode()
+
+
+def _record_hash(content: bytes) -> str:
+    """As RECORD has it: unpadded URL-safe base64."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return f"sha256={digest}"
+
+
+def _hex_digest(record_hash: str) -> str | None:
+    """RECORD's `sha256=...` in hex; None for other algorithms, which are not compared."""
+    algorithm, _, value = record_hash.partition("=")
+    if algorithm != "sha256":
+        return None
+    return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+
+
+def _drifted(prefix: Prefix, problem: str) -> IntegrityError:
     return IntegrityError(
-        f"The prefix {prefix.path} {what}.",
-        advice="`provision env remove` it and build it again, then build the image.",
+        f"The prefix {prefix.path} {problem}.",
+        advice="Run `provision env remove` and build it again, then build the image.",
     )

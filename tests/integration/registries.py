@@ -21,7 +21,7 @@ import pytest
 
 from provision.core.types import Image
 from provision.image import config, layers, oci_layout
-from provision.image.conda_files import Entry
+from provision.image.layers import LayerEntry
 from provision_runtime.smoke.launcher import free_port
 from tests.integration.test_image import resolution
 from tests.unit.test_image_config import LOCK
@@ -35,14 +35,14 @@ def made(folder: Path, *, small: bytes = b"small") -> Image:
     blobs.mkdir(parents=True)
     contents = {
         "cuda": [
-            Entry.of(
+            LayerEntry.of(
                 "opt/big", b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(BIG // 32))
             )
         ]
     }
-    contents["provision"] = [Entry.of("opt/small", small)]
+    contents["provision"] = [LayerEntry.of("opt/small", small)]
     written = [
-        layers.write(group, entries, blobs, 0, lambda _: None)
+        layers.write_layer(group, entries, blobs, 0, lambda _: None)
         for group, entries in contents.items()
     ]
     document = config.image_config(

@@ -21,7 +21,7 @@ from provision.core.errors import IntegrityError, ProvisionError
 from provision.core.types import PLATFORM, LockedPackage
 from provision.image import conda_files
 from provision.image.cache_key import Recipe
-from tests.unit.test_image_assemble import BASE, LOCK, RESOLUTION, Quiet
+from tests.unit.test_image_build import BASE, LOCK, RESOLUTION, Quiet
 
 RECIPE = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=0)
 FILE, LINK, HARD, DEVICE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE
@@ -234,8 +234,8 @@ def test_what_a_package_lost_to_another_is_known_before_its_layer_is_taken(
         conda.install_packages(
             packages, prefix, final=prefix, cache=tmp_path / "cache", progress=Quiet()
         )
-        lost = conda_files.clobbered(prefix)
-        key = RECIPE.made_of("cuda", [cudart], clobbered=lost)
+        lost = conda_files.clobbered_files(prefix)
+        key = RECIPE.layer_key("cuda", [cudart], clobbered=lost)
         files = {
             entry.path
             for entry in conda_files.conda_entries(prefix)

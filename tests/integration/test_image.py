@@ -22,12 +22,14 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from provision import channel, image
 from provision.adapters import conda
+from provision.adapters.docker import uses_containerd_store
 from provision.adapters.http import sha256_of
 from provision.adapters.uv import uv_executable
 from provision.core.errors import (
@@ -42,7 +44,7 @@ from provision.core.errors import (
 from provision.core.spec_fields import Spec
 from provision.core.types import PLATFORM, Image, Lock, LockedPackage, Prefix, Resolution
 from provision.environment import runtime_package
-from provision.image import conda_files, docker_load, docker_sdk, oci_layout
+from provision.image import conda_files, docker, oci_layout
 
 pytestmark = pytest.mark.docker
 
@@ -579,19 +581,18 @@ def test_an_engine_says_which_image_it_is_and_of_what_config(
 ) -> None:
     """By what an engine with containerd's image store is asked, which knows no image id: here both answers are there to compare."""
     there = docker_client.images.get(loaded.image_id)
-    assert docker_load.is_same(there.attrs, loaded)
+    assert docker.is_same(there.attrs, loaded)
     for key, other in (("Env", ["A=b"]), ("Labels", {}), ("Entrypoint", ["sh"])):
-        assert not docker_load.is_same(
+        assert not docker.is_same(
             {**there.attrs, "Config": {**there.attrs["Config"], key: other}}, loaded
         )
-    assert not docker_load.is_same(
+    assert not docker.is_same(
         {**there.attrs, "RootFS": {"Layers": there.attrs["RootFS"]["Layers"][1:]}}, loaded
     )
-    assert docker_sdk.config_of(there.save()) == loaded.image_id
-    assert not docker_sdk.keeps_manifests(docker_client.info())
-    assert docker_sdk.keeps_manifests(
-        {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
-    )
+    assert docker.config_digest_in(there.save()) == loaded.image_id
+    assert not uses_containerd_store(docker_client)
+    info = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    assert uses_containerd_store(SimpleNamespace(info=lambda: info))
 
 
 def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
@@ -636,7 +637,7 @@ def test_an_engine_that_wants_all_layers_gets_them(
 ) -> None:
     """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
     image.remove_images("toy", docker_client)
-    monkeypatch.setattr(docker_load, "_known_layers", lambda image, client: len(image.layers))
+    monkeypatch.setattr(docker, "_shared_layers", lambda image, client: len(image.layers))
     watching = Watching()
     assert image.load_image(loaded, docker_client, watching)
     assert watching.advanced > sum(layer.size for layer in loaded.layers)

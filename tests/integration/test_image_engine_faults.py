@@ -125,7 +125,7 @@ def image_of(layout: Path, size: int) -> Image:
         "os": "linux",
         "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
     }
-    with oci_layout.building(layout) as new:
+    with oci_layout.staging(layout) as new:
         oci_layout.blob(new, layer.digest).write_bytes(content)
         written = oci_layout.write(new, config, [layer], {}, "provision/toy:1")
     return Image(

@@ -36,7 +36,7 @@ from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders
 from provision.core.types import Image
 from provision.image import base_archive, layer_cache, layers, oci_layout
-from provision.image.registry import responses
+from provision.image.registry import client
 from tests.integration.conftest import Eventually
 from tests.integration.registries import (
     BIG,
@@ -50,7 +50,7 @@ from tests.integration.registries import (
     serving,
 )
 from tests.integration.test_image import Watching
-from tests.unit.test_image_stored import layout
+from tests.unit.test_image_base_archive import layout
 
 __all__ = ["host"]
 
@@ -61,7 +61,7 @@ SKOPEO = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=f
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(responses, "PAUSE_S", 0.01)
+    monkeypatch.setattr(client, "PAUSE_S", 0.01)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
@@ -107,7 +107,7 @@ def test_what_is_pulled_is_what_was_pushed(
     assert pulled.reference == pushed.reference
     assert digest_in(tmp_path / "out") == toy.manifest_digest
     assert not list(context.folders.pulled.iterdir())
-    base = base_archive.find_base(f"docker-archive:{tmp_path / 'out.tar'}")
+    base = base_archive.read_disk_base(f"docker-archive:{tmp_path / 'out.tar'}")
     assert (base.digest, base.reference) == (toy.image_id, f"{host}/lab/{method}:1")
     (tmp_path / "plain").mkdir()
     layers.write_base(base.archive(), base.diff_ids, tmp_path / "plain", lambda _: None)
@@ -137,11 +137,13 @@ def test_documents_that_were_damaged_are_written_anew(
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     image_registry.registry_base(context, f"{host}/lab/toy:1")
     for digest in (toy.image_id, toy.manifest_digest):
-        assert image.is_whole(base)
+        image.discard_if_incomplete(base)
+        assert image.is_complete(base)
         for folder in (base, tmp_path / "out"):
             blob = oci_layout.blob(folder, digest)
             blob.write_bytes(blob.read_bytes()[:-1] + b" ")
-        assert not image.is_whole(base)
+        image.discard_if_incomplete(base)
+        assert not image.is_complete(base)
         pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
         assert digest_in(base) == digest_in(tmp_path / "out") == toy.manifest_digest
 
@@ -290,7 +292,7 @@ def test_a_place_that_is_taken_is_said_before_anything_is_asked_for(
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
     line = Line(host, lambda line, request, body: False)
-    with line.open() as here, pytest.raises(InUse, match="is there and is no image layout"):
+    with line.open() as here, pytest.raises(InUse, match="exists and is not an image layout"):
         pull(
             context,
             f"{here}/lab/toy:1",
@@ -432,7 +434,7 @@ def test_a_full_disk_is_named_and_what_came_is_kept(
     try:
         with Line(host, fill).open() as here:
             for _ in range(2):  # the disk fills up on the way; it is full before
-                with pytest.raises(NoSpace, match="what has come is kept"):
+                with pytest.raises(NoSpace, match="the pull continues where it stopped"):
                     pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
             filler.write_bytes(b"")
             pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
@@ -527,7 +529,7 @@ def test_what_others_push_is_read(
     )
     pulled = pull(context, f"{host}/lab/{form}:x", f"oci-archive:{tmp_path / 'out.tar'}")
     assert pulled.image_id == toy.image_id
-    assert base_archive.find_base(f"oci-archive:{tmp_path / 'out.tar'}").digest == toy.image_id
+    assert base_archive.read_disk_base(f"oci-archive:{tmp_path / 'out.tar'}").digest == toy.image_id
 
 
 @pytest.mark.needs("skopeo")
@@ -539,7 +541,7 @@ def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: 
         check=True,
     )
     pulled = pull(context, f"{host}/lab/many@{index}", f"oci:{tmp_path / 'out'}")
-    assert pulled.image_id == base_archive.find_base(f"oci:{many}").digest
+    assert pulled.image_id == base_archive.read_disk_base(f"oci:{many}").digest
     only = layout(tmp_path / "only", platforms=("arm64",))
     subprocess.run([*SKOPEO, f"oci:{only}", f"docker://{host}/lab/only:x"], check=True)
     with pytest.raises(ProvisionError, match="linux/arm64"):
@@ -547,7 +549,7 @@ def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: 
 
 
 def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> None:
-    base = base_archive.find_base(f"oci:{layout(tmp_path / 'base')}")
+    base = base_archive.read_disk_base(f"oci:{layout(tmp_path / 'base')}")
     lab = image.parse_registry_reference(f"{host}/lab/base:12")
     subprocess.run([*SKOPEO, f"oci:{tmp_path / 'base'}", f"docker://{lab}"], check=True)
     line = Line(host, lambda line, request, body: False)

@@ -21,7 +21,7 @@ from provision.environment import passport
 from provision.image import oci_layout
 from tests.integration.registries import Line, answer, host, made, refuse
 from tests.integration.test_image import Watching
-from tests.unit.test_image_materials import folder
+from tests.unit.test_image_sbom import folder
 
 __all__ = ["folder", "host"]
 

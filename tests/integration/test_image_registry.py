@@ -22,7 +22,7 @@ import pytest
 from provision import image
 from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
 from provision.image import oci_layout
-from provision.image.registry import responses, uploads
+from provision.image.registry import client, push
 from provision_runtime.smoke.launcher import free_port
 from tests.integration.registries import (
     BIG,
@@ -54,8 +54,8 @@ SKOPEO = [
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Small pieces and short pauses; and nobody's real credentials."""
-    monkeypatch.setattr(uploads, "CHUNK", 1 << 20)
-    monkeypatch.setattr(responses, "PAUSE_S", 0.01)
+    monkeypatch.setattr(push, "UPLOAD_CHUNK", 1 << 20)
+    monkeypatch.setattr(client, "PAUSE_S", 0.01)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
@@ -292,13 +292,13 @@ def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path
     content = bytearray(blob.read_bytes())
     content[5000] ^= 1
     blob.write_bytes(content)
-    with pytest.raises(IntegrityError, match=f"{blob.name} was damaged on this disk"):
+    with pytest.raises(IntegrityError, match=f"{blob.name} is corrupt"):
         image.push_image(toy, image.parse_registry_reference(f"{host}/lab/flipped"), Watching())
     assert not blob.exists()
     blob.write_bytes(content[:-1])
-    with pytest.raises(IntegrityError, match="not the whole image"):
+    with pytest.raises(IntegrityError, match="no longer the complete image"):
         image.push_image(toy, image.parse_registry_reference(f"{host}/lab/flipped"), Watching())
-    with pytest.raises(IntegrityError, match="not the whole image"):
+    with pytest.raises(IntegrityError, match="no longer the complete image"):
         image.push_image(
             replace(toy, manifest_digest="sha256:other"),
             image.parse_registry_reference(f"{host}/lab/flipped"),
@@ -310,10 +310,10 @@ def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first piece is taken, the next is not, and then there is nothing: no sign of life of that kind counts as going on."""
-    monkeypatch.setattr(responses, "PAUSE_S", 0)
-    monkeypatch.setattr(uploads, "CHUNK", 100)
+    monkeypatch.setattr(client, "PAUSE_S", 0)
+    monkeypatch.setattr(push, "UPLOAD_CHUNK", 100)
     enough = (
-        2 * responses.TRIES**2
+        2 * client.TRIES**2
     )  # a piece that is taken and one that is not, as often as a try in vain is repeated, of each upload
 
     def forgetful(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -332,13 +332,13 @@ def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(
     line = Line("", forgetful)
     with (
         line.open() as here,
-        pytest.raises(Unreachable, match=f"lost the upload of .* {responses.TRIES} times"),
+        pytest.raises(Unreachable, match=f"lost the upload of .* {client.TRIES} times"),
     ):
         image.push_image(
             made(tmp_path / "toy"), image.parse_registry_reference(f"{here}/lab/toy"), Watching()
         )
     assert line.seen.count("PATCH") == enough
-    assert line.seen.count("POST") == responses.TRIES
+    assert line.seen.count("POST") == client.TRIES
 
 
 @pytest.mark.parametrize(

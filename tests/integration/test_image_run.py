@@ -26,7 +26,7 @@ from provision.adapters.uv import uv_executable
 from provision.core.types import Image, LockedPackage
 from provision.environment import runtime_package
 from provision.image import config
-from provision.image.base_archive import NAME as REF_NAME
+from provision.image.oci_layout import NAME as REF_NAME
 from tests.conftest import absence
 from tests.integration.conftest import Eventually
 from tests.integration.test_image import Made, Watching, build, wheel

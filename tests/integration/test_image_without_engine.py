@@ -24,10 +24,10 @@ from provision.commands.plan import BuildRequest, Plan
 from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
 from provision.core.types import Image, Lock, Prefix
-from provision.image import conda_files, exporter, oci_layout
+from provision.image import conda_files, export, layer_cache, oci_layout
 from tests.integration.registries import serving
 from tests.integration.test_image import Made, Watching, build, resolution
-from tests.unit.test_image_stored import layout
+from tests.unit.test_image_base_archive import layout
 
 NOBODY = 65534
 BUILD = """
@@ -147,7 +147,7 @@ def test_an_ordinary_user_without_a_network_makes_the_same_image(
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
 @pytest.mark.needs("skopeo")
 def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -> None:
-    exporter.export(built, exporter.output(f"{kind}:{tmp_path / 'out'}"), Watching())
+    export.export_image(built, export.parse_output(f"{kind}:{tmp_path / 'out'}"), Watching())
     copied = tmp_path / "copied"
     subprocess.run(
         [
@@ -180,7 +180,7 @@ def test_skopeo_undoes_the_compression(
     built: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:
     packed = image.compress_image(built, method, packed_folder, Watching())
-    exporter.export(packed, exporter.output(f"oci-archive:{tmp_path / 'out'}"), Watching())
+    export.export_image(packed, export.parse_output(f"oci-archive:{tmp_path / 'out'}"), Watching())
     copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-decompress"]
     subprocess.run(
         [*copy, f"oci-archive:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True
@@ -196,7 +196,7 @@ def test_umoci_unpacks_it(
     built: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:
     packed = image.compress_image(built, method, packed_folder, Watching())
-    exporter.export(packed, exporter.output(f"oci:{tmp_path / 'out'}"), Watching())
+    export.export_image(packed, export.parse_output(f"oci:{tmp_path / 'out'}"), Watching())
     subprocess.run(
         [
             "umoci",
@@ -259,7 +259,7 @@ def test_a_base_in_a_registry_makes_the_same_layers(
 
 
 def test_a_layout_that_was_written_is_whole(built: Image, tmp_path: Path) -> None:
-    exporter.export(built, exporter.output(f"oci:{tmp_path / 'out'}"), Watching())
+    export.export_image(built, export.parse_output(f"oci:{tmp_path / 'out'}"), Watching())
     found = oci_layout.read(tmp_path / "out")
     assert found is not None
     assert (found.manifest_digest, found.config_digest) == (built.manifest_digest, built.image_id)
@@ -273,9 +273,9 @@ def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
         whole, damaged = Path(name) / hashlib.sha256(b"whole").hexdigest(), Path(name) / ("0" * 64)
         for blob in (whole, damaged):
             blob.write_bytes(b"whole")
-        exporter.link_or_copy(whole, tmp_path / whole.name)
-        with pytest.raises(IntegrityError, match="damaged on this disk"):
-            exporter.link_or_copy(damaged, tmp_path / damaged.name)
+        layer_cache.link_or_copy(whole, tmp_path / whole.name)
+        with pytest.raises(IntegrityError, match="is corrupt"):
+            layer_cache.link_or_copy(damaged, tmp_path / damaged.name)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
 
 
@@ -285,8 +285,10 @@ def test_only_the_image_is_written_out(built: Image, tmp_path: Path) -> None:
     mine = replace(built, layout=tmp_path / "layout")
     (oci_layout.blobs(mine.layout) / ".left").write_text("by somebody")
     for kind in ("oci", "oci-archive"):
-        exporter.export(mine, exporter.output(f"{kind}:{tmp_path / kind}"), Watching())
-        exporter.export(built, exporter.output(f"{kind}:{tmp_path / kind}-of-it"), Watching())
+        export.export_image(mine, export.parse_output(f"{kind}:{tmp_path / kind}"), Watching())
+        export.export_image(
+            built, export.parse_output(f"{kind}:{tmp_path / kind}-of-it"), Watching()
+        )
     assert {path.name for path in oci_layout.blobs(tmp_path / "oci").iterdir()} == {
         path.name for path in oci_layout.blobs(built.layout).iterdir()
     }
@@ -294,5 +296,7 @@ def test_only_the_image_is_written_out(built: Image, tmp_path: Path) -> None:
     oci_layout.blob(mine.layout, built.image_id).unlink()
     for kind in ("oci", "oci-archive"):
         with pytest.raises(IntegrityError):
-            exporter.export(mine, exporter.output(f"{kind}:{tmp_path / kind}-broken"), Watching())
+            export.export_image(
+                mine, export.parse_output(f"{kind}:{tmp_path / kind}-broken"), Watching()
+            )
         assert not (tmp_path / f"{kind}-broken").exists()

@@ -143,16 +143,16 @@ def test_of_a_file_that_wheels_disagree_about_the_last_by_name_stays(
     packages = [
         replace(package, url=f"https://index.invalid/{package.name}.whl") for package in wanted
     ]
-    found = wheel_files.installed(prefix, packages, site.parent.name.removeprefix("python"))
-    shared = wheel_files.clashes(found)
+    found = wheel_files.installed_wheels(prefix, packages, site.parent.name.removeprefix("python"))
+    shared = wheel_files.shared_files(found)
     assert set(shared) == {"tests/__init__.py", "../../../bin/tell"}
-    assert [package.name for package in wheel_files.sharers(found[:1], shared)] == [
+    assert [package.name for package in wheel_files.co_owners(found[:1], shared)] == [
         "large",
         "two",
         "zen",
     ]
     entries = {
         posixpath.basename(path): entry
-        for path, entry in wheel_files.entries(found[:1], shared, prefix).items()
+        for path, entry in wheel_files.wheels_entries(found[:1], shared, prefix).items()
     }
     assert b"from tests import zen" in (entries["tell"].content or b"")

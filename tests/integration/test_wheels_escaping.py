@@ -61,9 +61,10 @@ def test_a_member_that_leads_out_is_left_out(tmp_path: Path, name: str) -> None:
     ]
     place = Prefix(name="toy", path=prefix, lock_sha256="")
     locked = LockedPackage(manager="pip", name="toy", version="1.0", url="", sha256="")
-    found = wheel_files.installed(place, [locked], channel.host_minor())
+    found = wheel_files.installed_wheels(place, [locked], channel.host_minor())
     names = [
-        posixpath.relpath(path, f"opt/env/{SITE}") for path in wheel_files.entries(found, {}, place)
+        posixpath.relpath(path, f"opt/env/{SITE}")
+        for path in wheel_files.wheels_entries(found, {}, place)
     ]
     assert sorted(name for name in names if ".dist-info" not in name) == ["toy.py"]
 

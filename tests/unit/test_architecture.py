@@ -43,7 +43,7 @@ RUNTIME_RULES: dict[str, tuple[str, ...]] = {
 TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "click": ("provision/cli/",),
     "conda_lock": ("provision/lockfile/",),
-    "docker": ("provision/image/",),
+    "docker": ("provision/adapters/docker.py",),
     "elftools": ("provision/channel/",),
     "fsspec": ("provision_runtime/checkpoint/backends/fsspec_store.py",),
     "jinja2": ("provision/render/",),
@@ -51,7 +51,11 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "jupyter_client": ("provision/environment/kernel.py",),
     "rattler": ("provision/adapters/conda/",),
     "rattler_build": ("provision/channel/",),
-    "requests": ("provision/adapters/http/", "provision/image/"),
+    "requests": (
+        "provision/adapters/http/",
+        "provision/adapters/docker.py",
+        "provision/image/registry/",
+    ),
     "rich": ("provision/cli/console.py",),
     "subprocess": ("provision/core/process.py", "provision_runtime/"),
     "uv": ("provision/adapters/uv/",),

@@ -245,7 +245,7 @@ def test_a_place_for_an_image_that_is_taken_is_said_before_it_is_made(
     result = invoke(
         *IMAGE, "--envs", str(tmp_path / "e"), "--output", f"oci:{tmp_path / 'home'}", *dry
     )
-    assert (result.exit_code, "is there and is no image layout" in result.output) == (
+    assert (result.exit_code, "exists and is not an image layout" in result.output) == (
         errors.InUse.exit_code,
         True,
     ), result.output

@@ -177,9 +177,9 @@ def test_locks_are_taken_as_nfs_gives_them(
         pass
     layout = tmp_path / "images" / "lab"
     with (
-        oci_layout.building(layout),
+        oci_layout.staging(layout),
         pytest.raises(InUse, match="Another run is writing"),
-        oci_layout.building(layout),
+        oci_layout.staging(layout),
     ):
         pass
 

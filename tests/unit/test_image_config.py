@@ -16,18 +16,12 @@ import jinja2
 import pytest
 
 from provision import image
+from provision.adapters.docker import engine_errors
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.spec_fields import Spec
 from provision.core.types import Image, Layer, Lock, Resolution
 from provision.environment import runtime_package
-from provision.image import (
-    base_images,
-    conda_files,
-    config,
-    container_smoke,
-    docker_sdk,
-    dockerfile,
-)
+from provision.image import base, conda_files, config, container_smoke
 
 LOCK = Lock(
     path=Path("conda-lock.yml"),
@@ -167,11 +161,11 @@ def test_repository_names() -> None:
 
 
 def test_bases_we_ship_are_pinned_and_sourced() -> None:
-    rows = base_images.rows()
+    rows = base.shipped_images()
     assert {row.use for row in rows} == {"base", "builder"}
-    assert base_images.pinned("base").startswith("docker.io/library/debian:bookworm-slim@sha256:")
+    assert base.pinned("base").startswith("docker.io/library/debian:bookworm-slim@sha256:")
     with pytest.raises(ValueError, match="needs a use"):
-        base_images._row(
+        base._shipped_image(
             {"use": "base", "reference": "debian", "digest": "sha256:short", "source": "x"}
         )
 
@@ -226,15 +220,15 @@ def test_an_engine_that_goes_away_is_unreachable() -> None:
     from provision.core.errors import NoSpace, Unreachable
 
     with (
-        pytest.raises(Unreachable, match=r"went away: could not load provision/x:1\."),
-        docker_sdk.speaking("load provision/x:1"),
+        pytest.raises(Unreachable, match=r"broke: could not load provision/x:1\."),
+        engine_errors("load provision/x:1"),
     ):
         raise requests.ConnectionError("Connection reset by peer")
     from docker.errors import ImageLoadError
 
     with (
         pytest.raises(NoSpace, match="engine's disk is full"),
-        docker_sdk.speaking("load provision/x:1"),
+        engine_errors("load provision/x:1"),
     ):
         raise ImageLoadError("write /var/lib/docker/tmp/x: no space left on device")
 
@@ -253,7 +247,7 @@ def test_reports_are_unpacked_without_going_astray(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         members.addfile(link)
     out = tmp_path / "a" / "out"
-    container_smoke.unpack([archive.getvalue()], out)
+    container_smoke.unpack_report([archive.getvalue()], out)
     found = sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir()
     )
@@ -286,7 +280,7 @@ def test_dockerfile_says_what_the_image_says_and_is_clean(
     portable: bool, cuda: str | None, tmp_path: Path
 ) -> None:
     lock = replace(LOCK, portable=portable)
-    text = rendered(dockerfile.dockerfile_context(resolution(cuda), lock))
+    text = rendered(config.dockerfile_context(resolution(cuda), lock))
     for key, value in config.environment(resolution(cuda), lock).items():
         own = (
             shlex.quote(value)
@@ -306,14 +300,12 @@ def test_dockerfile_says_what_the_image_says_and_is_clean(
 
 
 def test_dockerfile_takes_the_base_of_the_spec() -> None:
-    assert "\nFROM mine:1\n" in rendered(
-        dockerfile.dockerfile_context(resolution(base="mine:1"), LOCK)
-    )
+    assert "\nFROM mine:1\n" in rendered(config.dockerfile_context(resolution(base="mine:1"), LOCK))
 
 
 def test_entry_script_is_clean(tmp_path: Path) -> None:
     script = tmp_path / "provision-smoke"
-    script.write_text(conda_files.ENTRY_SCRIPT)
+    script.write_text(conda_files.COMMAND_SCRIPT)
     checked = subprocess.run(
         [tool("shellcheck"), script], capture_output=True, text=True, check=False
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.core.types import LockedPackage, Manager
-from provision.image import layer_groups
+from provision.image import layers
 
 
 def package(name: str, manager: Manager = "pip", version: str = "1.0") -> LockedPackage:
@@ -34,13 +34,13 @@ def package(name: str, manager: Manager = "pip", version: str = "1.0") -> Locked
         ("pip", "torch", 10**9, "torch"),
         ("pip", "triton", 0, "torch"),
         ("pip", "torchvision", 6_999_999, "large"),
-        ("pip", "numpy", layer_groups.LARGE, "large"),
-        ("pip", "numpy", layer_groups.LARGE - 1, "rest"),
+        ("pip", "numpy", layers.LARGE, "large"),
+        ("pip", "numpy", layers.LARGE - 1, "rest"),
         ("pip", "Jinja2", 0, "rest"),
     ],
 )
 def test_group_by_the_table(manager: Manager, name: str, size: int, group: str) -> None:
-    assert layer_groups.group_of(package(name, manager), size) == group
+    assert layers.group_of(package(name, manager), size) == group
 
 
 def test_groups_come_in_the_order_of_the_table_and_empty_ones_not_at_all() -> None:
@@ -51,7 +51,7 @@ def test_groups_come_in_the_order_of_the_table_and_empty_ones_not_at_all() -> No
         package("torch"),
         package("cudnn", "conda"),
     ]
-    found = layer_groups.sort(packages, {"sympy": 27_000_000, "python": 10**9})
+    found = layers.group_packages(packages, {"sympy": 27_000_000, "python": 10**9})
     named = {name: [package.name for package in members] for name, members in found.items()}
     assert named == {
         "cuda": ["cudnn"],

@@ -63,10 +63,10 @@ def test_elsewhere_only_when_told(address: str, published: str, url: str, is_ope
 
 
 def test_what_cannot_be_served() -> None:
-    with pytest.raises(InvalidSpec, match="nothing in the image that serves notebooks") as caught:
+    with pytest.raises(InvalidSpec, match="nothing in the image serves notebooks") as caught:
         served("ipykernel")
     assert "--pip jupyterlab" in caught.value.advice
-    with pytest.raises(InvalidSpec, match="no address"):
+    with pytest.raises(InvalidSpec, match="not an IP address"):
         served("jupyterlab", address="everywhere")
     done = CliRunner().invoke(cli, ["image", "run", "lab", "--jupyter", "--", "python"])
     assert (done.exit_code, "Leave one of them out" in done.stderr) == (3, True)

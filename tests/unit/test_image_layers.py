@@ -15,7 +15,8 @@ import zstandard
 
 from provision.core.errors import IntegrityError
 from provision.image import layers
-from provision.image.conda_files import Entry
+from provision.image.layers import LayerEntry
+from provision.image.tar import CHUNK
 
 
 def ignore(amount: int) -> None:
@@ -42,17 +43,17 @@ def pieces(content: bytes, size: int = 777) -> Iterator[bytes]:
 
 def test_a_layer_is_a_tar_under_its_own_digest(tmp_path: Path) -> None:
     big = tmp_path / "big"
-    big.write_bytes(os.urandom(3 * layers.PIECE + 5))
+    big.write_bytes(os.urandom(3 * CHUNK + 5))
     blobs = tmp_path / "blobs"
     blobs.mkdir()
     entries = [
-        Entry(path="opt/env/big", source=big, size=big.stat().st_size, mode=0o755),
-        Entry(path="opt/env/link", kind="link", target="big", mode=0o777),
-        Entry.of("opt/env/small", b"text"),
-        Entry(path="workspace", kind="folder", mode=0o1777),
+        LayerEntry(path="opt/env/big", source=big, size=big.stat().st_size, mode=0o755),
+        LayerEntry(path="opt/env/link", kind="link", target="big", mode=0o777),
+        LayerEntry.of("opt/env/small", b"text"),
+        LayerEntry(path="workspace", kind="folder", mode=0o1777),
     ]
     counted: list[int] = []
-    layer = layers.write("rest", entries, blobs, 315532800, counted.append)
+    layer = layers.write_layer("rest", entries, blobs, 315532800, counted.append)
     (blob,) = blobs.iterdir()
     assert (f"sha256:{blob.name}", blob.stat().st_size) == (layer.digest, layer.size)
     assert digest(blob.read_bytes()) == layer.digest
@@ -77,16 +78,18 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, size: int) -> 
     source = tmp_path / "source"
     source.write_bytes(b"0123456789")
     with pytest.raises(IntegrityError, match="changed while it was read"):
-        layers.write("rest", [Entry(path="x", source=source, size=size)], tmp_path, 0, ignore)
+        layers.write_layer(
+            "rest", [LayerEntry(path="x", source=source, size=size)], tmp_path, 0, ignore
+        )
     assert list(tmp_path.iterdir()) == [source]
 
 
 def test_a_file_that_is_not_what_its_record_says_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"edited")
-    entry = Entry(path="x", source=source, size=6, hashes=frozenset({"0" * 64}))
+    entry = LayerEntry(path="x", source=source, size=6, hashes=frozenset({"0" * 64}))
     with pytest.raises(IntegrityError, match="changed after it was installed"):
-        layers.write("rest", [entry], tmp_path, 0, ignore)
+        layers.write_layer("rest", [entry], tmp_path, 0, ignore)
 
 
 def parts(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
@@ -167,8 +170,8 @@ def test_a_base_archive_that_breaks_off_is_refused(tmp_path: Path) -> None:
 def test_a_layer_that_becomes_far_larger_than_layers_do_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
-    monkeypatch.setattr(layers, "INFLATED_LEAST", layers.PIECE)
-    whole = bytes(8 * layers.PIECE)
-    with pytest.raises(IntegrityError, match="are no layer"):
+    monkeypatch.setattr(layers, "MIN_EXPANDED_LIMIT", CHUNK)
+    whole = bytes(8 * CHUNK)
+    with pytest.raises(IntegrityError, match="are not a layer"):
         layers.write_base(pieces(archive(("x", pack(whole)))), [digest(whole)], tmp_path, ignore)
     assert list(tmp_path.iterdir()) == []

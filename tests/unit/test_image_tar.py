@@ -89,5 +89,5 @@ def test_the_bytes_of_a_header_never_change() -> None:
 
 @pytest.mark.parametrize("length", range(80, 110))
 def test_a_pax_record_counts_its_own_digits(length: int) -> None:
-    record = tar._record(b"path", b"x" * length)
+    record = tar._pax_record(b"path", b"x" * length)
     assert int(record.split(b" ", 1)[0]) == len(record)

@@ -177,7 +177,7 @@ def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
         "--mount",
         "cache:/cache",
     )
-    assert refused.exit_code == InvalidSpec.exit_code and "no volumes by name" in refused.stderr
+    assert refused.exit_code == InvalidSpec.exit_code and "no named volumes" in refused.stderr
     assert run("image", "contract", "lab", "--as", "oci:/x y").exit_code == InvalidSpec.exit_code
     assert shown.stdout.endswith("\nexec podman run lab/toy:1\n"), shown.output
     assert "templates/contract-docker.sh.j2" in shown.stdout and "is rendered from" in shown.stderr

@@ -1,24 +1,22 @@
-"""What a registry says an image is, judged before anything of it is believed: digests, sizes, kinds of files, platform."""
+"""What a registry says about an image, checked before we rely on it: digests, sizes, media types and
+platform."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.schema import schema_error
 from provision.image import oci_layout
-from provision.image.registry.reference import DIGEST, Target
+from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES
+from provision.image.registry.reference import RegistryReference
 
-DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
-LISTS = (oci_layout.INDEX, DOCKER_LIST)
-MANIFESTS = (oci_layout.MANIFEST, DOCKER_MANIFEST)
-CONFIGS = (oci_layout.CONFIG, "application/vnd.docker.container.image.v1+json")
+CONFIG_TYPES = (oci_layout.CONFIG, "application/vnd.docker.container.image.v1+json")
 _DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar"
-LAYERS = (
+LAYER_TYPES = (
     oci_layout.LAYER,
     f"{oci_layout.LAYER}+gzip",
     f"{oci_layout.LAYER}+zstd",
@@ -27,12 +25,12 @@ LAYERS = (
     f"{_DOCKER_LAYER}.zstd",
 )
 
-_ADVICE = "Nothing of it was kept; see whether the registry is the right one, and tell its keeper."
+_ADVICE = "Nothing of it was kept. Check that this is the right registry, and tell its operator."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """A descriptor: a file by its digest."""
+class Descriptor:
+    """A file in a registry, by its digest."""
 
     digest: str
     size: int
@@ -41,24 +39,27 @@ class Part:
 
     @property
     def row(self) -> dict[str, Any]:
+        """As manifests have it, without annotations."""
         return {"digest": self.digest, "mediaType": self.media_type, "size": self.size}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remote:
-    """An image in a registry for linux/amd64: its documents, true to their digests, and what its layers are."""
+class RemoteImage:
+    """An image for linux/amd64 in a registry: its documents, which match their digests, and the
+    descriptors of its layers."""
 
-    at: Target
+    reference: RegistryReference
     digest: str  # of the manifest
     media_type: str
     manifest: bytes
     config_digest: str
     config: bytes
-    layers: tuple[Part, ...]
+    layers: tuple[Descriptor, ...]
 
     @property
     def labels(self) -> dict[str, str]:
-        return dict((json.loads(self.config).get("config") or {}).get("Labels") or {})
+        settings = json.loads(self.config).get("config") or {}
+        return dict(settings.get("Labels") or {})
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
@@ -69,110 +70,101 @@ class Remote:
         return sum(layer.size for layer in self.layers)
 
 
-def check_digest(at: Target, digest: str, content: bytes) -> None:
-    found = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    if found != digest:
-        raise IntegrityError(f"{at}: {digest} is not what was sent ({found}).", advice=_ADVICE)
+def check_digest(reference: RegistryReference, digest: str, content: bytes) -> None:
+    actual = oci_layout.sha256_digest(content)
+    if actual != digest:
+        raise IntegrityError(
+            f"{reference}: the registry sent something else for {digest} ({actual}).",
+            advice=_ADVICE,
+        )
 
 
-def parsed(at: Target, content: bytes) -> dict[str, Any]:
-    """A JSON object, or IntegrityError."""
+def parse(reference: RegistryReference, content: bytes, schema: str) -> dict[str, Any]:
+    """A document that fits its schema, or IntegrityError with the entry and field."""
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{at}: a document of it is not JSON.", advice=_ADVICE) from error
-    if not isinstance(document, dict):
-        raise IntegrityError(f"{at}: a document of it is no JSON object.", advice=_ADVICE)
+        document: dict[str, Any] = oci_layout.parse_document(content, schema)
+    except oci_layout.InvalidDocument as error:
+        kind = schema.partition("-")[2]
+        raise IntegrityError(f"{reference}: invalid {kind}: {error}.", advice=_ADVICE) from error
     return document
 
 
-def kind(document: dict[str, Any], told: str) -> str:
-    """The media type of a manifest: what it says itself, else the header."""
-    return str(document.get("mediaType") or told.partition(";")[0].strip())
+def media_type(content: bytes, content_type: str) -> str:
+    """The media type of a manifest or an index: its own, or the one of the HTTP header."""
+    header = content_type.partition(";")[0].strip()
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return header
+    if isinstance(document, dict) and isinstance(document.get("mediaType"), str):
+        return str(document["mediaType"])
+    return header
 
 
-def amd64(at: Target, index: dict[str, Any]) -> Part:
-    """The entry for linux/amd64, the plain one before those for newer processors (variants)."""
-    rows = index.get("manifests")
-    entries = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    platforms = [
-        row["platform"] if isinstance(row.get("platform"), dict) else {} for row in entries
-    ]
-    fitting = [
-        (str(platform.get("variant", "")), row)
-        for row, platform in zip(entries, platforms, strict=True)
-        if (platform.get("os"), platform.get("architecture")) == ("linux", "amd64")
-    ]
-    fitting.sort(key=lambda pair: pair[0])
-    if not fitting or (len(fitting) > 1 and fitting[0][0] == fitting[1][0]):
-        there = (
-            ", ".join(
-                f"{platform.get('os')}/{platform.get('architecture')}" for platform in platforms
-            )
-            or "none"
-        )
+def amd64_manifest(reference: RegistryReference, index: dict[str, Any]) -> Descriptor:
+    """The entry for linux/amd64; the plain one before those for newer processors (variants)."""
+    matching: list[tuple[str, dict[str, Any]]] = []
+    platforms = []
+    for entry in index["manifests"]:
+        platform = entry.get("platform") or {}
+        name = f"{platform.get('os')}/{platform.get('architecture')}"
+        platforms.append(name)
+        if name == "linux/amd64":
+            matching.append((platform.get("variant", ""), entry))
+    matching.sort(key=lambda variant_and_entry: variant_and_entry[0])
+    is_ambiguous = len(matching) > 1 and matching[0][0] == matching[1][0]
+    if not matching or is_ambiguous:
         raise InvalidSpec(
-            f"{at} holds {len(fitting)} images for linux/amd64, not one (platforms: {there}).",
+            f"{reference} holds {len(matching)} images for linux/amd64, not one "
+            f"(platforms: {', '.join(platforms) or 'none'}).",
             advice="Name the one you mean by its digest.",
         )
-    return part(at, fitting[0][1], (*MANIFESTS, *LISTS))
+    return parse_descriptor(reference, matching[0][1], (*MANIFEST_TYPES, *INDEX_TYPES))
 
 
-def part(at: Target, row: Any, kinds: Sequence[str]) -> Part:
-    """A descriptor, checked: what it says becomes a file name and an amount of space."""
-    known = row if isinstance(row, dict) else {}
-    digest, size, media = known.get("digest"), known.get("size"), known.get("mediaType")
-    if (
-        not isinstance(digest, str)
-        or not DIGEST.fullmatch(digest)
-        or type(size) is not int
-        or size < 0
-    ):
-        raise IntegrityError(
-            f"{at}: {str(digest)[:80]!r} of size {str(size)[:40]} is no part of an image.",
-            advice=_ADVICE,
-        )
-    if media not in kinds:
+def parse_descriptor(
+    reference: RegistryReference, row: dict[str, Any], media_types: Sequence[str]
+) -> Descriptor:
+    """A descriptor, checked because its fields become a file name and an amount of disk space.
+    InvalidSpec for another media type."""
+    error = schema_error(row, "oci-descriptor")
+    if error is not None:
+        raise IntegrityError(f"{reference}: invalid descriptor: {error}.", advice=_ADVICE)
+    if row["mediaType"] not in media_types:
         raise InvalidSpec(
-            f"{at}: {str(media)[:100]!r} is not read here.",
-            advice=f"Known are {', '.join(sorted(kinds))}.",
+            f"{reference}: provision does not read the media type {row['mediaType'][:100]!r}.",
+            advice=f"It reads {', '.join(sorted(media_types))}.",
         )
-    annotations = known.get("annotations")
-    own = (
-        {str(key): str(value) for key, value in annotations.items()}
-        if isinstance(annotations, dict)
-        else {}
+    return Descriptor(
+        digest=row["digest"],
+        size=int(row["size"]),
+        media_type=row["mediaType"],
+        annotations=dict(row.get("annotations") or {}),
     )
-    return Part(digest=digest, size=size, media_type=str(media), annotations=own)
 
 
-def image_parts(at: Target, manifest: dict[str, Any]) -> tuple[Part, tuple[Part, ...]]:
+def image_descriptors(
+    reference: RegistryReference, content: bytes
+) -> tuple[Descriptor, tuple[Descriptor, ...]]:
     """The config and the layers that a manifest names."""
-    rows = manifest.get("layers")
-    if not isinstance(rows, list) or not rows:
-        raise IntegrityError(f"{at}: its manifest names no layers.", advice=_ADVICE)
-    return part(at, manifest.get("config"), CONFIGS), tuple(part(at, row, LAYERS) for row in rows)
+    manifest = parse(reference, content, "oci-manifest")
+    layers = tuple(parse_descriptor(reference, row, LAYER_TYPES) for row in manifest["layers"])
+    return parse_descriptor(reference, manifest["config"], CONFIG_TYPES), layers
 
 
-def check_config(at: Target, config: dict[str, Any], layers: int) -> None:
-    """InvalidSpec for another platform, IntegrityError where it does not fit the manifest."""
-    platform = f"{config.get('os')}/{config.get('architecture')}"
+def check_config(reference: RegistryReference, content: bytes, layers: int) -> None:
+    """InvalidSpec for another platform, IntegrityError for a config that does not fit the
+    manifest's number of layers."""
+    config = parse(reference, content, "oci-config")
+    platform = f"{config['os']}/{config['architecture']}"
     if platform != "linux/amd64":
         raise InvalidSpec(
-            f"{at} is for {platform}, and images here are for linux/amd64.",
-            advice="Name one of that platform.",
+            f"{reference} is for {platform}, but provision reads images for linux/amd64.",
+            advice="Name one for that platform.",
         )
-    rootfs = config.get("rootfs")
-    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
-    known = diff_ids if isinstance(diff_ids, list) else []
-    fits = len(known) == layers and all(
-        isinstance(one, str) and DIGEST.fullmatch(one) for one in known
-    )
-    run = {} if config.get("config") is None else config["config"]  # OCI lets it be null
-    kinds = (
-        ((run, dict), (run.get("Labels") or {}, dict), (run.get("Env") or [], list))
-        if isinstance(run, dict)
-        else ((run, dict),)
-    )
-    if not fits or not all(isinstance(value, kind) for value, kind in kinds):
-        raise IntegrityError(f"{at}: its config does not fit its {layers} layers.", advice=_ADVICE)
+    diff_ids = config["rootfs"]["diff_ids"]
+    if len(diff_ids) != layers:
+        raise IntegrityError(
+            f"{reference}: its config names {len(diff_ids)} layers, its manifest {layers}.",
+            advice=_ADVICE,
+        )

@@ -1,0 +1,210 @@
+"""The door to the Docker engine: the only module that imports its SDK.
+
+Callers get a client from `connect_engine()` and pass it back. Whatever fails on the way to the
+engine becomes one of our errors. The SDK has no types, so a client is Any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from provision.core.errors import (
+    InUse,
+    NoSpace,
+    ProvisionError,
+    ToolFailed,
+    ToolMissing,
+    Unreachable,
+)
+from provision.core.types import Progress
+
+T = TypeVar("T")
+Client = Any  # docker.DockerClient
+
+PING_TIMEOUT_S = 1  # to find out that no engine answers
+# Between two signs of life: an engine that unpacks gigabytes on a slow disk is silent for minutes.
+CALL_TIMEOUT_S = 900.0
+
+
+def connect_engine() -> tuple[Client, None] | tuple[None, str]:
+    """A client of the engine behind DOCKER_HOST (or the default socket), or None and why there is
+    none. Takes a second at most."""
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        client: Client = docker.from_env(timeout=PING_TIMEOUT_S)
+        client.ping()
+    except (DockerException, OSError) as error:
+        return None, _root_cause(error)
+    client.api.timeout = CALL_TIMEOUT_S
+    return client, None
+
+
+def require_engine(alternative: str = "build with --no-image") -> Client:
+    """A client, or ToolMissing. alternative: what can be done without an engine, for the error."""
+    client, reason = connect_engine()
+    if client is None:
+        raise ToolMissing(
+            f"No Docker engine answers: {reason}.",
+            advice=f"Start it (or set DOCKER_HOST), or {alternative}.",
+        )
+    return client
+
+
+def docker_cli_flags(environment: Mapping[str, str]) -> list[str]:
+    """Options that make the docker command talk to the same engine as `connect_engine`: the command
+    knows contexts, which the SDK does not read."""
+    from docker.constants import DEFAULT_UNIX_SOCKET
+
+    if environment.get("DOCKER_HOST"):
+        return []
+    return ["--host", DEFAULT_UNIX_SOCKET.removeprefix("http+")]
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost reason of an SDK error, without the repr of the exceptions around it."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
+
+
+@contextmanager
+def engine_errors(purpose: str) -> Iterator[None]:
+    """Turn what the SDK raises while it does `purpose` ("load the image") into our errors."""
+    import requests
+    from docker.errors import APIError, DockerException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except APIError as error:
+        message = str(error.explanation or error)
+        raise _engine_error(purpose, message, error.status_code) from error
+    except DockerException as error:
+        raise _engine_error(purpose, str(error), None) from error
+    # HTTPError: within an answer that comes in chunks.
+    except (requests.RequestException, HTTPError, ConnectionError) as error:
+        raise Unreachable(
+            f"The connection to the Docker engine broke: could not {purpose}.",
+            advice="See whether the engine runs (`docker info`), and run the same command again.",
+            details=str(error),
+        ) from error
+
+
+def _engine_error(purpose: str, message: str, status: int | None) -> ProvisionError:
+    if "no space left" in message.lower():
+        return NoSpace(
+            f"The Docker engine's disk is full: could not {purpose}.",
+            advice="Free space there (`docker system df`) and run the same command again.",
+            details=message,
+        )
+    if status == 409:
+        return InUse(
+            f"A container is in the way: could not {purpose}.",
+            advice="Remove the container (`docker ps -a` lists them) and run the same command "
+            "again.",
+            details=message,
+        )
+    return ToolFailed(["docker", *purpose.split()], status or 1, message)
+
+
+def none_if_missing(call: Callable[[], T]) -> T | None:
+    """The result of a call, or None if the engine answers that there is no such object."""
+    from docker.errors import NotFound
+
+    try:
+        return call()
+    except NotFound:
+        return None
+
+
+def get_image(client: Client, reference: str) -> Any:
+    """The engine's image of that name or id, or None."""
+    with engine_errors(f"look for {reference}"):
+        return none_if_missing(lambda: client.images.get(reference))
+
+
+def has_image(client: Client, image_id: str) -> bool:
+    return get_image(client, image_id) is not None
+
+
+def pull_into_engine(client: Client, reference: str, progress: Progress) -> Any:
+    """The image, pulled by the engine; ToolMissing if it cannot be pulled."""
+    import requests
+    from docker.errors import DockerException
+
+    progress.say(f"pulling the base image {reference}")
+    try:
+        return client.images.pull(reference)
+    except (DockerException, requests.RequestException) as error:
+        raise ToolMissing(
+            f"The base image {reference} is not in the Docker engine and could not be pulled.",
+            advice="Choose an existing one with --base, or add it with `docker pull`, "
+            "`docker load` or `docker import`.",
+            details=str(error),
+        ) from error
+
+
+def save_image(client: Client, image_id: str, chunk_size: int) -> Iterator[bytes]:
+    """The image as an archive by `docker save`, streamed."""
+    with engine_errors(f"save {image_id}"):
+        yield from client.images.get(image_id).save(chunk_size=chunk_size)
+
+
+def uses_containerd_store(client: Client) -> bool:
+    """Whether an engine has containerd's image store, which Docker's manual finds out in the same
+    way (`docker info`, DriverStatus). Such engines call images by their manifests' digests."""
+    with engine_errors("ask for its image store"):
+        status = client.info().get("DriverStatus") or ()
+    return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]
+
+
+def has_nvidia_runtime(client: Client) -> bool:
+    with engine_errors("ask for its runtimes"):
+        return "nvidia" in client.info().get("Runtimes", {})
+
+
+def wait_for_exit(container: Any, timeout_s: float) -> int | None:
+    """A container's exit status, or None if it still runs after timeout_s."""
+    import requests
+
+    started = time.monotonic()
+    try:
+        return int(container.wait(timeout=timeout_s)["StatusCode"])
+    except requests.RequestException:
+        if time.monotonic() - started < timeout_s:  # the connection broke
+            raise
+        return None
+
+
+# Credentials
+
+
+@dataclass(frozen=True)
+class Login:
+    """Our credentials for a registry. user: empty if secret is a refresh token of OAuth2 ("identity
+    token") instead of a password."""
+
+    user: str
+    secret: str
+
+
+def stored_login(registry: str) -> Login | None:
+    """What `docker login` stored, in Docker's config file or with a helper that it names."""
+    from docker import auth
+
+    with engine_errors(f"read Docker's credentials for {registry}"):
+        entry = auth.load_config().resolve_authconfig(registry) or {}
+    credentials = {key.lower(): value for key, value in entry.items()}
+    if credentials.get("identitytoken"):
+        return Login("", credentials["identitytoken"])
+    if credentials.get("username") and credentials.get("password"):
+        return Login(credentials["username"], credentials["password"])
+    return None

@@ -1,0 +1,113 @@
+"""This host as the kernel describes it: the CPUs that this process may use, and processes by an
+identity that outlives their numbers. Linux only, through /proc and cgroups."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path, PurePosixPath
+
+ROOT = Path("/")
+# Fields of /proc/PID/stat after the command (proc(5)): the state is field 3, the start time 22.
+_STATE, _START_TIME = 0, 19
+
+
+def usable_cpus(root: Path = ROOT) -> int:
+    """CPUs that this process may use, at least one: by affinity, and by the quota of its cgroup.
+
+    os.cpu_count() knows neither, and a container with a quota of 2 CPUs on a host with 64 would
+    start 64 threads.
+    """
+    cpus: float = len(os.sched_getaffinity(0))
+    quota = _cpu_quota(root)
+    if quota is not None:
+        cpus = min(cpus, quota)
+    return max(1, math.ceil(cpus))
+
+
+def _cpu_quota(root: Path) -> float | None:
+    """The tightest quota of the process's cgroup and those above it, in CPUs; None without one.
+
+    A container usually sees its own cgroup as the top of the hierarchy, whatever /proc says.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    cgroups = root / "sys/fs/cgroup"
+    quotas = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        hierarchy = cgroups / controllers  # version 2 has one hierarchy, without a name
+        relative = PurePosixPath(path.lstrip("/"))
+        for group in (relative, *relative.parents):
+            quota = _read_quota(hierarchy / group)
+            if quota is not None:
+                quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def _read_quota(group: Path) -> float | None:
+    """The quota of one cgroup in CPUs: cpu.max of version 2, cpu.cfs_* of version 1."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((group / name).read_text() for name in names).split()
+            cpus = float(quota) / float(period)
+        except (OSError, ValueError, ZeroDivisionError):  # "max" and -1 mean no quota
+            continue
+        if cpus > 0:
+            return cpus
+    return None
+
+
+def process_identity() -> list[str]:
+    """What identifies this process: where processes are counted (boot and pid namespace), its
+    number, and its start time. A number alone is reused, and containers count for themselves."""
+    _, start_time = _read_stat(os.getpid())
+    return [_pid_space(), str(os.getpid()), start_time]
+
+
+def has_ended(identity: list[str]) -> bool:
+    """Whether a process is known to have ended. One of another boot, machine or container cannot be
+    seen from here, and counts as running."""
+    try:
+        space, number, start_time = identity
+        pid = int(number)
+    except ValueError:
+        return False
+    if space != _pid_space():
+        return False
+    try:
+        state, current_start_time = _read_stat(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        # /proc may hide the processes of other users (hidepid=2); a signal finds them.
+        return not _answers_signals(pid)
+    except OSError:
+        return False
+    return current_start_time != start_time or state in "ZX"
+
+
+def _pid_space() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
+def _read_stat(pid: int) -> tuple[str, str]:
+    """The state letter and the start time of a process, in clock ticks."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    # The second field, the command in parentheses, may itself hold spaces and parentheses.
+    fields = text.rpartition(")")[2].split()
+    return fields[_STATE], fields[_START_TIME]
+
+
+def _answers_signals(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):  # OverflowError: no process has such a number
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,220 @@
+"""Base images: those that we ship digests of, the references that users give, what a build needs to
+know about a base, and what a base must contain."""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.image.oci_layout import DIGEST
+from provision.image.tar import UNREADABLE, BoundedTarInfo, hidden_by
+
+Use = Literal["base", "builder"]
+
+# host[:port]/path:tag@digest as the distribution specification has it; or an image id alone.
+_REFERENCE = re.compile(
+    r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}"
+)
+# Images on disk, as containers-transports(5) names them; base_archive.py reads them.
+ON_DISK = re.compile(r"(oci|oci-archive|docker-archive):(.+)")
+
+SHELLS = ("bin/sh", "usr/bin/sh")
+LIBC = re.compile(r"(?:usr/)?lib(?:64)?(?:/[^/]+-linux-gnu)?/libc(?:\.so\.6|-2\.\d+\.so)")
+# glibc's banner, which `libc.so.6` prints when it is run.
+BANNER = re.compile(rb"GNU C Library [^\n]*version (\d+\.\d+)")
+LIBC_LIMIT = 64 << 20  # glibc has 2 MB; a larger file of that name is not read
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShippedImage:
+    """One row of data/base_images.yml."""
+
+    use: Use
+    reference: str
+    digest: str
+    source: str
+
+    @property
+    def pinned(self) -> str:
+        return f"{self.reference}@{self.digest}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseImage:
+    """An image to build on. archive: its layers as a docker or OCI archive, streamed; called only
+    if they are needed."""
+
+    reference: str
+    digest: str  # of its config: what the engine calls the image id
+    size: int
+    diff_ids: tuple[str, ...]
+    environment: tuple[str, ...]
+    archive: Callable[[], Iterable[bytes]]
+
+
+# References
+
+
+@functools.cache
+def shipped_images() -> tuple[ShippedImage, ...]:
+    """The images that we ship a digest of, checked."""
+    import yaml
+
+    text = files("provision").joinpath("catalog/data/base_images.yml").read_text(encoding="utf-8")
+    return tuple(_shipped_image(entry) for entry in yaml.safe_load(text)["images"])
+
+
+def _shipped_image(entry: dict[str, Any]) -> ShippedImage:
+    image = ShippedImage(**entry)
+    is_pinned = DIGEST.fullmatch(image.digest) and "@" not in image.reference
+    if image.use not in ("base", "builder") or not is_pinned or not image.source:
+        raise ValueError(
+            f"data/base_images.yml: {image.reference} needs a use, a name and tag, a digest "
+            "and a source"
+        )
+    return image
+
+
+def pinned(use: Use) -> str:
+    """The reference that we ship for a use, with its digest."""
+    return next(image.pinned for image in shipped_images() if image.use == use)
+
+
+def chosen_base(reference: str | None) -> str:
+    """The base that the user chose, or ours."""
+    if reference is None:
+        return pinned("base")
+    if is_on_disk(reference):
+        return reference
+    return parse_engine_reference(
+        reference, alternatives=", or oci:DIR, oci-archive:FILE, docker-archive:FILE"
+    )
+
+
+def parse_engine_reference(text: str, alternatives: str = "") -> str:
+    """The name or id of an image in an engine, or InvalidSpec. alternatives: other forms that the
+    user could have given, for the error."""
+    if not _REFERENCE.fullmatch(text):
+        raise InvalidSpec(
+            f"{text!r} is not an image reference.",
+            advice=f"Write name:tag or name@sha256:..., as `docker images` shows it{alternatives}.",
+        )
+    return text
+
+
+def parse_tag(text: str) -> str:
+    """A name for an image as NAME:TAG, with `latest` if the user gave no tag. InvalidSpec for what
+    engines would refuse."""
+    if not _REFERENCE.fullmatch(text) or "@" in text or text.startswith("sha256:"):
+        raise InvalidSpec(
+            f"{text!r} is not a valid name for an image.",
+            advice="Write name or name:tag in lower-case letters and digits, with a registry's "
+            "host before it if it is for one.",
+        )
+    has_tag = ":" in text.rpartition("/")[2]
+    return text if has_tag else f"{text}:latest"
+
+
+def is_on_disk(reference: str | None) -> bool:
+    """Whether a reference names an image on disk, which can be read without an engine."""
+    return reference is not None and ON_DISK.fullmatch(reference) is not None
+
+
+# What a base must contain
+
+
+@dataclass
+class _BaseFiles:
+    """The shells and glibc versions that the layers together contain. libc: versions by path."""
+
+    shells: set[str] = field(default_factory=set)
+    libc: dict[str, str] = field(default_factory=dict)
+
+    def hide(self, is_hidden: Callable[[str], bool]) -> None:
+        self.shells = {path for path in self.shells if not is_hidden(path)}
+        self.libc = {path: version for path, version in self.libc.items() if not is_hidden(path)}
+
+
+def check_base(reference: str, layers: Sequence[Path], glibc: str) -> None:
+    """Check that environments work on a base: it has a shell, and its glibc is not older than the
+    lock needs. Nothing is unpacked or run.
+
+    layers: uncompressed archives from the bottom up. glibc: the oldest that will do, for example
+    2.28. Raises InvalidSpec if the base will not do, IntegrityError if a layer is not an archive.
+    """
+    contents = _BaseFiles()
+    for layer in layers:
+        _add_layer(contents, layer)
+    advice = (
+        "Choose another base with --base: Debian, Ubuntu or a similar distribution that is not "
+        "older than this."
+    )
+    if not contents.libc:
+        raise InvalidSpec(
+            f"The base {reference} has no glibc, which every build of PyTorch needs (Alpine has "
+            "musl).",
+            advice=advice,
+        )
+    version = max(contents.libc.values(), key=_version_key)
+    if _version_key(version) < _version_key(glibc):
+        raise InvalidSpec(
+            f"The base {reference} has glibc {version}, but the environment was locked for "
+            f"{glibc} or newer.",
+            advice=advice,
+        )
+    if not contents.shells:
+        raise InvalidSpec(
+            f"The base {reference} has no /bin/sh, which commands of packages start with.",
+            advice=advice,
+        )
+
+
+def _add_layer(contents: _BaseFiles, layer: Path) -> None:
+    try:
+        with tarfile.open(layer, "r:", tarinfo=BoundedTarInfo) as archive:
+            for member in archive:
+                _add_member(contents, archive, member)
+    except UNREADABLE as error:
+        raise IntegrityError(
+            f"A layer of the base is not a tar archive: {error}.",
+            advice="Load or save the base again.",
+        ) from error
+
+
+def _add_member(contents: _BaseFiles, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    path = posixpath.normpath(member.name).lstrip("/")
+    is_hidden = hidden_by(path)
+    if is_hidden:
+        contents.hide(is_hidden)
+    elif path in SHELLS:
+        contents.shells.add(path)
+    elif LIBC.fullmatch(path) and (member.isreg() or member.islnk()):
+        version = _glibc_version(archive, member)
+        if version:
+            contents.libc[path] = version
+
+
+def _glibc_version(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
+    """Of a file, or a hard link to a file in this layer. Not of symbolic links: extractfile would
+    look for their targets."""
+    if member.size > LIBC_LIMIT:
+        return None
+    try:
+        file = archive.extractfile(member)
+    except KeyError:  # a hard link to a file that is not in this layer
+        return None
+    match = BANNER.search(file.read(LIBC_LIMIT)) if file else None
+    return match[1].decode() if match else None
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

@@ -1,0 +1,118 @@
+"""From a lock, a prefix and a base to an OCI image layout: the same lock and base give the same
+bytes on every machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from provision.core.errors import InvalidSpec, disk_full_raises
+from provision.core.types import Image, Lock, Prefix, Progress, Resolution
+from provision.image import conda_files, config, layer_cache, oci_layout
+from provision.image.base import BaseImage
+from provision.image.cache_key import Recipe
+from provision.image.layer_build import SPACE_ADVICE, LayerBuild
+from provision.image.oci_layout import LayoutManifest
+
+RECIPE = "org.provision.recipe"
+
+
+def find_image(
+    resolution: Resolution,
+    lock: Lock,
+    base: BaseImage,
+    *,
+    layout: Path,
+    runtime: Mapping[str, bytes],
+    progress: Progress,
+    epoch: int = config.EPOCH,
+) -> Image | None:
+    """The image in `layout`, if building it now would give the same image.
+
+    Only layers whose files changed are read. Corrupt layers are reported and removed, so that the
+    next build makes them again.
+    """
+    own = conda_files.own_entries(runtime, resolution.python)
+    recipe = Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch)
+    return _find_image(recipe, layout, progress)
+
+
+def build_image(
+    resolution: Resolution,
+    lock: Lock,
+    prefix: Prefix,
+    base: BaseImage,
+    *,
+    layout: Path,
+    runtime: Mapping[str, bytes],
+    link: Callable[[Path], None],
+    progress: Progress,
+    epoch: int = config.EPOCH,
+) -> Image:
+    """Build the image layout, or return the one that is there if it is current. Reuses layers of
+    this layout and of those next to it.
+
+    link: fills an empty directory with the conda packages of the lock; paths in their files name
+    /opt/env. Called only if needed. A build that fails or is killed leaves the previous layout as
+    it was.
+    """
+    conda_files.check_prefix(prefix, lock.sha256)
+    # File names in images are UTF-8; under another locale they would differ.
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8":
+        raise InvalidSpec(
+            f"The locale's encoding of file names is {encoding}, but images need UTF-8.",
+            advice="Set LC_ALL=C.UTF-8.",
+        )
+    own = conda_files.own_entries(runtime, resolution.python)
+    recipe = Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch)
+    image = _find_image(recipe, layout, progress)
+    if image is not None:
+        return image
+    with (
+        disk_full_raises(f"The disk of {layout.parent} is full.", advice=SPACE_ADVICE),
+        oci_layout.staging(layout) as new,
+    ):
+        build = LayerBuild(
+            recipe=recipe, prefix=prefix, layout=layout, new=new, link=link, progress=progress
+        )
+        layers = build.layers()
+        manifest = oci_layout.write(
+            new,
+            config.image_config(recipe.variables, recipe.labels, layers, recipe.epoch),
+            layers,
+            {**recipe.labels, RECIPE: recipe.digest},
+            config.image_reference(resolution.spec.name, lock),
+        )
+    return _image(recipe, layout, manifest)
+
+
+def _find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:
+    manifest = oci_layout.read(layout)
+    if manifest is None or manifest.annotations.get(RECIPE) != recipe.digest:
+        return None
+    corrupt = layer_cache.quarantine_corrupt(layout, [layer.digest for layer in manifest.layers])
+    for digest in corrupt:
+        progress.warn(
+            f"the layer {digest[:19]} in {layout} is corrupt: it does not match its digest and is "
+            "made again"
+        )
+    if corrupt:
+        return None
+    # A build that was killed right after it finished left the layout that it replaced.
+    oci_layout.remove_leftovers(layout)
+    return _image(recipe, layout, manifest)
+
+
+def _image(recipe: Recipe, layout: Path, manifest: LayoutManifest) -> Image:
+    return Image(
+        reference=config.image_reference(recipe.resolution.spec.name, recipe.lock),
+        layout=layout,
+        manifest_digest=manifest.manifest_digest,
+        image_id=manifest.config_digest,
+        base=recipe.base.reference,
+        base_digest=recipe.base.digest,
+        lock_sha256=recipe.lock.sha256,
+        layers=manifest.layers,
+    )

@@ -1,0 +1,283 @@
+"""Images in the Docker engine: bases out of it, and our images into it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from provision.adapters.docker import (
+    Client,
+    engine_errors,
+    get_image,
+    has_image,
+    has_nvidia_runtime,
+    none_if_missing,
+    pull_into_engine,
+    save_image,
+    uses_containerd_store,
+)
+from provision.core.errors import IntegrityError, InUse, InvalidSpec, ToolFailed, ToolMissing
+from provision.core.types import Image, Progress
+from provision.image import layer_cache, oci_layout, tar
+from provision.image.base import BaseImage, chosen_base
+from provision.image.config import LOCK_LABEL, TITLE_LABEL, is_ours, repository
+from provision.image.export import docker_archive
+
+# No config or manifest is larger: registries accept no more.
+DOCUMENT_LIMIT = 4 << 20
+# What Docker's config and ours must have in common to be the same image.
+_COMPARED_SETTINGS = (
+    "Cmd",
+    "Entrypoint",
+    "Env",
+    "Healthcheck",
+    "Labels",
+    "User",
+    "WorkingDir",
+)
+
+
+# Bases
+
+
+def find_engine_base(client: Client, name: str | None, progress: Progress) -> BaseImage:
+    """The chosen base, or ours, in the engine; the engine pulls it if it does not have it.
+
+    ToolMissing if it cannot be pulled, InvalidSpec for another platform.
+    """
+    reference = chosen_base(name)
+    image = get_image(client, reference) or pull_into_engine(client, reference, progress)
+    attributes = image.attrs
+    platform = f"{attributes['Os']}/{attributes['Architecture']}"
+    if platform != "linux/amd64":
+        raise InvalidSpec(
+            f"The base image {reference} is for {platform}, but the environment's packages are for "
+            "linux/amd64.",
+            advice="Choose a base for that platform with --base.",
+        )
+    image_id: str = image.id
+    # The same digest as of a base that we pulled ourselves. Engines with containerd's image store
+    # call an image by its manifest's digest, and only the archive that they save names the config.
+    config_digest = None
+    if uses_containerd_store(client):
+        config_digest = config_digest_in(save_image(client, image_id, tar.CHUNK))
+    return BaseImage(
+        reference=reference,
+        digest=config_digest or image_id,
+        size=int(attributes["Size"]),
+        diff_ids=tuple(attributes["RootFS"]["Layers"]),
+        environment=tuple(attributes["Config"].get("Env") or ()),
+        archive=lambda: save_image(client, image_id, tar.CHUNK),
+    )
+
+
+def config_digest_in(archive: Iterable[bytes]) -> str | None:
+    """The digest of the config of the image in an archive by `docker save`; None if the archive has
+    no manifest.json, or several images."""
+    digests = {}
+    manifest = None
+    try:
+        with tar.open_stream(archive) as members:
+            for member in members:
+                if not member.isreg() or member.size > DOCUMENT_LIMIT:
+                    continue
+                file = members.extractfile(member)
+                assert file is not None
+                content = file.read()
+                digests[member.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
+                if member.name == "manifest.json":
+                    manifest = oci_layout.parse_document(content, "docker-archive")
+    except tar.UNREADABLE as error:  # InvalidDocument is a ValueError, and among them
+        raise IntegrityError(
+            f"The archive that the engine saved cannot be read: {error}.",
+            advice="Load or pull the image again.",
+        ) from error
+    if manifest is None or len(manifest) != 1:
+        return None
+    return digests.get(manifest[0]["Config"])
+
+
+# Our images
+
+
+def load_image(image: Image, client: Client, progress: Progress) -> bool:
+    """Load an image into the engine and tag it; returns whether anything had to be sent.
+
+    Layers that the engine has, together with all below them, are not sent: it accepts a docker
+    archive without them (seen with 20.10). An engine that does not (an error, or no image
+    afterwards) is sent all of it.
+    """
+    engine_id = _find_in_engine(image, client)
+    is_new = engine_id is None
+    if is_new:
+        send_image(image, client, progress)
+        engine_id = _find_in_engine(image, client)
+    name, _, tag = image.reference.rpartition(":")
+    with engine_errors(f"tag {image.reference}"):
+        for each in (tag, "latest"):
+            client.api.tag(engine_id, name, each)
+    _remove_untagged(name, client)
+    return is_new
+
+
+def send_image(image: Image, client: Client, progress: Progress) -> None:
+    """Send an image that the engine does not have, without a name. Its layers must be
+    uncompressed."""
+    shared = _shared_layers(image, client)
+    if shared:
+        try:
+            _send(image, client, progress, skip=shared)
+        except ToolFailed:
+            pass
+        else:
+            return
+    _send(image, client, progress, skip=0)
+
+
+def find_engine_id(image: Image, client: Client) -> str:
+    """What the engine calls our image, or ToolMissing."""
+    engine_id = _find_in_engine(image, client)
+    if engine_id is None:
+        raise ToolMissing(
+            f"The image {image.reference} is not in the Docker engine (any more).",
+            advice="Run `provision image build` again.",
+        )
+    return engine_id
+
+
+def _find_in_engine(image: Image, client: Client) -> str | None:
+    """What the engine calls our image, or None if it does not have it.
+
+    Usually the image id. Engines with containerd's image store call it by the digest of a manifest
+    of their own, so we look for its name.
+    """
+    if get_image(client, image.image_id) is not None:
+        return image.image_id
+    if not uses_containerd_store(client):
+        return None
+    candidate = get_image(client, image.reference)
+    if candidate is None or not is_same(candidate.attrs, image):
+        return None
+    return str(candidate.id)
+
+
+def is_same(attributes: Mapping[str, Any], image: Image) -> bool:
+    """Whether what an engine says about an image fits ours: the same layers, and the same settings
+    in its config."""
+    if not oci_layout.blob(image.layout, image.image_id).is_file():
+        return False
+    config = oci_layout.read_config(image.layout, image.image_id)
+    if attributes["RootFS"].get("Layers") != config["rootfs"]["diff_ids"]:
+        return False
+    settings = config.get("config") or {}
+    engine_settings = attributes["Config"]
+    return all(
+        (settings.get(key) or None) == (engine_settings.get(key) or None)
+        for key in _COMPARED_SETTINGS
+    )
+
+
+def tag_image(client: Client, image: Image) -> None:
+    """Give an image that the engine has the name that `image` has."""
+    name, _, tag = image.reference.rpartition(":")
+    with engine_errors(f"tag {image.reference}"):
+        client.api.tag(_find_in_engine(image, client) or image.image_id, name, tag)
+
+
+def unmet_requirements(client: Client, reference: str) -> tuple[str, ...]:
+    """The run requirements (run_spec.py) that this engine cannot meet. ToolMissing if it does not
+    have the image."""
+    if get_image(client, reference) is None:
+        raise ToolMissing(
+            f"The image {reference} is not in the Docker engine.",
+            advice="Run `provision image build`.",
+        )
+    return () if has_nvidia_runtime(client) else ("gpus", "memlock")
+
+
+def remove_images(name: str, client: Client) -> tuple[str, ...]:
+    """Remove an environment's images from the engine; returns their references. InUse if a
+    container uses one."""
+    repo = repository(name)
+    with engine_errors(f"list images of {repo}"):
+        tags = [tag for image in client.images.list(name=repo) for tag in image.tags]
+    own_tags = sorted(tag for tag in tags if tag.rpartition(":")[0] == repo)
+    for tag in own_tags:
+        with engine_errors(f"remove {tag}"):
+            client.images.remove(tag)
+    _remove_untagged(repo, client)
+    return tuple(own_tags)
+
+
+def _remove_untagged(repo: str, client: Client) -> None:
+    """Remove the environment's images that lost their tags to a newer build, unless a container
+    uses them."""
+    labels = [LOCK_LABEL, f"{TITLE_LABEL}={repo.partition('/')[2]}"]
+    with engine_errors(f"list images of {repo}"):
+        untagged = client.api.images(filters={"dangling": True, "label": labels}, quiet=True)
+    for image_id in untagged:
+        with contextlib.suppress(InUse), engine_errors(f"remove {image_id}"):
+            steps = none_if_missing(functools.partial(client.api.history, image_id))
+            if is_ours([step["CreatedBy"] for step in steps or ()]):
+                none_if_missing(functools.partial(client.images.remove, image_id))
+
+
+# Sending
+
+
+def _shared_layers(image: Image, client: Client) -> int:
+    """How many layers, from the bottom, the engine has already: those of the base, or of another
+    image of ours."""
+    digests = [layer.digest for layer in image.layers]
+    with engine_errors("list images"):
+        image_ids = client.api.images(filters={"label": LOCK_LABEL}, quiet=True)
+    most = 0
+    for image_id in {image.base_digest, *image_ids} - {""}:
+        candidate = get_image(client, image_id)
+        if candidate is None:
+            continue
+        shared = 0
+        for digest, other in zip(digests, candidate.attrs["RootFS"]["Layers"], strict=False):
+            if digest != other:
+                break
+            shared += 1
+        most = max(most, shared)
+    return most
+
+
+def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> None:
+    size = sum(layer.size for layer in image.layers[skip:])
+    try:
+        with (
+            engine_errors(f"load {image.reference}"),
+            progress.meter("loading the image into Docker", size) as meter,
+        ):
+            loaded = client.images.load(_count(docker_archive(image, skip=skip), meter.advance))
+    except ToolFailed:
+        # The engine compares each layer with its digest and refuses corrupt ones. Only now do we
+        # look for one.
+        digests = [layer.digest for layer in image.layers[skip:]]
+        corrupt = layer_cache.quarantine_corrupt(image.layout, digests, thorough=True)
+        if corrupt:
+            raise oci_layout.corrupt_blob(oci_layout.blob(image.layout, corrupt[0])) from None
+        raise
+    if has_image(client, image.image_id):
+        return
+    for candidate in loaded:
+        if is_same(candidate.attrs, image):
+            name, _, tag = image.reference.rpartition(":")  # we find it by its name from now on
+            with engine_errors(f"tag {image.reference}"):
+                client.api.tag(candidate.id, name, tag)
+            return
+    raise ToolFailed(
+        ["docker", "load"], 0, f"the engine took the archive but has no image {image.image_id}"
+    )
+
+
+def _count(chunks: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+        advance(len(chunk))

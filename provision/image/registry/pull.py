@@ -1,0 +1,424 @@
+"""An image from a registry into a layout on disk: each file is hashed while it is written, and an
+interrupted pull is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from provision.adapters.http import sha256_of
+from provision.core.atomic import atomic_write
+from provision.core.errors import IntegrityError, NoSpace, ProvisionError, disk_full_raises
+from provision.core.types import Image, Layer, Progress
+from provision.image import base_archive, layer_cache, layers, oci_layout
+from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES
+from provision.image.registry import manifest as manifests
+from provision.image.registry.client import (
+    DOCUMENT_LIMIT,
+    RETRY_STATUSES,
+    TRIES,
+    ConnectionFailed,
+    RegistryClient,
+    RegistryResponse,
+    read_response,
+    refusal_error,
+    registry_backoff,
+    retry_after,
+    unreachable_error,
+)
+from provision.image.registry.manifest import Descriptor, RemoteImage
+from provision.image.registry.reference import RegistryReference
+from provision.image.tar import CHUNK
+from provision_runtime.report.text import format_bytes
+
+ACCEPT = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
+NESTING_LIMIT = 3  # indexes within indexes
+PARTIAL = "parts"
+ADVICE = (
+    "Nothing of it was kept. Run the same command again; if the error returns, tell the registry's "
+    "operator."
+)
+SPACE_ADVICE = (
+    "Free space there and run the same command again: the pull continues where it stopped."
+)
+
+
+# Looking
+
+
+def find_remote(reference: RegistryReference, tries: int = TRIES) -> RemoteImage:
+    """The image for linux/amd64 at a place in a registry, without its layers.
+
+    ToolMissing if there is none, InvalidSpec if it is not such an image, IntegrityError if its
+    documents are invalid or do not match their digests.
+    """
+    with RegistryClient(reference) as client:
+        digest, media_type, manifest = _fetch_manifest(client, tries)
+        config, layer_descriptors = manifests.image_descriptors(reference, manifest)
+        config_content = _fetch_document(client, config, "blobs")
+    manifests.check_config(reference, config_content, len(layer_descriptors))
+    return RemoteImage(
+        reference=reference,
+        digest=digest,
+        media_type=media_type,
+        manifest=manifest,
+        config_digest=config.digest,
+        config=config_content,
+        layers=layer_descriptors,
+    )
+
+
+def _fetch_manifest(client: RegistryClient, tries: int) -> tuple[str, str, bytes]:
+    """Digest, media type and bytes of the image's manifest, also through indexes."""
+    reference = client.reference
+    response = client.request(
+        "GET",
+        f"manifests/{reference.tag_or_digest}",
+        headers=ACCEPT,
+        expected=(200,),
+        tries=tries,
+    )
+    content = response.content
+    digest = reference.digest or response.headers.get("Docker-Content-Digest")
+    digest = digest or oci_layout.sha256_digest(content)
+    manifests.check_digest(reference, digest, content)
+    media_type = manifests.media_type(content, response.headers.get("Content-Type", ""))
+    for _ in range(NESTING_LIMIT):
+        if media_type not in INDEX_TYPES:
+            break
+        index = manifests.parse(reference, content, "oci-index")
+        descriptor = manifests.amd64_manifest(reference, index)
+        digest, media_type = descriptor.digest, descriptor.media_type
+        content = _fetch_document(client, descriptor, "manifests")
+    row = {"digest": digest, "size": len(content), "mediaType": media_type}
+    manifests.parse_descriptor(reference, row, MANIFEST_TYPES)
+    return digest, media_type, content
+
+
+def _fetch_document(client: RegistryClient, descriptor: Descriptor, path: str) -> bytes:
+    """A small file that matches its digest. path: `blobs` or `manifests`."""
+    if descriptor.size > DOCUMENT_LIMIT:
+        raise IntegrityError(
+            f"{client.reference}: a document of {format_bytes(descriptor.size)} is too large.",
+            advice="Check that this is the image you mean.",
+        )
+    response = client.request(
+        "GET",
+        f"{path}/{descriptor.digest}",
+        headers=ACCEPT if path == "manifests" else {},
+        expected=(200,),
+    )
+    manifests.check_digest(client.reference, descriptor.digest, response.content)
+    return response.content
+
+
+# Pulling
+
+
+def pull_image(
+    remote: RemoteImage, layout: Path, progress: Progress, nearby: Iterable[Path] = ()
+) -> Image:
+    """Pull an image into a layout, which is complete once it has an index.json. An interrupted pull
+    leaves what it received for the next one.
+
+    nearby: layouts that may already have some of its layers. Raises IntegrityError for wrong bytes,
+    NoSpace before or when the disk is full, Unreachable and ToolFailed as push_image does.
+    """
+    discard_if_incomplete(layout)
+    if not is_complete(layout):
+        with disk_full_raises(f"The disk of {layout} is full.", advice=SPACE_ADVICE):
+            _pull(remote, layout, progress, list(nearby))
+    return pulled_image(remote, layout)
+
+
+def pulled_image(remote: RemoteImage, layout: Path) -> Image:
+    """The image as it is, or will be, in `layout`."""
+    pulled_layers = tuple(
+        Layer(
+            group=layer.annotations.get(oci_layout.GROUP, "layer"),
+            digest=layer.digest,
+            size=layer.size,
+            media_type=layer.media_type,
+        )
+        for layer in remote.layers
+    )
+    reference = remote.reference
+    # Engines need a tag, and a reference by digest has none.
+    tag = reference.digest.removeprefix("sha256:")[:12] if reference.digest else reference.tag
+    return Image(
+        reference=f"{reference.registry}/{reference.repository}:{tag}",
+        layout=layout,
+        manifest_digest=remote.digest,
+        image_id=remote.config_digest,
+        base="",
+        base_digest="",
+        lock_sha256=remote.labels.get("org.provision.lock", ""),
+        layers=pulled_layers,
+    )
+
+
+def is_complete(layout: Path) -> bool:
+    """Whether a pull into a layout has finished. Call discard_if_incomplete first to make sure that
+    the layout is still intact."""
+    return (layout / "index.json").is_file()
+
+
+def discard_if_incomplete(layout: Path) -> None:
+    """Check a pulled layout. If it is no longer intact, discard its corrupt layers and its index:
+    the next pull then fetches only what is missing."""
+    if not is_complete(layout):
+        return
+    recorded = layer_cache.read(layout)
+    is_intact = (
+        bool(recorded)
+        and all(layer.path.is_file() for layer in recorded)
+        and _has_valid_documents(layout)
+    )
+    if is_intact:
+        digests = [layer.digest for layer in recorded]
+        is_intact = not layer_cache.quarantine_corrupt(layout, digests)
+    if not is_intact:
+        (layout / "index.json").unlink()
+
+
+def _has_valid_documents(layout: Path) -> bool:
+    try:
+        index = oci_layout.parse_document((layout / "index.json").read_bytes(), "oci-index")
+        if not index["manifests"]:
+            return False
+        content = oci_layout.read_verified(layout, index["manifests"][0]["digest"])
+        manifest = oci_layout.parse_document(content, "oci-manifest")
+        oci_layout.read_verified(layout, manifest["config"]["digest"])
+    except (OSError, oci_layout.InvalidDocument):
+        return False
+    return True
+
+
+def _pull(remote: RemoteImage, layout: Path, progress: Progress, nearby: list[Path]) -> None:
+    for folder in (oci_layout.blobs(layout), layout / PARTIAL):
+        folder.mkdir(parents=True, exist_ok=True)
+    descriptors = list({layer.digest: layer for layer in remote.layers}.values())
+    missing = {
+        layer.digest: layer
+        for layer in descriptors
+        if not _has_size(oci_layout.blob(layout, layer.digest), layer)
+    }
+    remaining = sum(layer.size - _size(_partial_path(layout, layer)) for layer in missing.values())
+    free = shutil.disk_usage(layout).free
+    if free < remaining:
+        raise NoSpace(
+            f"The image still needs {format_bytes(remaining)}, and {layout} has "
+            f"{format_bytes(free)} free.",
+            advice=SPACE_ADVICE,
+        )
+    title = f"pulling from {remote.reference.registry}"
+    with RegistryClient(remote.reference) as client, progress.meter(title, remote.size) as meter:
+        for layer in descriptors:
+            if layer.digest not in missing or _take_nearby(layer, nearby, layout):
+                meter.advance(layer.size)
+                continue
+            partial = _partial_path(layout, layer)
+            _download(client, layer, partial, meter.advance)
+            partial.replace(oci_layout.blob(layout, layer.digest))
+    _write_documents(remote, layout)
+
+
+def _take_nearby(layer: Descriptor, nearby: list[Path], layout: Path) -> bool:
+    """Link or copy a layer of another layout, if its bytes match its digest."""
+    for other in nearby:
+        path = oci_layout.blob(other, layer.digest)
+        try:
+            matches = _has_size(path, layer) and f"sha256:{sha256_of(path)}" == layer.digest
+        except OSError:  # for example another user's
+            continue
+        if matches:
+            layer_cache.link_or_copy(path, oci_layout.blob(layout, layer.digest))
+            return True
+    return False
+
+
+def _has_size(path: Path, layer: Descriptor) -> bool:
+    return path.is_file() and path.stat().st_size == layer.size
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def _partial_path(layout: Path, layer: Descriptor) -> Path:
+    """Where a layer lies until it is complete: not among the blobs, whose names are always true."""
+    return layout / PARTIAL / layer.digest.removeprefix("sha256:")
+
+
+def _write_documents(remote: RemoteImage, layout: Path) -> None:
+    """The index comes last: it makes the layout complete."""
+    oci_layout.blob(layout, remote.config_digest).write_bytes(remote.config)
+    oci_layout.blob(layout, remote.digest).write_bytes(remote.manifest)
+    (layout / "oci-layout").write_bytes(oci_layout.canonical(oci_layout.LAYOUT_VERSION))
+    layer_cache.record(layout, {layer.digest: "" for layer in remote.layers})
+    index = oci_layout.index_content(
+        remote.digest, len(remote.manifest), remote.media_type, str(remote.reference)
+    )
+    atomic_write(layout / "index.json", index)
+    shutil.rmtree(layout / PARTIAL, ignore_errors=True)
+
+
+# Downloading one layer
+
+
+class _GrowingFile:
+    """A file that is hashed while it grows, including what it already holds."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a+b")
+        self._hash_content()
+
+    def _hash_content(self) -> None:
+        self._hash = hashlib.sha256()
+        self.size = 0
+        self._file.seek(0)
+        while chunk := self._file.read(CHUNK):
+            self._hash.update(chunk)
+            self.size += len(chunk)
+
+    def write(self, chunk: bytes) -> None:
+        self._file.write(chunk)
+        self._hash.update(chunk)
+        self.size += len(chunk)
+
+    def clear(self) -> None:
+        self._file.truncate(0)
+        self._hash_content()
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def __enter__(self) -> _GrowingFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+
+
+def _download(
+    client: RegistryClient, layer: Descriptor, path: Path, advance: Callable[[int], None]
+) -> None:
+    """Download a layer to `path`. Continues what an earlier run left there; if the result does not
+    match the digest, downloads all of it once more."""
+    tries = 2 if _size(path) else 1
+    try:
+        while not _complete(client, layer, path, advance):
+            tries -= 1
+            if not tries:
+                raise IntegrityError(
+                    f"{client.reference}: the registry sent something else for {layer.digest}.",
+                    advice=ADVICE,
+                )
+            path.unlink()
+            advance(-layer.size)
+    except IntegrityError:
+        path.unlink()
+        raise
+
+
+def _complete(
+    client: RegistryClient, layer: Descriptor, path: Path, advance: Callable[[int], None]
+) -> bool:
+    """Download what `path` lacks; returns whether it then matches its digest. Gives up after TRIES
+    requests in a row that brought nothing."""
+    with _GrowingFile(path) as file:
+        if file.size > layer.size:
+            file.clear()
+        advance(file.size)
+        backoff = registry_backoff()
+        while file.size < layer.size:
+            size_before = file.size
+            outcome = _request_rest(client, layer, file, advance)
+            if file.size == layer.size:
+                break
+            if file.size > size_before:
+                backoff.reset()
+            else:
+                backoff.count_failure()
+            if backoff.is_exhausted:
+                raise _download_error(client, layer, outcome)
+            backoff.wait(retry_after(outcome))
+        return file.digest == layer.digest
+
+
+def _request_rest(
+    client: RegistryClient,
+    layer: Descriptor,
+    file: _GrowingFile,
+    advance: Callable[[int], None],
+) -> RegistryResponse | ConnectionFailed:
+    """One request for everything that is missing; returns how it ended. Raises an error if retrying
+    is useless."""
+    begin = file.size
+    range_header = {"Range": f"bytes={begin}-"} if begin else {}
+    try:
+        with client.stream("GET", f"blobs/{layer.digest}", headers=range_header) as response:
+            if response.status_code not in (200, 206):
+                refusal = read_response(client.reference, response)
+                if refusal.status == 416:  # what we have is not a part of that file
+                    advance(-file.size)
+                    file.clear()
+                elif refusal.status not in RETRY_STATUSES:
+                    raise _download_error(client, layer, refusal)
+                return refusal
+            content_range = response.headers.get("Content-Range", "")
+            if begin and not content_range.startswith(f"bytes {begin}-"):
+                advance(-begin)  # this registry sends complete files only
+                file.clear()
+            while chunk := response.raw.read1(CHUNK):
+                if file.size + len(chunk) > layer.size:
+                    raise IntegrityError(
+                        f"{client.reference}: the registry sent more than the {layer.size} bytes "
+                        f"of {layer.digest}.",
+                        advice=ADVICE,
+                    )
+                file.write(chunk)
+                advance(len(chunk))
+    except ConnectionFailed as failure:
+        return failure
+    return ConnectionFailed("the response ended early")
+
+
+def _download_error(
+    client: RegistryClient, layer: Descriptor, outcome: RegistryResponse | ConnectionFailed
+) -> ProvisionError:
+    if isinstance(outcome, RegistryResponse):
+        return refusal_error(client.reference, f"fetch {layer.digest[:19]}", outcome)
+    return unreachable_error(client.reference, outcome)
+
+
+# Decompressing
+
+
+def decompress_image(
+    image: Image, diff_ids: Sequence[str], folder: Path, progress: Progress
+) -> Image:
+    """The image with uncompressed layers, which the engine and docker's archives need, in `folder`;
+    unchanged if its layers are uncompressed.
+
+    Raises IntegrityError if a layer does not match its diff id in the config.
+    """
+    if [layer.digest for layer in image.layers] == list(diff_ids):
+        return image
+    base = base_archive.read_disk_base(f"oci:{image.layout}")
+    shutil.rmtree(folder, ignore_errors=True)  # of a pull that was killed
+    blobs = oci_layout.blobs(folder)
+    blobs.mkdir(parents=True)
+    with progress.meter("unpacking layers", base.size) as meter:
+        plain_layers = layers.write_base(base.archive(), diff_ids, blobs, meter.advance)
+    layer_cache.link_or_copy(
+        oci_layout.blob(image.layout, image.image_id), oci_layout.blob(folder, image.image_id)
+    )
+    return replace(image, layout=folder, layers=tuple(plain_layers))

@@ -1,0 +1,226 @@
+"""An image into a registry: the blobs that it lacks, in chunks, then the manifest, which makes the
+image visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO
+from urllib.parse import urljoin
+
+from provision.core.errors import IntegrityError, ToolFailed, Unreachable
+from provision.core.types import Image, Progress
+from provision.image import layer_cache, oci_layout
+from provision.image.registry.client import (
+    RETRY_STATUSES,
+    TRIES,
+    ConnectionFailed,
+    RegistryClient,
+    RegistryResponse,
+    refusal_error,
+    registry_backoff,
+    retry_after,
+)
+from provision.image.registry.reference import RegistryReference
+
+# What is sent again when a connection breaks. Registries behind proxies often accept no more than
+# 100 MB at a time.
+UPLOAD_CHUNK = 32 << 20
+NO_CONTENT = {"Content-Length": "0"}
+
+OpenFile = Callable[[], IO[bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushResult:
+    """reference: by digest, which never means other bytes. sent, present: bytes of layers and
+    documents. attached: the kinds of documents attached to the image there."""
+
+    reference: str
+    tag: str
+    sent: int
+    present: int
+    attached: tuple[str, ...] = ()
+
+
+class _UploadLost(Exception):
+    """The registry no longer has the upload. counted: bytes that were counted as sent."""
+
+    def __init__(self, counted: int) -> None:
+        super().__init__()
+        self.counted = counted
+
+
+def push_image(image: Image, reference: RegistryReference, progress: Progress) -> PushResult:
+    """Send what the registry lacks, then the manifest.
+
+    Unreachable if the registry does not answer, ToolFailed if it refuses, IntegrityError if a layer
+    here does not match its digest; each after TRIES tries where another could help.
+    """
+    manifest = oci_layout.read(image.layout)
+    if manifest is None or manifest.manifest_digest != image.manifest_digest:
+        raise IntegrityError(
+            f"{image.layout} is no longer the complete image.",
+            advice="Run `provision image build` to make it again.",
+        )
+    digests = [*(layer.digest for layer in image.layers), image.image_id]
+    sizes = {digest: oci_layout.blob(image.layout, digest).stat().st_size for digest in digests}
+    total = sum(sizes.values())
+    sent = 0
+    title = f"pushing to {reference.registry}"
+    with RegistryClient(reference) as client, progress.meter(title, total) as meter:
+        for digest, size in sizes.items():
+            path = oci_layout.blob(image.layout, digest)
+            try:
+                was_present = put_blob(client, digest, size, lambda: path.open("rb"), meter.advance)  # noqa: B023 - runs at once
+            except ToolFailed as error:
+                # A registry refuses a blob that does not match its digest. Only now do we check
+                # whether it is corrupt here.
+                if error.status == 400 and layer_cache.quarantine_corrupt(
+                    image.layout, [digest], thorough=True
+                ):
+                    raise oci_layout.corrupt_blob(path) from None
+                raise
+            if not was_present:
+                sent += size
+        content = oci_layout.blob(image.layout, image.manifest_digest).read_bytes()
+        put_manifest(client, reference.tag, image.manifest_digest, content)
+    return PushResult(
+        reference=reference.with_digest(image.manifest_digest),
+        tag=str(reference),
+        sent=sent,
+        present=total - sent,
+    )
+
+
+def put_blob(
+    client: RegistryClient,
+    digest: str,
+    size: int,
+    open_file: OpenFile,
+    advance: Callable[[int], None],
+) -> bool:
+    """Upload a blob unless the registry has it; returns whether it had it."""
+    if _has_blob(client, digest):
+        advance(size)
+        return True
+    backoff = registry_backoff()
+    while not backoff.is_exhausted:
+        try:
+            with open_file() as file:
+                _upload(client, file, digest, size, advance)
+            return False
+        except _UploadLost as lost:
+            advance(-lost.counted)
+            backoff.count_failure()
+            backoff.wait()
+    raise Unreachable(
+        f"{client.reference.registry} lost the upload of {digest[:19]} {TRIES} times.",
+        advice="Run the same command again: it continues where it stopped.",
+    )
+
+
+def _has_blob(client: RegistryClient, digest: str) -> bool:
+    return client.request("HEAD", f"blobs/{digest}", expected=(200, 404)).status == 200
+
+
+def put_manifest(
+    client: RegistryClient,
+    tag_or_digest: str,
+    digest: str,
+    content: bytes,
+    media_type: str = oci_layout.MANIFEST,
+) -> RegistryResponse:
+    response = client.request(
+        "PUT",
+        f"manifests/{tag_or_digest}",
+        headers={"Content-Type": media_type},
+        data=content,
+        expected=(201,),
+    )
+    stored_digest = response.headers.get("Docker-Content-Digest", digest)
+    if stored_digest != digest:
+        raise IntegrityError(
+            f"{client.reference} has {stored_digest} now, not {digest}.",
+            advice="Push again; if the error returns, tell the registry's operator.",
+        )
+    return response
+
+
+def _upload(
+    client: RegistryClient,
+    file: IO[bytes],
+    digest: str,
+    size: int,
+    advance: Callable[[int], None],
+) -> None:
+    """Upload a blob in chunks. After a broken connection the registry says how much it has.
+    Raises _UploadLost if it has forgotten the upload."""
+    response = client.request("POST", "blobs/uploads/", headers=NO_CONTENT, expected=(202,))
+    url = _upload_url(client, response)
+    sent = furthest = 0
+    backoff = registry_backoff()
+    while sent < size:
+        file.seek(sent)
+        chunk = file.read(UPLOAD_CHUNK)
+        if not chunk:
+            raise IntegrityError(
+                f"{digest} became shorter while it was sent.",
+                advice="Run `provision image build` to make it again.",
+            )
+        answer = _send_chunk(client, url, sent, chunk)
+        if answer is not None and answer.status == 202:
+            url, accepted = _upload_url(client, answer), sent + len(chunk)
+        elif answer is not None and answer.status not in (*RETRY_STATUSES, 404, 416):
+            raise refusal_error(client.reference, f"send {digest[:19]}", answer)
+        else:
+            backoff.count_failure()
+            if backoff.is_exhausted:
+                raise _UploadLost(sent)
+            backoff.wait(retry_after(answer))
+            url, accepted = _upload_status(client, url, sent)
+        # A registry may forget what it had accepted: only what is beyond `furthest` is progress.
+        if accepted > furthest:
+            furthest = accepted
+            backoff.reset()
+        advance(accepted - sent)
+        sent = accepted
+    separator = "&" if "?" in url else "?"
+    response = client.request(
+        "PUT", f"{url}{separator}digest={digest}", headers=NO_CONTENT, expected=(201, 404)
+    )
+    # 404 may also mean that an earlier try succeeded, and its answer was lost.
+    if response.status == 404 and not _has_blob(client, digest):
+        raise _UploadLost(sent)
+
+
+def _upload_url(client: RegistryClient, response: RegistryResponse) -> str:
+    """Where to continue an upload."""
+    if "Location" not in response.headers:
+        raise refusal_error(client.reference, "continue an upload", response)
+    return urljoin(response.url, response.headers["Location"])
+
+
+def _send_chunk(
+    client: RegistryClient, url: str, begin: int, chunk: bytes
+) -> RegistryResponse | None:
+    """The registry's answer, or None if the connection broke."""
+    headers = {
+        "Content-Range": f"{begin}-{begin + len(chunk) - 1}",
+        "Content-Type": "application/octet-stream",
+    }
+    try:
+        return client.request_once("PATCH", url, headers=headers, data=chunk)
+    except ConnectionFailed:
+        return None
+
+
+def _upload_status(client: RegistryClient, url: str, sent: int) -> tuple[str, int]:
+    """Where to continue an upload, and how many bytes the registry has (`Range: 0-99` is 100)."""
+    response = client.request("GET", url, expected=(204, 404))
+    if response.status == 404:
+        raise _UploadLost(sent)
+    last = response.headers.get("Range", "").partition("-")[2]
+    # distribution answers 0-0 for no byte as well as for one byte.
+    accepted = int(last) + 1 if last.isdecimal() and last != "0" else 0
+    return urljoin(response.url, response.headers.get("Location", url)), accepted

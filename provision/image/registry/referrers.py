@@ -1,0 +1,222 @@
+"""Documents attached to an image's digest in a registry: OCI 1.1 referrers, and the tag
+`sha256-<digest>` for registries without an API for them (distribution specification 1.1, "Referrers
+Tag Schema")."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urljoin
+
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.types import Image
+from provision.image import oci_layout
+from provision.image.oci_layout import MANIFEST_TYPES
+from provision.image.registry import manifest as manifests
+from provision.image.registry.client import RegistryClient, RegistryResponse
+from provision.image.registry.manifest import Descriptor
+from provision.image.registry.push import put_blob, put_manifest
+from provision.image.registry.reference import RegistryReference
+
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+EMPTY = b"{}"
+CONTENT_LIMIT = 64 << 20
+PAGE_LIMIT = 100  # of a list of referrers, in case a registry never ends it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Referrer:
+    """A manifest that names an image as its subject. artifact_type: the kind of its content."""
+
+    digest: str
+    size: int
+    artifact_type: str
+    annotations: Mapping[str, str]
+
+
+def attach_referrer(
+    reference: RegistryReference,
+    image: Image,
+    artifact_type: str,
+    media_type: str,
+    content: bytes,
+    annotations: Mapping[str, str] | None = None,
+) -> Referrer:
+    """Push `content` as a referrer of an image that was pushed there. The same content gives the
+    same referrer."""
+    image_manifest = oci_layout.blob(image.layout, image.manifest_digest).read_bytes()
+    subject = _descriptor(image_manifest, oci_layout.MANIFEST)
+    blob = _descriptor(content, media_type)
+    empty = _descriptor(EMPTY, EMPTY_TYPE)
+    manifest = oci_layout.canonical(
+        {
+            "annotations": dict(annotations or {}),
+            "artifactType": artifact_type,
+            "config": empty.row,
+            "layers": [blob.row],
+            "mediaType": oci_layout.MANIFEST,
+            "schemaVersion": 2,
+            "subject": subject.row,
+        }
+    )
+    referrer = Referrer(
+        digest=oci_layout.sha256_digest(manifest),
+        size=len(manifest),
+        artifact_type=artifact_type,
+        annotations=dict(annotations or {}),
+    )
+    with RegistryClient(reference) as client:
+        for descriptor, data in ((empty, EMPTY), (blob, content)):
+            put_blob(
+                client,
+                descriptor.digest,
+                descriptor.size,
+                lambda: io.BytesIO(data),  # noqa: B023 - runs at once
+                lambda _: None,
+            )
+        response = put_manifest(client, referrer.digest, referrer.digest, manifest)
+        if "OCI-Subject" not in response.headers:  # a registry without an index of subjects
+            _add_to_fallback_index(client, subject, referrer)
+    return referrer
+
+
+def _add_to_fallback_index(client: RegistryClient, subject: Descriptor, referrer: Referrer) -> None:
+    """Add to the index under the fallback tag. If two do so at once, the later one wins; the
+    specification has no better way."""
+    entries = [
+        entry
+        for entry in _fallback_entries(client, subject.digest)
+        if entry.get("digest") != referrer.digest
+    ]
+    entries.append(
+        {
+            "annotations": dict(referrer.annotations),
+            "artifactType": referrer.artifact_type,
+            "digest": referrer.digest,
+            "mediaType": oci_layout.MANIFEST,
+            "size": referrer.size,
+        }
+    )
+    content = oci_layout.canonical(
+        {"manifests": entries, "mediaType": oci_layout.INDEX, "schemaVersion": 2}
+    )
+    put_manifest(
+        client,
+        _fallback_tag(subject.digest),
+        oci_layout.sha256_digest(content),
+        content,
+        oci_layout.INDEX,
+    )
+
+
+def list_referrers(
+    reference: RegistryReference,
+    digest: str,
+    artifact_type: str,
+    warn: Callable[[str], None],
+) -> list[Referrer]:
+    """The referrers of an image that have this artifact type. Skips invalid entries, with a
+    warning."""
+    with RegistryClient(reference) as client:
+        entries = _listed_entries(client, digest)
+        if entries is None:
+            entries = _fallback_entries(client, digest)
+    referrers = []
+    for entry in entries:
+        if entry.get("artifactType") != artifact_type:
+            continue
+        try:
+            descriptor = manifests.parse_descriptor(reference, entry, MANIFEST_TYPES)
+        except (IntegrityError, InvalidSpec) as error:
+            warn(f"skipping an invalid attachment of {digest}: {error.message}")
+            continue
+        referrers.append(
+            Referrer(
+                digest=descriptor.digest,
+                size=descriptor.size,
+                artifact_type=artifact_type,
+                annotations=descriptor.annotations,
+            )
+        )
+    return referrers
+
+
+def _listed_entries(client: RegistryClient, digest: str) -> list[dict[str, Any]] | None:
+    """All pages, which Link headers connect (RFC 5988); None if the registry has no such API."""
+    from requests.utils import parse_header_links
+
+    entries: list[dict[str, Any]] = []
+    path = f"referrers/{digest}"
+    for _ in range(PAGE_LIMIT):
+        response = client.request(
+            "GET", path, expected=(200, 404, 405), headers={"Accept": oci_layout.INDEX}
+        )
+        if response.status != 200:
+            return entries or None
+        entries += _index_entries(client, response)
+        links = parse_header_links(response.headers.get("Link", ""))
+        next_urls = [link["url"] for link in links if link.get("rel") == "next"]
+        if not next_urls:
+            break
+        path = urljoin(response.url, next_urls[0])
+    return entries
+
+
+def _fallback_entries(client: RegistryClient, digest: str) -> list[dict[str, Any]]:
+    response = client.request(
+        "GET",
+        f"manifests/{_fallback_tag(digest)}",
+        expected=(200, 404),
+        headers={"Accept": oci_layout.INDEX},
+    )
+    return _index_entries(client, response) if response.status == 200 else []
+
+
+def _index_entries(client: RegistryClient, response: RegistryResponse) -> list[dict[str, Any]]:
+    """Each entry is checked where it is used: one that somebody else attached must not hide the
+    others."""
+    index = manifests.parse(client.reference, response.content, "oci-referrers")
+    return [entry for entry in index["manifests"] if isinstance(entry, dict)]
+
+
+def referrer_content(
+    reference: RegistryReference, digest: str, referrer: Referrer, media_type: str
+) -> bytes:
+    """The content of a referrer. IntegrityError if it does not match its digests, or belongs to
+    another image."""
+    with RegistryClient(reference) as client:
+        response = client.request(
+            "GET",
+            f"manifests/{referrer.digest}",
+            expected=(200,),
+            headers={"Accept": oci_layout.MANIFEST},
+        )
+        manifests.check_digest(reference, referrer.digest, response.content)
+        manifest = manifests.parse(reference, response.content, "oci-manifest")
+        subject = manifest.get("subject")
+        if subject is None or subject["digest"] != digest or len(manifest["layers"]) != 1:
+            raise IntegrityError(
+                f"{reference}: {referrer.digest} is not an attachment of {digest}.",
+                advice="Tell whoever attached it.",
+            )
+        layer = manifests.parse_descriptor(reference, manifest["layers"][0], (media_type,))
+        content = client.request(
+            "GET", f"blobs/{layer.digest}", expected=(200,), limit=CONTENT_LIMIT
+        ).content
+    manifests.check_digest(reference, layer.digest, content)
+    return content
+
+
+def _fallback_tag(digest: str) -> str:
+    return digest.replace(":", "-")
+
+
+def _descriptor(content: bytes, media_type: str) -> Descriptor:
+    return Descriptor(
+        digest=oci_layout.sha256_digest(content),
+        size=len(content),
+        media_type=media_type,
+        annotations={},
+    )

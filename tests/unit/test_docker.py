@@ -1,0 +1,97 @@
+"""An engine that goes away in the middle of an answer: one of this test's, which says as much as an engine does before it is killed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from provision.adapters.docker import Client, connect_engine, engine_errors
+from provision.core.errors import IntegrityError, Unreachable
+from provision.image import docker
+from tests.unit.test_image_layers import archive, digest, pieces
+
+
+class Engine(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        content = b'{"ApiVersion": "1.41"}' if self.path.endswith("/version") else b"OK"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        said = b'{"stream": "Loading layer"}\r\n'
+        self.wfile.write(b"%x\r\n%s\r\n100\r\nhalf of" % (len(said), said))
+        self.close_connection = True
+
+    def log_message(self, *words: object) -> None: ...
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
+    client, reason = connect_engine()
+    assert client is not None, reason
+    yield client
+    client.close()
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_engine_that_goes_away_while_it_answers_is_named(engine: Client) -> None:
+    with (
+        pytest.raises(Unreachable, match="could not load the image"),
+        engine_errors("load the image"),
+    ):
+        engine.images.load(b"layers")
+
+
+NAMED = json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode()
+SAVED = archive(("config.json", b"{}"), ("manifest.json", NAMED), ("layer.tar", bytes(10_000)))
+
+
+def test_the_config_of_what_an_engine_saves_is_found() -> None:
+    assert docker.config_digest_in(pieces(SAVED)) == digest(b"{}")
+    assert docker.config_digest_in(pieces(archive(("manifest.json", b"[]")))) is None
+
+
+@pytest.mark.parametrize("size", [1600, 5000])
+def test_what_an_engine_saves_and_breaks_off_is_no_image(size: int) -> None:
+    """In its documents; in a layer."""
+    with pytest.raises(IntegrityError, match="saved cannot be read"):
+        docker.config_digest_in(pieces(SAVED[:size]))
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"",
+        b"{",
+        b"5",
+        b"true",
+        b'"x"',
+        b"[5]",
+        b"[null]",
+        b"[{}]",
+        b'[{"Config": []}]',
+        b'{"a": 1}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_list_of_images_of_another_shape_names_no_config(manifest: bytes) -> None:
+    with pytest.raises(IntegrityError, match="saved cannot be read"):
+        docker.config_digest_in(pieces(archive(("manifest.json", manifest))))

@@ -1,0 +1,187 @@
+"""Building a layout from parts: kept when true, refused without space, nothing half-made."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import shutil
+import tarfile
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision import __version__, image
+from provision.core.errors import NoSpace, StaleLock
+from provision.core.spec_fields import Spec
+from provision.core.types import Image, Lock, LockedPackage, MeterContext, Prefix, Resolution
+from provision.image import oci_layout
+from tests.unit.test_image_layers import archive as layer_of
+
+LIBC = b"GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36."
+LAYER = layer_of(("bin/sh", b"shell"), ("lib64/libc.so.6", LIBC))
+DIGEST = f"sha256:{hashlib.sha256(LAYER).hexdigest()}"
+
+
+class Quiet:
+    def say(self, text: str) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
+        pass
+
+    def meter(self, title: str, total: int) -> MeterContext:
+        return self
+
+    def advance(self, amount: int) -> None:
+        pass
+
+    def __enter__(self) -> Quiet:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+def archive() -> list[bytes]:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as members:
+        member = tarfile.TarInfo("x/layer.tar")
+        member.size = len(LAYER)
+        members.addfile(member, io.BytesIO(LAYER))
+    return [made.getvalue()]
+
+
+BASE = image.BaseImage(
+    reference="mine:1",
+    digest="sha256:base",
+    size=len(LAYER),
+    diff_ids=(DIGEST,),
+    environment=("LANG=C",),
+    archive=archive,
+)
+RESOLUTION = Resolution(
+    spec=Spec(name="toy", torch="2.3", cuda=None),
+    torch="2.3.1",
+    local_version="2.3.1+cpu",
+    source="wheels",
+    cuda=None,
+    python="3.11",
+    nccl=None,
+    cudnn=None,
+    architectures=(),
+    glibc="2.17",
+    driver_floor=None,
+    needs_local_build=False,
+    channels=(),
+    pins=(),
+    virtual_packages=(),
+    choices=(),
+)
+PYTHON = LockedPackage(
+    manager="conda",
+    name="python",
+    version="3.11.7",
+    url="https://example.org/c/linux-64/python.conda",
+    sha256="12" * 32,
+)
+LOCK = Lock(
+    path=Path("conda-lock.yml"),
+    sha256="ab" * 32,
+    inputs_sha256="",
+    content_hash="",
+    packages=(PYTHON,),
+    python_from="channel",
+    portable=True,
+)
+
+
+def link(staging: Path) -> None:
+    (staging / "bin").mkdir()
+    (staging / "bin" / "python").write_text("python")
+
+
+def fail(number: int) -> Callable[[Path], None]:
+    def failing(staging: Path) -> None:
+        raise OSError(number, "failed")
+
+    return failing
+
+
+def build(
+    folder: Path,
+    link: Callable[[Path], None] = link,
+    lock: Lock = LOCK,
+    base: image.BaseImage = BASE,
+    code: bytes = b"print('smoke')\n",
+) -> Image:
+    prefix = Prefix(name="toy", path=folder / "prefix", lock_sha256=LOCK.sha256)
+    return image.build_image(
+        RESOLUTION,
+        lock,
+        prefix,
+        base,
+        layout=folder / "images" / "toy",
+        runtime={"provision_runtime/__main__.py": code},
+        link=link,
+        progress=Quiet(),
+    )
+
+
+def test_an_image_of_parts(tmp_path: Path) -> None:
+    made = build(tmp_path)
+    assert [layer.group for layer in made.layers] == ["base", "python", "provision"]
+    assert made.layers[0].digest == DIGEST
+    written = oci_layout.read(made.layout)
+    assert written is not None
+    assert (
+        written.annotations["org.provision.lock"],
+        written.annotations["org.provision.tool"],
+    ) == (LOCK.sha256, __version__)
+    assert written.annotations["org.provision.base.id"] == "sha256:base"
+
+
+def test_kept_until_something_it_is_made_of_changes(tmp_path: Path) -> None:
+    made = build(tmp_path)
+    assert build(tmp_path, fail(errno.EIO)) == made
+    for changed in (replace(BASE, reference="mine:2"), replace(BASE, environment=("LANG=de_DE",))):
+        other = build(tmp_path, base=changed)
+        assert other.manifest_digest != made.manifest_digest
+        made = other
+
+
+def test_code_that_changed_is_taken_in(tmp_path: Path) -> None:
+    made = build(tmp_path)
+    other = build(tmp_path, code=b"print('another')\n")
+    assert other.layers[:2] == made.layers[:2]
+    assert other.layers[2] != made.layers[2]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk(tmp_path: Path, number: int) -> None:
+    with pytest.raises(NoSpace, match=r"The disk of .*/images is full\. Free space"):
+        build(tmp_path, fail(number))
+    assert list((tmp_path / "images").iterdir()) == []
+
+
+def test_too_little_space_is_known_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 5, 5))
+    with pytest.raises(NoSpace, match=r"needs "):
+        build(tmp_path)
+    assert list((tmp_path / "images").iterdir()) == []
+
+
+def test_other_errors_stay_loud(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="failed"):
+        build(tmp_path, fail(errno.EIO))
+
+
+def test_a_prefix_of_another_lock_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StaleLock, match="made from another lock"):
+        build(tmp_path, lock=replace(LOCK, sha256="cd" * 32))

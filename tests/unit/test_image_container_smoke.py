@@ -1,0 +1,157 @@
+"""Containers that a smoke test in an image left: whose they are, and which may go. Real processes own them."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from docker.errors import NotFound
+
+from provision.core.types import Image
+from provision.image import container_smoke
+from provision_runtime.comm import processes
+
+IMAGE = Image(
+    reference="provision/lab:1", layout=Path("/layout"), manifest_digest="sha256:1", image_id="sha256:2", base="debian",
+    base_digest="sha256:3", lock_sha256="4", layers=(),
+)  # fmt: skip
+
+
+@dataclass
+class Container:
+    labels: Mapping[str, str]
+    gone: bool = False
+    removed: bool = False
+
+    def remove(self, *, force: bool, v: bool) -> None:
+        if self.gone:
+            raise NotFound("no such container")
+        self.removed = True
+
+
+@dataclass
+class Engine:
+    """What is asked of the engine's list, answered from containers that are here."""
+
+    there: list[Container] = field(default_factory=list)
+
+    @property
+    def containers(self) -> Engine:
+        return self
+
+    def list(self, *, filters: Mapping[str, str], **how: object) -> list[Container]:
+        key, _, value = filters["label"].partition("=")
+        return [container for container in self.there if container.labels.get(key) == value]
+
+
+def labels(owner: list[str] | None = None) -> dict[str, str]:
+    return {
+        container_smoke.ENVIRONMENT_LABEL: "provision/lab",
+        **({container_smoke.OWNER_LABEL: " ".join(owner)} if owner else {}),
+    }
+
+
+@pytest.fixture(scope="module")
+def ended() -> list[str]:
+    """A process that was, and is no more."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        identity = processes.identity(child.pid)
+    return identity
+
+
+def test_a_test_that_runs_keeps_its_container(ended: list[str]) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        running, orphan = Container(labels(processes.identity(other.pid))), Container(labels(ended))
+        container_smoke._remove_orphans(Engine([running, orphan]), IMAGE)
+        other.communicate(b"\n")
+    assert (running.removed, orphan.removed) == (False, True)
+
+
+def test_a_number_that_was_used_again_is_not_the_owner() -> None:
+    space, number, started = processes.own_identity()
+    later = Container(labels([space, number, str(int(started) + 1)]))
+    container_smoke._remove_orphans(Engine([later]), IMAGE)
+    assert later.removed
+
+
+@pytest.mark.parametrize("owner", [None, ["elsewhere/1", "1", "1"], ["?"], ["a", "b", "c"]])
+def test_what_cannot_be_seen_from_here_stays(owner: list[str] | None) -> None:
+    foreign = Container(labels(owner))
+    container_smoke._remove_orphans(Engine([foreign]), IMAGE)
+    assert not foreign.removed
+
+
+def test_one_that_another_test_has_removed_is_in_nobodys_way(ended: list[str]) -> None:
+    first, second = Container(labels(ended), gone=True), Container(labels(ended))
+    container_smoke._remove_orphans(Engine([first, second]), IMAGE)
+    assert second.removed
+
+
+def test_a_container_is_labelled_as_ours() -> None:
+    labelled = container_smoke._settings(Engine(), IMAGE, "1g", gpus=False, network="none")
+    ours = Container(labelled["labels"])
+    container_smoke._remove_orphans(Engine([ours]), IMAGE)
+    assert labelled["labels"][container_smoke.OWNER_LABEL].split(" ") == processes.own_identity()
+    assert not ours.removed
+
+
+@dataclass
+class Receiving:
+    """What a container is given, unpacked as the engine does."""
+
+    given: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+
+    def put_archive(self, folder: str, archive: bytes) -> None:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as reader:
+            for member in reader:
+                assert member.isreg(), member.name
+                file = reader.extractfile(member)
+                assert file is not None
+                self.given[f"{folder}/{member.name}"] = member.mode, file.read()
+
+
+def test_files_that_are_given_can_be_read_by_any_user(tmp_path: Path) -> None:
+    """One that only its owner may read, named through a link, as a lab's shared curves may be."""
+    (tmp_path / "curves").write_text("curves")
+    (tmp_path / "curves").chmod(0o600)
+    (tmp_path / "link").symlink_to("curves")
+    (tmp_path / "kept").write_text("kept")
+    container = Receiving()
+    files = container_smoke.SmokeFiles(
+        expect=tmp_path / "link", baseline=tmp_path / "kept", verb="compare"
+    )
+    files.copy_into(container)
+    assert container.given == {
+        "/tmp/provision-inputs/expected.json": (0o644, b"curves"),
+        "/tmp/provision-inputs/baseline.json": (0o644, b"kept"),
+    }
+    assert {word.rpartition("=")[2] for word in files.options if "/" in word} == set(
+        container.given
+    )
+
+
+def test_a_folder_is_tried_by_who_asks_for_it(tmp_path: Path) -> None:
+    assert container_smoke.SmokeFiles().container_settings == {}
+    assert (
+        container_smoke.SmokeFiles(folder=tmp_path).container_settings["user"]
+        == f"{os.getuid()}:{os.getgid()}"
+    )
+
+
+def test_a_baseline_that_cannot_be_kept_is_named_and_the_old_one_stays(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / container_smoke.BASELINE).write_text("new")
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(OSError) as caught:
+        container_smoke.SmokeFiles(baseline=tmp_path / "kept", verb="save").store_baseline(
+            tmp_path / "out"
+        )
+    assert caught.value.filename == str(tmp_path / "kept")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "out"]

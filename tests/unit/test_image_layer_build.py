@@ -1,0 +1,471 @@
+"""Which layers are made, and which are taken from what lies there; and that nothing damaged is."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import random
+import shutil
+import sys
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision import image
+from provision.adapters import uv
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.types import Image, LockedPackage, Prefix
+from provision.image import config, export, layer_build, layer_cache, oci_layout
+from provision.image.cache_key import Recipe
+from provision.image.layers import LARGE
+from tests.unit.test_image_build import BASE, LOCK, PYTHON, RESOLUTION, Quiet
+from tests.unit.test_image_wheel_files import install, record_hash
+
+WHEELS = {"nvidia-toy": 3_000_000, "torch": 2_000_000, "numpy": LARGE, "greet": 900, "einops": 1000}
+
+
+class Listening(Quiet):
+    """Remembers what it was warned of, and how much was written."""
+
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+        self.written = 0
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def advance(self, amount: int) -> None:
+        self.written += amount
+
+
+RUNTIME = {"provision_runtime/__main__.py": b"print('smoke')\n"}
+
+
+@dataclass
+class Lab:
+    """Environments whose wheels are random bytes, each told by its version."""
+
+    root: Path
+    linked: int = 0
+    said: Listening = field(default_factory=Listening)
+
+    def prefix(self, name: str, versions: dict[str, str]) -> Prefix:
+        prefix = Prefix(name=name, path=self.root / "prefixes" / name, lock_sha256="")
+        shutil.rmtree(prefix.path, ignore_errors=True)
+        (prefix.path / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+        for package, version in versions.items():
+            install(
+                prefix,
+                package,
+                {f"{package.replace('-', '_')}.bin": _content(package, version)},
+                version,
+            )
+        return prefix
+
+    def link(self, staging: Path) -> None:
+        self.linked += 1
+        (staging / "bin").mkdir()
+        (staging / "bin" / "python").write_text("python")
+
+    def build(self, name: str, versions: dict[str, str], prefix: Prefix | None = None) -> Image:
+        packages = (PYTHON, *(_locked(package, version) for package, version in versions.items()))
+        lock = replace(
+            LOCK, packages=packages, sha256=hashlib.sha256(repr(packages).encode()).hexdigest()
+        )
+        prefix = replace(prefix or self.prefix(name, versions), lock_sha256=lock.sha256)
+        resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
+        self.said = Listening()
+        return image.build_image(
+            resolution,
+            lock,
+            prefix,
+            BASE,
+            layout=self.root / "images" / name,
+            runtime=RUNTIME,
+            link=self.link,
+            progress=self.said,
+        )
+
+
+@functools.cache
+def _content(package: str, version: str) -> bytes:
+    return random.Random(f"{package} {version}").randbytes(WHEELS[package])
+
+
+def _locked(name: str, version: str) -> LockedPackage:
+    digest = hashlib.sha256(f"{name} {version}".encode()).hexdigest()
+    return LockedPackage(
+        manager="pip", name=name, version=version, url=f"https://example.org/{name}", sha256=digest
+    )
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+FIRST = dict.fromkeys(WHEELS, "1.0")
+CHANGED = {**FIRST, "einops": "1.1"}
+
+
+def inodes(made: Image, groups: Iterable[str]) -> dict[str, int]:
+    return {
+        layer.group: oci_layout.blob(made.layout, layer.digest).stat().st_ino
+        for layer in made.layers
+        if layer.group in groups
+    }
+
+
+def flip(blob: Path, *, unseen: bool = False) -> None:
+    """One bit of a file, by a program that leaves the file's time as it was, or not."""
+    status = blob.stat()
+    content = bytearray(blob.read_bytes())
+    content[len(content) // 2] ^= 1
+    with blob.open("r+b") as file:
+        file.write(content)
+    os.utime(blob, ns=(status.st_atime_ns, status.st_mtime_ns + (0 if unseen else 1)))
+
+
+def test_groups_are_layers_from_large_to_small(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    assert [layer.group for layer in made.layers] == [
+        "base",
+        "cuda",
+        "torch",
+        "python",
+        "large",
+        "rest",
+        "provision",
+    ]
+
+
+def test_of_a_changed_small_package_only_its_layer_is_made(lab: Lab) -> None:
+    """And no file of another is read: they are not there. The digest is that of an image made from nothing."""
+    first = lab.build("toy", FIRST)
+    before = inodes(first, ("base", "cuda", "torch", "python", "large"))
+    prefix = lab.prefix("toy", CHANGED)
+    for package in ("nvidia_toy", "torch", "numpy"):
+        (prefix.path / "lib" / "python3.11" / "site-packages" / f"{package}.bin").unlink()
+    second = lab.build("toy", CHANGED, prefix)
+    assert lab.linked == 1
+    assert lab.said.written < 10_000
+    assert inodes(second, before) == before
+    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [
+        True
+    ] * 5 + [False, True]
+    assert (
+        Lab(lab.root / "elsewhere").build("toy", CHANGED).manifest_digest == second.manifest_digest
+    )
+
+
+def test_two_environments_that_differ_in_a_small_package_share_the_rest(lab: Lab) -> None:
+    """The proportions are those of torch 2.3 with CUDA 12.1 scaled down, but for the base, which is smaller: 97 % is asked for."""
+    one, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
+    shared = {layer.digest: layer.size for layer in one.layers} | {
+        layer.digest: layer.size for layer in other.layers
+    }
+    mine = sum(layer.size for layer in other.layers)
+    common = sum(layer.size for layer in one.layers if layer in other.layers)
+    assert common / mine > 0.999
+    on_disk = {
+        path.stat().st_ino: path.stat().st_size
+        for made in (one, other)
+        for path in oci_layout.blobs(made.layout).iterdir()
+    }
+    assert sum(on_disk.values()) < sum(shared.values()) + 20_000
+
+
+def test_what_a_layer_is_made_of_is_all_that_decides_its_bytes() -> None:
+    one = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    package = _locked("greet", "1.0")
+    other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
+    local = replace(PYTHON, url="file:///home/one/channel/linux-64/python.conda")
+    same = (
+        replace(one, resolution=other_name).layer_key("rest", [package])
+        == one.layer_key("rest", [package]),
+        one.layer_key("rest", [package, PYTHON]) == one.layer_key("rest", [PYTHON, package]),
+        one.layer_key("python", [local])
+        == one.layer_key("python", [replace(local, url="file:///home/two/linux-64/python.conda")]),
+        one.layer_key("rest", [replace(package, url="https://mirror.example.org/greet")])
+        == one.layer_key("rest", [package]),
+    )
+    assert all(same), same
+    keys = {
+        one.layer_key("rest", [package]),
+        one.layer_key("large", [package]),
+        one.layer_key("rest", [package, PYTHON]),
+        one.layer_key("rest", [_locked("greet", "1.1")]),
+        one.layer_key("rest", [package], [PYTHON]),
+        replace(one, epoch=2).layer_key("rest", [package]),
+        replace(one, resolution=replace(RESOLUTION, python="3.12")).layer_key("rest", [package]),
+    }
+    assert len(keys) == 7
+
+
+def test_the_recipe_is_all_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    before = one.digest
+    monkeypatch.setattr(config, "USER", "0:0")
+    assert one.digest != before
+
+
+@pytest.mark.parametrize(
+    ("changed", "glibc"),
+    [
+        ({}, "2.17"),
+        ({"depends": ("__glibc >=2.36", "zlib >=1.2,<2")}, "2.36"),
+        ({"depends": ("__glibc >=2.9,<3.0.a0",)}, "2.17"),
+        (
+            {
+                "manager": "pip",
+                "url": "https://x.org/a-1-cp311-cp311-manylinux_2_34_x86_64.whl#sha256=0",
+            },
+            "2.34",
+        ),
+        (
+            {
+                "manager": "pip",
+                "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux_2_34_x86_64.whl",
+            },
+            "2.28",
+        ),
+        (
+            {
+                "manager": "pip",
+                "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux2014_x86_64.whl",
+            },
+            "2.17",
+        ),
+    ],
+)
+def test_the_glibc_that_a_base_must_have_is_what_the_packages_need(
+    changed: dict[str, Any], glibc: str
+) -> None:
+    lock = replace(LOCK, packages=(replace(PYTHON, **changed),))
+    assert Recipe(resolution=RESOLUTION, lock=lock, base=BASE, own=(), epoch=1).glibc == glibc
+
+
+def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) -> None:
+    python = replace(PYTHON, depends=("__glibc >=2.99",))
+    lock = replace(LOCK, packages=(python,))
+    prefix = Prefix(name="toy", path=lab.root / "prefix", lock_sha256=lock.sha256)
+    with pytest.raises(
+        InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"
+    ):
+        image.build_image(
+            RESOLUTION,
+            lock,
+            prefix,
+            BASE,
+            layout=lab.root / "images" / "toy",
+            runtime=RUNTIME,
+            link=lab.link,
+            progress=lab.said,
+        )
+    assert lab.linked == 0
+
+
+def test_a_flipped_bit_is_named_and_made_again(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    torch = next(layer for layer in made.layers if layer.group == "torch")
+    flip(oci_layout.blob(made.layout, torch.digest))
+    again = lab.build("toy", FIRST)
+    assert again == made
+    assert lab.said.warned == [
+        f"the layer {torch.digest[:19]} in {made.layout} is corrupt: it does not match its digest and is made again"
+    ]
+    assert (
+        hashlib.sha256(oci_layout.blob(made.layout, torch.digest).read_bytes()).hexdigest()
+        == torch.digest[7:]
+    )
+    assert 2_000_000 < lab.said.written < 2_010_000
+
+
+@pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
+def test_a_flipped_bit_that_no_time_tells_of_is_not_written_out(lab: Lab, kind: str) -> None:
+    """Neither here nor where another environment shares the file."""
+    made, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
+    torch = next(layer for layer in made.layers if layer.group == "torch")
+    flip(oci_layout.blob(made.layout, torch.digest), unseen=True)
+    with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} is corrupt"):
+        export.export_image(
+            made, export.parse_output(f"{kind}:{lab.root / 'out' / 'file'}"), lab.said
+        )
+    assert not list((lab.root / "out").iterdir())
+    for name, versions, before in (("toy", FIRST, made), ("other", CHANGED, other)):
+        assert lab.build(name, versions) == before
+        assert (
+            hashlib.sha256(oci_layout.blob(before.layout, torch.digest).read_bytes()).hexdigest()
+            == torch.digest[7:]
+        )
+        export.export_image(
+            before, export.parse_output(f"{kind}:{lab.root / 'out' / name}"), lab.said
+        )
+
+
+def test_a_layout_that_is_linked_elsewhere_is_looked_at_first(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    flip(oci_layout.blob(made.layout, made.layers[1].digest))
+    with pytest.raises(IntegrityError, match="is corrupt"):
+        export.export_image(made, export.parse_output(f"oci:{lab.root / 'out'}"), lab.said)
+    assert not (lab.root / "out").exists()
+
+
+def test_a_layout_that_was_copied_is_hashed_once_and_kept(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    shutil.copytree(made.layout, lab.root / "copied")
+    shutil.rmtree(made.layout)
+    shutil.copytree(lab.root / "copied", made.layout)  # other numbers and times
+    assert not all(row.is_unchanged for row in layer_cache.read(made.layout))
+    assert lab.build("toy", FIRST) == made
+    assert lab.said.written == 0
+    assert all(row.is_unchanged for row in layer_cache.read(made.layout))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"made_of": 1, "mark": [1]}}']
+)
+def test_a_document_that_says_nothing_costs_time_only(lab: Lab, text: str) -> None:
+    made = lab.build("toy", FIRST)
+    (made.layout / layer_cache.FILE).write_text(text)
+    assert lab.build("toy", FIRST) == made
+    (made.layout / layer_cache.FILE).write_text(text)
+    assert lab.build("toy", CHANGED).layers[:5] == made.layers[:5]
+
+
+def test_what_is_known_of_other_layers_outlives_a_look_at_one(lab: Lab) -> None:
+    """At one that was damaged, or is said to be by an engine or a registry."""
+    made = lab.build("toy", FIRST)
+    before = {row.digest: row.key for row in layer_cache.read(made.layout)}
+    one = made.layers[2].digest
+    assert layer_cache.quarantine_corrupt(made.layout, [one], thorough=True) == []
+    assert {row.digest: row.key for row in layer_cache.read(made.layout)} == before
+    flip(oci_layout.blob(made.layout, one), unseen=True)
+    assert layer_cache.quarantine_corrupt(made.layout, [one], thorough=True) == [one]
+    assert {row.digest: row.key for row in layer_cache.read(made.layout)} == {
+        key: of for key, of in before.items() if key != one
+    }
+
+
+def test_a_prefix_whose_wheels_were_changed_makes_no_image(lab: Lab) -> None:
+    """By their records, and by what may be run, which no record says."""
+    prefix = lab.prefix("toy", FIRST)
+    prefix = replace(prefix, wheels=uv.fingerprints(prefix.path))
+    assert lab.build("toy", FIRST, prefix).layers
+    site = prefix.path / "lib" / "python3.11" / "site-packages"
+    (site / "einops.bin").chmod(0o755)
+    shutil.rmtree(lab.root / "images")
+    with pytest.raises(IntegrityError, match=r"a changed einops-1\.0"):
+        lab.build("toy", FIRST, prefix)
+    (site / "einops.bin").chmod(0o644)
+    (site / "einops.bin").write_bytes(b"patched")
+    (site / "einops-1.0.dist-info" / "RECORD").write_text(
+        f"einops.bin,{record_hash(b'patched')},7\neinops-1.0.dist-info/RECORD,,\n"
+    )
+    with pytest.raises(IntegrityError, match=r"a changed einops-1\.0"):
+        lab.build("toy", FIRST, prefix)
+    (site / "einops-1.0.dist-info" / "RECORD").chmod(0o755)
+    with pytest.raises(IntegrityError, match="every file is executable"):
+        lab.build("toy", FIRST, replace(prefix, wheels=None))
+
+
+def test_names_that_are_not_utf_8_here_make_no_image(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
+    with pytest.raises(InvalidSpec, match="is iso8859-1, but images need UTF-8"):
+        lab.build("toy", FIRST)
+
+
+def test_a_layer_that_is_not_as_noted_is_not_taken_for_another_image(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    flip(oci_layout.blob(made.layout, made.layers[1].digest))
+    second = lab.build("toy", CHANGED)
+    assert second.layers[:5] == made.layers[:5]
+    assert (
+        hashlib.sha256(
+            oci_layout.blob(second.layout, made.layers[1].digest).read_bytes()
+        ).hexdigest()
+        == made.layers[1].digest[7:]
+    )
+
+
+def test_what_is_known_of_layers_is_no_part_of_the_image(lab: Lab) -> None:
+    made = lab.build("toy", FIRST)
+    assert json.loads((made.layout / layer_cache.FILE).read_text())
+    export.export_image(made, export.parse_output(f"oci:{lab.root / 'out'}"), lab.said)
+    assert sorted(path.name for path in (lab.root / "out").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_the_number_of_cores_does_not_show(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    monkeypatch.setattr(layer_build, "usable_cpus", lambda: cores)
+    digest = lab.build("toy", FIRST).manifest_digest
+    assert digest == Lab(lab.root / "elsewhere").build("toy", FIRST).manifest_digest
+
+
+def test_conda_packages_of_cuda_have_a_layer_of_their_own(tmp_path: Path) -> None:
+    """With its records; and a Python that changes leaves it alone."""
+    linked: list[str] = []
+    cudnn = replace(
+        PYTHON, name="cudnn", version="9.1", url="https://example.org/c/linux-64/cudnn-9.1-0.conda"
+    )
+
+    def link(version: str) -> Callable[[Path], None]:
+        def linking(staging: Path) -> None:
+            linked.append(version)
+            (staging / "conda-meta").mkdir()
+            for name, path, text in (
+                ("python", "bin/python", version),
+                ("cudnn", "lib/libcudnn.so", "cudnn"),
+            ):
+                (staging / path).parent.mkdir()
+                (staging / path).write_text(text)
+                row = {
+                    "_path": path,
+                    "path_type": "hardlink",
+                    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+                }
+                record = {"name": name, "paths_data": {"paths": [row]}}
+                (staging / "conda-meta" / f"{name}.json").write_text(json.dumps(record))
+
+        return linking
+
+    def build(version: str) -> Image:
+        lock = replace(LOCK, packages=(replace(PYTHON, version=version), cudnn), sha256=version)
+        prefix = Prefix(name="toy", path=tmp_path / "prefix", lock_sha256=version)
+        return image.build_image(
+            RESOLUTION,
+            lock,
+            prefix,
+            BASE,
+            layout=tmp_path / "images" / "toy",
+            runtime=RUNTIME,
+            link=link(version),
+            progress=Quiet(),
+        )
+
+    first, second = build("3.11.7"), build("3.11.8")
+    assert linked == ["3.11.7", "3.11.8"]
+    assert [layer.group for layer in second.layers] == ["base", "cuda", "python", "provision"]
+    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    with tarfile.open(oci_layout.blob(second.layout, second.layers[1].digest)) as layer:
+        files = [member.name for member in layer if member.isreg()]
+    assert files == ["opt/env/conda-meta/cudnn.json", "opt/env/lib/libcudnn.so"]

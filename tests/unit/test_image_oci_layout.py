@@ -1,0 +1,161 @@
+"""OCI layouts: whole or not there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from provision.core.errors import InUse
+from provision.core.types import Layer
+from provision.image import layers, oci_layout
+from provision.image.layers import LayerEntry
+
+
+def make(layout: Path, text: bytes = b"x") -> oci_layout.LayoutManifest:
+    with oci_layout.staging(layout) as new:
+        layer: Layer = layers.write_layer(
+            "rest", [LayerEntry.of("x", text)], oci_layout.blobs(new), 0, lambda amount: None
+        )
+        return oci_layout.write(new, {"os": "linux"}, [layer], {"a": "b"}, "provision/x:1")
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    written = make(tmp_path / "x")
+    assert oci_layout.read(tmp_path / "x") == written
+    assert json.loads((tmp_path / "x" / "oci-layout").read_text()) == {
+        "imageLayoutVersion": "1.0.0"
+    }
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_same_content_same_bytes(tmp_path: Path) -> None:
+    make(tmp_path / "x")
+    make(tmp_path / "y")
+    assert (tmp_path / "x" / "index.json").read_bytes() == (
+        tmp_path / "y" / "index.json"
+    ).read_bytes()
+
+
+def test_a_new_layout_replaces_the_old_one(tmp_path: Path) -> None:
+    make(tmp_path / "x")
+    second = make(tmp_path / "x", b"other")
+    assert oci_layout.read(tmp_path / "x") == second
+    assert len(list(oci_layout.blobs(tmp_path / "x").iterdir())) == 3
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_failed_build_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+    before = make(tmp_path / "x")
+    with pytest.raises(error), oci_layout.staging(tmp_path / "x") as new:
+        (new / "half").write_text("x")
+        raise error
+    assert oci_layout.read(tmp_path / "x") == before
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_an_old_layout_that_cannot_be_put_aside_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make(tmp_path / "x")
+    rename = Path.rename
+
+    def refusing(path: Path, to: Path) -> Path:
+        if path == tmp_path / "x":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", refusing)
+    with pytest.raises(OSError, match=os.strerror(errno.EBUSY)):
+        make(tmp_path / "x", b"other")
+    assert oci_layout.read(tmp_path / "x") == before
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_left_overs_of_a_killed_build_go(tmp_path: Path) -> None:
+    (tmp_path / ".x.new" / "blobs").mkdir(parents=True)
+    (tmp_path / ".x.new" / oci_layout.MARKER).touch()
+    (tmp_path / ".x.old").mkdir()
+    make(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_killed_between_its_two_renames_the_old_layout_comes_back(tmp_path: Path) -> None:
+    before = make(tmp_path / "x")
+    (tmp_path / "x" / oci_layout.MARKER).touch()
+    (tmp_path / "x").rename(tmp_path / ".x.old")
+    oci_layout.remove_leftovers(tmp_path / "x")
+    assert oci_layout.read(tmp_path / "x") == before
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
+
+
+@pytest.mark.parametrize("name", [".x.new", ".x.old", ".x.left"])
+def test_folders_of_others_beside_a_layout_stay(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.tex").write_text("years")
+    with pytest.raises(InUse, match="is in the way"):
+        make(tmp_path / "x")
+    oci_layout.remove_leftovers(tmp_path / "x")
+    assert (tmp_path / name / "thesis.tex").read_text() == "years"
+
+
+def test_two_runs_to_one_place_do_not_share_a_folder(tmp_path: Path) -> None:
+    with oci_layout.staging(tmp_path / "x") as new:
+        (new / "mine").touch()
+        with pytest.raises(InUse, match="Another run is writing"):
+            make(tmp_path / "x")
+        oci_layout.remove_leftovers(tmp_path / "x")
+        assert (new / "mine").exists()
+
+
+def test_a_folder_that_is_half_removed_is_still_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "x")
+    monkeypatch.setattr(
+        shutil, "rmtree", lambda *a, **k: None
+    )  # as if killed before anything that takes long was gone
+    make(tmp_path / "x", b"other")
+    assert (tmp_path / ".x.old" / oci_layout.MARKER).exists()
+    monkeypatch.undo()
+    make(tmp_path / "x", b"third")
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert oci_layout.read(tmp_path / "x") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", '{"manifests": []}', '{"manifests": [{"digest": "sha256:0"}]}']
+)
+def test_an_index_that_says_nothing(tmp_path: Path, text: str) -> None:
+    make(tmp_path / "x")
+    (tmp_path / "x" / "index.json").write_text(text)
+    assert oci_layout.read(tmp_path / "x") is None
+
+
+def test_damage_is_seen(tmp_path: Path) -> None:
+    layout = tmp_path / "x"
+    written = make(layout)
+    os.truncate(oci_layout.blob(layout, written.layers[0].digest), 10)
+    assert oci_layout.read(layout) is None
+    written = make(layout)
+    oci_layout.blob(layout, written.config_digest).write_text("{}")
+    assert oci_layout.read(layout) is None
+    written = make(layout)
+    oci_layout.blob(layout, written.manifest_digest).unlink()
+    assert oci_layout.read(layout) is None

@@ -1,0 +1,287 @@
+"""The run contract: every need has a reason, and every format says the same in its own words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provision import image, render
+from provision.core.errors import InvalidSpec, ToolMissing
+from provision.core.process import exec_command
+from provision.core.types import Resolution
+from tests.unit.test_image_config import resolution
+
+REFERENCE = "provision/torch2.3-cuda12.1-py311:abababababab"
+MOUNTS = (
+    image.parse_mount("/scratch/a b:/data:ro".replace(" ", "_")),
+    image.parse_mount("cache:/cache"),
+)
+NOTHING = image.RunOptions()
+ASKED = image.RunOptions(shm_gib=16, mounts=MOUNTS, user="1234:100")
+
+
+def text(
+    format: str,
+    asked: image.RunOptions = NOTHING,
+    wanted: Resolution | None = None,
+    command: tuple[str, ...] = (),
+) -> str:
+    values = image.contract_context(wanted or infiniband(), REFERENCE, command, asked)
+    return render.render_contract(format, values, remake=["provision", "image", "contract", "toy"])
+
+
+def infiniband() -> Resolution:
+    plain = resolution()
+    return dataclasses.replace(
+        plain, spec=dataclasses.replace(plain.spec, infiniband=True, name="torch2.3-cuda12.1-py311")
+    )
+
+
+def test_a_cpu_image_asks_for_no_gpu() -> None:
+    assert image.docker_arguments(resolution(cuda=None)) == [
+        "--init",
+        "--shm-size=8g",
+        "--ulimit",
+        "stack=67108864",
+    ]
+    for format in image.RUN_FORMATS:
+        shown = text(format, wanted=resolution(cuda=None))
+        assert not re.search("gpu|nvidia|memlock: -1|ulimit -l", shown, re.IGNORECASE), format
+
+
+def test_run_contract_of_a_cuda_image() -> None:
+    assert shlex.join(image.run_command(resolution(), "provision/toy:1", ["python"])) == (
+        "docker run --rm -it --gpus all --init --shm-size=8g --ulimit stack=67108864 --ulimit memlock=-1 provision/toy:1 python"
+    )
+    assert all(need.reason for need in image.run_requirements(infiniband()))
+    assert [need.what for need in image.run_requirements(infiniband())] == [
+        "gpus",
+        "init",
+        "shm",
+        "stack",
+        "memlock",
+        "infiniband",
+        "network",
+    ]
+
+
+def test_what_an_engine_cannot_give_is_left_out() -> None:
+    assert image.docker_arguments(
+        resolution(), without=("gpus", "memlock")
+    ) == image.docker_arguments(resolution(cuda=None))
+
+
+@pytest.mark.parametrize("format", image.RUN_FORMATS)
+def test_every_format_gives_the_reasons_and_how_to_remake_it(format: str) -> None:
+    shown = text(format, ASKED)
+    assert "remake with: provision image contract toy" in shown
+    left_out = {"kubernetes": ("memlock",), "slurm-pyxis": ("network",)}.get(format, ())
+    for need in image.run_requirements(infiniband(), ASKED):
+        assert need.what in left_out or need.reason in shown, need
+    assert text(format, ASKED) == shown
+
+
+@pytest.mark.parametrize("format", image.RUN_FORMATS)
+def test_the_line_that_remakes_a_contract_says_the_same_words_whatever_they_are(
+    format: str,
+) -> None:
+    words = [
+        "provision",
+        "image",
+        "contract",
+        "toy",
+        "--",
+        "python",
+        "-c",
+        "print('a')\nprint(['b  c'])",
+        "\x1b[0m",
+    ]
+    values = image.contract_context(infiniband(), REFERENCE, (), NOTHING)
+    shown = render.render_contract(format, values, remake=words)
+    (line,) = [line for line in shown.splitlines() if "remake with: " in line]
+    script = f"printf '%s\\0' {line.partition('remake with: ')[2]}"
+    assert (
+        subprocess.run(
+            ["bash", "-c", script], check=True, capture_output=True, text=True
+        ).stdout.split("\0")[:-1]
+        == words
+    )
+
+
+def test_docker_script() -> None:
+    script = text("docker", ASKED, command=("python", "-c", "print('a b')"))
+    words = shlex.split(script.replace("\\\n", " ").partition("exec ")[2])
+    assert words[:4] == ["docker", "run", "--rm", "--interactive"]
+    assert words[-6:] == ["cache:/cache", REFERENCE, "python", "-c", "print('a b')", "$@"]
+    assert (
+        " ".join(words).find(
+            "--device /dev/infiniband --cap-add IPC_LOCK --network host --user 1234:100"
+        )
+        > 0
+    )
+
+
+def test_compose() -> None:
+    document = yaml.safe_load(text("compose", ASKED, command=("python", "a: b")))
+    (service,) = document["services"].values()
+    assert service["command"] == ["python", "a: b"]
+    assert (service["init"], service["shm_size"], service["user"]) == (True, "16gb", "1234:100")
+    assert service["ulimits"] == {"stack": 67108864, "memlock": -1}
+    assert service["deploy"]["resources"]["reservations"]["devices"] == [
+        {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    ]
+    assert (service["devices"], service["cap_add"]) == (
+        ["/dev/infiniband:/dev/infiniband"],
+        ["IPC_LOCK"],
+    )
+    assert (service["network_mode"], service["volumes"]) == (
+        "host",
+        ["/scratch/a_b:/data:ro", "cache:/cache"],
+    )
+    assert document["volumes"] == {"cache": {}}
+
+
+def test_kubernetes() -> None:
+    job = yaml.safe_load(text("kubernetes", ASKED))
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", container["name"])
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
+    assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1234,
+        "runAsGroup": 100,
+        "fsGroup": 100,
+    }
+    assert pod["volumes"][0] == {
+        "name": "shm",
+        "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"},
+    }
+    assert {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]} == {
+        "/dev/shm": "shm", "/data": "mount-1", "/cache": "mount-2",
+    }  # fmt: skip
+    assert pod["volumes"][2]["persistentVolumeClaim"] == {"claimName": "cache"}
+    assert (pod["hostNetwork"], pod["shareProcessNamespace"], container["command"]) == (
+        True,
+        True,
+        ["/opt/env/bin/python"],
+    )
+
+
+def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
+    script = tmp_path / "job"
+    asked = dataclasses.replace(ASKED, mounts=(MOUNTS[0], image.parse_mount("/cache:/cache")))
+    script.write_text(text("slurm-pyxis", asked, command=("torchrun", "my train.py")))
+    subprocess.run(["bash", "-n", script], check=True)
+    shown = script.read_text()
+    assert "--container-mounts=/scratch/a_b:/data:ro,/cache:/cache" in shown
+    assert shown.endswith("""\n    torchrun 'my train.py' "$@"\n""")
+    assert "#SBATCH --gpus-per-node=1" in shown
+
+
+def test_devcontainer() -> None:
+    shown = text("devcontainer", ASKED)
+    document: dict[str, Any] = json.loads(
+        "".join(line for line in shown.splitlines() if not line.strip().startswith("//"))
+    )
+    assert (document["image"], document["workspaceFolder"]) == (REFERENCE, "/workspace")
+    assert document["runArgs"] == image.docker_arguments(infiniband(), ASKED)
+    assert document["hostRequirements"] == {"gpu": True}
+
+
+def test_dollars_are_the_programs_own() -> None:
+    """Compose and Kubernetes would put variables there; two dollars are one to both."""
+    command = ("sh", "-c", "echo $HOME ${HOME} $(HOME) $$")
+    asked = image.RunOptions(mounts=(image.parse_mount("/a$b:/c$d"),))
+    (service,) = yaml.safe_load(text("compose", asked, command=command))["services"].values()
+    twice = "echo $$HOME $${HOME} $$(HOME) $$$$"
+    assert (service["command"][2], service["volumes"]) == (twice, ["/a$$b:/c$$d"])
+    pod = yaml.safe_load(text("kubernetes", asked, command=command))["spec"]["template"]["spec"]
+    assert (pod["containers"][0]["command"][2], pod["volumes"][1]["hostPath"]["path"]) == (
+        twice,
+        "/a$b",
+    )
+    assert "'echo $HOME ${HOME} $(HOME) $$'" in text("docker", asked, command=command)
+
+
+@pytest.mark.parametrize(
+    ("format", "mount", "reason"),
+    [
+        ("slurm-pyxis", "cache:/cache", "no named volumes"),
+        ("kubernetes", "My_cache:/cache", "a claim's name"),
+        ("kubernetes", f"{'a' * 254}:/cache", "a claim's name"),
+        ("devcontainer", "/${localWorkspaceFolder}:/x", "a variable"),
+    ],
+)
+def test_mounts_that_a_format_cannot_say(format: image.RunFormat, mount: str, reason: str) -> None:
+    asked = image.RunOptions(mounts=(image.parse_mount(mount),))
+    with pytest.raises(InvalidSpec, match=reason):
+        image.check_run_options(format, asked)
+    image.check_run_options("docker", asked)
+
+
+@pytest.mark.parametrize(
+    ("format", "asked", "command", "reason"),
+    [
+        (
+            "slurm-pyxis",
+            image.RunOptions(user="1234:100"),
+            (),
+            "slurm-pyxis cannot set a user",
+        ),
+        ("slurm-pyxis", image.RunOptions(shm_gib=8), (), "slurm-pyxis cannot set the size"),
+        ("devcontainer", NOTHING, ("python",), "devcontainer cannot set a command"),
+    ],
+)
+def test_what_a_format_cannot_say_is_refused_there_only(
+    format: image.RunFormat, asked: image.RunOptions, command: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=reason):
+        image.check_run_options(format, asked, command)
+    for other in set(image.RUN_FORMATS) - {format}:
+        image.check_run_options(other, asked, command)
+    image.check_run_options(format, NOTHING)
+
+
+@pytest.mark.parametrize("written", ["oci:/x y", "oci:/x", "A B", "", "-v"])
+def test_names_of_images_that_are_none(written: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not an image reference"):
+        image.parse_engine_reference(written)
+
+
+def test_the_docker_command_speaks_to_our_engine() -> None:
+    """It goes by DOCKER_HOST first, as we do, and then by its contexts, of which we know nothing."""
+    assert image.docker_cli_flags({"DOCKER_HOST": "tcp://lab:2375"}) == []
+    assert (
+        image.docker_cli_flags({})
+        == image.docker_cli_flags({"DOCKER_HOST": ""})
+        == ["--host", "unix:///var/run/docker.sock"]
+    )
+
+
+@pytest.mark.parametrize(
+    "written", ["/a", "a:b", "/a:b", "/a:/b:rx", "/a:/b,/c:/d", " /a:/b", "/a b:/c"]
+)
+def test_mounts_that_are_none(written: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a mount"):
+        image.parse_mount(written)
+
+
+@pytest.mark.parametrize("written", ["root", "1000", "1000:", "-1:0", "1:2:3"])
+def test_users_that_are_none(written: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a user"):
+        image.parse_user(written)
+
+
+def test_a_command_that_is_not_there_is_said_with_the_line_to_copy() -> None:
+    with pytest.raises(ToolMissing, match=r"no `no-such-docker` on PATH.*no-such-docker run 'a b'"):
+        exec_command(["no-such-docker", "run", "a b"])

@@ -1,0 +1,241 @@
+"""Which files of wheels go into an image, and what is changed in them."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from provision.core.errors import IntegrityError
+from provision.core.types import Prefix
+from provision.image import wheel_files
+from provision.image.layers import LayerEntry
+from tests.unit.test_image_conda_files import by_path
+from tests.unit.test_image_groups import package
+
+PYTHON = "3.11"
+
+
+def record_hash(content: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip(
+        "="
+    )
+
+
+@pytest.fixture(params=["env", "a prefix with 'quotes' and spaces"])
+def prefix(tmp_path: Path, request: pytest.FixtureRequest) -> Prefix:
+    path = tmp_path / request.param
+    (path / "lib" / f"python{PYTHON}" / "site-packages").mkdir(parents=True)
+    (path / "bin").mkdir()
+    return Prefix(name="env", path=path, lock_sha256="1" * 64)
+
+
+def install(prefix: Prefix, name: str, files: dict[str, bytes], version: str = "1.0") -> Path:
+    """A wheel as uv leaves it: files by their path from site-packages, and a RECORD of them."""
+    site = prefix.path / "lib" / f"python{PYTHON}" / "site-packages"
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    rows = []
+    for path, content in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(content)
+        rows.append(
+            [path, "", ""]
+            if path.endswith(".pyc")
+            else [path, record_hash(content), str(len(content))]
+        )
+    rows.append([f"{info.name}/RECORD", "", ""])
+    with (info / "RECORD").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    return info
+
+
+def entries_of(info: Path, prefix: Prefix) -> list[LayerEntry]:
+    wheel = wheel_files.InstalledWheel(
+        package=package("greet"), folder=info, rows=wheel_files.read_record(info / "RECORD", prefix)
+    )
+    return wheel_files.wheel_entries(wheel, prefix)
+
+
+def test_a_script_names_the_interpreter_of_the_image_and_record_says_so(prefix: Prefix) -> None:
+    interpreter = f"{prefix.path}/bin/python3"
+    first = (
+        f"#!{interpreter}\n"
+        if " " not in interpreter
+        else f"#!/bin/sh\n'''exec' \"{interpreter}\" \"$0\" \"$@\"\n' '''\n"
+    )
+    script = f"{first}# -*- coding: utf-8 -*-\nimport greet\n".encode()
+    info = install(prefix, "greet", {"greet.py": b"x", "../../../bin/greet": script})
+    entries = by_path(entries_of(info, prefix))
+    rewritten = entries["opt/env/bin/greet"].content
+    assert rewritten == b"#!/opt/env/bin/python\n# -*- coding: utf-8 -*-\nimport greet\n"
+    record = (
+        entries[f"opt/env/lib/python{PYTHON}/site-packages/{info.name}/RECORD"].content or b""
+    ).decode()
+    assert f"../../../bin/greet,{record_hash(rewritten)},{len(rewritten)}\n" in record
+    assert record.splitlines() == sorted(record.splitlines())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [b"\x7fELF binary", b"#!/usr/bin/env bash\necho\n", b"#!/usr/bin/python3\n", b"", b"#"],
+)
+def test_other_files_of_bin_stay_as_they_are(prefix: Prefix, script: bytes) -> None:
+    info = install(prefix, "greet", {"../../../bin/greet": script})
+    entry = by_path(entries_of(info, prefix))["opt/env/bin/greet"]
+    assert entry.source is not None
+    assert entry.content is None
+
+
+def test_a_script_that_names_the_host_further_down_is_refused(prefix: Prefix) -> None:
+    script = f"#!{prefix.path}/bin/python\nsys.path.insert(0, '{prefix.path}/x')\n".encode()
+    info = install(prefix, "greet", {"../../../bin/greet": script})
+    with pytest.raises(IntegrityError, match="names this host's folder"):
+        entries_of(info, prefix)
+
+
+def test_droppings_of_installers_are_left_out_of_files_and_record(prefix: Prefix) -> None:
+    info = install(
+        prefix,
+        "greet",
+        {
+            "greet.py": b"x",
+            "__pycache__/greet.cpython-311.pyc": b"code",
+            "greet-1.0.dist-info/direct_url.json": b"{}",
+            "greet-1.0.dist-info/uv_cache.json": b"{}",
+            "greet-1.0.dist-info/INSTALLER": b"uv",
+        },
+    )
+    entries = by_path(entries_of(info, prefix))
+    site = f"opt/env/lib/python{PYTHON}/site-packages"
+    names = ["greet-1.0.dist-info/INSTALLER", "greet-1.0.dist-info/RECORD", "greet.py"]
+    assert sorted(entries) == [f"{site}/{name}" for name in names]
+    record = (entries[f"{site}/greet-1.0.dist-info/RECORD"].content or b"").decode()
+    assert [line.split(",")[0] for line in record.splitlines()] == names
+
+
+def test_a_record_that_leads_out_of_the_prefix_is_refused(prefix: Prefix) -> None:
+    info = install(prefix, "greet", {"../../../../outside": b"x"})
+    with pytest.raises(IntegrityError, match="outside of it"):
+        entries_of(info, prefix)
+
+
+def test_a_link_or_a_pipe_in_the_place_of_a_file_is_refused(prefix: Prefix) -> None:
+    info = install(prefix, "greet", {"greet.py": b"x", "data.pem": b"y"})
+    site = info.parent
+    (info / "RECORD").write_text("greet.py,,\n")
+    (site / "greet.py").unlink()
+    (site / "greet.py").symlink_to("/etc/hostname")
+    with pytest.raises(IntegrityError, match="has a link where a wheel has a file"):
+        entries_of(info, prefix)
+    (site / "greet.py").unlink()
+    os.mkfifo(site / "greet.py")
+    with pytest.raises(IntegrityError, match="is not a file, though a package says so"):
+        entries_of(info, prefix)
+
+
+def test_a_wheel_of_the_lock_that_is_not_installed_is_named(prefix: Prefix) -> None:
+    with pytest.raises(IntegrityError, match=r"does not hold torch 2\.3\.1"):
+        wheel_files.installed_wheels(prefix, [package("torch", version="2.3.1")], PYTHON)
+
+
+def test_what_the_lock_does_not_name_stays_out(prefix: Prefix) -> None:
+    install(prefix, "greet", {"greet.py": b"x"})
+    install(prefix, "stray", {"stray.py": b"x"})
+    found = wheel_files.installed_wheels(prefix, [package("greet")], PYTHON)
+    assert [wheel.package.name for wheel in found] == ["greet"]
+    assert not any("stray" in path for path in wheel_files.wheels_entries(found, {}, prefix))
+
+
+def test_the_size_of_a_wheel_is_the_same_on_every_host(prefix: Prefix) -> None:
+    install(
+        prefix,
+        "greet",
+        {
+            "greet.py": b"x" * 100,
+            "../../../bin/greet": f"#!{prefix.path}".encode(),
+            "__pycache__/x.pyc": b"code",
+        },
+    )
+    (wheel,) = wheel_files.installed_wheels(prefix, [package("greet")], PYTHON)
+    assert wheel.size == 100
+
+
+@pytest.mark.parametrize("path", ["nvidia/__init__.py", "../../../bin/nvidia"])
+@pytest.mark.parametrize("asked", [("nvidia-a", "nvidia-b"), ("nvidia-a",)])
+@pytest.mark.parametrize("order", [("nvidia-a", "nvidia-b"), ("nvidia-b", "nvidia-a")])
+def test_a_file_of_two_wheels_is_what_the_last_by_name_says(
+    prefix: Prefix, order: tuple[str, ...], asked: tuple[str, ...], path: str
+) -> None:
+    """Whichever was installed last, and also where the other wheel belongs to another layer."""
+    for name in order:
+        install(prefix, name, {path: name.encode(), f"nvidia/{name}.py": b"a"})
+    wheels = wheel_files.installed_wheels(
+        prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON
+    )
+    mine = [wheel for wheel in wheels if wheel.package.name in asked]
+    clashing = wheel_files.shared_files(wheels)
+    if order[-1] == "nvidia-a":
+        with pytest.raises(
+            IntegrityError,
+            match=f"nvidia-a and nvidia-b have different content for the same file, {path}",
+        ):
+            wheel_files.wheels_entries(mine, clashing, prefix)
+        (prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / path).write_bytes(b"nvidia-b")
+    (shared,) = [
+        entry
+        for found, entry in wheel_files.wheels_entries(mine, clashing, prefix).items()
+        if found.endswith(path.lstrip("./"))
+    ]
+    assert shared.hashes == {hashlib.sha256(b"nvidia-b").hexdigest()}
+    assert [package.name for package in wheel_files.co_owners(mine, clashing)] == (
+        ["nvidia-b"] if len(asked) == 1 else []
+    )
+
+
+def test_a_file_that_is_the_same_in_two_wheels_is_nobody_s_matter(prefix: Prefix) -> None:
+    for name in ("nvidia-b", "nvidia-a"):
+        install(prefix, name, {"nvidia/__init__.py": b"", "__pycache__/x.pyc": name.encode()})
+    wheels = wheel_files.installed_wheels(
+        prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON
+    )
+    clashing = wheel_files.shared_files(wheels)
+    assert wheel_files.co_owners(wheels[:1], clashing) == []
+    assert [
+        path
+        for path in wheel_files.wheels_entries(wheels, clashing, prefix)
+        if path.endswith("nvidia/__init__.py")
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff,,\n",
+        b"greet.py,sha256=!!!x,1\n",
+        b"x" * 200_000 + b",,\n",
+        b"greet.py,,\xc2\xb2\n",
+        b"a\0b,,\n",
+    ],
+)
+def test_a_record_that_is_none_is_refused(prefix: Prefix, content: bytes) -> None:
+    info = install(prefix, "greet", {"greet.py": b"x"})
+    (info / "RECORD").write_bytes(content)
+    with pytest.raises(IntegrityError, match="RECORD"):
+        wheel_files.read_record(info / "RECORD", prefix)
+
+
+def test_byte_code_that_is_all_there_is_of_a_module_stays(prefix: Prefix) -> None:
+    files = {
+        "greet/__init__.py": b"",
+        "greet/core.pyc": b"code",
+        "greet/__init__.pyc": b"made",
+        "greet/__pycache__/x.cpython-311.pyc": b"made",
+    }
+    info = install(prefix, "greet", files)
+    names = [path.partition("site-packages/")[2] for path in by_path(entries_of(info, prefix))]
+    assert sorted(names) == ["greet-1.0.dist-info/RECORD", "greet/__init__.py", "greet/core.pyc"]

@@ -1,0 +1,151 @@
+"""Who learns our password: our registry, and the token server that it names, and nobody else. Servers of this test, on loopback."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from provision.core.errors import ToolFailed, Unreachable
+from provision.image.registry import client
+from provision.image.registry.client import RegistryClient
+from provision.image.registry.reference import parse_registry_reference
+from provision_runtime.smoke.launcher import free_port
+
+Reply = tuple[int, dict[str, str]]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]]]:
+    """Starts a server; its address, and the Authorization of each request that it got."""
+    servers = []
+
+    def start(reply: Callable[[str], Reply]) -> tuple[str, list[str | None]]:
+        heard: list[str | None] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                heard.append(self.headers.get("Authorization"))
+                status, headers = reply(self.path)
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": "0"}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"127.0.0.1:{server.server_port}", heard
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_host_that_we_are_sent_to_learns_no_password(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket, heard = serve(
+        lambda path: (401, {"WWW-Authenticate": f'Bearer realm="http://{bucket}/token"'})
+    )
+    registry, _ = serve(lambda path: (307, {"Location": f"http://{bucket}/blob"}))
+    login = base64.b64encode(b"alice:secret").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {registry: {"auth": login}}}))
+    (tmp_path / ".netrc").write_text("default login other password other\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with (
+        RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as asked,
+        pytest.raises(ToolFailed, match="401"),
+    ):
+        asked.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,))
+    assert heard == [None]
+
+
+def test_no_proxy_is_told_what_is_said_to_this_machine(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proxy, heard = serve(lambda path: (404, {}))
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(variable, f"http://{proxy}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    registry, asked = serve(lambda path: (200, {}))
+    with RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as here:
+        here.request("GET", "manifests/1", expected=(200,))
+    assert (heard, asked) == ([], [None])
+
+
+@pytest.mark.parametrize("place", ["bucket.invalid", "loopback"])
+def test_each_host_that_we_are_sent_to_is_asked_through_its_own_proxy(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """As the environment has it for that host, and none for this machine, whatever held for the registry."""
+    proxied: list[str] = []
+
+    def forward(path: str) -> Reply:
+        proxied.append(path)
+        return 200, {}
+
+    proxy, _ = serve(forward)
+    bucket, heard = serve(lambda path: (200, {}))
+    there = f"http://{bucket if place == 'loopback' else place}/blob"
+    registry, asked = serve(lambda path: (307, {"Location": there}))
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://{proxy}")
+    with RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as here:
+        here.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,), tries=1)
+    assert asked == [None]
+    assert (proxied, heard) == (([], [None]) if place == "loopback" else ([there], []))
+
+
+@pytest.mark.parametrize(
+    "signed", ["X-Amz-Signature=secret", "sv=1&sig=secret", "name='a%20b'&to=(c)&sig=secret"]
+)
+def test_a_host_that_we_are_sent_to_and_that_does_not_answer_is_named_without_what_lets_one_in(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+    monkeypatch: pytest.MonkeyPatch,
+    signed: str,
+) -> None:
+    monkeypatch.setattr(client, "PAUSE_S", 0)
+    bucket = f"127.0.0.1:{free_port()}"
+    registry, asked = serve(lambda path: (307, {"Location": f"http://{bucket}/blob?{signed}"}))
+    said = f"^{bucket}, to which the registry {registry} redirects for its files, does not answer"
+    with (
+        RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as here,
+        pytest.raises(Unreachable, match=said) as caught,
+    ):
+        here.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,))
+    details = caught.value.details or ""
+    assert "/blob" in details
+    assert not [word for word in ("secret", "sig", "X-Amz", "name") if word in details]
+    assert len(asked) == client.TRIES
+
+
+def test_a_registry_in_capitals_is_the_same_one() -> None:
+    assert str(parse_registry_reference("Registry.Lab:5000/ml/x:1")) == "registry.lab:5000/ml/x:1"
+
+
+def test_words_without_an_end_are_shown_as_they_are() -> None:
+    deep = client.RegistryResponse(
+        status=403, reason="", url="", headers={}, content=b"[" * 200_000
+    )
+    assert "[[[[" in (
+        client.refusal_error(parse_registry_reference("lab:5000/a:1"), "look", deep).details or ""
+    )
