@@ -1,0 +1,233 @@
+"""A request is resolved once, and the plan that comes of it says what a command does before the command does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from provision import lockfile as locks
+from provision import resolver
+from provision.adapters import conda
+from provision.cli.main import cli
+from provision.commands import ensure, env, smoke
+from provision.commands.context import Context
+from provision.commands.plan import BuildRequest, make_plan, with_name
+from provision.core.paths import Folders
+from provision.core.types import LockedPackage, Prefix, Resolution
+from tests import evidence
+
+FORGE = conda.channel_url("conda-forge")
+SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
+NEW = ("--torch", "2.3", "--cuda", "12.1", "--python-from", "channel")
+PACKAGES = (
+    LockedPackage(
+        manager="conda",
+        name="python",
+        version="3.11.9",
+        build="h_0",
+        url=f"{FORGE}linux-64/python-3.11.9-h_0.conda",
+        sha256="0" * 64,
+        md5="0" * 32,
+    ),
+    LockedPackage(
+        manager="conda",
+        name="ipykernel",
+        version="6.29",
+        build="h_0",
+        url=f"{FORGE}noarch/ipykernel-6.29-h_0.conda",
+        sha256="1" * 64,
+        md5="1" * 32,
+    ),
+)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
+    """Two environments with a spec.yml, and a solver that needs no channel."""
+    for variable in ("DATA", "CACHE", "ENVS"):
+        monkeypatch.setenv(f"PROVISION_{variable}", str(tmp_path / variable.lower()))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    monkeypatch.chdir(tmp_path)
+    for name in ("lab", "other"):
+        (tmp_path / "envs" / name).mkdir(parents=True)
+        (tmp_path / "envs" / name / "spec.yml").write_text(SPEC)
+    monkeypatch.setattr(locks, "solve", lambda *_, **__: PACKAGES)
+    return Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
+
+
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The name of every environment that was resolved, in order."""
+    names: list[str] = []
+    resolve: Callable[..., Resolution] = resolver.resolve
+
+    def counting(*arguments: Any) -> Resolution:
+        resolution = resolve(*arguments)
+        names.append(resolution.spec.name)
+        return resolution
+
+    monkeypatch.setattr(resolver, "resolve", counting)
+    return names
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(cli, list(words))
+    assert result.exit_code in (0, 1) and not isinstance(result.exception, AssertionError), (
+        result.output
+    )
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("build", "lab", "--dry-run"),
+        ("render", "lab"),
+        ("render", "lab", "--dry-run"),
+        ("render", "lab", "--check"),
+        ("lock", "lab"),
+        ("lock", "lab", "--dry-run"),
+        ("env", "create", "lab", "--dry-run"),
+        ("image", "build", "lab", "--output", "oci:out", "--dry-run"),
+        ("image", "contract", "lab", "--as", "lab:1"),
+        # Their names are made from what they resolve to.
+        ("build", *NEW, "--dry-run"),
+        ("render", *NEW),
+        ("lock", *NEW),
+    ],
+    ids=" ".join,
+)
+def test_each_command_resolves_its_environment_once(
+    folders: Folders, resolved: list[str], words: tuple[str, ...]
+) -> None:
+    invoke(*words)
+    assert len(resolved) == 1
+
+
+def test_asking_channels_for_python_does_not_resolve_again(
+    folders: Folders, resolved: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conda.Solver, "unreachable_channels", lambda *_: {})
+    invoke("build", "--torch", "2.3", "--cuda", "12.1", "--dry-run")
+    assert len(resolved) == 1
+
+
+def test_a_command_over_all_environments_resolves_each_once(
+    folders: Folders, resolved: list[str]
+) -> None:
+    invoke("lock", "--all")
+    assert sorted(resolved) == ["lab", "other"]
+
+
+def test_options_that_name_an_existing_environment_take_a_second_resolution(
+    folders: Folders, resolved: list[str]
+) -> None:
+    """The first finds the name; the second adds what the folder's spec.yml says."""
+    invoke("render", *NEW)
+    invoke("render", *NEW)
+    assert len(resolved) == 1 + 2
+
+
+def test_smoke_resolves_once_and_env_diff_not_at_all(
+    folders: Folders, resolved: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke("lock", "lab")
+    resolved.clear()
+    prefix = Prefix(name="lab", path=folders.prefixes / "lab", lock_sha256="0" * 64)
+    tested = []
+
+    def smoke_in(context: Context, plan: Any, *_: Any) -> Any:
+        tested.append(plan.name)
+        return evidence_result()
+
+    for module in (smoke, env):
+        monkeypatch.setattr(module, "require_prefix", lambda *_: prefix)
+    monkeypatch.setattr(smoke, "ensure_runtime", lambda *_: None)
+    monkeypatch.setattr(smoke, "smoke_in", smoke_in)
+    invoke("smoke", "lab")
+    assert (tested, resolved) == (["lab"], ["lab"])
+    monkeypatch.setattr(env.drifts, "find_drift", lambda *_, **__: [])
+    invoke("env", "diff", "lab")
+    assert resolved == ["lab"]
+
+
+def evidence_result() -> Any:
+    from provision.core.types import SmokeResult
+
+    report = evidence.report(evidence.phase())
+    return SmokeResult(where="prefix", verdict="pass", report=report, evidence=Path("/data"))
+
+
+def context(folders: Folders) -> Context:
+    class Silent:
+        def say(self, text: str) -> None: ...
+        def warn(self, text: str) -> None: ...
+        def meter(self, title: str, total: int) -> Any: ...
+
+    return Context(folders=folders, progress=Silent())
+
+
+def actions(folders: Folders, **fields: Any) -> dict[str, str]:
+    plan = make_plan(context(folders), BuildRequest(name="lab", **fields))
+    return {step.stage: step.action for step in plan.steps()}
+
+
+def test_the_steps_of_a_new_environment(folders: Folders) -> None:
+    assert set(actions(folders).values()) == {"make"}
+
+
+def test_a_locked_environment_keeps_its_lock_unless_it_is_solved_again(folders: Folders) -> None:
+    invoke("lock", "lab")
+    assert actions(folders)["lock"] == "keep"
+    assert actions(folders)["render"] == "keep"
+    assert actions(folders, relock=True)["lock"] == "make"
+
+
+def test_a_step_and_the_command_take_the_same_lock(folders: Folders) -> None:
+    with ensure.locked_plan(context(folders), BuildRequest(name="lab")) as plan:
+        assert plan.lock_step().action == "make"
+        lock, is_new, _ = ensure.ensure_lock(context(folders), plan)
+        assert is_new and len(lock.packages) == len(PACKAGES)
+    with ensure.locked_plan(context(folders), BuildRequest(name="lab")) as plan:
+        assert plan.lock_step().action == "keep"
+        lock, is_new, _ = ensure.ensure_lock(context(folders), plan)
+        assert not is_new
+
+
+def test_options_skip_stages(folders: Folders) -> None:
+    steps = actions(folders, image="skip", smoke=False, kernel=False)
+    assert [stage for stage, action in steps.items() if action == "skip"] == [
+        "image",
+        "smoke",
+        "kernel",
+    ]
+
+
+def test_a_kernel_needs_its_launcher_in_the_lock(folders: Folders) -> None:
+    plan = make_plan(context(folders), BuildRequest(name="lab"))
+    without = locks.compose(
+        plan.folder / locks.FILE, plan.inputs, PACKAGES[:1], python_from="channel"
+    )[1]
+    assert plan.kernel_step(None).action == "make"
+    assert plan.kernel_step(without).would == "skip (no ipykernel in the lock)"
+
+
+def test_dry_run_prints_the_steps(folders: Folders) -> None:
+    shown = json.loads(invoke("build", "lab", "--no-image", "--dry-run", "--json"))
+    assert [sorted(step) for step in shown] == [["stage", "would"]] * 6
+    by_stage = {step["stage"]: step["would"] for step in shown}
+    assert by_stage["image"] == "skip (--no-image)"
+    assert by_stage["prefix"] == f"make {folders.prefixes / 'lab'}"
+
+
+def test_naming_a_request_twice_changes_nothing(folders: Folders) -> None:
+    options = {"torch": "2.3", "cuda": "12.1", "python_from": "channel"}
+    request = with_name(context(folders), BuildRequest(options=options))
+    assert request.name and request.resolved
+    assert with_name(context(folders), request) == request
