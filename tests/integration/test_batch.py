@@ -145,7 +145,7 @@ def test_a_matrix_for_other_platforms_says_what_is_locked_and_what_was_asked_for
     row = rows(shelf, *asked, *both)[name]
     assert (row["status"], row["exit_code"]) == ("failed", 6)
     assert (
-        "it is for linux-64, and now linux-64, linux-aarch64 is asked for. The same command with --relock"
+        "it is for linux-64, and linux-64, linux-aarch64 is requested now. The same command with --relock"
         in str(row["detail"])
     )
     assert rows(shelf, *asked, *both, "--relock")[name]["status"] == "made"

@@ -18,7 +18,8 @@ from provision.commands import ensure, env, smoke
 from provision.commands.context import Context
 from provision.commands.plan import BuildRequest, make_plan, with_name
 from provision.core.paths import Folders
-from provision.core.types import LockedPackage, Prefix, Resolution
+from provision.core.types import LockedPackage, Prefix, Resolution, SmokeResult
+from provision.environment import drift
 from tests import evidence
 
 FORGE = conda.channel_url("conda-forge")
@@ -152,14 +153,12 @@ def test_smoke_resolves_once_and_env_diff_not_at_all(
     monkeypatch.setattr(smoke, "smoke_in", smoke_in)
     invoke("smoke", "lab")
     assert (tested, resolved) == (["lab"], ["lab"])
-    monkeypatch.setattr(env.drifts, "find_drift", lambda *_, **__: [])
+    monkeypatch.setattr(drift, "find_drift", lambda *_, **__: [])
     invoke("env", "diff", "lab")
     assert resolved == ["lab"]
 
 
 def evidence_result() -> Any:
-    from provision.core.types import SmokeResult
-
     report = evidence.report(evidence.phase())
     return SmokeResult(where="prefix", verdict="pass", report=report, evidence=Path("/data"))
 
