@@ -278,7 +278,8 @@ def test_wherever_the_writer_is_killed_the_old_or_the_new_is_there(store: s3.S3,
 RANK = """
 import json, os, sys, warnings
 import torch
-from inside import checkpoint, ranks
+from provision_runtime import checkpoint
+from provision_runtime.comm import ranks
 rank, world_size, root, options = int(os.environ["RANK"]), 2, os.environ["ROOT"], json.loads(os.environ["OPTIONS"])
 from datetime import timedelta
 store = torch.distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world_size, rank == 0, timedelta(seconds=60))
