@@ -1,4 +1,5 @@
-"""Options that say what an environment shall be, and which builds of the table are meant; made from the keys in `core/spec_fields.py`."""
+"""Options that say what an environment shall be, and which builds of the table are meant; made from
+the keys in `core/spec_fields.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What an environment can be asked for: the fields of a spec, each declared once.
 
-A declaration holds everything that depends on the field: its key in spec.yml, its option, the form of its values, its help and its
-row in docs/spec.md. The command line, the reader of spec.yml and the documentation are made from `SPEC_KEYS`.
+A declaration holds everything that depends on the field: its key in spec.yml, its option, the form
+of its values, its help and its row in docs/spec.md. The command line, the reader of spec.yml and
+the documentation are made from `SPEC_KEYS`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, Literal
 
 from provision.core.types import PLATFORM, PLATFORMS, Platform, PythonFrom, SourceChoice
 
-# The form of a key's values. `resolver/spec.py` validates each kind, `cli/spec_options.py` makes an option of it.
+# The form of a key's values. `resolver/spec.py` validates each kind, `cli/spec_options.py` makes an
+# option of it.
 Kind = Literal[
     "text",  # matches `pattern`
     "release",  # a release of torch, a range of them, or latest
@@ -29,7 +31,8 @@ Kind = Literal[
 ]
 LIST_KINDS = ("list", "sources", "gpus", "pip requirements")
 
-# Docker's reference grammar, loosely: white space, quotes and braces must never reach a Dockerfile or an engine.
+# Docker's reference grammar, loosely: white space, quotes and braces must never reach a Dockerfile
+# or an engine.
 REFERENCE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
 REQUIREMENT = r"[A-Za-z0-9][^\n\r#{}$`\"';|&\\]*"
 CHANNEL = r"[A-Za-z0-9][^\s#{}`\"';|&\\]*"
@@ -161,8 +164,8 @@ class Spec:
             metavar="X.Y",
             help="The oldest glibc that the build must run on.",
             default="2.28",
-            docs="the oldest glibc that the build must run on. Default: 2.28, or newer if the build "
-            "needs it",
+            docs="the oldest glibc that the build must run on. Default: 2.28, or newer if the "
+            "build needs it",
             pattern=r"\d+\.\d+",
             example="2.28",
         ),
@@ -276,16 +279,16 @@ class Spec:
         metadata=key(
             kind="flag",
             help="Also install ipykernel, with which Jupyter starts the environment.",
-            docs="without ipykernel: Jupyter cannot start the environment, and `build` registers no "
-            "kernel",
+            docs="without ipykernel: Jupyter cannot start the environment, and `build` registers "
+            "no kernel",
         ),
     )
     fast_checkpoints: bool = field(
         default=True,
         metadata=key(
             kind="flag",
-            help="Also install xxhash, which makes loading and repeated saving of checkpoints several "
-            "times faster.",
+            help="Also install xxhash, which makes loading and repeated saving of checkpoints "
+            "several times faster.",
             docs="without xxhash: loading and repeated saving of [checkpoints](checkpoints.md) is "
             "several times slower on few cores",
         ),
@@ -326,7 +329,8 @@ def declared_keys(spec_class: type[Spec]) -> tuple[SpecKey, ...]:
 # Every key of spec.yml, in the order in which the file and the help have them.
 SPEC_KEYS = declared_keys(Spec)
 
-# The options of a query, declared once as those of a spec are. A query has looser forms: a free-threaded Python, several sources.
+# The options of a query, declared once as those of a spec are. A query has looser forms: a
+# free-threaded Python, several sources.
 QUERY_KEYS = (
     SpecKey(
         kind="release",

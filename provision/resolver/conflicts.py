@@ -1,4 +1,5 @@
-"""The packages that a request adds, against what torch brings: refused where both cannot be in one environment."""
+"""The packages that a request adds, against what torch brings: refused where both cannot be in one
+environment."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def added_packages(spec: Spec) -> tuple[str, ...]:
 
 
 def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator[str]:
-    """Each added package that cannot be installed with this torch, as a sentence with its source and what to do."""
+    """Each added package that cannot be installed with this torch, as a sentence with its source
+    and what to do."""
     our_wheels = {
         package_name(pin.requirement): pin
         for pin in pins
@@ -36,8 +38,8 @@ def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator
             )
         elif pin and _excludes(requirement, pin.requirement):
             advice = (
-                "Remove it, or ask for a release that goes with it; `provision matrix explain` says "
-                "why each pin is there."
+                "Remove it, or ask for a release that goes with it; `provision matrix explain` "
+                "says why each pin is there."
             )
             if name in ("torchvision", "torchaudio"):
                 advice = "Remove it, or leave ours out with --no-companions."
@@ -63,7 +65,10 @@ def _excludes(requirement: str, pin: str) -> bool:
 
 
 def _nvidia_wheel_conflicts(spec: Spec, candidate: Candidate) -> Iterator[str]:
-    """At most one family of NVIDIA wheels, that of the build's CUDA, and none with a CPU build. For wheels of torch the rules say so too."""
+    """At most one family of NVIDIA wheels, that of the build's CUDA, and none with a CPU build.
+
+    For wheels of torch the rules say so too.
+    """
     families = {}
     for requirement in spec.pip:
         match = NVIDIA_WHEEL.fullmatch(package_name(requirement))

@@ -1,7 +1,8 @@
 """Whether a candidate meets a request, one constraint for each choice of the request.
 
-The only place that decides whether a build fits: `resolve` asks it for the build to take, `provision matrix` for the table, and
-`suggest` for what exists nearby. A violation names the fact that stands against the candidate, and that fact's source.
+The only place that decides whether a build fits: `resolve` asks it for the build to take,
+`provision matrix` for the table, and `suggest` for what exists nearby. A violation names the fact
+that stands against the candidate, and that fact's source.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from provision.core.types import PLATFORM, Platform
 from provision.resolver import python_versions
 from provision.sources.base import ASKED_FOR, NO_SOURCE, Axis, Candidate, Verdict, Violation, means
 
-# What a request can give up to come to a build that exists, and what it cannot: the machine is as it is.
+# What a request can give up to come to a build that exists, and what it cannot: the machine is as
+# it is.
 CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python", "nccl", "cudnn")
 MACHINE: tuple[Axis, ...] = ("gpu", "driver", "glibc")
 
@@ -50,7 +52,10 @@ def passes(candidate: Candidate, spec: Spec, axis: Axis) -> bool:
 
 
 def verdict(candidate: Candidate, spec: Spec, axis: Axis) -> Verdict:
-    """Whether a candidate is known to fit in one respect. In a table nothing need be known, so nothing is ruled out for that."""
+    """Whether a candidate is known to fit in one respect.
+
+    In a table nothing need be known, so nothing is ruled out for that.
+    """
     verdicts = {violation.verdict for violation in CONSTRAINTS[axis](candidate, spec)}
     worst_first: tuple[Verdict, ...] = ("no", "unknown", "ptx")
     for possible in worst_first:
@@ -67,7 +72,8 @@ def _torch(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
 
 @functools.cache
 def releases_of(torch: str) -> tuple[str, ...]:
-    """The releases that a spec's torch means, oldest first; empty if the catalog has no such release."""
+    """The releases that a spec's torch means, oldest first; empty if the catalog has no such
+    release."""
     try:
         return tuple(release.version for release in catalog.matching_releases(torch))
     except NoSuchBuild:
@@ -265,7 +271,8 @@ def described_gpu(gpu: Gpu) -> str:
 
 
 def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """NVIDIA's tables name drivers for x86_64 only: on other platforms an old driver rules a build out, but not for certain."""
+    """NVIDIA's tables name drivers for x86_64 only: on other platforms an old driver rules a build
+    out, but not for certain."""
     if spec.driver is None or candidate.build is None:
         return
     cuda = candidate.build.cuda

@@ -1,4 +1,5 @@
-"""Why an environment is what it is: every choice, pin, rule and warning of a resolution, and what was not chosen."""
+"""Why an environment is what it is: every choice, pin, rule and warning of a resolution, and what
+was not chosen."""
 
 from __future__ import annotations
 
@@ -78,16 +79,16 @@ def _newer_releases(described: Spec, candidate: Candidate) -> Iterator[Choice]:
 
 def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
     """The other CUDA versions of the release, newest first, and why not."""
-    others = [
-        other
-        for other in sources.candidates_of(candidate.release.version)
-        if other.build and other.cuda != candidate.cuda
+    rivals = [
+        rival
+        for rival in sources.candidates_of(candidate.release.version)
+        if rival.build and rival.cuda != candidate.cuda
     ]
-    for cuda, group in itertools.groupby(others, key=lambda other: other.cuda):
-        builds = list(group)
-        value = f"{cuda} ({', '.join(build.source.name for build in builds)})"
+    for cuda, group in itertools.groupby(rivals, key=lambda rival: rival.cuda):
+        same_cuda = list(group)
+        value = f"{cuda} ({', '.join(rival.source.name for rival in same_cuda)})"
         exact = dataclasses.replace(described, torch=candidate.release.version, cuda=cuda)
-        if not constraints.passes(builds[0], described, "cuda"):
+        if not constraints.passes(same_cuda[0], described, "cuda"):
             reason = NOT_REQUESTED
         elif facts := contradicting_facts(exact):
             yield _contradicted("cuda", value, facts)
@@ -131,8 +132,8 @@ def _other_pythons(described: Spec, settled: Spec, candidate: Candidate) -> Iter
     supported = python_versions.supported(
         candidate, settled.platforms, companions=settled.companions
     )
-    others = [python for python in supported if python != settled.python]
-    if not others:
+    other_pythons = [python for python in supported if python != settled.python]
+    if not other_pythons:
         return
     if described.python:
         reason = f"{settled.python} was asked for"
@@ -142,7 +143,7 @@ def _other_pythons(described: Spec, settled: Spec, candidate: Candidate) -> Iter
         reason = f"{settled.python} is the nearest to {python_versions.DEFAULT_PYTHON}"
     yield Choice(
         what="python",
-        value=", ".join(others),
+        value=", ".join(other_pythons),
         reason=f"would do as well; {reason}",
         source=python_versions.source_of(candidate, settled.platforms[0]) or NO_SOURCE,
     )

@@ -1,4 +1,5 @@
-"""A candidate and what goes with it -> the pins of environment.yml, each with its reason and source; the channels they come from."""
+"""A candidate and what goes with it -> the pins of environment.yml, each with its reason and
+source; the channels they come from."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from provision.sources.base import ASKED_FOR, NO_SOURCE, Candidate
 from provision.sources.pypi_wheels import PIP
 
 DEFAULT_CHANNELS = ("conda-forge",)
-# The same reason for a requested and a default Python: the first build writes the default into spec.yml, and must then render the
-# same again.
+# The same reason for a requested and a default Python: the first build writes the default into
+# spec.yml, and must then render the same again.
 PYTHON_REASON = "one minor version per environment, and this build supports it"
 JUPYTER_REASON, JUPYTER_SOURCE = "Jupyter starts this environment through it", "provision kernel"
 XXHASH_REASON = (
@@ -29,7 +30,10 @@ RDMA_SOURCE = "NVIDIA/nccl@d97a32fac84f69cbd022ffdc57d5687c760742c7:src/misc/ibv
 
 
 def pins(spec: Spec, candidate: Candidate, rules: tuple[Rule, ...]) -> Iterator[Pin]:
-    """Every requirement, in the order in which it is rendered. The spec is settled: its Python is chosen."""
+    """Every requirement, in the order in which it is rendered.
+
+    The spec is settled: its Python is chosen.
+    """
     assert spec.python is not None
     manager = candidate.source.manager
     yield Pin(
@@ -70,7 +74,8 @@ def pins(spec: Spec, candidate: Candidate, rules: tuple[Rule, ...]) -> Iterator[
 
 
 def channels(spec: Spec, candidate: Candidate) -> tuple[str, ...]:
-    """The channels in order of priority: those that the source needs first, then those of the request."""
+    """The channels in order of priority: those that the source needs first, then those of the
+    request."""
     required = candidate.source.channels(candidate)
     requested = spec.channels or DEFAULT_CHANNELS
     return required + tuple(name for name in requested if name not in required)

@@ -1,4 +1,5 @@
-"""Python versions: which a build supports, how well that is known, and which is taken if the request leaves it open."""
+"""Python versions: which a build supports, how well that is known, and which is taken if the
+request leaves it open."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from provision.core.spec_fields import Spec
 from provision.core.types import Platform
 from provision.sources.base import Candidate
 
-# Every release from 1.13 on supports it, from the wheels and from both channels, and no newer Python has that.
+# Every release from 1.13 on supports it, from the wheels and from both channels, and no newer
+# Python has that.
 DEFAULT_PYTHON = "3.11"
 
 
 def built_for(candidate: Candidate, platform: Platform) -> tuple[str, ...]:
-    """The Pythons that a build was made for; where no source says, those of the release's wheels."""
+    """The Pythons that a build was made for; if no source says, those of the release's wheels."""
     if candidate.build is None:
         return candidate.source.cpu_pythons(candidate.release, platform)
     build = candidate.build.on(platform)
@@ -32,7 +34,8 @@ def source_of(candidate: Candidate, platform: Platform) -> str | None:
 
 
 def is_known(candidate: Candidate, platform: Platform, python: str) -> bool:
-    """Whether a source says that there is a build for this Python; a free-threaded one is written 3.13t."""
+    """Whether a source says that there is a build for this Python; a free-threaded one is written
+    3.13t."""
     if candidate.build is None:
         return python in built_for(candidate, platform)
     build = candidate.build.on(platform)
@@ -48,7 +51,8 @@ def are_all_known(candidate: Candidate, platform: Platform) -> bool:
 def supported(
     candidate: Candidate, platforms: Sequence[Platform], *, companions: bool
 ) -> tuple[str, ...]:
-    """The Pythons that a build, and its companions if they are installed, have on all of the platforms."""
+    """The Pythons that a build, and its companions if they are installed, have on all of the
+    platforms."""
     common = candidate.common_platforms(platforms)
     if not common:
         return ()
@@ -63,7 +67,10 @@ def supported(
 
 
 def chosen(candidate: Candidate, spec: Spec) -> str:
-    """The Python of the request, else the one nearest to the default. One that a source names comes before one that may exist."""
+    """The Python of the request, else the one nearest to the default.
+
+    One that a source names comes before one that may exist.
+    """
     if spec.python is not None:
         return spec.python
     possible = supported(candidate, spec.platforms, companions=spec.companions)
@@ -75,9 +82,9 @@ def chosen(candidate: Candidate, spec: Spec) -> str:
     return nearest(certain or possible, DEFAULT_PYTHON)
 
 
-def nearest(pythons: Sequence[str], wanted: str) -> str:
+def nearest(pythons: Sequence[str], target: str) -> str:
     """The minor version fewest steps away; the older of two."""
-    return min(pythons, key=lambda python: steps(python, wanted))
+    return min(pythons, key=lambda python: steps(python, target))
 
 
 def steps(python: str, other: str) -> int:

@@ -69,7 +69,10 @@ class Query:
 
 
 def parse_query(options: Mapping[str, Any]) -> Query:
-    """A query from options. Raises InvalidSpec, and NoSuchBuild for a torch that the table does not have."""
+    """A query from options.
+
+    Raises InvalidSpec, and NoSuchBuild for a torch that the table does not have.
+    """
     mistakes = []
     versions = {}
     for key in QUERY_KEYS:

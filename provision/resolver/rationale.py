@@ -1,4 +1,5 @@
-"""Every decision about a candidate, with reason and source: for `matrix explain`, the passport and comments."""
+"""Every decision about a candidate, with reason and source: for `matrix explain`, the passport and
+comments."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from provision.resolver import constraints, python_versions
 from provision.resolver.pins import PYTHON_REASON, RDMA_REASON, RDMA_SOURCE
 from provision.sources.base import ASKED_FOR, NO_SOURCE, NOT_KNOWN, Candidate
 
-# conda-lock's own default for Linux (its default-virtual-packages.yaml): what a 2018 distribution has.
+# conda-lock's own default for Linux (its default-virtual-packages.yaml): what a 2018 distribution
+# has.
 DEFAULT_GLIBC = "2.28"
 GLIBC_SOURCE = "conda-lock's default-virtual-packages.yaml"
 
@@ -20,7 +22,8 @@ GLIBC_SOURCE = "conda-lock's default-virtual-packages.yaml"
 def choices(
     request: Spec, described: Spec, settled: Spec, candidate: Candidate, channels: tuple[str, ...]
 ) -> Iterator[Choice]:
-    """described: the request with the machine that it is for; settled: with what it leaves open made exact."""
+    """described: the request with the machine that it is for; settled: with what it leaves open
+    made exact."""
     source = candidate.source
     yield _torch(request, candidate)
     yield Choice(
@@ -80,7 +83,8 @@ def driver_floor(spec: Spec, candidate: Candidate) -> str | None:
 
 
 def nccl(spec: Spec, candidate: Candidate) -> str | None:
-    """The NCCL that is known before anything is solved; where the solver chooses, the one of the request."""
+    """The NCCL that is known before anything is solved; where the solver chooses, the one of the
+    request."""
     if candidate.build is None:
         return None
     if candidate.build.nccl is None and candidate.source.solver_chooses_libraries:

@@ -1,4 +1,5 @@
-"""Why a request has no build: the facts that contradict it, each with its source, and what exists instead."""
+"""Why a request has no build: the facts that contradict it, each with its source, and what exists
+instead."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ REMAINING_AXES: tuple[Axis, ...] = (
 
 
 def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> NoSuchBuild:
-    """The refusal of a spec that no candidate satisfies. leads_to: what a spec resolves to, by which every offer is tried."""
+    """The refusal of a spec that no candidate satisfies. leads_to: what a spec resolves to, by
+    which every offer is tried."""
     facts = "; ".join(contradicting_facts(spec))
     offers = [_offer(neighbor) for neighbor in nearest(spec, NEAREST, leads_to)]
     if offers:
@@ -42,7 +44,8 @@ def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> N
 
 
 def _offer(neighbor: Neighbor) -> str:
-    """What to type instead, what to leave out, and the source of the build if the options do not name it."""
+    """What to type instead, what to leave out, and the source of the build if the options do not
+    name it."""
     remarks = []
     if neighbor.spec.source == sources.AUTO:
         remarks.append(neighbor.candidate.source.name)
@@ -114,7 +117,8 @@ def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source
 def _unreleased_builds(
     spec: Spec, of_release: Sequence[Candidate], of_sources: Sequence[Source]
 ) -> list[str]:
-    """Builds with that CUDA that were seen but are part of no release: whoever finds them should know. Of the newest release."""
+    """Builds with that CUDA that were seen but are part of no release: whoever finds them should
+    know. Of the newest release."""
     for candidate in of_release:
         for source in of_sources:
             for cuda, note in source.unreleased_builds(candidate.release).items():
@@ -128,22 +132,25 @@ def _unreleased_builds(
 
 
 def _violated_facts(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
-    """What stands against all builds of that release, CUDA and source. If each fails for another reason: against the closest."""
+    """What stands against all builds of that release, CUDA and source.
+
+    If each fails for another reason: against the closest.
+    """
     against: dict[Candidate, list[Violation]] = {}
     for candidate in survivors:
-        found: list[Violation] = []
+        violations: list[Violation] = []
         for axis in REMAINING_AXES:
             for violation in constraints.axis_violations(candidate, spec, axis):
                 if violation.rules_out:
-                    found.append(violation)
-        if found:
-            against[candidate] = found
+                    violations.append(violation)
+        if violations:
+            against[candidate] = violations
     if not against:
         return []
     common = [
         axis
         for axis in REMAINING_AXES
-        if all(any(violation.axis == axis for violation in found) for found in against.values())
+        if all(_concerns(axis, violations) for violations in against.values())
     ]
     if not common:
         return _first_facts(str(violation) for violation in min(against.values(), key=len))
@@ -162,6 +169,10 @@ def _violated_facts(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
             if violation.axis == axis
         )
     return facts
+
+
+def _concerns(axis: Axis, violations: Sequence[Violation]) -> bool:
+    return any(violation.axis == axis for violation in violations)
 
 
 def _first_facts(facts: Iterable[str]) -> list[str]:

@@ -1,4 +1,5 @@
-"""Spec -> Resolution: the candidate that is meant, what goes with it, and what is known to go wrong with it."""
+"""Spec -> Resolution: the candidate that is meant, what goes with it, and what is known to go wrong
+with it."""
 
 from __future__ import annotations
 
@@ -34,10 +35,12 @@ class Decision:
 
 
 def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
-    """Match a spec with the facts. Raises NoSuchBuild with what exists instead, InvalidSpec for added packages that conflict.
+    """Match a spec with the facts.
 
-    Pure: no network, no clock. machine: the one that `cuda: auto` is for, if the spec describes none. The answer's spec is settled:
-    resolved again, without a machine, it gives the same pins.
+    Raises NoSuchBuild with what exists instead, InvalidSpec for added packages that conflict.
+
+    Pure: no network, no clock. machine: the one that `cuda: auto` is for, if the spec describes
+    none. The answer's spec is settled: resolved again, without a machine, it gives the same pins.
     """
     return decide(spec, machine or Machine()).resolution
 

@@ -1,7 +1,8 @@
-"""Which candidate a spec means: the newest release that satisfies everything, of that the newest CUDA, of that the source that `auto`
-means.
+"""Which candidate a spec means: the newest release that satisfies everything, of that the newest
+CUDA, of that the source that `auto` means.
 
-What `auto`, `latest`, ranges and half versions come to is settled here, so that nothing moves later.
+What `auto`, `latest`, ranges and half versions come to is settled here, so that nothing moves
+later.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import Spec
 from provision.core.types import Machine
 from provision.resolver import constraints, python_versions
-from provision.sources.base import Candidate, Violation
+from provision.sources.base import Candidate
 
-# A release or a minor release by number: a choice of its own, which spec.yml keeps and which names the environment.
+# A release or a minor release by number: a choice of its own, which spec.yml keeps and which names
+# the environment.
 NUMBER = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
@@ -31,7 +33,7 @@ def select(spec: Spec, machine: Machine) -> Candidate | None:
 
 
 def with_machine(spec: Spec, machine: Machine) -> Spec:
-    """The spec with the machine that `cuda: auto` is for: the one that it describes, else this one."""
+    """The spec with the machine that `cuda: auto` is for: the one it describes, else this one."""
     if spec.cuda != "auto" or spec.gpu or spec.driver:
         return spec
     if not machine.gpus:
@@ -45,7 +47,8 @@ def with_machine(spec: Spec, machine: Machine) -> Spec:
 
 
 def settle(spec: Spec, candidate: Candidate) -> Spec:
-    """The spec with what it leaves open made exact, so that it means this candidate on every machine."""
+    """The spec with what it leaves open made exact, so that it means this candidate on every
+    machine."""
     exact = dataclasses.replace(
         spec,
         torch=_torch_or_release(spec, candidate),
@@ -65,7 +68,8 @@ def _torch_or_release(spec: Spec, candidate: Candidate) -> str:
 def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:
     """What the request says, as a name.
 
-    The source is part of it unless the release and the CUDA alone lead to it, and so is a platform other than the usual one.
+    The source is part of it unless the release and the CUDA alone lead to it, and so is a platform
+    other than the usual one.
     """
     torch = _torch_or_release(spec, candidate)
     if catalog.covers_minor(spec.torch, candidate.release.minor):
@@ -93,8 +97,8 @@ def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:
 def _best(spec: Spec) -> Iterator[Candidate]:
     """The candidates that a spec may mean, newest release and CUDA first, one for each CUDA.
 
-    That one is from the source that `auto` means: another than usual only if the spec describes a machine on which the usual
-    build would not run as it is.
+    That one is from the source that `auto` means: another than usual only if the spec describes a
+    machine on which the usual build would not run as it is.
     """
     for version in reversed(constraints.releases_of(spec.torch)):
         matching = [
@@ -113,27 +117,27 @@ def _best(spec: Spec) -> Iterator[Candidate]:
 
 
 def _best_on_machine(by_preference: Sequence[Candidate], spec: Spec) -> Candidate | None:
-    """The first candidate against which nothing stands on the machine, else the first that may run there."""
+    """The first candidate against which nothing stands on the machine, else the first that may run
+    there."""
     possible: Candidate | None = None
     for candidate in by_preference:
-        found = list(constraints.machine_violations(candidate, spec))
-        if not found:
+        violations = list(constraints.machine_violations(candidate, spec))
+        if not violations:
             return candidate
+        # What is unlikely to run is taken only where `auto` means it anyway.
         is_preferred = candidate is by_preference[0]
-        if possible is None and not _is_ruled_out(found, is_preferred):
+        is_ruled_out = any(
+            violation.rules_out or (violation.unlikely and not is_preferred)
+            for violation in violations
+        )
+        if possible is None and not is_ruled_out:
             possible = candidate
     return possible
 
 
-def _is_ruled_out(found: Sequence[Violation], is_preferred: bool) -> bool:
-    """What is unlikely to run is taken only where `auto` means it anyway."""
-    return any(
-        violation.rules_out or (violation.unlikely and not is_preferred) for violation in found
-    )
-
-
 def _newest_for_machine(described: Spec) -> Candidate | None:
-    """Of the newest release with a CUDA that the machine may run: the newest CUDA that it is known to run, else the newest."""
+    """Of the newest release with a CUDA that the machine may run: the newest CUDA that it is known
+    to run, else the newest."""
     possible: Candidate | None = None
     for candidate in _best(described):
         if possible is not None and candidate.release is not possible.release:

@@ -1,4 +1,6 @@
-"""spec.yml and options -> Spec. Owns what may be asked for and how it is written, not whether it exists.
+"""spec.yml and options -> Spec.
+
+Owns what may be asked for and how it is written, not whether it exists.
 
 The keys and the forms of their values are declared in `core/spec_fields.py`.
 """
@@ -16,7 +18,8 @@ from provision.core.errors import NOT_YAML, InvalidSpec
 from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecKey
 from provision.core.types import PLATFORMS
 
-# One rule for every place a name goes: a folder, a Docker repository (lower case, no double separators), a Jupyter kernel.
+# One rule for every place a name goes: a folder, a Docker repository (lower case, no double
+# separators), a Jupyter kernel.
 NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 NAME_LENGTH = 100
 
@@ -82,27 +85,28 @@ def read(path: Path) -> dict[str, Any]:
 def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -> Spec:
     """Lay options over a spec file's content.
 
-    An option that is None or empty leaves what the file says. Packages are added to the file's, and replace those of the same name.
+    An option that is None or empty leaves what the file says. Packages are added to the file's, and
+    replace those of the same name.
     """
-    given = {
+    overrides = {
         key: value
         for key, value in options.items()
         if value not in (None, (), []) and (key, value) != ("cpu", False)
     }
-    if given.get("cuda") and given.get("cpu"):
+    if overrides.get("cuda") and overrides.get("cpu"):
         raise InvalidSpec(
             "--cuda and --cpu were both given.",
             advice="Ask for one: a CUDA version, or a build without CUDA.",
         )
-    merged: dict[str, Any] = {**file, **given}
+    merged: dict[str, Any] = {**file, **overrides}
     for key in SPEC_KEYS:
-        if key.extends_file and key.name in given:
-            merged[key.name] = _replace_packages(file.get(key.name, ()), given[key.name])
-    if "cuda" in given:
+        if key.extends_file and key.name in overrides:
+            merged[key.name] = _replace_packages(file.get(key.name, ()), overrides[key.name])
+    if "cuda" in overrides:
         merged.pop("cpu", None)
-    if "cpu" in given:
+    if "cpu" in overrides:
         for key_name in ABOUT_GPUS:
-            if key_name not in given:
+            if key_name not in overrides:
                 merged.pop(key_name, None)
     mistakes = [sentence for _, sentence in _mistakes(merged)]
     if "torch" not in merged:
@@ -123,7 +127,8 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
 
 
 def _field_value(key: str, value: Any) -> Any:
-    """Lists as the Spec holds them, each entry once; platforms in one order, so that the same ones give the same bytes."""
+    """Lists as the Spec holds them, each entry once; platforms in one order, so that the same ones
+    give the same bytes."""
     if key == "platforms":
         return tuple(platform for platform in PLATFORMS if platform in value)
     if isinstance(value, (list, tuple)):
@@ -138,7 +143,8 @@ def _replace_packages(listed: Sequence[str], added: Sequence[str]) -> list[str]:
 
 
 def content(spec: Spec) -> dict[str, Any]:
-    """What spec.yml holds for this spec: only what differs from the defaults, in the order of the keys."""
+    """What spec.yml holds for this spec: only what differs from the defaults, in the order of the
+    keys."""
     defaults = Spec(name="", torch="", cuda=None)
     values: dict[str, Any] = {}
     for key in KEYS:
@@ -155,7 +161,8 @@ def content(spec: Spec) -> dict[str, Any]:
 def _mistakes(
     content: Mapping[Any, Any], scalars: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """Every key or value that is not what it must be, as (key, sentence). scalars: as they are written in the file."""
+    """Every key or value that is not what it must be, as (key, sentence). scalars: as they are
+    written in the file."""
     mistakes = []
     for name, value in content.items():
         key = _KEYS_BY_NAME.get(name)
@@ -190,7 +197,8 @@ def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str |
         return f"`{key.name}` has no value; give it one, or leave the line out."
     if isinstance(value, (list, dict, set)):
         return f"`{key.name}` is one text, not `{value}`."
-    # YAML reads 2.10 without quotes as the number 2.1, and yes as true: advise what is written in the file.
+    # YAML reads 2.10 without quotes as the number 2.1, and yes as true: advise what is written in
+    # the file.
     text = str(value) if scalar is None else scalar
     problem = _TEXT_PROBLEMS[key.kind](key, text)
     return problem or f'`{key.name}` must be text; write it in quotes: {key.name}: "{text}".'

@@ -1,7 +1,8 @@
 """The combinations that exist nearest to a request that has none.
 
-How far a combination is: first how many choices differ (torch, CUDA, source, platform, Python, NCCL, cuDNN), then how many versions
-lie between in those that do, then the newer release. The machine (GPU, driver, glibc) is as it is and is never given up.
+How far a combination is: first how many choices differ (torch, CUDA, source, platform, Python,
+NCCL, cuDNN), then how many versions lie between in those that do, then the newer release. The
+machine (GPU, driver, glibc) is as it is and is never given up.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from provision.sources.base import Axis, Candidate, means
 
 # From a CUDA build to a CPU build, or back, is farther than between any two versions.
 ACROSS = 100
-# Offers that agree in these and in the minor release say the same: only the newest patch release is offered.
+# Offers that agree in these and in the minor release say the same: only the newest patch release is
+# offered.
 SAME_OFFER = ("cuda", "source", "python", "nccl", "cudnn", "platforms")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbor:
-    """A combination that exists, as a request for it, and how far it is from the request that has none."""
+    """A combination that exists, as a request for it, and how far it is from the request that has
+    none."""
 
     candidate: Candidate
     spec: Spec  # resolves to the candidate
@@ -74,10 +77,11 @@ class Neighbor:
 
 
 def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Candidate | None]) -> list[Neighbor]:
-    """The nearest combinations, each of which resolves to its candidate (leads_to: what a spec resolves to).
+    """The nearest combinations, each of which resolves to its candidate (leads_to: what a spec
+    resolves to).
 
-    Of the patch releases of one minor release only the newest. What only may run on the machine, or runs only by compiling PTX, is
-    offered only if nothing runs as it is.
+    Of the patch releases of one minor release only the newest. What only may run on the machine, or
+    runs only by compiling PTX, is offered only if nothing runs as it is.
     """
     possible = list(_neighbors(spec))
     certain = [
@@ -105,7 +109,8 @@ def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Candidate | None]
 def _with_leading_options(
     neighbor: Neighbor, leads_to: Callable[[Spec], Candidate | None]
 ) -> Neighbor | None:
-    """The neighbor with options that lead to its candidate: as they are, or with its source, its exact release, or both."""
+    """The neighbor with options that lead to its candidate: as they are, or with its source, its
+    exact release, or both."""
     candidate = neighbor.candidate
     source = {"source": candidate.source.name}
     release = {"torch": candidate.release.version}
@@ -156,14 +161,15 @@ def _neighbor(candidate: Candidate, spec: Spec) -> Neighbor | None:
     return Neighbor(candidate=candidate, spec=closer, changed=tuple(changed), steps=steps)
 
 
-# The spec with one choice given up, and by how many versions; None if that choice cannot be changed so that the candidate fits.
+# The spec with one choice given up, and by how many versions; None if that choice cannot be changed
+# so that the candidate fits.
 Change = tuple[Spec, int] | None
 
 
 def _change_torch(candidate: Candidate, spec: Spec) -> Change:
     minors = _minors()
-    meant = constraints.releases_of(spec.torch) or re.findall(r"\d+(?:\.\d+)*", spec.torch)
-    distance = _distance(candidate.release.minor, map(minor, meant or minors[-1:]), minors)
+    requested = constraints.releases_of(spec.torch) or re.findall(r"\d+(?:\.\d+)*", spec.torch)
+    distance = _distance(candidate.release.minor, map(minor, requested or minors[-1:]), minors)
     return dataclasses.replace(spec, torch=candidate.release.version), distance
 
 
@@ -171,7 +177,7 @@ def _change_cuda(candidate: Candidate, spec: Spec) -> Change:
     changed = dataclasses.replace(spec, cuda=candidate.cuda)
     if candidate.cuda is None or spec.cuda is None:
         return changed, ACROSS
-    return changed, _distance(candidate.cuda, _meant(spec.cuda, _cudas()), _cudas())
+    return changed, _distance(candidate.cuda, _matching(spec.cuda, _cudas()), _cudas())
 
 
 def _change_source(candidate: Candidate, spec: Spec) -> Change:
@@ -210,9 +216,10 @@ def _change_nccl(candidate: Candidate, spec: Spec) -> Change:
                 versions.append(version)
     if not versions:
         return dataclasses.replace(spec, nccl=None), ACROSS
-    meant, known = _meant(spec.nccl, _nccls()), _nccls()
-    closest = min(reversed(versions), key=lambda version: _distance(version, meant, known))
-    return dataclasses.replace(spec, nccl=closest), _distance(closest, meant, known)
+    scale = _nccls()
+    requested = _matching(spec.nccl, scale)
+    closest = min(reversed(versions), key=lambda version: _distance(version, requested, scale))
+    return dataclasses.replace(spec, nccl=closest), _distance(closest, requested, scale)
 
 
 def _change_cudnn(candidate: Candidate, spec: Spec) -> Change:
@@ -223,7 +230,7 @@ def _change_cudnn(candidate: Candidate, spec: Spec) -> Change:
         version = build.cudnn or candidate.floor("cudnn", spec.platforms)[0]
     if version is None:
         return dataclasses.replace(spec, cudnn=None), ACROSS
-    distance = _distance(version, _meant(spec.cudnn, _cudnns()), _cudnns())
+    distance = _distance(version, _matching(spec.cudnn, _cudnns()), _cudnns())
     return dataclasses.replace(spec, cudnn=version), distance
 
 
@@ -238,19 +245,19 @@ CHANGES: dict[Axis, Callable[[Candidate, Spec], Change]] = {
 }
 
 
-def _meant(version: str, known: Sequence[str]) -> list[str]:
-    """The known versions that 2.20 means, or the version itself if none of them is known."""
-    return [candidate for candidate in known if means(version, candidate)] or [version]
+def _matching(version: str, scale: Sequence[str]) -> list[str]:
+    """The versions of the scale that 2.20 means, or the version itself if there is none."""
+    return [entry for entry in scale if means(version, entry)] or [version]
 
 
-def _distance(version: str, meant: Iterable[str], known: Sequence[str]) -> int:
-    """How many known versions lie between a version and the nearest that is meant."""
-    position = _position(version, known)
-    return min(abs(position - _position(other, known)) for other in meant)
+def _distance(version: str, requested: Iterable[str], scale: Sequence[str]) -> int:
+    """How many versions of the scale lie between a version and the nearest that is requested."""
+    position = _position(version, scale)
+    return min(abs(position - _position(other, scale)) for other in requested)
 
 
-def _position(version: str, known: Sequence[str]) -> int:
-    return bisect.bisect_left(known, version_key(version), key=version_key)
+def _position(version: str, scale: Sequence[str]) -> int:
+    return bisect.bisect_left(scale, version_key(version), key=version_key)
 
 
 @functools.cache

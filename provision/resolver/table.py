@@ -1,7 +1,9 @@
-"""Facts -> the table of every CUDA build: torch x CUDA x source x platform, and which of them fit a query. Pure.
+"""Facts -> the table of every CUDA build: torch x CUDA x source x platform, and which of them fit a
+query. Pure.
 
-A build fits if every part of the query is known to be met. If a fact is not known the build may fit: it is counted, and shown only
-on request, marked. Whether a build fits is decided by `constraints`; choosing one build is `select`'s.
+A build fits if every part of the query is known to be met. If a fact is not known the build may
+fit: it is counted, and shown only on request, marked. Whether a build fits is decided by
+`constraints`; choosing one build is `select`'s.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The rows that fit, newest torch first; how many more may fit, by the part of the query that is not known."""
+    """The rows that fit, newest torch first; how many more may fit, by the part of the query that
+    is not known."""
 
     cells: tuple[TableRow, ...]
     hidden: int
@@ -72,7 +75,10 @@ class Table:
 
 
 def build_table(query: Query) -> Table:
-    """All builds that fit. Raises NoSuchBuild if there is none, and says which part of the query to give up."""
+    """All builds that fit.
+
+    Raises NoSuchBuild if there is none, and says which part of the query to give up.
+    """
     possible = list(_possible_rows(query))
     uncertain = [row for row in possible if row.not_known]
     if query.unknown:
@@ -100,7 +106,8 @@ def _possible_rows(query: Query) -> Iterator[TableRow]:
 
 
 def _builds(query: Query) -> Iterator[tuple[Candidate, Platform]]:
-    """The CUDA builds of the query's releases, sources and platforms; of a release source by source, newest CUDA first."""
+    """The CUDA builds of the query's releases, sources and platforms; of a release source by
+    source, newest CUDA first."""
     for release in reversed(query.releases):
         for source in sources.REGISTRY:
             if query.sources and source.name not in query.sources:

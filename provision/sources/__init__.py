@@ -1,7 +1,8 @@
 """The sources of PyTorch builds, one module each, and the candidates that they offer.
 
-To add a source: write its module (a class with the methods of `base.Source`; a conda channel derives from `CondaChannelSource`) and
-name it in `REGISTRY`. docs/architecture.md lists the other files.
+To add a source: write its module (a class with the methods of `base.Source`; a conda channel
+derives from `CondaChannelSource`) and name it in `REGISTRY`. docs/architecture.md lists the other
+files.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def names() -> tuple[str, ...]:
 
 
 def by_name(name: str) -> Source:
-    """The source of that name, which the registry must have: names from outside are validated when a spec is read."""
+    """The source of that name, which the registry must have: names from outside are validated when
+    a spec is read."""
     return next(source for source in REGISTRY if source.name == name)
 
 
@@ -56,16 +58,17 @@ def allowed_choices(key: SpecKey) -> tuple[str, ...]:
 
 @functools.cache
 def candidates() -> tuple[Candidate, ...]:
-    """Every build that exists: newest release first, of a release newest CUDA first and CPU last."""
-    found: list[Candidate] = []
+    """Every build: newest release first, of a release newest CUDA first and CPU last."""
+    newest_first: list[Candidate] = []
     for version in reversed(catalog.releases()):
-        found.extend(candidates_of(version))
-    return tuple(found)
+        newest_first.extend(candidates_of(version))
+    return tuple(newest_first)
 
 
 @functools.cache
 def candidates_of(version: str) -> tuple[Candidate, ...]:
-    """Every build of one release: newest CUDA first, CPU last; of one CUDA in the order of the registry."""
+    """Every build of one release: newest CUDA first, CPU last; of one CUDA in the order of the
+    registry."""
     release = catalog.releases()[version]
     for_gpus, for_cpus = [], []
     for source in REGISTRY:

@@ -1,7 +1,8 @@
-"""What a source of PyTorch builds is, the candidates that it offers, and what can stand against one.
+"""What a source of PyTorch builds is, its candidates, and what can stand against one.
 
-A source (PyTorch's wheels, the pytorch channel, conda-forge) is one object behind the `Source` protocol. Whoever needs to know
-something that differs between sources asks the candidate's source, and never compares its name.
+A source (PyTorch's wheels, the pytorch channel, conda-forge) is one object behind the `Source`
+protocol. Whoever needs to know something that differs between sources asks the candidate's source,
+and never compares its name.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ LIBRARY_TITLES: dict[Library, str] = {"nccl": "NCCL", "cudnn": "cuDNN"}
 class Violation:
     """Why a candidate does not meet a request, or may not.
 
-    `rules_out` is about choosing a build: some facts must be known before a build is taken, so a build may be ruled out although
-    nobody knows that it does not fit. `is_certain` tells the two apart.
+    `rules_out` is about choosing a build: some facts must be known before a build is taken, so a
+    build may be ruled out although nobody knows that it does not fit. `is_certain` tells the two
+    apart.
     """
 
     axis: Axis
@@ -100,16 +102,17 @@ class Candidate:
         return self.source.is_index_default(self.release, self.build, platform)
 
     def needs_torch_index(self, platforms: Sequence[Platform]) -> bool:
-        """Whether only PyTorch's own wheel index has this build, for at least one of the platforms."""
+        """Whether for one of the platforms only PyTorch's own wheel index has this build."""
         if self.source.manager != "pip":
             return False
         return not all(self.is_index_default(platform) for platform in platforms)
 
     def is_named_differently(self, platforms: Sequence[Platform]) -> bool:
-        """Whether it is the index's default on one platform and not on another: `torch==V` here and `torch==V+cpu` there.
+        """Whether it is the index's default on one platform and not on another: `torch==V` here and
+        `torch==V+cpu` there.
 
-        One line for each with a marker would be needed, and conda-lock understands only sys_platform, os_name and
-        platform_system as markers.
+        One line for each with a marker would be needed, and conda-lock understands only
+        sys_platform, os_name and platform_system as markers.
         """
         answers = {self.is_index_default(platform) for platform in self.common_platforms(platforms)}
         return len(answers) > 1
@@ -127,7 +130,8 @@ class Candidate:
     def floor(
         self, library: Library, platforms: Sequence[Platform]
     ) -> tuple[str | None, str | None]:
-        """The oldest NCCL or cuDNN that the build accepts on all of the platforms, and the source of that; None if not known."""
+        """The oldest NCCL or cuDNN that the build accepts on all of the platforms, and the source
+        of that; None if not known."""
         oldest: tuple[str | None, str | None] = (None, None)
         for platform in self.common_platforms(platforms):
             build = self.on(platform)
@@ -143,7 +147,10 @@ class Candidate:
 
 
 class Source(Protocol):
-    """One place that PyTorch builds come from. Every question whose answer differs by source is a method here."""
+    """One place that PyTorch builds come from.
+
+    Every question whose answer differs by source is a method here.
+    """
 
     @property
     def name(self) -> str:
@@ -193,10 +200,13 @@ class Source(Protocol):
         """Whether a package index serves a build as plain `torch==V`."""
 
     def unreleased_builds(self, release: Release) -> dict[str, str]:
-        """CUDA version -> what is known of builds that were seen but are not part of the release."""
+        """CUDA version -> what is known of builds that were seen but not released."""
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
-        """The rank of this source in `auto` (lower is better) and why. Facts decide, never what the network answers."""
+        """The rank of this source in `auto` (lower is better) and why.
+
+        Facts decide, never what the network answers.
+        """
 
     # Whether a build has the library versions of a request.
 
@@ -247,7 +257,8 @@ def means(prefix: str, version: str | None) -> bool:
 def fixed_library_violations(
     library: Library, candidate: Candidate, version: str
 ) -> Iterator[Violation]:
-    """For builds that bring their own NCCL or cuDNN, which cannot be exchanged: a version that is asked for must be known."""
+    """For builds that bring their own NCCL or cuDNN, which cannot be exchanged: a version that is
+    asked for must be known."""
     assert candidate.build is not None
     if library == "nccl":
         carried, source = candidate.build.nccl, candidate.build.nccl_source
@@ -266,7 +277,8 @@ def fixed_library_violations(
 
 
 def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterator[Pin]:
-    """torchvision and torchaudio of the release, where it has them. form: the requirement, with {name} and {version}."""
+    """torchvision and torchaudio of the release, where it has them. form: the requirement, with
+    {name} and {version}."""
     release = candidate.release
     for name, version, source in (
         ("torchvision", release.torchvision, release.torchvision_source),

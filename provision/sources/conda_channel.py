@@ -1,4 +1,7 @@
-"""What conda channels with builds of pytorch have in common. A source that is a conda channel derives from `CondaChannelSource`."""
+"""What conda channels with builds of pytorch have in common.
+
+A source that is a conda channel derives from `CondaChannelSource`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ from provision.sources.base import (
 
 
 class CondaChannelSource:
-    """Builds from one conda channel. Derived classes say which builds those are and how they are pinned."""
+    """Builds from one conda channel.
+
+    Derived classes say which builds those are and how they are pinned.
+    """
 
     name: str
     title: str
@@ -43,7 +49,8 @@ class CondaChannelSource:
         return any(platform in build.platforms for build in self.builds(release))
 
     def cpu_pythons(self, release: Release, platform: Platform) -> tuple[str, ...]:
-        """The Pythons of any of its CUDA builds; if those are not known, the Pythons of the release's wheels."""
+        """The Pythons of any of its CUDA builds; if those are not known, the Pythons of the
+        release's wheels."""
         pythons: set[str] = set()
         for build in self.builds(release):
             if platform in build.platforms:

@@ -1,4 +1,5 @@
-"""conda-forge: builds of the community, whose NCCL and cuDNN are shared packages that conda's solver chooses."""
+"""conda-forge: builds of the community, whose NCCL and cuDNN are shared packages that conda's
+solver chooses."""
 
 from __future__ import annotations
 
@@ -148,7 +149,8 @@ class CondaForge(CondaChannelSource):
             return Choice(
                 what=name,
                 value="left out",
-                reason="which torchaudio conda-forge has is not known; add it with --conda torchaudio",
+                reason="which torchaudio conda-forge has is not known; "
+                "add it with --conda torchaudio",
                 source=NO_SOURCE,
             )
         line = f"{catalog.minor(version)}.*"
@@ -172,7 +174,8 @@ def _missing_nccl(table: dict[str, CondaForgeNccl], nccl: str, cuda: str) -> Vio
 
 
 def _matchspec(package: str, version: str | None, *, parts: int) -> str:
-    """A conda requirement for a version given by its first numbers. parts: how many numbers a whole version has."""
+    """A conda requirement for a version given by its first numbers. parts: how many numbers a whole
+    version has."""
     if version is None:
         return package
     is_whole = version.count(".") >= parts - 1

@@ -1,4 +1,5 @@
-"""PyTorch's own wheels: on a package index one CUDA build for each release, the others on PyTorch's own wheel index."""
+"""PyTorch's own wheels: on a package index one CUDA build for each release, the others on PyTorch's
+own wheel index."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ class PypiWheels:
         yield from fixed_library_violations("cudnn", candidate, cudnn)
 
     def local_version(self, candidate: Candidate) -> str:
-        """At run time every wheel has a local version; the file names of the index's default builds have none."""
+        """At run time every wheel has a local version; the file names of the index's default builds
+        have none."""
         tag = candidate.build.tag if candidate.build else "cpu"
         return f"{candidate.release.version}+{tag}"
 
@@ -98,7 +100,8 @@ class PypiWheels:
         return ()
 
     def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
-        """PyTorch's wheels are named by their build, except the one that a package index serves by default."""
+        """PyTorch's wheels are named by their build, except the one that a package index serves by
+        default."""
         release, build = candidate.release, candidate.build
         local_version = self.local_version(candidate)
         suffix, described = "", "the index default build"

@@ -50,7 +50,8 @@ class PytorchChannel(CondaChannelSource):
             )
 
     def channels(self, candidate: Candidate) -> tuple[str, ...]:
-        """It must come first: the order of channels decides between CUDA and CPU (mamba-org/micromamba-docker#388).
+        """It must come first: the order of channels decides between CUDA and CPU
+        (mamba-org/micromamba-docker#388).
 
         Whether its CUDA lies in the nvidia channel depends on the build.
         """
@@ -59,7 +60,8 @@ class PytorchChannel(CondaChannelSource):
         return tuple(name for name in candidate.build.channels if name != "conda-forge")
 
     def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
-        """Build strings are pinned: without one a solver may answer with a CPU build (conda/conda#14761)."""
+        """Build strings are pinned: without one a solver may answer with a CPU build
+        (conda/conda#14761)."""
         build, origin = candidate.build, candidate.origin
         if build:
             build_string = build.tag.replace("py3.*", f"py{spec.python}")
