@@ -1,6 +1,6 @@
-"""CI over a lab's own GPU runners: runners.yml -> which runner each environment's job goes to, and why -> what the templates show.
+"""CI on self-hosted GPU runners: runners.yml -> the runner of each environment's job, and why -> the values of the templates.
 
-Pure but for reading runners.yml: nothing is asked of a runner or of a CI service.
+Only runners.yml is read; no runner and no CI service is asked.
 """
 
 from __future__ import annotations

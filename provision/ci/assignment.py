@@ -1,8 +1,8 @@
-"""Which runner an environment's job goes to: the first of runners.yml that fits, or the CPU, and why not the others."""
+"""Which runner a job goes to: the first of runners.yml that fits the environment, or a CPU runner, and why not the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from provision import catalog, sources
@@ -19,10 +19,9 @@ class CiTarget:
 
     resolution: Resolution
     platform: Platform
-    options: tuple[
-        str, ...
-    ] = ()  # what `provision build NAME` needs beside the name, where there is no spec.yml
-    locked: bool = False  # its lock lies in the folder of environments
+    # What `provision build NAME` needs besides the name, if there is no spec.yml.
+    options: tuple[str, ...] = ()
+    locked: bool = False  # its lock is in the folder of environments
 
     @property
     def name(self) -> str:
@@ -31,7 +30,7 @@ class CiTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerMismatch:
-    """A condition that a runner does not meet, or of which nobody says whether it does."""
+    """A condition that a runner does not meet, or (certain=False) of which no source says whether it does."""
 
     why: str
     certain: bool
@@ -42,132 +41,134 @@ class Job:
     """A target and where it runs."""
 
     target: CiTarget
-    runner: Runner | None  # None: what the CI service itself offers
+    runner: Runner | None  # None: one that the CI service offers
     on_gpu: bool
     ranks: int
-    notes: tuple[
-        str, ...
-    ]  # a line each: why no GPU runner takes it, or what is not known of the one that does
+    # One line each: why no GPU runner takes the job, or what is not known of the one that does.
+    notes: tuple[str, ...]
 
 
 def assign(target: CiTarget, runners: Sequence[Runner], *, gpus: int) -> Job:
-    """The job of a target. A runner that is known to fit goes before one of which that is not known; among equals, the order of
-    runners.yml decides. gpus: how many the smoke test shall use."""
-    considered = [(runner, misfits(target, runner, gpus=gpus)) for runner in runners if runner.gpu]
-    possible = [
-        (runner, found)
-        for runner, found in considered
-        if not any(misfit.certain for misfit in found)
-    ]
-    if target.resolution.cuda is not None and possible:
-        runner, unknown = min(
-            possible, key=lambda pair: bool(pair[1])
-        )  # min keeps the first of equals
-        notes = tuple(f"{runner.name}: {misfit.why}" for misfit in unknown)
+    """The job of a target. gpus: how many the smoke test uses.
+
+    A runner that certainly fits goes before one that may fit; among equals, the order of runners.yml decides.
+    """
+    considered = []
+    certain_fits = []
+    possible_fits = []
+    for runner in runners:
+        if runner.gpu is None:
+            continue
+        mismatches = misfits(target, runner, gpus=gpus)
+        considered.append((runner, mismatches))
+        if not mismatches:
+            certain_fits.append((runner, mismatches))
+        elif not any(mismatch.certain for mismatch in mismatches):
+            possible_fits.append((runner, mismatches))
+    fits = certain_fits + possible_fits
+    if target.resolution.cuda is not None and fits:
+        runner, unknown = fits[0]
+        notes = tuple(f"{runner.name}: {mismatch.why}" for mismatch in unknown)
         return Job(target=target, runner=runner, on_gpu=True, ranks=gpus, notes=notes)
     ranks = max(REHEARSAL_RANKS, gpus)
-    fitting = (
-        runner for runner in runners if not runner.gpu and not misfits(target, runner, gpus=ranks)
-    )
-    return Job(
-        target=target,
-        runner=next(fitting, None),
-        on_gpu=False,
-        ranks=ranks,
-        notes=tuple(_why_not(target, considered)),
-    )
+    cpu_runner = None
+    for runner in runners:
+        if runner.gpu is None and not misfits(target, runner, gpus=ranks):
+            cpu_runner = runner
+            break
+    notes = tuple(_why_on_cpu(target, considered))
+    return Job(target=target, runner=cpu_runner, on_gpu=False, ranks=ranks, notes=notes)
 
 
-def _why_not(
+def _why_on_cpu(
     target: CiTarget, considered: Sequence[tuple[Runner, Sequence[RunnerMismatch]]]
-) -> Iterable[str]:
+) -> Iterator[str]:
     if target.resolution.cuda is None:
-        yield "a build without CUDA: a CPU runner is all that it needs"
+        yield "a build without CUDA, which needs only a CPU runner"
         return
-    yield (
-        "a rehearsal on the CPU, because no GPU runner fits"
-        if considered
-        else "a rehearsal on the CPU, because there is no GPU runner"
-    )
-    for runner, found in considered:
-        yield f"{runner.name}: {'; '.join(misfit.why for misfit in found if misfit.certain)}"
+    reason = "no GPU runner fits" if considered else "there is no GPU runner"
+    yield f"a rehearsal on the CPU, because {reason}"
+    for runner, mismatches in considered:
+        certain = [mismatch.why for mismatch in mismatches if mismatch.certain]
+        yield f"{runner.name}: {'; '.join(certain)}"
 
 
 def misfits(target: CiTarget, runner: Runner, *, gpus: int) -> tuple[RunnerMismatch, ...]:
-    """What keeps a target off a runner; nothing if it fits. On a CPU runner `gpus` is the number of ranks."""
+    """Why a runner does not fit, or may not fit, a target; empty if it fits. On a CPU runner `gpus` is the number of ranks."""
     if runner.platform != target.platform:
-        return (_no(f"{runner.platform}, and this is for {target.platform}"),)
-    return (*_gpu_misfits(target, runner, gpus), *_machine_misfits(target, runner, gpus))
+        return (_certain(f"{runner.platform}, and this is for {target.platform}"),)
+    mismatches = [*_gpu_mismatches(target, runner, gpus)]
+    glibc = target.resolution.glibc
+    if runner.glibc is not None and version_key(runner.glibc) < version_key(glibc):
+        mismatches.append(_certain(f"glibc {runner.glibc}; {glibc} is needed"))
+    if runner.cpus is not None and runner.cpus < gpus:
+        cpus = f"{runner.cpus} CPU{'s' if runner.cpus > 1 else ''}"
+        mismatches.append(_certain(f"{cpus}; {gpus} ranks are requested"))
+    return tuple(mismatches)
 
 
-def _gpu_misfits(target: CiTarget, runner: Runner, gpus: int) -> Iterable[RunnerMismatch]:
+def _gpu_mismatches(target: CiTarget, runner: Runner, gpus: int) -> Iterator[RunnerMismatch]:
     cuda = target.resolution.cuda
     if cuda is None or runner.gpu is None or runner.driver is None:
         return
-    yield from _driver_misfits(cuda, runner.driver, runner.platform)
-    yield from _code_misfits(_build(target), runner.gpu, runner.driver)
+    yield from _driver_mismatches(cuda, runner.driver, runner.platform)
+    yield from _code_mismatches(_build(target), runner.gpu, runner.driver)
     if runner.gpus < gpus:
-        yield _no(f"{runner.gpus} GPU{'s' if runner.gpus > 1 else ''}; {gpus} are asked for")
+        count = f"{runner.gpus} GPU{'s' if runner.gpus > 1 else ''}"
+        yield _certain(f"{count}; {gpus} are requested")
 
 
-def _driver_misfits(cuda: str, driver: str, platform: Platform) -> Iterable[RunnerMismatch]:
+def _driver_mismatches(cuda: str, driver: str, platform: Platform) -> Iterator[RunnerMismatch]:
     answer = catalog.runs_on_driver(cuda, driver, platform)
     toolkit = catalog.toolkits().get(cuda)
     if answer == "no" and toolkit:
-        yield _no(f"driver {driver}; CUDA {cuda} needs {toolkit.driver_floor}")
+        yield _certain(f"driver {driver}; CUDA {cuda} needs {toolkit.driver_floor}")
     elif answer == "unknown" and toolkit and platform in toolkit.driver_platforms:
-        yield _unknown(
+        yield _possible(
             f"driver {driver} may or may not run CUDA {cuda}, which needs {toolkit.driver_floor}"
         )
     elif answer == "unknown":
-        yield _unknown(
+        yield _possible(
             f"no source says which driver CUDA {cuda} needs on {platform}; this one is {driver}"
         )
 
 
-def _code_misfits(build: Build, gpu: Gpu, driver: str) -> Iterable[RunnerMismatch]:
-    """Whether the build holds code that the GPU runs."""
+def _code_mismatches(build: Build, gpu: Gpu, driver: str) -> Iterator[RunnerMismatch]:
+    """Whether the build has code that the GPU runs."""
     answer = catalog.runs_on_gpu(build, gpu, driver)
-    shown = gpu.architecture if gpu.name == gpu.architecture else f"{gpu.name} ({gpu.architecture})"
-    have = ", ".join(build.architectures or ())
+    gpu_name = gpu.name
+    if gpu.name != gpu.architecture:
+        gpu_name = f"{gpu.name} ({gpu.architecture})"
+    architectures = ", ".join(build.architectures or ())
     if answer == "no" and build.architectures is None:
-        yield _no(f"{shown}; CUDA {build.cuda} compiles nothing for it")
+        yield _certain(f"{gpu_name}; CUDA {build.cuda} compiles nothing for it")
     elif answer == "no" and catalog.runs_on_gpu(build, gpu) == "ptx":
         compiler = catalog.toolkits()[build.cuda].toolkit_driver
-        yield _no(
-            f"{shown}; this build has {have} and PTX, and compiling that needs driver {compiler}"
+        yield _certain(
+            f"{gpu_name}; this build has {architectures} and PTX, and compiling that needs driver {compiler}"
         )
     elif answer == "no":
-        yield _no(f"{shown}; this build has {have}{' and PTX' if build.ptx else ''}")
+        ptx = " and PTX" if build.ptx else ""
+        yield _certain(f"{gpu_name}; this build has {architectures}{ptx}")
     elif answer == "ptx":
-        yield _unknown(
-            f"{shown} runs this build ({have}) only by compiling its PTX, and NCCL holds none"
+        yield _possible(
+            f"{gpu_name} runs this build ({architectures}) only by compiling its PTX, and NCCL has none"
         )
     elif answer == "unknown":
-        yield _unknown(
-            f"no source says whether this build{' with ' + have if have else ''} runs on {shown}"
-        )
-
-
-def _machine_misfits(target: CiTarget, runner: Runner, ranks: int) -> Iterable[RunnerMismatch]:
-    if runner.glibc is not None and version_key(runner.glibc) < version_key(
-        target.resolution.glibc
-    ):
-        yield _no(f"glibc {runner.glibc}; {target.resolution.glibc} is needed")
-    if runner.cpus is not None and runner.cpus < ranks:
-        yield _no(f"{runner.cpus} CPU{'s' if runner.cpus > 1 else ''}; {ranks} ranks are asked for")
+        with_code = f" with {architectures}" if architectures else ""
+        yield _possible(f"no source says whether this build{with_code} runs on {gpu_name}")
 
 
 def _build(target: CiTarget) -> Build:
-    """The build that the resolution is of; it has one, since it has a CUDA version."""
+    """The build of the resolution, which has a CUDA version and so has one."""
     resolution = target.resolution
     builds = sources.by_name(resolution.source).builds(catalog.releases()[resolution.torch])
     return next(build for build in builds if build.cuda == resolution.cuda).on(target.platform)
 
 
-def _no(why: str) -> RunnerMismatch:
+def _certain(why: str) -> RunnerMismatch:
     return RunnerMismatch(why=why, certain=True)
 
 
-def _unknown(why: str) -> RunnerMismatch:
+def _possible(why: str) -> RunnerMismatch:
     return RunnerMismatch(why=why, certain=False)

@@ -1,5 +1,7 @@
-"""Jobs -> the values that a CI template shows. Every text that came from outside is checked here or was checked where it was read:
-a workflow must never hold an expression that somebody else wrote."""
+"""Jobs -> the values that a CI template shows.
+
+Every text from outside is checked here or where it was read: a workflow must never hold an expression that somebody else wrote.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import Any, Literal
 
 from provision.catalog.loading import load
 from provision.ci.assignment import Job
-from provision.ci.runners import TIMEOUT_MIN, Runner
+from provision.ci.runners import TIMEOUT_MIN
 from provision.core.errors import InvalidSpec
 from provision.core.types import Platform
 
@@ -20,9 +22,10 @@ WorkflowFormat = Literal["github", "gitlab"]
 FORMATS: tuple[WorkflowFormat, ...] = ("github", "gitlab")
 # GitHub: "A job matrix can generate a maximum of 256 jobs per workflow run" (its documentation of workflow syntax).
 MATRIX_MAX = 256
-CACHE = ".provision/cache"  # in the checkout: a cache action and GitLab both want a path that they can name
+# In the checkout: a cache action and GitLab both need a path that they can name.
+CACHE = ".provision/cache"
 DATA = ".provision/data"
-# Weekly, off the full hour, when schedules of many start late.
+# Weekly, off the full hour, when many schedules start late.
 SCHEDULE = "17 4 * * 1"
 
 SAFE_PATH = r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
@@ -32,45 +35,47 @@ INSTALL = r"\.|[A-Za-z0-9][A-Za-z0-9 ._\[\],<>=!~+-]*"
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowSettings:
-    """What a workflow is like beyond its jobs."""
+    """The settings of a workflow besides its jobs."""
 
     install: str  # what pip installs: provision==V, or . for the checkout
     envs: str = "envs"  # relative to the repository's root
     schedule: str = SCHEDULE
-    workflow: str | None = None  # where the workflow file lies in the repository, if it does
+    workflow: str | None = None  # the path of the workflow file in the repository, if it is in it
 
     def mistakes(self) -> list[str]:
-        """Everything that is not what it must be, in sentences."""
-        found = []
+        """All invalid settings, in sentences."""
+        mistakes = []
         if not re.fullmatch(INSTALL, self.install):
-            found.append(
-                f"--install is a requirement like provision==1.2, or `.` for the checkout; not `{self.install}`."
+            mistakes.append(
+                f"--install must be a requirement like provision==1.2, or `.` for the checkout, not `{self.install}`."
             )
         if not re.fullmatch(SAFE_PATH, self.envs) or ".." in self.envs.split("/"):
-            found.append(
-                f"The folder of environments must lie in the repository, from whose root this runs; not `{self.envs}`."
+            mistakes.append(
+                f"The folder of environments must be in the repository, and this command must run in its root; `{self.envs}` is not."
             )
         if not re.fullmatch(CRON, self.schedule):
-            found.append(
-                f"--schedule is five fields of cron like `{SCHEDULE}`, not `{self.schedule}`."
+            mistakes.append(
+                f"--schedule must be five fields of cron like `{SCHEDULE}`, not `{self.schedule}`."
             )
-        return found
+        return mistakes
 
 
 def template_values(
     format: WorkflowFormat, jobs: Sequence[Job], settings: WorkflowSettings
 ) -> dict[str, Any]:
-    """What the template of a format shows. Raises InvalidSpec for what that format cannot say."""
+    """The values of a format's template. Raises InvalidSpec, with all mistakes, for what that format cannot express."""
     mistakes = [*settings.mistakes(), *_format_mistakes(format, jobs)]
     if mistakes:
         raise InvalidSpec(" ".join(mistakes))
-    paths = [f"{settings.envs}/**"] if not any(job.target.options for job in jobs) else []
+    paths = []
+    if not any(job.target.options for job in jobs):
+        paths.append(f"{settings.envs}/**")
     if settings.workflow and re.fullmatch(r"[A-Za-z0-9._/-]+", settings.workflow):
         paths.append(settings.workflow)
     return {
         "settings": settings,
         "paths": paths,
-        "actions": _facts()["actions"],
+        "actions": _ci_facts()["actions"],
         "image": _image(),
         "cache": CACHE,
         "data": DATA,
@@ -80,92 +85,98 @@ def template_values(
 
 
 def _format_mistakes(format: WorkflowFormat, jobs: Sequence[Job]) -> list[str]:
-    found = []
-    for runner in {job.runner.name: job.runner for job in jobs if job.runner}.values():
+    mistakes = []
+    runners = {job.runner.name: job.runner for job in jobs if job.runner}
+    for runner in runners.values():
         if format == "github" and runner.image:
-            found.append(
-                f"Runner {runner.name} names an image, which is for GitLab's docker executor: on GitHub it has no meaning here."
+            mistakes.append(
+                f"Runner {runner.name} names an image, which is for GitLab's docker executor and means nothing on GitHub."
             )
-    for platform in sorted(
-        {
-            job.target.platform
-            for job in jobs
-            if job.runner is None and not _hosted(format, job.target.platform)
-        }
-    ):
-        found.append(
-            f"{format} itself offers no CPU runner that is known for {platform}: describe one of yours in runners.yml, without `gpu`."
-        )
-    for kind in (True, False) if format == "github" else ():
-        count = sum(job.on_gpu is kind for job in jobs)
-        if count > MATRIX_MAX:
-            found.append(
-                f"GitHub runs at most {MATRIX_MAX} jobs of one matrix, and this is {count}: ask for fewer."
+    hosted_platforms = {job.target.platform for job in jobs if job.runner is None}
+    for platform in sorted(hosted_platforms):
+        if _hosted_label(format, platform) is None:
+            mistakes.append(
+                f"{format} itself has no known CPU runner for {platform}: describe one of yours in runners.yml, without `gpu`."
             )
-    return found
+    if format == "github":
+        for on_gpu in (True, False):
+            count = sum(job.on_gpu is on_gpu for job in jobs)
+            if count > MATRIX_MAX:
+                mistakes.append(
+                    f"GitHub runs at most {MATRIX_MAX} jobs of one matrix, and this is {count}: ask for fewer."
+                )
+    return mistakes
 
 
 def _entry(format: WorkflowFormat, job: Job) -> dict[str, Any]:
-    """One job, as the templates show it. A runner of the lab's own is told from what the service offers by `own`."""
+    """One job, as the templates show it. `own` marks a self-hosted runner."""
     runner, target = job.runner, job.target
-    hosted = None if runner else _hosted(format, target.platform)
+    place: dict[str, Any]
+    if runner is None:
+        label = _hosted_label(format, target.platform)
+        place = {"runner": label, "labels": (label,), "image": None, "cache": None}
+        timeout = TIMEOUT_MIN
+    else:
+        place = {
+            "runner": runner.name,
+            "labels": runner.labels,
+            "image": runner.image,
+            "cache": runner.cache,
+        }
+        timeout = runner.timeout_min
     return {
+        **place,
+        "own": runner is not None,
+        "timeout": timeout,
         "environment": target.name,
         "platform": target.platform,
         "options": target.options,
         "locked": target.locked,
-        "title": f"{target.name} on {runner.name if runner else hosted}",
+        "title": f"{target.name} on {place['runner']}",
         "commands": commands(job),
         "about": _about(job),
         "notes": job.notes,
         "needs_torch_index": target.resolution.needs_local_build,
-        "runner": runner.name if runner else hosted,
-        "own": runner is not None,
-        "labels": runner.labels if runner else (hosted,),
-        "image": runner.image if runner else None,
-        "cache": runner.cache if runner else None,
-        "timeout": runner.timeout_min if runner else TIMEOUT_MIN,
         "ranks": job.ranks,
     }
 
 
 def commands(job: Job) -> list[str]:
     """What a job runs, as shell commands: lock, build, smoke test."""
-    asked = [job.target.name, *job.target.options]
-    smoke = ["--require-gpu" if job.on_gpu else "--backend=gloo", f"--ranks={job.ranks}"]
+    environment = [job.target.name, *job.target.options]
+    backend = "--require-gpu" if job.on_gpu else "--backend=gloo"
     verbs = [
-        ["lock", *asked],
-        ["build", *asked, "--no-image", "--no-smoke", "--no-kernel"],
-        ["smoke", job.target.name, *smoke],
+        ["lock", *environment],
+        ["build", *environment, "--no-image", "--no-smoke", "--no-kernel"],
+        ["smoke", job.target.name, backend, f"--ranks={job.ranks}"],
     ]
-    return [shlex.join(["provision", *words]) for words in verbs]
+    return [shlex.join(["provision", *verb]) for verb in verbs]
 
 
 def _about(job: Job) -> str:
-    """What the environment is, and what of the runner made it fit."""
-    resolution = job.target.resolution
-    build = f"torch {resolution.torch}, {'CUDA ' + resolution.cuda if resolution.cuda else 'CPU'}, Python {resolution.python}"
-    needs = (
-        f"; needs driver {resolution.driver_floor}"
-        if resolution.cuda and resolution.driver_floor
-        else ""
-    )
-    return build + needs + (f"; {_offers(job.runner)}" if job.on_gpu and job.runner else "")
+    """What the environment is, and what the runner has that makes it fit."""
+    resolution, runner = job.target.resolution, job.runner
+    device = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
+    text = f"torch {resolution.torch}, {device}, Python {resolution.python}"
+    if resolution.cuda and resolution.driver_floor:
+        text += f"; needs driver {resolution.driver_floor}"
+    if job.on_gpu and runner is not None:
+        assert runner.gpu is not None
+        text += (
+            f"; {runner.name} has {runner.gpus} x {runner.gpu.name} ({runner.gpu.architecture}) "
+            f"and driver {runner.driver}"
+        )
+    return text
 
 
-def _offers(runner: Runner) -> str:
-    assert runner.gpu is not None
-    return f"{runner.name} has {runner.gpus} x {runner.gpu.name} ({runner.gpu.architecture}) and driver {runner.driver}"
-
-
-def _hosted(format: WorkflowFormat, platform: Platform) -> str | None:
-    """The label of the service's own CPU runner. GitLab's needs none, and runs jobs in an image."""
-    row = _facts()["hosted"][format].get(platform)
+def _hosted_label(format: WorkflowFormat, platform: Platform) -> str | None:
+    """The label of the service's own CPU runner, or None if none is known. GitLab's needs no label, and runs jobs in an image."""
+    row = _ci_facts()["hosted"][format].get(platform)
     return row["label"] if row else None
 
 
 @functools.cache
-def _facts() -> Mapping[str, Any]:
+def _ci_facts() -> Mapping[str, Any]:
     facts = load("ci.yml")
     assert isinstance(facts, dict)
     return facts
@@ -173,6 +184,8 @@ def _facts() -> Mapping[str, Any]:
 
 @functools.cache
 def _image() -> str:
-    """Where jobs on GitLab's own runners run: the image that environments lie on, by digest."""
-    row = next(row for row in load("base_images.yml")["images"] if row["use"] == "base")
-    return f"{row['reference']}@{row['digest']}"
+    """The image, by digest, that jobs on GitLab's own runners run in: the base of our own images."""
+    for row in load("base_images.yml")["images"]:
+        if row["use"] == "base":
+            return f"{row['reference']}@{row['digest']}"
+    raise AssertionError("base_images.yml has no base")

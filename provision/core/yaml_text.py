@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -18,10 +19,23 @@ def parse_yaml(text: str | bytes) -> Any:
     """The document in the text. Raises YamlError."""
     import yaml
 
+    return _run(yaml.load, text)
+
+
+def compose_yaml(text: str | bytes) -> Any:
+    """The text's root node, which has the lines of keys and values; None for an empty text. Raises YamlError."""
+    import yaml
+
+    return _run(yaml.compose, text)
+
+
+def _run(function: Callable[..., Any], text: str | bytes) -> Any:
+    import yaml
+
     # libyaml's loader, where PyYAML was built with it, is about 10 times as fast.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return yaml.load(text, Loader=loader)
+        return function(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())

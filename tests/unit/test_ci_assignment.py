@@ -96,8 +96,8 @@ def test_why_a_runner_does_not_fit(unfit: Runner, words: str) -> None:
 
 
 def test_too_few_gpus_or_cpus() -> None:
-    assert "1 GPU; 2 are asked for" in job(runner(), gpus=2).notes[1]
-    assert "2 CPUs; 4 ranks are asked for" in job(runner(gpus=8, cpus=2), gpus=4).notes[1]
+    assert "1 GPU; 2 are requested" in job(runner(), gpus=2).notes[1]
+    assert "2 CPUs; 4 ranks are requested" in job(runner(gpus=8, cpus=2), gpus=4).notes[1]
 
 
 def test_a_rehearsal_goes_to_a_cpu_runner_of_the_lab_that_fits() -> None:
@@ -114,7 +114,7 @@ def test_a_rehearsal_goes_to_a_cpu_runner_of_the_lab_that_fits() -> None:
 def test_a_build_without_cuda_needs_no_gpu_and_is_no_rehearsal() -> None:
     found = job(runner(), runner("cpu", gpu=None), torch="2.13.0", cuda=None)
     assert place(found) == ("cpu", False)
-    assert found.notes == ("a build without CUDA: a CPU runner is all that it needs",)
+    assert found.notes == ("a build without CUDA, which needs only a CPU runner",)
 
 
 def test_what_nobody_knows_goes_after_what_is_known_and_is_noted() -> None:
@@ -133,14 +133,14 @@ def test_ptx_needs_the_driver_of_its_toolkit() -> None:
         build, architectures=build.architectures[: build.architectures.index("sm_90") + 1]
     )
     newer, toolkit = catalog.find_gpu("sm_120"), catalog.toolkits()[build.cuda]
-    (found,) = assignment._code_misfits(build, newer, toolkit.toolkit_driver)
+    (found,) = assignment._code_mismatches(build, newer, toolkit.toolkit_driver)
     assert not found.certain
     assert (
         found.why
-        == "sm_120 runs this build (sm_75, sm_80, sm_86, sm_90) only by compiling its PTX, and NCCL holds none"
+        == "sm_120 runs this build (sm_75, sm_80, sm_86, sm_90) only by compiling its PTX, and NCCL has none"
     )
     build = dataclasses.replace(build, cuda="12.8")
-    (found,) = assignment._code_misfits(build, newer, catalog.toolkits()["12.8"].driver_floor)
+    (found,) = assignment._code_mismatches(build, newer, catalog.toolkits()["12.8"].driver_floor)
     assert found.certain
     assert (
         found.why

@@ -92,18 +92,18 @@ runners:
     for line, words in [
         (1, "`runner` is not a key here"),
         (3, "no `driver`"),
-        (4, "`labels` is"),
+        (4, "`labels` must be"),
         (5, "GPU 'A1000000' is not known. Close ones: A100"),
-        (6, "`gpus` is a whole number of at least 1; not 0."),
+        (6, "`gpus` must be a whole number of at least 1, not 0."),
         (8, "not ['x', '${{ secrets.X }}']"),
-        (9, "`name` stands here again"),
-        (10, "`driver` is a version in quotes"),
+        (9, "`name` is repeated"),
+        (10, "`driver` must be a version in quotes"),
         (10, "this runner has no `gpu`"),
         (11, "`color` is not a key of a runner"),
         (12, "a runner is a mapping"),
         (13, "this runner has no `name`"),
-        (15, "`cache` is a folder of that machine"),
-        (16, "`timeout` is a number of minutes"),
+        (15, "`cache` must be the absolute path of a folder"),
+        (16, "`timeout` must be a number of minutes"),
     ]:
         assert any(
             part.startswith(f"{line}: ") and words in part for part in said.split(f"{path}:")
@@ -118,13 +118,16 @@ runners:
         ("runners: []", "a list of at least one runner"),
         ("runners: {a: 1}", "a list of at least one runner"),
         ("runners: [", "this is not YAML"),
-        ("runners: &a [*a]", "a runner is a mapping"),
+        ("runners: &a [*a]", "contains itself"),
         ("runners:\n- ? [a]\n  : 1", "this is not YAML"),
         (
             "runners:\n- name: x\n  labels: y\n- name: x\n  labels: y\n",
-            "is the name of the runner in line 2, too",
+            "is also the name of the runner in line 2",
         ),
         ("runners:\n- name: x\n  labels: y\n  <<: {gpu: A100}", "no `driver`"),
+        ("runners:\n- name: 2026-01-01\n  labels: y\n", ":2: `name` must be text"),
+        ("runners:\n- name: x\n  labels: [y, 2026-01-01]\n", ":3: `labels` must be text"),
+        (f"runners:\n- name: x\n  labels: y\n  cpus: {'9' * 300}\n", ":4: `cpus` must be"),
     ],
 )
 def test_odd_files(text: str, words: str, tmp_path: Path) -> None:
