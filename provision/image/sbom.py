@@ -111,7 +111,7 @@ def image_sbom(image: Image, packages: ImagePackages, locked: Sequence[SbomPacka
         reference=f"image:{name}@{digest}",
         comment=f"An image on {image.base} ({image.base_digest}); the sha256 of its conda-lock.yml "
         f"is {image.lock_sha256}.",
-        parts=parts,
+        packages=parts,
         identity=json.dumps([name, digest, licenses, packages.unread]),
         properties=(
             ("provision:lock", image.lock_sha256),

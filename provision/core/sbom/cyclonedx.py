@@ -1,4 +1,4 @@
-"""A bill as CycloneDX 1.6."""
+"""An SBOM as CycloneDX 1.6."""
 
 from __future__ import annotations
 
@@ -8,71 +8,73 @@ from typing import Any
 from provision.core.sbom import Sbom, SbomPackage, license_expression
 
 
-def text(bill: Sbom) -> str:
-    parts = bill.sorted_parts
-    references = {part.key: part.purl for part in parts}
+def document_text(sbom: Sbom) -> str:
+    packages = sbom.sorted_packages
+    purls = {package.key: package.purl for package in packages}
+    dependencies = [{"ref": sbom.reference, "dependsOn": sorted(purls.values())}]
+    for package in packages:
+        needed_purls = sorted(purls[key] for key in package.needs)
+        dependencies.append({"ref": package.purl, "dependsOn": needed_purls})
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{bill.uuid}",
+        "serialNumber": f"urn:uuid:{sbom.uuid}",
         "version": 1,
-        "metadata": _metadata(bill),
-        "components": [_component(part) for part in parts],
-        "dependencies": [
-            {"ref": bill.reference, "dependsOn": sorted(references.values())},
-            *(
-                {"ref": part.purl, "dependsOn": sorted(references[key] for key in part.needs)}
-                for part in parts
-            ),
-        ],
+        "metadata": _metadata(sbom),
+        "components": [_component(package) for package in packages],
+        "dependencies": dependencies,
     }
-    if bill.unread:
-        document["compositions"] = [{"aggregate": "incomplete", "assemblies": [bill.reference]}]
+    if sbom.unread:
+        document["compositions"] = [{"aggregate": "incomplete", "assemblies": [sbom.reference]}]
     return json.dumps(document, indent=2) + "\n"
 
 
-def _metadata(bill: Sbom) -> dict[str, Any]:
+def _metadata(sbom: Sbom) -> dict[str, Any]:
     subject: dict[str, Any] = {
-        "type": bill.kind,
-        "bom-ref": bill.reference,
-        "name": bill.name,
-        "version": bill.version,
+        "type": sbom.kind,
+        "bom-ref": sbom.reference,
+        "name": sbom.name,
+        "version": sbom.version,
     }
-    if bill.sha256:
-        subject["hashes"] = [{"alg": "SHA-256", "content": bill.sha256}]
-    if bill.purl:
-        subject["purl"] = bill.purl
-    said = [*bill.properties, *(("provision:unread", what) for what in bill.unread)]
+    if sbom.sha256:
+        subject["hashes"] = [{"alg": "SHA-256", "content": sbom.sha256}]
+    if sbom.purl:
+        subject["purl"] = sbom.purl
+    properties = [{"name": name, "value": value} for name, value in sbom.properties]
+    for description in sbom.unread:
+        properties.append({"name": "provision:unread", "value": description})
     metadata: dict[str, Any] = {
         "tools": {"components": [{"type": "application", "name": "provision"}]},
         "component": subject,
-        "properties": [{"name": name, "value": value} for name, value in said],
+        "properties": properties,
     }
-    if time := bill.time(None):
+    time = sbom.time(None)
+    if time:
         metadata["timestamp"] = time
     return metadata
 
 
-def _component(part: SbomPackage) -> dict[str, Any]:
+def _component(package: SbomPackage) -> dict[str, Any]:
     component: dict[str, Any] = {
         "type": "library",
-        "bom-ref": part.purl,
-        "name": part.name,
-        "version": part.version,
-        "purl": part.purl,
+        "bom-ref": package.purl,
+        "name": package.name,
+        "version": package.version,
+        "purl": package.purl,
     }
-    hashes = [
-        {"alg": name, "content": value}
-        for name, value in (("MD5", part.md5), ("SHA-256", part.sha256))
-        if value
-    ]
+    hashes = []
+    if package.md5:
+        hashes.append({"alg": "MD5", "content": package.md5})
+    if package.sha256:
+        hashes.append({"alg": "SHA-256", "content": package.sha256})
     if hashes:
         component["hashes"] = hashes
-    if found := license_expression(part.license):
-        component["licenses"] = [{"expression": found}]
-    elif part.license:
-        component["licenses"] = [{"license": {"name": part.license}}]
-    if part.url:
-        component["externalReferences"] = [{"type": "distribution", "url": part.url}]
+    expression = license_expression(package.license)
+    if expression:
+        component["licenses"] = [{"expression": expression}]
+    elif package.license:
+        component["licenses"] = [{"license": {"name": package.license}}]
+    if package.url:
+        component["externalReferences"] = [{"type": "distribution", "url": package.url}]
     return component

@@ -131,7 +131,7 @@ def lock_sbom(
         kind="platform",
         reference=f"environment:{name}:{platform}",
         comment=f"An environment for {platform}; the sha256 of its conda-lock.yml is {lock_sha256}.",
-        parts=sbom_parts(entries, licenses),
+        packages=sbom_parts(entries, licenses),
         identity=json.dumps([name, platform, lock_sha256, sorted(licenses.items()), epoch]),
         properties=(("provision:platform", platform), ("provision:lock", lock_sha256)),
         epoch=epoch,
