@@ -17,7 +17,7 @@ SMOKE_REPORT = "report.json"
 def gather(envs: Path, targets: Sequence[str]) -> Page:
     """The page about environments, passports, smoke reports, or folders that hold one. Each is read once."""
     paths = dict.fromkeys(_evidence_file(envs, target) for target in targets)
-    return report.page([report.read(path) for path in paths])
+    return report.build_page([report.load(path) for path in paths])
 
 
 def _evidence_file(envs: Path, target: str) -> Path:
@@ -41,7 +41,7 @@ def _evidence_file(envs: Path, target: str) -> Path:
 
 def render_page(page: Page, remake: Sequence[str]) -> str:
     """The page as HTML. remake: the command that makes it again."""
-    return render.render_report(report.values(page), remake=remake)
+    return render.render_report(report.template_values(page), remake=remake)
 
 
 def write(path: Path, text: str, *, force: bool) -> None:

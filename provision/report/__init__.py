@@ -1,21 +1,20 @@
-"""Passports and smoke reports -> one page: what an environment is and why, what was measured of it, and how runs differ. Pure but for
-reading the files.
+"""Passports and smoke reports -> one page: what an environment is and why, what was measured in it, and how runs differ.
 
-`reading` judges files by their schemas, `measures` knows what the phases measure, `contents` is what the page says (`--json`),
-`comparing` what differs, `drawing` where it stands in charts, `shading` how cells are shaded. The page's text is the template's.
+`load` checks files by their schemas, `measures` knows the phases' measurements, `model` is what the page says (also as
+`--json`), `comparison` finds differences, `charts` and `heatmap` compute the drawings. The page's words are the template's.
+Everything but `load` is pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from provision.report import charts, heatmap
-from provision.report.evidence import Evidence, read
-from provision.report.model import Page, page
+from provision.report.load import Evidence, load
+from provision.report.model import Page, build_page
 from provision_runtime.report.table import name_ranks
 
-__all__ = ["Evidence", "Page", "page", "read", "values"]
+__all__ = ["Evidence", "Page", "build_page", "load", "template_values"]
 
 VALUES_HEAD = (
     "run",
@@ -30,11 +29,11 @@ VALUES_HEAD = (
 )
 
 
-def values(page: Page) -> dict[str, Any]:
-    """What the template words."""
+def template_values(page: Page) -> dict[str, Any]:
+    """The values of templates/report.html.j2."""
     return {
         "page": page,
-        "compared": list(_compared(page)),
+        "comparisons": _comparisons(page),
         "figures": charts.figures(page),
         "heat_maps": heatmap.heat_maps(page),
         "frame": charts.FRAME,
@@ -43,13 +42,13 @@ def values(page: Page) -> dict[str, Any]:
     }
 
 
-def _compared(page: Page) -> Iterator[tuple[str, str, list[str]]]:
-    """What there are several of: its kind, a heading, and the name of each."""
+def _comparisons(page: Page) -> list[tuple[str, str, list[str]]]:
+    """What the page compares: the kind, a heading, and the names of what is compared."""
+    comparisons = []
     if len(page.environments) > 1:
-        yield "environment", "Between the environments", [one.name for one in page.environments]
+        names = [environment.name for environment in page.environments]
+        comparisons.append(("environment", "Between the environments", names))
     if len(page.measurements) > 1:
-        yield (
-            "measurement",
-            "Between the runs of the smoke test",
-            [one.label for one in page.measurements],
-        )
+        labels = [measurement.label for measurement in page.measurements]
+        comparisons.append(("measurement", "Between the runs of the smoke test", labels))
+    return comparisons

@@ -1,22 +1,16 @@
-"""What is measured -> where it stands in a drawing: charts with logarithmic axes. Pure.
+"""Curves -> where everything stands in a drawing: charts with logarithmic axes. Pure.
 
-Coordinates are those of the charts' own viewBox, made for a phone's width, so that text stays readable there; colors, fonts and
-strokes are the page's style sheet.
+Coordinates are those of the charts' own viewBox, which has a phone's width, so that text stays readable there. Colors, fonts
+and strokes are in the page's style sheet.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from provision.report.measures import (
-    Band,
-    Curve,
-    Point,
-    rate_in_words,
-    time_in_words,
-)
+from provision.report.measures import Band, Curve, Point, format_rate, format_time
 from provision.report.model import Page
 from provision_runtime.report.text import format_bytes
 
@@ -30,78 +24,98 @@ FRAME = {
     "top": TOP,
     "bottom": HEIGHT - BOTTOM,
 }
-MOST_SIZE_TICKS = 5
 COLORS = 8
-NARROW = 1e-6
-# In decades: a noise of a percent must not fill a chart.
-SHORTEST = 0.1
-MOST_DECADES, MOST_PARTED, NARROWER_THAN_STEPS, FEW = 6, 3.0, 0.8, 5
-# Below it an operation is all latency: where larger ones were measured, bandwidth is drawn from here on.
+MAX_SIZE_TICKS = 5
+# The shortest axis, in decades: a noise of one percent must not fill a chart.
+MIN_DECADES = 0.1
+# Ticks of an axis: steps of equal size below the first number of decades, 1, 2 and 5 of each decade below the second, else
+# whole decades, at most so many.
+DECADES_FOR_STEPS, DECADES_FOR_125, MAX_DECADE_TICKS = 0.8, 3.0, 6
+STEPS = 5
+ROUNDING = 1e-6
+# Below this size an operation is all latency: bandwidth is drawn from here on, if enough larger sizes were measured.
 BANDWIDTH_BYTES = 256 << 10
-FEWEST_SIZES = 3
-ALONE = 7
+MIN_BANDWIDTH_SIZES = 3
+# Half the width in which a band of a single size is drawn: about that of a mark.
+SINGLE_BAND_WIDTH = 7
+VALUE_ROOM = 0.06
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tick:
+    """A label of an axis."""
+
     at: float
     label: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A point with what is said when one points at it."""
+    """A point of a line, with its tooltip."""
 
     x: float
     y: float
-    told: str
+    tooltip: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """How a curve is drawn and called. color, dash: numbers of the style sheet's classes."""
+
+    label: str
+    color: int
+    dash: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    label: str
-    color: int
-    dash: int
+    """A curve in a chart."""
+
+    style: Style
     path: str
     marks: tuple[Mark, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """title and told say in words what the drawing shows, for those who do not see it."""
+    """One drawing. description: what it shows, for those who cannot see it."""
 
     title: str
-    told: str
+    description: str
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     lines: tuple[Line, ...]
-    zones: tuple[tuple[str, str], ...]  # verdict -> outline of the zone in which a value gets it
-    expected: tuple[str, ...]  # lines of what is expected
+    zones: tuple[tuple[str, str], ...]  # a verdict, and the outline of the zone where values get it
+    expected: tuple[str, ...]  # the lines of expected values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One collective: its charts, and the values they are drawn from."""
+    """One collective: its charts, and the values in them."""
 
     collective: str
     charts: tuple[Chart, ...]
-    keys: tuple[tuple[str, int, int], ...]  # label, color, dash
+    styles: tuple[Style, ...]
     notes: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
 class Axis:
-    """A logarithmic axis from the smallest to the largest value. room: a share of its length left free at either end."""
+    """A logarithmic axis from the smallest to the largest value. room: the share of its length left free at both ends."""
 
     def __init__(
         self, values: Sequence[float], begin: float, end: float, room: float = 0.0
     ) -> None:
         low, high = math.log10(min(values)), math.log10(max(values))
-        more = max((high - low) * room, (SHORTEST - (high - low)) / 2)
-        self.low, self.high, self._begin, self._end = low - more, high + more, begin, end
+        decades = high - low
+        margin = max(decades * room, (MIN_DECADES - decades) / 2)
+        self.low = low - margin
+        self.high = high + margin
+        self._begin = begin
+        self._end = end
 
-    def holds(self, band: Band) -> bool:
-        return self.low - NARROW <= math.log10(band.bytes) <= self.high + NARROW
+    def contains(self, value: float) -> bool:
+        return self.low - ROUNDING <= math.log10(value) <= self.high + ROUNDING
 
     def at(self, value: float) -> float:
         share = (math.log10(value) - self.low) / (self.high - self.low)
@@ -110,221 +124,260 @@ class Axis:
 
 def figures(page: Page) -> list[Figure]:
     """A figure for each collective, with the curves of every run in it."""
-    collectives = dict.fromkeys(curve.collective for curve in page.curves)
-    return [
-        _figure(page, [curve for curve in page.curves if curve.collective == name])
-        for name in collectives
-    ]
+    curves_by_collective: dict[str, list[Curve]] = {}
+    for curve in page.curves:
+        curves_by_collective.setdefault(curve.collective, []).append(curve)
+    return [_figure(page, curves) for curves in curves_by_collective.values()]
 
 
 def _figure(page: Page, curves: Sequence[Curve]) -> Figure:
     styles = _styles(page, curves)
-    large = {
-        point.bytes for curve in curves for point in curve.points if point.bytes >= BANDWIDTH_BYTES
-    }
-    least = BANDWIDTH_BYTES if len(large) >= FEWEST_SIZES else 0
-    title = f"Bus bandwidth in GB/s{f', from {format_bytes(least)} on' if least else ''}"
-    charts = [
+    candidates = (
+        _bandwidth_chart(curves, styles),
         _chart(
             curves,
             styles,
-            title,
-            lambda point: point.busbw_gb_s if point.bytes >= least else None,
-            rate_in_words,
-            banded=True,
+            title="Time: the slowest rank's median",
+            value_of=lambda point: point.time_us,
+            format_value=format_time,
+            with_bands=False,
         ),
-        _chart(
-            curves,
-            styles,
-            "Time: the slowest rank's median",
-            lambda point: point.time_us,
-            time_in_words,
-            banded=False,
-        ),
-    ]
+    )
     return Figure(
         collective=curves[0].collective,
-        charts=tuple(chart for chart in charts if chart is not None),
-        keys=tuple(dict.fromkeys(styles)),
+        charts=tuple(chart for chart in candidates if chart is not None),
+        styles=tuple(dict.fromkeys(styles)),
         notes=tuple(_notes(page, curves)),
         rows=tuple(_rows(page, curves)),
     )
 
 
-def _notes(page: Page, curves: Sequence[Curve]) -> Iterator[str]:
-    """Each note once; with the names of the runs that it is about, where it is not about all."""
-    runs = list(dict.fromkeys(curve.measurement for curve in curves))
-    for note in dict.fromkeys(note for curve in curves for note in curve.notes):
-        about = [
-            run
-            for run in runs
-            if any(curve.measurement == run and note in curve.notes for curve in curves)
-        ]
-        yield (
-            note
-            if about == runs
-            else f"{', '.join(page.measurements[run].label for run in about)}: {note}"
-        )
+def _bandwidth_chart(curves: Sequence[Curve], styles: Sequence[Style]) -> Chart | None:
+    sizes = {point.bytes for curve in curves for point in curve.points}
+    large_sizes = [size for size in sizes if size >= BANDWIDTH_BYTES]
+    title, min_bytes = "Bus bandwidth in GB/s", 0
+    if len(large_sizes) >= MIN_BANDWIDTH_SIZES:
+        min_bytes = BANDWIDTH_BYTES
+        title = f"{title}, from {format_bytes(min_bytes)} on"
+
+    def bandwidth(point: Point) -> float | None:
+        return point.busbw_gb_s if point.bytes >= min_bytes else None
+
+    return _chart(
+        curves,
+        styles,
+        title=title,
+        value_of=bandwidth,
+        format_value=format_rate,
+        with_bands=True,
+    )
 
 
-def _styles(page: Page, curves: Sequence[Curve]) -> list[tuple[str, int, int]]:
-    """Of each curve its name, color and dashes. Several runs: the color is the run's, the dashes are the type's."""
+def _notes(page: Page, curves: Sequence[Curve]) -> list[str]:
+    """Each note once, with the labels of its runs unless it is about all of them."""
     runs = list(dict.fromkeys(curve.measurement for curve in curves))
-    types = list(dict.fromkeys(curve.dtype for curve in curves))
-    found = []
+    runs_by_note: dict[str, list[int]] = {}
     for curve in curves:
-        run, kind = runs.index(curve.measurement), types.index(curve.dtype)
-        label = page.measurements[curve.measurement].label
-        if len(runs) == 1:
-            found.append((curve.dtype, kind % COLORS, kind // COLORS))
+        for note in curve.notes:
+            noted = runs_by_note.setdefault(note, [])
+            if curve.measurement not in noted:
+                noted.append(curve.measurement)
+    notes = []
+    for note, noted in runs_by_note.items():
+        if sorted(noted) == sorted(runs):
+            notes.append(note)
         else:
-            found.append(
-                (
-                    f"{label}, {curve.dtype}" if len(types) > 1 else label,
-                    run % COLORS,
-                    kind + run // COLORS,
-                )
-            )
-    return found
+            run_labels = [page.measurements[run].label for run in runs if run in noted]
+            notes.append(f"{', '.join(run_labels)}: {note}")
+    return notes
+
+
+def _styles(page: Page, curves: Sequence[Curve]) -> list[Style]:
+    """One style for each curve. With several runs the color stands for the run and the dashes for the type."""
+    runs = list(dict.fromkeys(curve.measurement for curve in curves))
+    dtypes = list(dict.fromkeys(curve.dtype for curve in curves))
+    styles = []
+    for curve in curves:
+        run, dtype = runs.index(curve.measurement), dtypes.index(curve.dtype)
+        if len(runs) == 1:
+            style = Style(label=curve.dtype, color=dtype % COLORS, dash=dtype // COLORS)
+        else:
+            label = page.measurements[curve.measurement].label
+            if len(dtypes) > 1:
+                label = f"{label}, {curve.dtype}"
+            style = Style(label=label, color=run % COLORS, dash=dtype + run // COLORS)
+        styles.append(style)
+    return styles
 
 
 def _chart(
     curves: Sequence[Curve],
-    styles: Sequence[tuple[str, int, int]],
-    title: str,
-    value: Callable[[Point], float | None],
-    label: Callable[[float], str],
+    styles: Sequence[Style],
     *,
-    banded: bool,
+    title: str,
+    value_of: Callable[[Point], float | None],
+    format_value: Callable[[float], str],
+    with_bands: bool,
 ) -> Chart | None:
-    """None where nothing can be drawn: no value above 0."""
-    drawn = [
-        [(point, found) for point in curve.points if (found := value(point)) and found > 0]
-        for curve in curves
-    ]
-    values = [found for points in drawn for _, found in points]
-    if not values:
+    """None if no value above 0 was measured: a logarithmic axis has no other."""
+    points_by_curve = []
+    for curve in curves:
+        points = []
+        for point in curve.points:
+            value = value_of(point)
+            if value is not None and value > 0:
+                points.append((point.bytes, value))
+        points_by_curve.append(points)
+    all_points = [each for points in points_by_curve for each in points]
+    if not all_points:
         return None
-    x = Axis([point.bytes for points in drawn for point, _ in points], LEFT, WIDTH - RIGHT)
-    expected = list(
-        dict.fromkeys(
-            tuple(filter(x.holds, curve.expected)) for curve in curves if banded and curve.expected
-        )
-    )
-    edges = [
-        edge
-        for bands in expected
-        for band in bands
-        for edge in (band.bad or band.expected, band.expected)
-    ]
-    y = Axis([*values, *edges], HEIGHT - BOTTOM, TOP, room=0.06)
-    lines = [_line(style, points, x, y, label) for style, points in zip(styles, drawn) if points]
+
+    x = Axis([size for size, _ in all_points], LEFT, WIDTH - RIGHT)
+    bands_by_curve = _visible_bands(curves, x) if with_bands else []
+    values = [value for _, value in all_points]
+    for bands in bands_by_curve:
+        for band in bands:
+            values += [band.bad or band.expected, band.expected]
+    y = Axis(values, HEIGHT - BOTTOM, TOP, room=VALUE_ROOM)
+
+    lines = []
+    for style, points in zip(styles, points_by_curve):
+        if points:
+            lines.append(_line(style, points, x, y, format_value))
+    zones, expected = [], []
+    for bands in bands_by_curve:
+        zones += _zones(bands, x, y)
+        expected.append(_path(_edge(bands, x, y, lambda band: band.expected)))
+    curve_count = "1 curve" if len(lines) == 1 else f"{len(lines)} curves"
     return Chart(
         title=title,
-        told=f"{title} by message size, {len(lines)} {'curve' if len(lines) == 1 else 'curves'}; the values are in the table below.",
+        description=f"{title} by message size, {curve_count}; the values are in the table below.",
         x_ticks=tuple(_size_ticks(x)),
-        y_ticks=tuple(_value_ticks(y, label)),
+        y_ticks=tuple(_value_ticks(y, format_value)),
         lines=tuple(lines),
-        zones=tuple(zone for bands in expected for zone in _zones(bands, x, y)),
-        expected=tuple(_path(_edge(bands, "expected", x, y)) for bands in expected),
+        zones=tuple(zones),
+        expected=tuple(expected),
     )
+
+
+def _visible_bands(curves: Sequence[Curve], x: Axis) -> list[tuple[Band, ...]]:
+    """The bands of each curve within the axis; equal ones once."""
+    bands_by_curve = []
+    for curve in curves:
+        bands = tuple(band for band in curve.expected if x.contains(band.bytes))
+        if curve.expected and bands not in bands_by_curve:
+            bands_by_curve.append(bands)
+    return bands_by_curve
 
 
 def _line(
-    style: tuple[str, int, int],
-    points: Sequence[tuple[Point, float]],
+    style: Style,
+    points: Sequence[tuple[int, float]],
     x: Axis,
     y: Axis,
-    label: Callable[[float], str],
+    format_value: Callable[[float], str],
 ) -> Line:
-    marks = tuple(
-        Mark(
-            x=x.at(point.bytes),
-            y=y.at(value),
-            told=f"{style[0]}, {format_bytes(point.bytes)}: {label(value)}",
-        )
-        for point, value in points
-    )
-    return Line(
-        label=style[0],
-        color=style[1],
-        dash=style[2],
-        path=_path((mark.x, mark.y) for mark in marks),
-        marks=marks,
-    )
+    marks = []
+    for size, value in points:
+        tooltip = f"{style.label}, {format_bytes(size)}: {format_value(value)}"
+        marks.append(Mark(x=x.at(size), y=y.at(value), tooltip=tooltip))
+    path = _path((mark.x, mark.y) for mark in marks)
+    return Line(style=style, path=path, marks=tuple(marks))
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{x:g},{y:g}" for x, y in points)
 
 
-def _zones(bands: Sequence[Band], x: Axis, y: Axis) -> Iterator[tuple[str, str]]:
-    """Where a value is a warning, and where it is fine: each between two edges, there along the one and back along the other."""
+def _zones(bands: Sequence[Band], x: Axis, y: Axis) -> list[tuple[str, str]]:
+    """The zones of values that warn and that pass: each between two edges, along the lower one and back along the upper."""
     judged = [band for band in bands if band.bad is not None]
-    for verdict, lower, upper in (("warn", "bad", "fine"), ("pass", "fine", "expected")):
-        there = list(_edge(judged, lower, x, y))
-        back = list(_edge(judged, upper, x, y))
-        if judged:
-            yield verdict, _path([*there, *reversed(back)])
+    if not judged:
+        return []
+    bad = _edge(judged, x, y, lambda band: band.bad or band.expected)
+    fine = _edge(judged, x, y, lambda band: band.fine or band.expected)
+    expected = _edge(judged, x, y, lambda band: band.expected)
+    return [
+        ("warn", _path([*bad, *reversed(fine)])),
+        ("pass", _path([*fine, *reversed(expected)])),
+    ]
 
 
-def _edge(bands: Sequence[Band], edge: str, x: Axis, y: Axis) -> Iterator[tuple[float, float]]:
-    """A single size is drawn as wide as a mark."""
-    for band in bands:
-        at = (x.at(band.bytes), y.at(getattr(band, edge)))
-        yield from ([at] if len(bands) > 1 else [(at[0] - ALONE, at[1]), (at[0] + ALONE, at[1])])
+def _edge(
+    bands: Sequence[Band], x: Axis, y: Axis, value_of: Callable[[Band], float]
+) -> list[tuple[float, float]]:
+    """An edge of bands. A single size gets the width of a mark."""
+    if len(bands) == 1:
+        center, height = x.at(bands[0].bytes), y.at(value_of(bands[0]))
+        return [(center - SINGLE_BAND_WIDTH, height), (center + SINGLE_BAND_WIDTH, height)]
+    return [(x.at(band.bytes), y.at(value_of(band))) for band in bands]
 
 
-def _size_ticks(axis: Axis) -> Iterator[Tick]:
+def _size_ticks(axis: Axis) -> list[Tick]:
     """Powers of two, few enough to be read."""
-    first, last = (
-        math.ceil(axis.low / math.log10(2) - 1e-6),
-        math.floor(axis.high / math.log10(2) + 1e-6),
-    )
-    step = max(1, math.ceil((last - first) / MOST_SIZE_TICKS))
+    first = math.ceil(axis.low / math.log10(2) - ROUNDING)
+    last = math.floor(axis.high / math.log10(2) + ROUNDING)
+    step = max(1, math.ceil((last - first) / MAX_SIZE_TICKS))
+    ticks = []
     for power in range(first, last + 1, step):
-        yield Tick(at=axis.at(2.0**power), label=format_bytes(2**power) if power >= 0 else "")
+        label = format_bytes(2**power) if power >= 0 else ""
+        ticks.append(Tick(at=axis.at(2.0**power), label=label))
+    return ticks
 
 
-def _value_ticks(axis: Axis, label: Callable[[float], str]) -> Iterator[Tick]:
+def _value_ticks(axis: Axis, format_value: Callable[[float], str]) -> list[Tick]:
+    ticks = []
     for value in _round_values(axis.low, axis.high):
-        if axis.low - NARROW <= math.log10(value) <= axis.high + NARROW:
-            yield Tick(at=axis.at(value), label=label(value))
+        if axis.contains(value):
+            ticks.append(Tick(at=axis.at(value), label=format_value(value)))
+    return ticks
 
 
-def _round_values(low: float, high: float) -> Iterator[float]:
-    """Whole decades where there are enough of them, else 1, 2 and 5 of each, else round steps: about as many as can be read."""
-    if high - low < NARROWER_THAN_STEPS:
-        step = _round_up((10**high - 10**low) / FEW)
-        yield from (
-            step * count
-            for count in range(math.ceil(10**low / step), math.floor(10**high / step) + 1)
-        )
-        return
-    every = max(1, math.ceil((high - low) / MOST_DECADES))
+def _round_values(low: float, high: float) -> list[float]:
+    """Round values from 10**low to 10**high, and perhaps some beyond: about as many as can be read."""
+    decades = high - low
+    if decades < DECADES_FOR_STEPS:
+        step = _round_up((10**high - 10**low) / STEPS)
+        first, last = math.ceil(10**low / step), math.floor(10**high / step)
+        return [step * count for count in range(first, last + 1)]
+    digits = (1, 2, 5) if decades < DECADES_FOR_125 else (1,)
+    decades_per_tick = max(1, math.ceil(decades / MAX_DECADE_TICKS))
+    values = []
     for power in range(math.floor(low), math.ceil(high) + 1):
-        if power % every == 0:
-            yield from (
-                part * 10.0**power for part in ((1, 2, 5) if high - low < MOST_PARTED else (1,))
-            )
+        if power % decades_per_tick == 0:
+            values += [digit * 10.0**power for digit in digits]
+    return values
 
 
 def _round_up(value: float) -> float:
+    """The next 1, 2 or 5 of a decade."""
     decade = 10.0 ** math.floor(math.log10(value))
-    return next(part * decade for part in (1, 2, 5, 10) if part * decade >= value)
+    for digit in (1, 2, 5):
+        if digit * decade >= value:
+            return digit * decade
+    return 10 * decade
 
 
-def _rows(page: Page, curves: Sequence[Curve]) -> Iterator[tuple[str, ...]]:
+def _rows(page: Page, curves: Sequence[Curve]) -> list[tuple[str, ...]]:
+    """The table of values, with the columns of VALUES_HEAD."""
+    rows: list[tuple[str, ...]] = []
     for curve in curves:
+        label = page.measurements[curve.measurement].label
         for point in curve.points:
-            yield (
-                page.measurements[curve.measurement].label,
-                curve.dtype,
-                format_bytes(point.bytes),
-                time_in_words(point.time_us),
-                "" if point.p99_us is None else time_in_words(point.p99_us),
-                "" if point.algbw_gb_s is None else rate_in_words(point.algbw_gb_s),
-                "not applicable" if point.busbw_gb_s is None else rate_in_words(point.busbw_gb_s),
-                "" if point.slowest_rank is None else str(point.slowest_rank),
-                point.judged,
+            busbw = "not applicable"
+            if point.busbw_gb_s is not None:
+                busbw = format_rate(point.busbw_gb_s)
+            rows.append(
+                (
+                    label,
+                    curve.dtype,
+                    format_bytes(point.bytes),
+                    format_time(point.time_us),
+                    "" if point.p99_us is None else format_time(point.p99_us),
+                    "" if point.algbw_gb_s is None else format_rate(point.algbw_gb_s),
+                    busbw,
+                    "" if point.slowest_rank is None else str(point.slowest_rank),
+                    point.judged,
+                )
             )
+    return rows

@@ -1,161 +1,194 @@
-"""Several environments or runs of the test: how to call each, and in what they differ. Pure."""
+"""Several environments or runs of the test: how to label each, and in what they differ. Pure."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from provision.report.model import Environment, Measurement
+    from provision.report.model import EnvironmentRecord, Measurement
 
 ABSENT = "-"
-# A fact in words, or a list of them.
+# A fact as text, or a list of texts.
 Fact = str | tuple[str, ...]
-# Differs between runs by its nature, and is said of each.
-OWN = ("host", "hosts", "started", "took", "limits.shm.free_bytes", "limits.shm.device")
+# Facts that differ from run to run by their nature; the page shows them with each run.
+RUN_FACTS = ("host", "hosts", "started", "took", "limits.shm.free_bytes", "limits.shm.device")
+REQUIREMENT_OPERATORS = "=<>!~ ["
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
-    """One thing in which they are not all alike. kind: environment or measurement; a value for each of them."""
+class ReportDifference:
+    """One thing that differs. kind: environment or measurement. values: one for each of them."""
 
     kind: str
     what: str
     values: tuple[str, ...]
 
 
-def labels(runs: Sequence[tuple[str, ...]]) -> list[str]:
-    """The shortest names that tell the runs apart: only the parts in which they differ; else numbered. The last part is the file, which
-    is named only where nothing else tells them apart."""
-    runs = [(*run[:3], file) for run, file in zip(runs, telling_parts([run[3] for run in runs]))]
-    telling = [part for part in range(4) if len({run[part] for run in runs}) > 1]
-    chosen = [part for part in telling if part < 3]
-    if 3 in telling and len({tuple(run[part] for part in chosen) for run in runs}) < len(runs):
-        chosen = [*chosen, 3]
-    shown = [", ".join(run[part] for part in chosen) or run[1] for run in runs]
-    return [
-        f"{label} ({shown[: place + 1].count(label)})" if shown.count(label) > 1 else label
-        for place, label in enumerate(shown)
-    ]
+def labels(runs: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    """The shortest labels that tell runs apart. A run is given as name, host, place and file.
+
+    A label holds only the parts in which the runs differ, the file only if nothing else tells them apart; else it is numbered.
+    """
+    files = distinct_parts([file for _, _, _, file in runs])
+    runs = [(*run[:3], file) for run, file in zip(runs, files)]
+    parts = [part for part in range(3) if len({run[part] for run in runs}) > 1]
+    distinct = {tuple(run[part] for part in parts) for run in runs}
+    if len(distinct) < len(runs) and len(set(files)) > 1:
+        parts.append(3)
+
+    host = 1
+    texts = [", ".join(run[part] for part in parts) or run[host] for run in runs]
+    result = []
+    for position, text in enumerate(texts):
+        if texts.count(text) > 1:
+            result.append(f"{text} ({texts[: position + 1].count(text)})")
+        else:
+            result.append(text)
+    return result
 
 
-def telling_parts(files: Sequence[str]) -> list[str]:
-    """Of paths what is left without the folders at their beginning, and then the parts at their end, that all have in common."""
-    parts = [Path(file).parts for file in files]
-    if len(set(parts)) < 2:
+def distinct_parts(files: Sequence[str]) -> list[str]:
+    """Paths without the folders that all begin with, and without the parts that all end with."""
+    paths = [Path(file).parts for file in files]
+    if len(set(paths)) < 2:
         return list(files)
-    first = _alike(parts)
-    last = _alike([path[first:][::-1] for path in parts])
-    return [str(Path(*path[first : len(path) - last])) for path in parts]
+    start = _common_length(paths)
+    end = _common_length([path[start:][::-1] for path in paths])
+    return [str(Path(*path[start : len(path) - end])) for path in paths]
 
 
-def _alike(paths: Sequence[Sequence[str]]) -> int:
-    """How many parts at their beginning all paths have in common."""
-    return sum(1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths)))
+def _common_length(paths: Sequence[Sequence[str]]) -> int:
+    """How many parts at the beginning all paths have in common."""
+    length = 0
+    for parts in zip(*paths):
+        if len(set(parts)) > 1:
+            break
+        length += 1
+    return length
 
 
-def differences(measurements: Sequence[Measurement]) -> tuple[tuple[Difference, ...], int]:
-    """In which facts the runs differ, and how many facts they have in common."""
+def compare_measurements(
+    measurements: Sequence[Measurement],
+) -> tuple[tuple[ReportDifference, ...], int]:
+    """The facts in which runs differ, and how many facts they have in common."""
     if len(measurements) < 2:
         return (), 0
-    tables = [
-        {**one.about, **dict(_verdicts(one)), **_without_prefix(one.facts)} for one in measurements
-    ]
-    keys = list(dict.fromkeys(key for table in tables for key in table if key not in OWN))
-    rows = {key: [table.get(key, ABSENT) for table in tables] for key in keys}
-    unlike = {key: values for key, values in rows.items() if len(set(values)) > 1}
-    told = tuple(
-        Difference(kind="measurement", what=key, values=tuple(_own(values)))
-        for key, values in unlike.items()
-    )
-    return told, len(rows) - len(unlike)
+    tables: list[dict[str, Fact]] = []
+    for measurement in measurements:
+        table: dict[str, Fact] = {**measurement.about, "verdict": measurement.verdict}
+        for phase in measurement.phases:
+            table[f"verdict of {phase.name}"] = phase.verdict
+        table.update(_relative_to_prefix(measurement.facts))
+        tables.append(table)
+
+    differences, same = [], 0
+    for key in dict.fromkeys(key for table in tables for key in table):
+        if key in RUN_FACTS:
+            continue
+        facts = [table.get(key, ABSENT) for table in tables]
+        if len(set(facts)) == 1:
+            same += 1
+        else:
+            texts = _differing_texts(facts)
+            differences.append(ReportDifference(kind="measurement", what=key, values=tuple(texts)))
+    return tuple(differences), same
 
 
-def _without_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Where an environment lies is one difference, not one in every path."""
+def _relative_to_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Facts with PREFIX in place of the environment's own path: where it lies is one difference, not one in every path."""
     prefix = facts.get("python.prefix")
     if not isinstance(prefix, str) or prefix in ("", "/", "none"):
         return dict(facts)
-
-    def below(text: str) -> str:
-        return text.replace(f"{prefix}/", "PREFIX/")
-
-    return {
-        key: below(fact) if isinstance(fact, str) else tuple(map(below, fact))
-        for key, fact in facts.items()
-    }
-
-
-def _own(values: Sequence[Fact]) -> Iterator[str]:
-    """Of lists what is not in all of them, and how much is."""
-    lists = [set(value) for value in values if not isinstance(value, str)]
-    shared = set.intersection(*lists) if len(lists) == len(values) else set()
-    for value in values:
-        if isinstance(value, str) or not shared:
-            yield value if isinstance(value, str) else in_words(list(value))
+    result: dict[str, Fact] = {}
+    for key, fact in facts.items():
+        if isinstance(fact, str):
+            result[key] = fact.replace(f"{prefix}/", "PREFIX/")
         else:
-            alone = [item for item in value if item not in shared]
-            yield f"{in_words(alone)}; {len(shared)} in common"
+            result[key] = tuple(text.replace(f"{prefix}/", "PREFIX/") for text in fact)
+    return result
 
 
-def _verdicts(one: Measurement) -> Iterator[tuple[str, str]]:
-    yield "verdict", one.verdict
-    yield from ((f"verdict of {phase.name}", phase.verdict) for phase in one.phases)
+def _differing_texts(facts: Sequence[Fact]) -> list[str]:
+    """Facts as text. Of lists only the items that not all lists hold, and how many items all hold."""
+    lists = [set(fact) for fact in facts if not isinstance(fact, str)]
+    common = set.intersection(*lists) if len(lists) == len(facts) else set()
+    texts = []
+    for fact in facts:
+        if isinstance(fact, str):
+            texts.append(fact)
+        elif common:
+            own = [item for item in fact if item not in common]
+            texts.append(f"{format_value(own)}; {len(common)} in common")
+        else:
+            texts.append(format_value(list(fact)))
+    return texts
 
 
-def environments(found: Sequence[Environment]) -> tuple[Difference, ...]:
-    """In which choices, pins and products the environments differ."""
-    if len(found) < 2:
+def compare_environments(
+    environments: Sequence[EnvironmentRecord],
+) -> tuple[ReportDifference, ...]:
+    """The choices, pins and products in which environments differ."""
+    if len(environments) < 2:
         return ()
-    # Passports of before do not say what was locked, which is no difference.
-    locked = all(any(pin.locked for pin in one.pins) for one in found)
-    tables = [{**dict(_choices(one)), **dict(_pins(one, locked=locked))} for one in found]
-    keys = dict.fromkeys(key for table in tables for key in table)
-    rows = [
-        Difference(
-            kind="environment", what=key, values=tuple(table.get(key, ABSENT) for table in tables)
-        )
-        for key in keys
-    ]
-    return tuple(row for row in rows if len(set(row.values)) > 1)
+    # Passports of earlier versions do not hold the locked versions, which is no difference.
+    with_locked = all(any(pin.locked for pin in environment.pins) for environment in environments)
+    tables = []
+    for environment in environments:
+        table = {choice.what: choice.value for choice in environment.choices}
+        table.update(environment.products)
+        table.update(_pins(environment, with_locked=with_locked))
+        tables.append(table)
+
+    differences = []
+    for key in dict.fromkeys(key for table in tables for key in table):
+        values = tuple(table.get(key, ABSENT) for table in tables)
+        if len(set(values)) > 1:
+            differences.append(ReportDifference(kind="environment", what=key, values=values))
+    return tuple(differences)
 
 
-def _choices(one: Environment) -> Iterator[tuple[str, str]]:
-    yield from ((choice.what, choice.value) for choice in one.choices)
-    yield from one.products.items()
-
-
-def _pins(one: Environment, *, locked: bool) -> Iterator[tuple[str, str]]:
-    """By package, so that two versions of it stand in one row."""
-    for pin in one.pins:
+def _pins(environment: EnvironmentRecord, *, with_locked: bool) -> dict[str, str]:
+    """Pins by package, so that two versions of a package stand in one row."""
+    pins = {}
+    for pin in environment.pins:
         name = pin.value.partition("::")[2] or pin.value
-        end = next((place for place, mark in enumerate(name) if mark in "=<>!~ ["), len(name))
-        yield (
-            f"pin of {name[:end]} ({pin.what})",
-            f"{pin.value}, locked {pin.locked}" if locked and pin.locked else pin.value,
-        )
+        for operator in REQUIREMENT_OPERATORS:
+            name = name.partition(operator)[0]
+        text = pin.value
+        if with_locked and pin.locked:
+            text = f"{pin.value}, locked {pin.locked}"
+        pins[f"pin of {name} ({pin.what})"] = text
+    return pins
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Fact]]:
+def flatten(value: Any, path: str = "") -> dict[str, Fact]:
     """Every single fact of nested facts, by its path: `torch.nccl.loaded`."""
     if isinstance(value, Mapping) and value:
+        facts = {}
         for key, item in value.items():
-            yield from leaves(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
-        for place, item in enumerate(value):
-            yield from leaves(item, f"{path}[{place}]")
-    elif isinstance(value, list):
-        yield path, tuple(map(in_words, value))
-    else:
-        yield path, "none" if isinstance(value, Mapping) else in_words(value)
-
-
-def in_words(value: Any) -> str:
+            facts.update(flatten(item, f"{path}.{key}" if path else str(key)))
+        return facts
+    if isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
+        facts = {}
+        for index, item in enumerate(value):
+            facts.update(flatten(item, f"{path}[{index}]"))
+        return facts
     if isinstance(value, list):
-        return ", ".join(map(in_words, value)) or "none"
+        return {path: tuple(format_value(item) for item in value)}
+    if isinstance(value, Mapping):
+        return {path: "none"}
+    return {path: format_value(value)}
+
+
+def format_value(value: Any) -> str:
+    """A value of a JSON document as people write it."""
+    if isinstance(value, list):
+        return ", ".join(format_value(item) for item in value) or "none"
     if value is None:
         return "none"
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -1,21 +1,31 @@
-"""The table of ranks: how strongly each cell is shaded, by its distance from the median of all ranks. Pure; the colors are the page's."""
+"""The table of ranks: how strongly each value is shaded, by its distance from the median of all ranks.
+
+Pure; the colors are the page's.
+"""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
 
-from provision.report.measures import Cell, Column, RankTable, rate_in_words, time_in_words
+from provision.report.measures import (
+    RankColumn,
+    RankTable,
+    RankValue,
+    format_rate,
+    format_time,
+)
 from provision.report.model import Page
 
-# How far from the median is how strong a shade; below the first there is none. A factor, up or down.
-SHADES = (1.05, 1.10, 1.25, 1.50)
-TOLD_FROM = 1.10
+# The factors from the median, up or down, at which the shade gets stronger; below the first there is no shade.
+SHADE_FACTORS = (1.05, 1.10, 1.25, 1.50)
+# From this factor on the value's ratio is printed too.
+RATIO_FROM = 1.10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shade:
-    """A cell of the table of ranks. level: -4 (far below the median) to 4 (far above)."""
+class ShadedValue:
+    """One value of the table. level: from -4 (far below the median) to 4 (far above)."""
 
     text: str
     level: int
@@ -24,13 +34,13 @@ class Shade:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMap:
+    """The table of one run."""
+
     label: str
-    groups: tuple[tuple[str, int], ...]  # what stands above how many columns
-    columns: tuple[Column, ...]
+    groups: tuple[tuple[str, int], ...]  # a heading, and how many columns it spans
+    columns: tuple[RankColumn, ...]
     meanings: tuple[str, ...]
-    rows: tuple[
-        tuple[int, str, tuple[Shade, ...]], ...
-    ]  # rank, its host where there are several, its cells
+    rows: tuple[tuple[int, str, tuple[ShadedValue, ...]], ...]  # rank, host if several, values
     hidden: int
 
 
@@ -39,32 +49,31 @@ def heat_maps(page: Page) -> list[HeatMap]:
 
 
 def _heat_map(page: Page, table: RankTable) -> HeatMap:
-    rows = [
-        (rank, host, tuple(_shade(cell, column) for cell, column in zip(cells, table.columns)))
-        for rank, host, cells in zip(table.ranks, table.hosts, table.rows)
-    ]
-    groups = tuple(
-        (name, len(list(columns)))
-        for name, columns in itertools.groupby(column.group for column in table.columns)
-    )
-    meanings = tuple(
-        f"{column.group}: {column.meaning}" for column in table.columns if column.meaning
-    )
+    rows = []
+    for rank, host, values in zip(table.ranks, table.hosts, table.rows):
+        shaded = [_shade(value, column) for value, column in zip(values, table.columns)]
+        rows.append((rank, host, tuple(shaded)))
+    groups = []
+    for name, columns in itertools.groupby(column.group for column in table.columns):
+        groups.append((name, len(list(columns))))
+    meanings = [f"{column.group}: {column.meaning}" for column in table.columns if column.meaning]
     return HeatMap(
         label=page.measurements[table.measurement].label,
-        groups=groups,
+        groups=tuple(groups),
         columns=table.columns,
-        meanings=meanings,
+        meanings=tuple(meanings),
         rows=tuple(rows),
         hidden=table.hidden,
     )
 
 
-def _shade(cell: Cell, column: Column) -> Shade:
-    text = time_in_words(cell.value) if column.unit == "us" else rate_in_words(cell.value)
-    if not cell.ratio:
-        return Shade(text=text, level=0, ratio="")
-    away = max(cell.ratio, 1 / cell.ratio)
-    level = sum(away >= limit for limit in SHADES)
-    told = f"×{cell.ratio:.2f}" if away >= TOLD_FROM else ""
-    return Shade(text=text, level=level if cell.ratio > 1 else -level, ratio=told)
+def _shade(value: RankValue, column: RankColumn) -> ShadedValue:
+    text = format_time(value.value) if column.unit == "us" else format_rate(value.value)
+    if not value.ratio:
+        return ShadedValue(text=text, level=0, ratio="")
+    factor = max(value.ratio, 1 / value.ratio)
+    level = sum(factor >= limit for limit in SHADE_FACTORS)
+    if value.ratio < 1:
+        level = -level
+    ratio = f"×{value.ratio:.2f}" if factor >= RATIO_FROM else ""
+    return ShadedValue(text=text, level=level, ratio=ratio)

@@ -1,29 +1,31 @@
-"""Smoke reports -> what is drawn of them: curves of the collectives, and what each rank measured. Pure.
+"""Smoke reports -> what is drawn of them: the curves of the collectives, and what each rank measured. Pure.
 
-The only module that knows the keys of the phases' data; what is absent there is absent on the page.
+The only module that knows the keys of the phases' data. What a report does not hold, the page does not show.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from provision_runtime.report.text import format_bytes
 
-# A page with more rows than this is no longer read; those furthest from the median are shown, and how many are not is said.
-MOST_RANKS = 64
-# As the test judges (inside/smoke/phases/collectives/judge.py); a test compares them.
+# Nobody reads a table with more rows. It shows the ranks furthest from the median, and says how many it leaves out.
+MAX_RANKS = 64
+# The limits of provision_runtime/smoke/bandwidth/judge.py; a test compares them.
 FINE, BAD = 0.9, 0.8
-WAITS = "the others wait for the rank that waits least"
+WAIT_MEANING = "the others wait for the rank that waits least"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """What was to be expected of one size, in GB/s of busbw. fine, bad: below them it warns and fails; None where that size is too
-    small to be judged by."""
+    """The expected busbw of one size, in GB/s.
+
+    Below `fine` the test warns, below `bad` it fails; both are None if the size is too small to be judged.
+    """
 
     bytes: int
     expected: float
@@ -33,7 +35,7 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One size. busbw_gb_s: None where it is not applicable (one rank)."""
+    """The measurements of one size. busbw_gb_s: None where it does not apply (one rank)."""
 
     bytes: int
     time_us: float
@@ -41,14 +43,14 @@ class Point:
     algbw_gb_s: float | None
     busbw_gb_s: float | None
     slowest_rank: int | None
-    judged: str  # beside what was expected, in words
+    judged: str  # the comparison with what was expected, in words
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One collective with one element type, by one run of the test."""
+    """One collective with one element type, measured by one run of the test."""
 
-    measurement: int  # place among the page's measurements
+    measurement: int  # index into the page's measurements
     collective: str
     dtype: str
     ranks: int
@@ -58,16 +60,16 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One value of one rank. ratio: to the median of all ranks, None where that is 0."""
+class RankValue:
+    """One value of one rank. ratio: to the median of all ranks; None if the median is 0."""
 
     value: float
     ratio: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
-    """One thing that every rank measured."""
+class RankColumn:
+    """One quantity that every rank measured."""
 
     group: str
     title: str
@@ -78,40 +80,50 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTable:
-    """What every rank of one run measured, beside the median of all."""
+    """What every rank of one run measured, next to the median of all ranks."""
 
     measurement: int
-    columns: tuple[Column, ...]
+    columns: tuple[RankColumn, ...]
     ranks: tuple[int, ...]
-    hosts: tuple[str, ...]  # of each of them; empty where all are on one
-    rows: tuple[tuple[Cell, ...], ...]
-    hidden: int = 0  # ranks that are not shown, nearer to the median than those that are
+    hosts: tuple[str, ...]  # of each rank; empty if all ranks are on one host
+    rows: tuple[tuple[RankValue, ...], ...]
+    hidden: int = 0  # ranks left out, which are nearer to the median
 
 
 def phase_data(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return next((phase["data"] for phase in report["phases"] if phase["name"] == name), {})
+    """The data of a phase; empty if it did not run."""
+    for phase in report["phases"]:
+        if phase["name"] == name:
+            data: Mapping[str, Any] = phase["data"]
+            return data
+    return {}
 
 
-def curves(measurement: int, report: Mapping[str, Any]) -> Iterator[Curve]:
+def curves(measurement: int, report: Mapping[str, Any]) -> list[Curve]:
     """A curve for each collective and element type, in the order in which they were measured."""
     data = phase_data(report, "collectives")
-    rows = data.get("rows", [])
-    for collective, dtype in dict.fromkeys((row["collective"], row["dtype"]) for row in rows):
-        own = sorted(
-            (row for row in rows if (row["collective"], row["dtype"]) == (collective, dtype)),
-            key=lambda row: row["bytes"],
+    rows_by_curve: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in data.get("rows", []):
+        rows_by_curve.setdefault((row["collective"], row["dtype"]), []).append(row)
+
+    result = []
+    for (collective, dtype), rows in rows_by_curve.items():
+        rows.sort(key=lambda row: int(row["bytes"]))
+        reference = data.get("expected", {}).get(collective)
+        judged_from = reference["from_bytes"] if isinstance(reference, dict) else None
+        bands = [_band(row, judged_from) for row in rows if row.get("expected_gb_s")]
+        result.append(
+            Curve(
+                measurement=measurement,
+                collective=collective,
+                dtype=dtype,
+                ranks=report["world_size"],
+                points=tuple(_point(row) for row in rows),
+                expected=tuple(bands),
+                notes=tuple(_notes(data, reference, rows)),
+            )
         )
-        known = data.get("expected", {}).get(collective)
-        judged_from = known["from_bytes"] if isinstance(known, dict) else None
-        yield Curve(
-            measurement=measurement,
-            collective=collective,
-            dtype=dtype,
-            ranks=report["world_size"],
-            points=tuple(map(_point, own)),
-            expected=tuple(_band(row, judged_from) for row in own if row.get("expected_gb_s")),
-            notes=tuple(_notes(data, known, own)),
-        )
+    return result
 
 
 def _point(row: Mapping[str, Any]) -> Point:
@@ -127,136 +139,136 @@ def _point(row: Mapping[str, Any]) -> Point:
 
 
 def _band(row: Mapping[str, Any], judged_from: int | None) -> Band:
-    wanted = row["expected_gb_s"]
-    is_judged = judged_from is not None and row["bytes"] >= judged_from
-    return Band(
-        bytes=row["bytes"],
-        expected=wanted,
-        fine=FINE * wanted if is_judged else None,
-        bad=BAD * wanted if is_judged else None,
-    )
+    size, expected = row["bytes"], row["expected_gb_s"]
+    if judged_from is None or size < judged_from:
+        return Band(bytes=size, expected=expected, fine=None, bad=None)
+    return Band(bytes=size, expected=expected, fine=FINE * expected, bad=BAD * expected)
 
 
-def _notes(data: Mapping[str, Any], known: Any, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What the bandwidths were judged by, or why they were not."""
+def _notes(data: Mapping[str, Any], reference: Any, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the bandwidths were compared with, or why they were not."""
+    notes = []
     if data.get("note"):
-        yield data["note"]
-    if isinstance(known, dict):
-        about = "; ".join(filter(None, (known.get("condition"), known.get("source"))))
-        yield f"Expected: {known['name']}{f' ({about})' if about else ''}."
-    answers = {row.get("judged") for row in rows}
-    if len(answers) == 1 and not isinstance(known, dict) and all(answers):
-        yield f"Bandwidth: {answers.pop()}."
+        notes.append(data["note"])
+    if isinstance(reference, dict):
+        details = [reference[key] for key in ("condition", "source") if reference.get(key)]
+        suffix = f" ({'; '.join(details)})" if details else ""
+        notes.append(f"Expected: {reference['name']}{suffix}.")
+    else:
+        judgments = {row.get("judged") for row in rows}
+        judgment = judgments.pop()
+        if not judgments and judgment:
+            notes.append(f"Bandwidth: {judgment}.")
+    return notes
 
 
 def not_measured(report: Mapping[str, Any]) -> list[str]:
-    """Collectives and types that were to be measured and could not be, each with the reason."""
-    return [
-        f"{name}: {reason}"
-        for name, reason in phase_data(report, "collectives").get("refused", {}).items()
-    ]
+    """Collectives and types that could not be measured, each with the reason."""
+    refused = phase_data(report, "collectives").get("refused", {})
+    return [f"{name}: {reason}" for name, reason in refused.items()]
 
 
 def rank_table(measurement: int, report: Mapping[str, Any]) -> RankTable | None:
-    """What each rank measured, or None where the report says nothing by rank."""
-    measured = [
-        (column, values)
-        for column, values in _columns(report)
-        if len(values) == report["world_size"] > 1
-    ]
-    if not measured:
+    """What each rank measured, or None if the report holds nothing rank by rank."""
+    world_size = report["world_size"]
+    if world_size < 2:
         return None
-    cells = [
-        [_cell(values[rank], column.median) for column, values in measured]
-        for rank in range(report["world_size"])
-    ]
-    shown = _most_telling(cells)
+    columns, values_by_column = [], []
+    for column, values in _columns(report):
+        if len(values) == world_size:
+            columns.append(column)
+            values_by_column.append(values)
+    if not columns:
+        return None
+    rows = []
+    for rank in range(world_size):
+        row = []
+        for column, values in zip(columns, values_by_column):
+            ratio = values[rank] / column.median if column.median else None
+            row.append(RankValue(value=values[rank], ratio=ratio))
+        rows.append(tuple(row))
+    ranks = _furthest_ranks(rows)
     return RankTable(
         measurement=measurement,
-        columns=tuple(column for column, _ in measured),
-        ranks=tuple(shown),
-        hosts=tuple(_host(report, rank) for rank in shown),
-        rows=tuple(tuple(cells[rank]) for rank in shown),
-        hidden=len(cells) - len(shown),
+        columns=tuple(columns),
+        ranks=tuple(ranks),
+        hosts=tuple(_host(report, rank) for rank in ranks),
+        rows=tuple(rows[rank] for rank in ranks),
+        hidden=len(rows) - len(ranks),
     )
 
 
 def _host(report: Mapping[str, Any], rank: int) -> str:
-    """Where there are several."""
-    ranks = phase_data(report, "facts").get("ranks", [])
-    known = {one.get("rank"): one.get("host") for one in ranks}
-    return (known.get(rank) or "") if len(set(known.values())) > 1 else ""
+    """A rank's host, if the run had several."""
+    hosts = {}
+    for facts in phase_data(report, "facts").get("ranks", []):
+        hosts[facts.get("rank")] = facts.get("host")
+    if len(set(hosts.values())) < 2:
+        return ""
+    return hosts.get(rank) or ""
 
 
 def gpus(report: Mapping[str, Any]) -> str:
-    """The GPUs of all ranks by name, or nothing."""
-    names = Counter(
-        one["gpu_name"]
-        for one in phase_data(report, "facts").get("ranks", [])
-        if one.get("gpu_name")
-    )
+    """The GPUs of all ranks by name; empty without GPUs."""
+    names: Counter[str] = Counter()
+    for facts in phase_data(report, "facts").get("ranks", []):
+        if facts.get("gpu_name"):
+            names[facts["gpu_name"]] += 1
     return ", ".join(f"{count} x {name}" for name, count in names.items())
 
 
-def _columns(report: Mapping[str, Any]) -> Iterator[tuple[Column, Sequence[float]]]:
+def _columns(report: Mapping[str, Any]) -> list[tuple[RankColumn, Sequence[float]]]:
     waits = phase_data(report, "barrier").get("p50_us_by_rank", [])
-    yield _column("barrier", "wait", "us", WAITS, waits)
+    columns = [_column("barrier", "wait", "us", WAIT_MEANING, waits)]
     compute = phase_data(report, "compute")
-    for what, unit in compute.get("units", {}).items():
-        yield _column(
-            "compute",
-            what.replace("_", " "),
-            unit,
-            "",
-            [rank[what] for rank in compute.get("ranks", []) if what in rank],
-        )
+    for name, unit in compute.get("units", {}).items():
+        rates = [rank[name] for rank in compute.get("ranks", []) if name in rank]
+        columns.append(_column("compute", name.replace("_", " "), unit, "", rates))
     for row in phase_data(report, "collectives").get("rows", []):
-        if row["collective"] == "all_reduce" and row.get("time_us_by_rank"):
-            yield _column(
-                f"all_reduce of {row['dtype']}",
-                format_bytes(row["bytes"]),
-                "us",
-                "",
-                row["time_us_by_rank"],
-            )
+        times = row.get("time_us_by_rank")
+        if row["collective"] == "all_reduce" and times:
+            group, title = f"all_reduce of {row['dtype']}", format_bytes(row["bytes"])
+            columns.append(_column(group, title, "us", "", times))
+    return columns
 
 
 def _column(
     group: str, title: str, unit: str, meaning: str, values: Sequence[float]
-) -> tuple[Column, Sequence[float]]:
-    return Column(
-        group=group,
-        title=title,
-        unit=unit,
-        meaning=meaning,
-        median=statistics.median(values) if values else 0.0,
-    ), values
+) -> tuple[RankColumn, Sequence[float]]:
+    median = statistics.median(values) if values else 0.0
+    column = RankColumn(group=group, title=title, unit=unit, meaning=meaning, median=median)
+    return column, values
 
 
-def _cell(value: float, median: float) -> Cell:
-    return Cell(value=value, ratio=value / median if median else None)
+def _furthest_ranks(rows: Sequence[Sequence[RankValue]]) -> list[int]:
+    """All ranks; of very many only those furthest from the median in any column. Sorted."""
+
+    def distance(rank: int) -> float:
+        return max(_distance(value) for value in rows[rank])
+
+    ranks = sorted(range(len(rows)), key=distance, reverse=True)
+    return sorted(ranks[:MAX_RANKS])
 
 
-def _most_telling(cells: Sequence[Sequence[Cell]]) -> list[int]:
-    """All ranks, or of very many those furthest from the median in anything; in the order of ranks."""
-    furthest = sorted(
-        range(len(cells)), key=lambda rank: -max(_distance(cell) for cell in cells[rank])
-    )
-    return sorted(furthest[:MOST_RANKS])
+def _distance(value: RankValue) -> float:
+    """The factor between a value and the median, always 1 or more."""
+    if not value.ratio:
+        return 1.0
+    return max(value.ratio, 1 / value.ratio)
 
 
-def _distance(cell: Cell) -> float:
-    return max(cell.ratio, 1 / cell.ratio) if cell.ratio else 1.0
-
-
-def time_in_words(microseconds: float) -> str:
+def format_time(microseconds: float) -> str:
     if microseconds >= 1e6:
         return f"{microseconds / 1e6:.3g} s"
-    return f"{microseconds / 1e3:.3g} ms" if microseconds >= 1e3 else f"{microseconds:.3g} µs"
+    if microseconds >= 1e3:
+        return f"{microseconds / 1e3:.3g} ms"
+    return f"{microseconds:.3g} µs"
 
 
-def rate_in_words(value: float) -> str:
-    """Three digits, or all before the point: never a power of ten, but for the very small."""
+def format_rate(value: float) -> str:
+    """Three digits, or all before the point; a power of ten only for the very small."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if value >= 0.001 or value == 0 else f"{value:.0e}".replace("e-0", "e-")
+    if value >= 0.001 or value == 0:
+        return f"{value:.3g}"
+    return f"{value:.0e}".replace("e-0", "e-")

@@ -1,5 +1,7 @@
-"""Evidence -> what the page says, as plain values: `--json` prints them, the template words them. Pure, and nothing is invented:
-a part that the evidence does not hold is named in `missing`."""
+"""Evidence -> what the page says, as plain values: `--json` prints them, the template words them.
+
+Pure, and nothing is invented: what the evidence does not hold is named in `missing`. Field names are the keys of `--json`.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provision.report import comparison, measures
-from provision.report.comparison import Difference, Fact
-from provision.report.evidence import Evidence, Measured
+from provision.report import measures
+from provision.report.comparison import (
+    Fact,
+    ReportDifference,
+    compare_environments,
+    compare_measurements,
+    flatten,
+    format_value,
+    labels,
+)
+from provision.report.load import Evidence, SmokeRun
 from provision.report.measures import Curve, RankTable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """A choice, pin or warning, why it is so and where that is known from."""
+class ReasonedChoice:
+    """A choice or a warning, with its reason and the source of that reason."""
 
     what: str
     value: str
@@ -24,29 +34,31 @@ class Told:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pin(Told):
-    """locked: the version that came of it."""
+class ReasonedPin(ReasonedChoice):
+    """A pin. locked: the version in the lock."""
 
     locked: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
-    """What one passport says of an environment. Passports of the same lock are one environment, named by all their files."""
+class EnvironmentRecord:
+    """What passports say about an environment. Passports of the same lock and request are one environment with several files."""
 
     name: str
     files: tuple[str, ...]
     made_by: str
     written_at: str
     request: dict[str, str]
-    choices: tuple[Told, ...]
-    warnings: tuple[Told, ...]
-    pins: tuple[Pin, ...]
+    choices: tuple[ReasonedChoice, ...]
+    warnings: tuple[ReasonedChoice, ...]
+    pins: tuple[ReasonedPin, ...]
     products: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class PhaseFinding:
+    """What a phase found wrong."""
+
     id: str
     verdict: str
     ranks: tuple[int, ...]
@@ -55,14 +67,14 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
-    """verdict: also `skipped`, for a phase that the user left out."""
+class PhaseResult:
+    """One phase of a run. verdict: also `skipped`, for a phase that the user left out."""
 
     name: str
     verdict: str
     duration_s: float
     message: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[PhaseFinding, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,63 +88,62 @@ class Measurement:
     verdict: str
     about: dict[str, str]  # when, on what, how much
     notes: tuple[str, ...]
-    phases: tuple[Phase, ...]
-    facts: dict[str, Fact]  # all that the environment said about itself
+    phases: tuple[PhaseResult, ...]
+    facts: dict[str, Fact]  # everything that the environment said about itself
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
+    """The whole page."""
+
     title: str
     verdict: str
-    environments: tuple[Environment, ...]
+    environments: tuple[EnvironmentRecord, ...]
     measurements: tuple[Measurement, ...]
     curves: tuple[Curve, ...]
     ranks: tuple[RankTable, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[ReportDifference, ...]
     same: int  # facts that all measurements have in common
     missing: tuple[str, ...]
 
 
-NOT_RUN = "left out when the test was started"
+LEFT_OUT = "left out when the test was started"
 WORST_FIRST = ("fail", "unknown", "warn", "pass")
 
 
-def page(evidence: Sequence[Evidence]) -> Page:
-    """All that the files say, in the order in which they were named."""
-    runs = [(one, measured) for one in evidence for measured in one.measured]
-    labels = comparison.labels(
-        [(_name(one), measured.host, measured.place, one.source) for one, measured in runs]
-    )
-    measurements = tuple(
-        _measurement(label, one, measured) for label, (one, measured) in zip(labels, runs)
-    )
-    reports = [
-        (place, measured.report)
-        for place, (_, measured) in enumerate(runs)
-        if measured.report is not None
-    ]
-    curves = tuple(curve for place, report in reports for curve in measures.curves(place, report))
-    tables = [measures.rank_table(place, report) for place, report in reports]
+def build_page(evidence: Sequence[Evidence]) -> Page:
+    """The page of some files, in their order."""
+    runs = [(each, run) for each in evidence for run in each.runs]
+    run_labels = labels([(_name(each), run.host, run.place, each.source) for each, run in runs])
+    measurements, curves, tables = [], [], []
+    for index, (label, (each, run)) in enumerate(zip(run_labels, runs)):
+        measurements.append(_measurement(label, each, run))
+        if run.report is not None:
+            curves += measures.curves(index, run.report)
+            table = measures.rank_table(index, run.report)
+            if table is not None:
+                tables.append(table)
     environments = _environments(evidence)
-    differences, same = comparison.differences(measurements)
+    differences, same = compare_measurements(measurements)
     return Page(
         title=_title(evidence, measurements),
-        verdict=next(
-            (
-                verdict
-                for verdict in WORST_FIRST
-                if any(one.verdict == verdict for one in measurements)
-            ),
-            "unknown",
-        ),
+        verdict=_worst_verdict(measurements),
         environments=environments,
-        measurements=measurements,
-        curves=curves,
-        ranks=tuple(table for table in tables if table is not None),
-        differences=(*comparison.environments(environments), *differences),
+        measurements=tuple(measurements),
+        curves=tuple(curves),
+        ranks=tuple(tables),
+        differences=(*compare_environments(environments), *differences),
         same=same,
         missing=tuple(_missing(evidence, measurements, curves, tables)),
     )
+
+
+def _worst_verdict(measurements: Sequence[Measurement]) -> str:
+    verdicts = {measurement.verdict for measurement in measurements}
+    for verdict in WORST_FIRST:
+        if verdict in verdicts:
+            return verdict
+    return "unknown"
 
 
 def _name(evidence: Evidence) -> str:
@@ -140,58 +151,55 @@ def _name(evidence: Evidence) -> str:
 
 
 def _title(evidence: Sequence[Evidence], measurements: Sequence[Measurement]) -> str:
-    names = list(dict.fromkeys(_name(one) for one in evidence))
-    hosts = {one.host for one in measurements}
+    names = list(dict.fromkeys(_name(each) for each in evidence))
+    hosts = {measurement.host for measurement in measurements}
     if len(names) > 1:
         return f"{len(names)} environments compared"
     return f"{names[0]} on {len(hosts)} hosts" if len(hosts) > 1 else names[0]
 
 
-def _environments(evidence: Sequence[Evidence]) -> tuple[Environment, ...]:
+def _environments(evidence: Sequence[Evidence]) -> tuple[EnvironmentRecord, ...]:
     """Passports that differ only in where they lie and what was measured are one environment."""
-    found: dict[tuple[Any, ...], list[Evidence]] = {}
-    for one in evidence:
-        if one.passport is not None:
-            key = (
-                one.passport["name"],
-                one.passport["lock"]["sha256"],
-                repr(one.passport["request"]),
-            )
-            found.setdefault(key, []).append(one)
-    return tuple(_environment(same) for same in found.values())
+    groups: dict[tuple[str, str, str], list[tuple[str, Mapping[str, Any]]]] = {}
+    for each in evidence:
+        passport = each.passport
+        if passport is not None:
+            key = (passport["name"], passport["lock"]["sha256"], repr(passport["request"]))
+            groups.setdefault(key, []).append((each.source, passport))
+    return tuple(_environment(group) for group in groups.values())
 
 
-def _environment(same: Sequence[Evidence]) -> Environment:
-    newest = max(
-        (one.passport for one in same if one.passport),
-        key=lambda passport: str(passport["written_at"]),
-    )
-    return Environment(
-        name=newest["name"],
-        files=tuple(one.source for one in same),
-        made_by=newest["made_by"],
-        written_at=newest["written_at"],
-        request={key: comparison.in_words(value) for key, value in newest["request"].items()},
-        choices=tuple(_told(choice) for choice in newest["reasons"]),
-        warnings=tuple(_told(choice) for choice in newest.get("warnings", [])),
-        pins=tuple(
-            Pin(
+def _environment(passports: Sequence[tuple[str, Mapping[str, Any]]]) -> EnvironmentRecord:
+    """passports: with the file of each."""
+    _, newest = max(passports, key=lambda row: str(row[1]["written_at"]))
+    pins = []
+    for pin in newest["pins"]:
+        pins.append(
+            ReasonedPin(
                 what=pin["manager"],
                 value=pin["requirement"],
                 reason=pin["reason"],
                 source=pin["source"],
                 locked=pin.get("locked") or "",
             )
-            for pin in newest["pins"]
-        ),
+        )
+    return EnvironmentRecord(
+        name=newest["name"],
+        files=tuple(source for source, _ in passports),
+        made_by=newest["made_by"],
+        written_at=newest["written_at"],
+        request={key: format_value(value) for key, value in newest["request"].items()},
+        choices=tuple(_choice(choice) for choice in newest["reasons"]),
+        warnings=tuple(_choice(choice) for choice in newest.get("warnings", [])),
+        pins=tuple(pins),
         products=_products(newest),
     )
 
 
-def _told(choice: Mapping[str, Any]) -> Told:
-    return Told(
+def _choice(choice: Mapping[str, Any]) -> ReasonedChoice:
+    return ReasonedChoice(
         what=choice["what"],
-        value=comparison.in_words(choice["value"]),
+        value=format_value(choice["value"]),
         reason=choice["reason"],
         source=choice["source"],
     )
@@ -199,99 +207,106 @@ def _told(choice: Mapping[str, Any]) -> Told:
 
 def _products(passport: Mapping[str, Any]) -> dict[str, str]:
     lock, image, kernel = passport["lock"], passport["image"], passport["kernel"]
-    portable = (
-        ""
-        if lock["portable"]
-        else "; not portable: its Python is the one of the machine that made it"
-    )
+    lock_text = f"{lock['packages']} packages, sha256 {lock['sha256']}"
+    if not lock["portable"]:
+        lock_text += "; not portable: its Python is that of the machine that made it"
+    image_text = "none was made"
+    if image:
+        image_text = f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
     return {
-        "lock": f"{lock['packages']} packages, sha256 {lock['sha256']}{portable}",
+        "lock": lock_text,
         "prefix": passport["prefix"]["path"],
-        "image": f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
-        if image
-        else "none was made",
+        "image": image_text,
         "kernel": kernel["name"] if kernel else "none was registered",
     }
 
 
-def _measurement(label: str, evidence: Evidence, measured: Measured) -> Measurement:
-    report = measured.report
+def _measurement(label: str, evidence: Evidence, run: SmokeRun) -> Measurement:
+    report = run.report
     return Measurement(
         label=label,
         environment=_name(evidence),
-        place=measured.place,
-        host=measured.host,
-        verdict=measured.verdict,
+        place=run.place,
+        host=run.host,
+        verdict=run.verdict,
         about=_about(report) if report else {},
-        notes=tuple(_notes(measured)),
+        notes=tuple(_notes(run)),
         phases=tuple(_phases(report)) if report else (),
-        facts=dict(comparison.leaves(report["facts"])) if report else {},
+        facts=flatten(report["facts"]) if report else {},
     )
 
 
 def _about(report: Mapping[str, Any]) -> dict[str, str]:
-    return {
+    device = report["device"].partition(":")[0]
+    about = {
         "started": report["started_at"],
         "took": f"{report['duration_s']:.1f} s",
-        "ranks": f"{report['world_size']}, {report['backend']} on {report['device'].partition(':')[0]}",
+        "ranks": f"{report['world_size']}, {report['backend']} on {device}",
         "hosts": ", ".join(report["hosts"]),
         "profile": report["profile"],
-    } | ({"GPUs": gpus} if (gpus := measures.gpus(report)) else {})
+    }
+    gpus = measures.gpus(report)
+    if gpus:
+        about["GPUs"] = gpus
+    return about
 
 
-def _notes(measured: Measured) -> list[str]:
-    report = measured.report
+def _notes(run: SmokeRun) -> list[str]:
+    report = run.report
     if report is None:
-        return [f"Its phases cannot be shown: {measured.unread}."]
-    found = []
-    if measured.verdict != report["verdict"]:
-        found.append(
-            f"The report says {report['verdict']}, but the test did not end as it says: the verdict is {measured.verdict}."
+        return [f"Its phases cannot be shown: {run.unread}."]
+    notes = []
+    if run.verdict != report["verdict"]:
+        notes.append(
+            f"The report says {report['verdict']}, but the test did not end that way: the verdict is {run.verdict}."
         )
     if report["device"] == "cpu":
-        found.append(
-            "It ran on the CPU over Gloo: correctness is proven, the speed of GPUs and their links is not."
+        notes.append(
+            "It ran on the CPU over Gloo: that proves correctness, but not the speed of GPUs and their links."
         )
     if report["world_size"] == 1:
-        found.append("There was one rank: what several ranks do together was not tested.")
-    found += [f"Not measured: {told}." for told in measures.not_measured(report)]
-    return found
+        notes.append("There was one rank: what several ranks do together was not tested.")
+    for reason in measures.not_measured(report):
+        notes.append(f"Not measured: {reason}.")
+    return notes
 
 
-def _phases(report: Mapping[str, Any]) -> list[Phase]:
-    ran = [
-        Phase(
-            name=phase["name"],
-            verdict=phase["verdict"],
-            duration_s=phase["duration_s"],
-            message=phase["message"],
-            findings=tuple(
-                Finding(**{**finding, "ranks": tuple(finding["ranks"])})
-                for finding in phase["findings"]
-            ),
+def _phases(report: Mapping[str, Any]) -> list[PhaseResult]:
+    phases = []
+    for phase in report["phases"]:
+        findings = []
+        for finding in phase["findings"]:
+            findings.append(PhaseFinding(**{**finding, "ranks": tuple(finding["ranks"])}))
+        phases.append(
+            PhaseResult(
+                name=phase["name"],
+                verdict=phase["verdict"],
+                duration_s=phase["duration_s"],
+                message=phase["message"],
+                findings=tuple(findings),
+            )
         )
-        for phase in report["phases"]
-    ]
-    left_out = [
-        Phase(name=name, verdict="skipped", duration_s=0.0, message=NOT_RUN)
-        for name in report["skipped"]
-    ]
-    return ran + left_out
+    for name in report["skipped"]:
+        phases.append(PhaseResult(name=name, verdict="skipped", duration_s=0.0, message=LEFT_OUT))
+    return phases
 
 
 def _missing(
     evidence: Sequence[Evidence],
     measurements: Sequence[Measurement],
     curves: Sequence[Curve],
-    tables: Sequence[RankTable | None],
+    tables: Sequence[RankTable],
 ) -> list[str]:
-    """What a reader would look for and not find, and why."""
-    said = [f"{one.source}: no smoke test was run." for one in evidence if not one.measured]
-    alone = "a smoke report alone; how its environment came about is not known here."
-    said += [f"{one.source}: {alone}" for one in evidence if one.passport is None]
-    readable = any(one.phases for one in measurements)
-    if readable and not curves:
-        said.append("No collective was measured, so there are no curves.")
-    if readable and not any(tables):
-        said.append("Nothing was measured rank by rank, so there is no table of ranks.")
-    return said
+    """What a reader would look for in vain, and why."""
+    missing = [f"{each.source}: no smoke test was run." for each in evidence if not each.runs]
+    for each in evidence:
+        if each.passport is None:
+            missing.append(
+                f"{each.source}: a smoke report alone; it does not say how its environment was made."
+            )
+    has_phases = any(measurement.phases for measurement in measurements)
+    if has_phases and not curves:
+        missing.append("No collective was measured, so there are no curves.")
+    if has_phases and not tables:
+        missing.append("Nothing was measured rank by rank, so there is no table of ranks.")
+    return missing

@@ -69,10 +69,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("page")
     documents = [rich(), rich("a-node-with-a-long-name.rack17.cluster.example.org", 0.8)]
     found = [
-        report.read(evidence.write(folder / f"{place}.json", one))
+        report.load(evidence.write(folder / f"{place}.json", one))
         for place, one in enumerate(documents)
     ]
-    text = render.render_report(report.values(report.page(found)), remake=["provision", "report"])
+    text = render.render_report(
+        report.template_values(report.build_page(found)), remake=["provision", "report"]
+    )
     without_policy, count = re.subn(r"<meta http-equiv=.Content-Security-Policy.[^>]*>", "", text)
     assert count == 1
     return without_policy.replace("</body>", f"{MEASURE}</body>")

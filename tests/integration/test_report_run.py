@@ -37,7 +37,7 @@ def test_what_ranks_measure_arrives_on_the_page_and_fits_the_schema(tmp_path: Pa
         case for case in cases if case.find("failure") is not None or case.find("error") is not None
     ]
 
-    page = report.page([report.read(tmp_path / "report.json")])
+    page = report.build_page([report.load(tmp_path / "report.json")])
     curve = next(
         one for one in page.curves if (one.collective, one.dtype) == ("all_reduce", "float32")
     )
@@ -65,7 +65,7 @@ def test_a_rank_that_dies_is_in_the_report_the_xml_and_on_the_page(tmp_path: Pat
     ]
     assert unfinished == list(PHASES[PHASES.index("barrier") + 1 :])
 
-    page = report.page([report.read(tmp_path / "report.json")])
+    page = report.build_page([report.load(tmp_path / "report.json")])
     barrier = next(phase for phase in page.measurements[0].phases if phase.name == "barrier")
     assert ("rank-died", (0,)) in [(finding.id, finding.ranks) for finding in barrier.findings]
     assert "No collective was measured, so there are no curves." in page.missing

@@ -67,7 +67,7 @@ def html(tmp_path: Path, *documents: dict[str, Any]) -> str:
         evidence.write(tmp_path / str(place) / "p.json", one) for place, one in enumerate(documents)
     ]
     return render.render_report(
-        report.values(report.page([report.read(path) for path in paths])),
+        report.template_values(report.build_page([report.load(path) for path in paths])),
         remake=["provision", "report"],
     )
 
@@ -169,9 +169,9 @@ def test_no_text_of_a_passport_becomes_markup(tmp_path: Path) -> None:
 
 
 def test_a_command_line_cannot_end_the_comment_that_names_it(tmp_path: Path) -> None:
-    page = report.page([report.read(evidence.write(tmp_path / "p.json", passport()))])
+    page = report.build_page([report.load(evidence.write(tmp_path / "p.json", passport()))])
     text = render.render_report(
-        report.values(page), remake=["provision", "report", "--><script>x</script>"]
+        report.template_values(page), remake=["provision", "report", "--><script>x</script>"]
     )
     assert not Page(text).all("script")
 
@@ -185,7 +185,7 @@ def test_the_page_is_as_it_was(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("passport.json").write_text(json.dumps(rich()))
-    values = report.values(report.page([report.read(Path("passport.json"))]))
+    values = report.template_values(report.build_page([report.load(Path("passport.json"))]))
     text = render.render_report(
         values, remake=["provision", "report", "passport.json", "-o", "report.html"]
     )
@@ -196,9 +196,9 @@ def test_the_page_is_as_it_was(
 
 
 def chart_of(tmp_path: Path, *rows: dict[str, Any], **data: Any) -> charts.Chart:
-    page = report.page(
+    page = report.build_page(
         [
-            report.read(
+            report.load(
                 evidence.write(
                     tmp_path / "p.json", passport(evidence.report(collectives(*rows, **data)))
                 )
@@ -217,7 +217,7 @@ def test_axes_are_logarithmic_and_hold_every_point(tmp_path: Path) -> None:
     assert all(charts.TOP <= mark.y <= charts.HEIGHT - charts.BOTTOM for mark in marks)
     assert [tick.label for tick in chart.x_ticks] == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
     assert {"1", "2", "5", "10"} <= {tick.label for tick in chart.y_ticks}
-    assert marks[0].told == "float32, 1 MiB: 1"
+    assert marks[0].tooltip == "float32, 1 MiB: 1"
 
 
 @pytest.mark.parametrize(
@@ -359,12 +359,12 @@ def test_whatever_is_damaged_is_refused_in_words_or_shown(
 ) -> None:
     file = evidence.write(tmp_path / "p.json", changed(WHOLE, path, value))
     try:
-        page = report.page(
-            [report.read(file), report.read(evidence.write(tmp_path / "q.json", WHOLE))]
+        page = report.build_page(
+            [report.load(file), report.load(evidence.write(tmp_path / "q.json", WHOLE))]
         )
     except IntegrityError:
         return
-    text = render.render_report(report.values(page), remake=["provision", "report"])
+    text = render.render_report(report.template_values(page), remake=["provision", "report"])
     text.encode("utf-8")
     shown = Page(text)
     assert not shown.all("script")

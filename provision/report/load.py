@@ -1,0 +1,125 @@
+"""A file -> the evidence in it: a passport with its smoke reports, or a smoke report alone.
+
+The schemas in provision/schemas decide what is complete: the page relies on all that they promise, and on nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.schema import schema_error
+
+PASSPORT, REPORT = "passport", "smoke-report"
+SCHEMA_VERSIONS = {PASSPORT: 1, REPORT: 2}
+OTHER_FILE_ADVICE = "Name a passport.json or a smoke test's report.json; `provision build` replaces a damaged passport."
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeRun:
+    """One run of the smoke test. report: None if its schema is not ours; `unread` then says so."""
+
+    place: str  # prefix, image, or report for a report without a passport
+    verdict: str
+    host: str
+    report: dict[str, Any] | None
+    unread: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The content of one file. passport: None for a smoke report without one."""
+
+    source: str
+    passport: dict[str, Any] | None
+    runs: tuple[SmokeRun, ...]
+
+
+def load(path: Path) -> Evidence:
+    """The evidence in a file. Raises InvalidSpec if there is no such file, IntegrityError if it is damaged or of another schema."""
+    document = _read_json(path)
+    if document.get("kind") == "smoke":
+        _check(document, REPORT, str(path))
+        run = SmokeRun(
+            place="report",
+            verdict=document["verdict"],
+            host=", ".join(document["hosts"]),
+            report=document,
+        )
+        return Evidence(source=str(path), passport=None, runs=(run,))
+    _check(document, PASSPORT, str(path))
+    runs = [_smoke_run(path, place, verdict) for place, verdict in document["smoke"].items()]
+    return Evidence(source=str(path), passport=document, runs=tuple(runs))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(
+            path.read_text(encoding="utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_parse_finite,
+        )
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise InvalidSpec(
+            f"{path} {problem}.",
+            advice="Name an environment, a passport.json, or the report.json of a smoke test.",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{path} is not JSON: {error}.", advice=OTHER_FILE_ADVICE) from error
+    if not isinstance(document, dict) or "schema" not in document:
+        raise IntegrityError(
+            f"{path} is neither a passport nor a smoke report.", advice=OTHER_FILE_ADVICE
+        )
+    return document
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number that JSON knows")
+
+
+def _parse_finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large for a measurement")
+    return value
+
+
+def _smoke_run(path: Path, place: str, verdict: Mapping[str, Any]) -> SmokeRun:
+    report = verdict["report"]
+    host = verdict["measured_on"].get("host", "an unnamed host")
+    if report.get("schema") == SCHEMA_VERSIONS[REPORT]:
+        _check(report, REPORT, f"{path}: the smoke report of the {place}")
+        return SmokeRun(place=place, verdict=verdict["verdict"], host=host, report=report)
+    return SmokeRun(
+        place=place,
+        verdict=verdict["verdict"],
+        host=host,
+        report=None,
+        unread=f"the report is of schema {report.get('schema')!r}, "
+        f"and this provision reads schema {SCHEMA_VERSIONS[REPORT]}",
+    )
+
+
+def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
+    """Raise IntegrityError with the first place at which the document violates its schema."""
+    version = document.get("schema")
+    if version != SCHEMA_VERSIONS[kind]:
+        made_by = ""
+        if isinstance(document.get("made_by"), str):
+            made_by = f" (made by {document['made_by']})"
+        raise IntegrityError(
+            f"{label} is of schema {version!r}{made_by}, and this provision reads schema {SCHEMA_VERSIONS[kind]}.",
+            advice="Read it with the provision that made it, or make it again.",
+        )
+    violation = schema_error(document, kind)
+    if violation is not None:
+        advice = "Run the smoke test again."
+        if kind == PASSPORT:
+            advice = "Build again: that writes a new passport."
+        raise IntegrityError(f"{label} is damaged: at {violation}.", advice=advice)
