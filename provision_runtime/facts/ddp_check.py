@@ -1,8 +1,9 @@
-"""Whether all ranks built the same model, asked before DistributedDataParallel takes it for granted.
+"""Whether all ranks built the same model, checked before DistributedDataParallel assumes it.
 
-DDP itself says it on some ranks only, while rank 0 waits (pytorch#76449), or hangs. Here every rank raises, with the first
-parameter that differs. Only names, shapes, types and flags are looked at; with `data=True` the values too, piece by piece.
-Works without importing torch: what it needs comes with the model.
+DDP itself raises on some ranks only while rank 0 waits (pytorch#76449), or hangs. Here every rank
+raises, with the first parameter that differs. Only names, shapes, types and flags are compared;
+with `data=True` the values too, piece by piece. Works without importing torch: what it needs comes
+with the model.
 """
 
 from __future__ import annotations
@@ -15,21 +16,25 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, List
 
+from ..comm.ranks import name_ranks
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import torch
 
-# [name, shape, dtype, requires_grad] and, where the data was read, its SHA-256. Lists, because JSON has no tuples.
+# [name, shape, dtype, requires_grad] and, if the data was read, its SHA-256. Lists, because JSON
+# has no tuples.
 Entry = List[Any]
-# Bytes of a tensor that are in hand at a time while its data is hashed.
+# How many bytes of a tensor are in memory at a time while its data is hashed.
 PIECE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Difference:
+class ParameterDifference:
     parameter: str
-    # What the ranks below have and what most have; where no model has a majority, these are all ranks and it says who has what.
+    # What the ranks below have and what most ranks have. If no model has a majority, `ranks` are
+    # all ranks, and the message says which rank has what.
     message: str
     ranks: tuple[int, ...]
 
@@ -37,8 +42,8 @@ class Difference:
 class ParametersDiffer(RuntimeError):
     """The ranks did not build the same model; raised on all of them."""
 
-    def __init__(self, difference: Difference) -> None:
-        super().__init__(f"{_named(difference.ranks)}: {difference.message}")
+    def __init__(self, difference: ParameterDifference) -> None:
+        super().__init__(f"{name_ranks(difference.ranks)}: {difference.message}")
         self.difference = difference
 
 
@@ -50,70 +55,77 @@ def parameter_digest(model: torch.nn.Module, data: bool = False) -> str:
 def require_same_parameters(
     model: torch.nn.Module, exchange: Callable[[str, Any], list[Any]], data: bool = False
 ) -> str:
-    """The digest that all ranks have. Raises ParametersDiffer on every rank when they do not have the same.
+    """Returns the digest that all ranks have; raises ParametersDiffer on every rank if they differ.
 
-    `exchange(name, payload)` returns every rank's payload in rank order, as `ranks.through_store(...).exchange` does.
+    `exchange(name, payload)` returns every rank's payload in rank order, as
+    `ranks.through_store(...).exchange` does.
     """
     entries = describe(model, data)
     own, token = _digest(entries), secrets.token_hex(8)
-    said = exchange("parameter digests", [own, token])
-    digests = [digest for digest, _ in said]
+    answers = exchange("parameter digests", [own, token])
+    digests = [digest for digest, _ in answers]
     if len(set(digests)) == 1:
         return own
-    # One rank of each kind tells all it has: a large model times a thousand ranks is more than a store should carry.
-    speaks = said.index([own, token]) == digests.index(own)
-    told = exchange("parameters", entries if speaks else None)
-    difference = first_difference([told[digests.index(digest)] for digest in digests])
+    # Of the ranks with the same digest, the first sends its parameters: a large model times a
+    # thousand ranks is more than a store should carry.
+    is_sender = answers.index([own, token]) == digests.index(own)
+    models = exchange("parameters", entries if is_sender else None)
+    difference = first_difference([models[digests.index(digest)] for digest in digests])
     assert difference is not None
     raise ParametersDiffer(difference)
 
 
 def describe(model: torch.nn.Module, data: bool = False) -> list[Entry]:
-    """What DDP takes for granted to be equal: of every parameter name, shape, type and whether it is trained."""
-    named = model.named_parameters()
-    if data:
-        return [[*_entry(name, value), data_digest([value])] for name, value in named]
-    return [_entry(name, value) for name, value in named]
+    """What DDP assumes to be equal: name, shape, type and requires_grad of every parameter."""
+    entries = []
+    for name, value in model.named_parameters():
+        dtype = str(value.dtype).replace("torch.", "", 1)
+        entry: Entry = [name, _shape(value), dtype, value.requires_grad]
+        if data:
+            entry.append(data_digest([value]))
+        entries.append(entry)
+    return entries
 
 
 def data_digest(tensors: Iterable[torch.Tensor]) -> str:
-    """Of the bytes themselves, through at most PIECE_BYTES at a time, and without numpy: an environment need not have it."""
-    found = hashlib.sha256()
+    """The SHA-256 of the bytes, through at most PIECE_BYTES at a time, and without numpy, which an
+    environment may lack."""
+    digest = hashlib.sha256()
     for tensor in tensors:
         if tensor.device.type == "meta":
             raise ValueError("a tensor on the meta device has no data to compare")
         for piece in _pieces(tensor.detach()):
-            held = piece.cpu().contiguous()
-            size = held.numel() * held.element_size()
-            found.update((ctypes.c_char * size).from_address(held.data_ptr()) if size else b"")
-    return found.hexdigest()
+            on_cpu = piece.cpu().contiguous()
+            size = on_cpu.numel() * on_cpu.element_size()
+            if size:
+                digest.update((ctypes.c_char * size).from_address(on_cpu.data_ptr()))
+    return digest.hexdigest()
 
 
-def first_difference(models: Sequence[Sequence[Entry]]) -> Difference | None:
-    """Between what most ranks have and the first rank that has something else; without a majority, between rank 0 and that one.
+def first_difference(models: Sequence[Sequence[Entry]]) -> ParameterDifference | None:
+    """Between the majority's model and that of the first rank that differs.
 
-    Of two ranks either may be the wrong one, so without a majority all are named.
+    Without a majority, between rank 0's model and that one; all ranks are then named, since any may
+    be wrong.
     """
     kinds = [json.dumps(model) for model in models]
-    usual, is_majority = _usual(kinds)
-    others = [rank for rank, kind in enumerate(kinds) if kind != usual]
-    if not others:
+    usual, count = Counter(kinds).most_common(1)[0]
+    is_majority = count * 2 > len(kinds)
+    if not is_majority:
+        usual = kinds[0]  # DDP would copy from rank 0
+    differing = [rank for rank, kind in enumerate(kinds) if kind != usual]
+    if not differing:
         return None
-    whose = "on most ranks" if is_majority else f"on {_holders(kinds, usual)}"
-    name, message = _compare(models[kinds.index(usual)], models[others[0]], whose)
+    reference = "on most ranks" if is_majority else f"on {_holders(kinds, usual)}"
+    name, message = _compare(models[kinds.index(usual)], models[differing[0]], reference)
     if is_majority:
-        return Difference(name, message, tuple(others))
-    return Difference(
-        name, f"on {_holders(kinds, kinds[others[0]])}, {message}", tuple(range(len(models)))
-    )
-
-
-def _entry(name: str, value: torch.Tensor) -> Entry:
-    return [name, _shape(value), str(value.dtype).replace("torch.", "", 1), value.requires_grad]
+        return ParameterDifference(name, message, tuple(differing))
+    message = f"on {_holders(kinds, kinds[differing[0]])}, {message}"
+    return ParameterDifference(name, message, tuple(range(len(models))))
 
 
 def _shape(value: torch.Tensor) -> list[int] | None:
-    """None for a lazy parameter, whose shape is not known before the first batch."""
+    """None for a lazy parameter, whose shape is unknown before the first batch."""
     try:
         return list(value.shape)
     except RuntimeError:
@@ -125,7 +137,7 @@ def _digest(entries: Sequence[Entry]) -> str:
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor in parts of at most PIECE_BYTES, none of them larger than that in a copy of its own."""
+    """The tensor in parts of at most PIECE_BYTES, without copying more than that at once."""
     if tensor.numel() * tensor.element_size() <= PIECE_BYTES:
         yield tensor
     elif tensor.is_contiguous():
@@ -137,53 +149,54 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             yield from _pieces(part)
 
 
-def _usual(kinds: Sequence[str]) -> tuple[str, bool]:
-    """What more than half of the ranks have, or else what rank 0 has: DDP would copy from rank 0."""
-    kind, count = Counter(kinds).most_common(1)[0]
-    return (kind, True) if count * 2 > len(kinds) else (kinds[0], False)
-
-
 def _holders(kinds: Sequence[str], kind: str) -> str:
-    return _named([rank for rank, other in enumerate(kinds) if other == kind])
+    return name_ranks([rank for rank, own_kind in enumerate(kinds) if own_kind == kind])
 
 
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _compare(usual: Sequence[Entry], other: Sequence[Entry], whose: str) -> tuple[str, str]:
-    """The first parameter that is not the same, and in words what is the matter with it."""
-    names, other_names = [entry[0] for entry in usual], [entry[0] for entry in other]
-    for mine, theirs in zip(usual, other):
-        if mine == theirs:
+def _compare(
+    usual_model: Sequence[Entry], model: Sequence[Entry], reference: str
+) -> tuple[str, str]:
+    """The first parameter that differs, and a message about it. `reference`: where the usual model
+    is, for the message."""
+    usual_names = [entry[0] for entry in usual_model]
+    names = [entry[0] for entry in model]
+    for usual, entry in zip(usual_model, model):
+        if usual == entry:
             continue
-        if mine[0] == theirs[0]:
-            return mine[0], f"parameter {mine[0]} {_unlike(mine, theirs)} {whose}"
-        if mine[0] in other_names and theirs[0] in names:
-            return (
-                theirs[0],
-                f"parameter {theirs[0]} comes where {mine[0]} comes {whose}: the same parameters in another order",
-            )
-        return _absent(mine, whose) if mine[0] not in other_names else _surplus(theirs, whose)
-    rest = usual[len(other) :]
-    return _absent(rest[0], whose) if rest else _surplus(other[len(usual)], whose)
+        name, usual_name = entry[0], usual[0]
+        if name == usual_name:
+            return name, f"parameter {name} {_contrast(usual, entry)} {reference}"
+        if usual_name not in names:
+            return _missing(usual, reference)
+        if name not in usual_names:
+            return _surplus(entry, reference)
+        message = (
+            f"parameter {name} is in the place of {usual_name} {reference}: "
+            "the same parameters in another order"
+        )
+        return name, message
+    if len(usual_model) > len(model):
+        return _missing(usual_model[len(model)], reference)
+    return _surplus(model[len(usual_model)], reference)
 
 
-def _absent(entry: Entry, whose: str) -> tuple[str, str]:
-    return entry[0], f"parameter {entry[0]} is missing; it is {_in_words(entry)} {whose}"
+def _missing(usual: Entry, reference: str) -> tuple[str, str]:
+    return usual[0], f"parameter {usual[0]} is missing; it is {_describe(usual)} {reference}"
 
 
-def _surplus(entry: Entry, whose: str) -> tuple[str, str]:
-    return entry[0], f"parameter {entry[0]} is {_in_words(entry)}; there is none {whose}"
+def _surplus(entry: Entry, reference: str) -> tuple[str, str]:
+    message = f"parameter {entry[0]} is {_describe(entry)}; it does not exist {reference}"
+    return entry[0], message
 
 
-def _unlike(mine: Entry, theirs: Entry) -> str:
-    """`is [3] float32, not [4] float32 as`; only the data may differ where the words are equal."""
-    if mine[:4] == theirs[:4]:
-        return "holds other values than"
-    return f"is {_in_words(theirs)}, not {_in_words(mine)} as"
+def _contrast(usual: Entry, entry: Entry) -> str:
+    """`is [3] float32, not [4] float32 as`; if all of that is equal, only the data differs."""
+    if usual[:4] == entry[:4]:
+        return "has other values than"
+    return f"is {_describe(entry)}, not {_describe(usual)} as"
 
 
-def _in_words(entry: Entry) -> str:
+def _describe(entry: Entry) -> str:
     _, shape, dtype, is_trained = entry[:4]
-    return f"{'of unknown shape' if shape is None else shape} {dtype}{'' if is_trained else ' without gradient'}"
+    text = f"{'of unknown shape' if shape is None else shape} {dtype}"
+    return text if is_trained else f"{text} without gradient"

@@ -1,7 +1,7 @@
-"""What this environment says about itself: Python, torch, CUDA, NCCL, GPUs, and what may contaminate it.
+"""Facts about this environment: Python, torch, CUDA, NCCL, GPUs, and what may contaminate it.
 
-Owns asking, not judging. It works where torch is missing or broken and says so in `error`: it must not need what it
-diagnoses. `collect_apart` also survives an import that crashes or hangs.
+Collects, and judges nothing. It works if torch is missing or broken, and then says so in `error`:
+it must not need what it diagnoses. `collect_apart` also survives an import that crashes or hangs.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ VARIABLES = (
     "OMP_NUM_THREADS",
     "GLOO_SOCKET_IFNAME",
 )
-# Written by `provision` into every prefix that it makes.
+# `provision` writes it into every prefix that it makes.
 MARKER = Path("conda-meta") / "provision.json"
 # A cold import of torch from a network file system was seen to take minutes.
 IMPORT_TIMEOUT_S = 300
 
 
 def collect() -> dict[str, Any]:
-    """Everything, with torch imported into this process."""
-    found = about_host()
+    """All facts; imports torch into this process."""
+    facts = about_host()
     try:
-        found["torch"] = about_torch()
-        known = found["torch"]["nccl"]
-        found["nccl_settings"] = nccl.settings(known["loaded"] or known["compiled"])
+        facts["torch"] = about_torch()
+        versions = facts["torch"]["nccl"]
+        facts["nccl_settings"] = nccl.settings(versions["loaded"] or versions["compiled"])
     except Exception as error:  # whatever a broken torch raises is the finding
-        found["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
-    # Last, since importing torch is what loads the foreign.
-    return {**found, **origins.collect()}
+        facts["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
+    # Last, since importing torch is what loads foreign libraries.
+    return {**facts, **origins.collect()}
 
 
 def collect_apart() -> dict[str, Any]:
-    """The same from a child process, so that a crash or a hang at import becomes an answer."""
+    """The same from a child process, so that an import that crashes or hangs becomes an error in
+    the facts."""
     command = [sys.executable, str(Path(__file__).resolve().parent.parent), "facts", "--in-process"]
     try:
         child = subprocess.run(
@@ -57,16 +58,14 @@ def collect_apart() -> dict[str, Any]:
         )
         return dict(json.loads(child.stdout))
     except subprocess.TimeoutExpired:
-        return {**about_host(), "error": f"importing torch did not end within {IMPORT_TIMEOUT_S} s"}
+        error = f"importing torch did not end within {IMPORT_TIMEOUT_S} s"
     except ValueError:
-        return {
-            **about_host(),
-            "error": f"importing torch ended the process with status {child.returncode}",
-        }
+        error = f"importing torch ended the process with status {child.returncode}"
+    return {**about_host(), "error": error}
 
 
 def about_host() -> dict[str, Any]:
-    """What can be said without torch. Its libraries and modules are empty until somebody has tried to import it."""
+    """The facts that need no torch. Libraries and modules are empty until torch was imported."""
     return {
         "schema": SCHEMA,
         "python": {
@@ -119,7 +118,10 @@ def _glibc() -> str | None:
 
 
 def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
-    """Of the lock that this prefix was made from; what the variable says may come from another environment."""
+    """The hash of the lock from which this prefix was made.
+
+    The variable is only the fallback: it may come from another environment.
+    """
     try:
         return str(json.loads((prefix / MARKER).read_text())["lock_sha256"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -129,9 +131,7 @@ def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
 def _cudnn(torch: Any) -> int | None:
     try:
         return torch.backends.cudnn.version()  # type: ignore[no-any-return]
-    except (
-        RuntimeError
-    ):  # raised when the library found at run time is not the one it was compiled with
+    except RuntimeError:  # the library at run time is not the one that torch was compiled with
         return None
 
 
@@ -146,20 +146,18 @@ def _nccl(torch: Any, files: list[str]) -> dict[str, Any]:
 
 
 def _nccl_compiled(torch: Any) -> str | None:
-    """NCCL_MAJOR.MINOR.PATCH of the header that torch saw: a constant, so no GPU is needed."""
+    """The version in the header that torch was compiled with: a constant, so no GPU is needed."""
     try:
         version = torch.cuda.nccl.version()
     except (AttributeError, RuntimeError):  # CPU builds have no such function
         return None
-    return (
-        ".".join(str(part) for part in version[:3])
-        if isinstance(version, tuple)
-        else libraries.decode_nccl(version)
-    )
+    if isinstance(version, tuple):
+        return ".".join(str(part) for part in version[:3])
+    return libraries.decode_nccl(version)
 
 
 def _nccl_distribution(cuda: str | None) -> dict[str, str] | None:
-    """The wheel that brought NCCL, which is a package of its own for torch's wheels only."""
+    """The wheel that brought NCCL; only torch's wheels have it in a package of its own."""
     from importlib import metadata
 
     if cuda is None:
@@ -172,7 +170,8 @@ def _nccl_distribution(cuda: str | None) -> dict[str, str] | None:
 
 
 def _arch_list(torch: Any) -> list[str]:
-    """Architectures the build holds code for. torch.cuda.get_arch_list() is empty without a GPU; the flags are not."""
+    """The architectures that the build has code for. torch.cuda.get_arch_list() is empty without a
+    GPU; the flags are not."""
     flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
     return flags.split() if flags else []
 
@@ -180,15 +179,15 @@ def _arch_list(torch: Any) -> list[str]:
 def _devices(torch: Any) -> list[dict[str, Any]]:
     if not torch.cuda.is_available():
         return []
-    return [_device(torch, index) for index in range(torch.cuda.device_count())]
-
-
-def _device(torch: Any, index: int) -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(index)
-    return {
-        "index": index,
-        "name": properties.name,
-        "uuid": libraries.gpu_uuid(index),
-        "architecture": f"sm_{properties.major}{properties.minor}",
-        "memory_bytes": properties.total_memory,
-    }
+    devices = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        device = {
+            "index": index,
+            "name": properties.name,
+            "uuid": libraries.gpu_uuid(index),
+            "architecture": f"sm_{properties.major}{properties.minor}",
+            "memory_bytes": properties.total_memory,
+        }
+        devices.append(device)
+    return devices

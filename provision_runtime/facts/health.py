@@ -1,7 +1,8 @@
-"""Whether a container still works, for an engine that asks once a minute: its GPUs answer, and there is room where ranks need some.
+"""Whether a container still works, for an engine that asks once a minute: its GPUs answer, and
+there is space where ranks need some.
 
-It starts nothing on a GPU, imports no torch and takes milliseconds. Runs alone: `python -I health.py`; it prints what is wrong, and
-its exit code is 1 if anything is. Whether the environment is right is the smoke test's question.
+Starts nothing on a GPU, imports no torch and takes milliseconds. Prints what is wrong; the exit
+code is then 1. Whether the environment is right is the smoke test's question.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The driver's own library: the engine brings it along with the GPUs, so a container without it has none to lose.
+# The driver's own library: the engine brings it with the GPUs, so a container without it has none.
 NVML = "libnvidia-ml.so.1"
-# Where a job dies when nothing is left: DataLoader's and NCCL's shared memory ends in SIGBUS, caches and checkpoints in errors.
-PLACES = ("/dev/shm", "/tmp")
-LEAST = 1 << 20
+# A job dies where these are full: DataLoader's and NCCL's shared memory ends in SIGBUS, caches and
+# checkpoints in errors.
+FOLDERS = ("/dev/shm", "/tmp")
+LEAST_BYTES = 1 << 20
 
 
 def main() -> int:
-    found = [*_packages(), *_gpus(NVML), *_room(PLACES)]
-    print("; ".join(found) or "healthy")
-    return int(bool(found))
+    problems = [*_package_problems(), *_gpu_problems(NVML), *_space_problems(FOLDERS)]
+    print("; ".join(problems) or "healthy")
+    return 1 if problems else 0
 
 
-def _packages() -> Iterator[str]:
+def _package_problems() -> Iterator[str]:
     if importlib.util.find_spec("torch") is None:
-        yield "torch is not installed (any more)"
+        yield "torch is no longer installed"
 
 
-def _gpus(library: str) -> Iterator[str]:
-    """A GPU that fell off the bus, and devices that were taken from the container under way (NVIDIA/nvidia-container-toolkit#48)."""
+def _gpu_problems(library: str) -> Iterator[str]:
+    """Finds GPUs that fell off the bus, and devices that were taken from the running container
+    (NVIDIA/nvidia-container-toolkit#48)."""
     try:
         nvml = ctypes.CDLL(library)
     except OSError:
@@ -55,15 +58,15 @@ def _gpus(library: str) -> Iterator[str]:
     nvml.nvmlShutdown()
 
 
-def _room(places: tuple[str, ...]) -> Iterator[str]:
-    for place in places:
+def _space_problems(folders: tuple[str, ...]) -> Iterator[str]:
+    for folder in folders:
         try:
-            status = os.statvfs(place)
+            status = os.statvfs(folder)
         except OSError as error:
-            yield f"{place}: {error.strerror}"
+            yield f"{folder}: {error.strerror}"
             continue
-        if status.f_bavail * status.f_frsize < LEAST:
-            yield f"{place} is full"
+        if status.f_bavail * status.f_frsize < LEAST_BYTES:
+            yield f"{folder} is full"
 
 
 if __name__ == "__main__":

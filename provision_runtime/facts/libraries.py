@@ -1,7 +1,9 @@
-"""Which shared libraries this process really loaded, and what NCCL and the CUDA driver say through them.
+"""Which shared libraries this process really loaded, and the versions that NCCL and the CUDA driver
+report.
 
-Owns /proc/self/maps and ctypes. A version printed by torch is what it was compiled with; the file that answers at run
-time can be another one (LD_LIBRARY_PATH, a stray wheel), so the loaded file itself is asked.
+Owns /proc/self/maps and ctypes. A version that torch prints is the one that it was compiled with;
+the file that is used at run time can be another one (LD_LIBRARY_PATH, a stray wheel), so we ask the
+loaded file itself.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from pathlib import Path
 
 MAPS = Path("/proc/self/maps")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
-# The libraries of CUDA that torch brings or pulls in: theirs must be the environment's own. Names end at the dot or the
-# dash, since plug-ins (libnccl-net.so, libnccl-tuner.so) and the driver's libcuda are rightly the host's.
+# The CUDA libraries that torch brings or depends on: they must be the environment's own. Names end
+# at the dot or the dash, since plug-ins (libnccl-net.so, libnccl-tuner.so) and the driver's libcuda
+# are rightly the host's.
 OF_CUDA = re.compile(
-    r"lib(nccl|cudart|cudnn(_\w+)?|cublas(Lt)?|cufft|curand|cusolver|cusparse(Lt)?|nvrtc(-builtins)?|nvJitLink|cupti|nvToolsExt)"
-    r"(-[0-9a-f]{8})?\.so"
+    r"lib(nccl|cudart|cudnn(_\w+)?|cublas(Lt)?|cufft|curand|cusolver|cusparse(Lt)?|nvrtc(-builtins)?"
+    r"|nvJitLink|cupti|nvToolsExt)(-[0-9a-f]{8})?\.so"
 )
-OF_INTEREST = (
+REPORTED_PREFIXES = (
     "libnccl",
     "libcudart",
     "libcudnn",
@@ -31,13 +34,14 @@ OF_INTEREST = (
     "libgomp",
 )
 NCCL = re.compile(r"libnccl\.so")
-# A Python there shares its prefix with the whole system: being below it says nothing of a library's origin.
+# A Python there shares its prefix with the whole system: that a library is below it says nothing
+# about its origin.
 SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
 DELETED = " (deleted)"
 
 
 def loaded() -> list[str]:
-    """Files of interest that are mapped into this process now."""
+    """The files that are mapped into this process now and that we report."""
     try:
         return parse_maps(MAPS.read_text(errors="replace"))
     except OSError:
@@ -45,59 +49,64 @@ def loaded() -> list[str]:
 
 
 def parse_maps(text: str) -> list[str]:
-    # address perms offset dev inode path: the path is the sixth field and may hold spaces.
-    paths = {
-        fields[5]
-        for fields in (line.split(None, 5) for line in text.splitlines())
-        if len(fields) == 6
-    }
-    real = {path[: -len(DELETED)] if path.endswith(DELETED) else path for path in paths}
-    return sorted(
-        path
-        for path in real
-        if Path(path).name.startswith(OF_INTEREST) or is_of_cuda(Path(path).name)
-    )
+    paths = set()
+    for line in text.splitlines():
+        # address perms offset dev inode path: the path is the sixth field and may contain spaces.
+        fields = line.split(None, 5)
+        if len(fields) < 6:
+            continue
+        path = fields[5]
+        if path.endswith(DELETED):
+            path = path[: -len(DELETED)]
+        name = Path(path).name
+        if name.startswith(REPORTED_PREFIXES) or is_of_cuda(name):
+            paths.add(path)
+    return sorted(paths)
 
 
 def nccl_file(files: list[str]) -> str | None:
-    """The file that holds torch's NCCL: its own library, or torch's where it is linked statically (older wheels, conda builds).
+    """The file that has torch's NCCL: its own library, or torch's if it is linked statically (older
+    wheels, conda builds).
 
-    Where both are loaded, the linker knows: what is in everybody's scope (LD_PRELOAD) comes first, then what torch's library names.
+    If both are loaded, the linker knows: what is in the global scope (LD_PRELOAD) comes first, then
+    what torch's library depends on.
     """
-    holders = [path for path in files if Path(path).name.startswith("libtorch_cuda.so")]
-    libraries = [path for path in files if NCCL.match(Path(path).name)]
-    if libraries and holders:
-        return (
-            _provider(None, "ncclGetVersion")
-            or _provider(holders[0], "ncclGetVersion")
-            or libraries[0]
-        )
-    return next(iter(libraries + holders), None)
+    torch_libraries = [path for path in files if Path(path).name.startswith("libtorch_cuda.so")]
+    nccl_libraries = [path for path in files if NCCL.match(Path(path).name)]
+    if nccl_libraries and torch_libraries:
+        provider = _provider(None, "ncclGetVersion")
+        provider = provider or _provider(torch_libraries[0], "ncclGetVersion")
+        return provider or nccl_libraries[0]
+    return next(iter(nccl_libraries + torch_libraries), None)
 
 
 def foreign(files: list[str], prefix: str, site_packages: str, own: list[str]) -> list[str]:
-    """Which loaded libraries of CUDA are not this environment's: neither beside torch nor below the prefix.
+    """Which loaded CUDA libraries are not this environment's: neither next to torch nor below the
+    prefix.
 
-    own: the libraries of CUDA that the environment holds. Below the prefix of a system's own Python (/usr) a library is
-    foreign where the environment has one of the same name.
+    own: the environment's CUDA libraries. Below the prefix of a system's own Python (/usr) a library
+    is foreign if the environment has one of the same name.
     """
     is_system = os.path.normpath(prefix) in SYSTEM_PREFIXES
-    held = {stem(path) for path in own}
-    found = []
+    own_stems = {stem(path) for path in own}
+    result = []
     for path in files:
         if not is_of_cuda(Path(path).name) or is_below(path, site_packages) or path in own:
             continue
-        if not is_below(path, prefix) or (is_system and stem(path) in held):
-            found.append(path)
-    return found
+        if not is_below(path, prefix) or (is_system and stem(path) in own_stems):
+            result.append(path)
+    return result
 
 
 def own(site_packages: str) -> list[str]:
-    """The libraries of CUDA that came with torch: in its own folder, or in those of NVIDIA's wheels."""
-    folders = [Path(site_packages) / "torch" / "lib", *Path(site_packages).glob("nvidia/*/lib")]
-    return sorted(
-        str(path) for folder in folders for path in folder.glob("lib*.so*") if is_of_cuda(path.name)
-    )
+    """The CUDA libraries that came with torch: in its own folder, or in those of NVIDIA's wheels."""
+    paths = []
+    for folder in (
+        Path(site_packages) / "torch" / "lib",
+        *Path(site_packages).glob("nvidia/*/lib"),
+    ):
+        paths += [str(path) for path in folder.glob("lib*.so*") if is_of_cuda(path.name)]
+    return sorted(paths)
 
 
 def is_of_cuda(name: str) -> bool:
@@ -105,18 +114,19 @@ def is_of_cuda(name: str) -> bool:
 
 
 def stem(path: str) -> str:
-    """libcudart-d0da41ae.so.11.0 and libcudart.so.12 are one library."""
-    found = OF_CUDA.match(Path(path).name)
-    return found[1] if found else Path(path).name
+    """libcudart-d0da41ae.so.11.0 and libcudart.so.12 are the same library."""
+    match = OF_CUDA.match(Path(path).name)
+    return match[1] if match else Path(path).name
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether the file lies in the folder, by the names as they are or with links followed: a prefix may be a link."""
-    return any(
-        os.path.commonpath((way(path), way(folder))) == way(folder)
-        for way in (os.path.normpath, os.path.realpath)
-        if os.path.isabs(path)
-    )
+    """Whether the file is in the folder, by name or with links resolved: a prefix may be a link."""
+    if not os.path.isabs(path):
+        return False
+    normal, real = os.path.normpath(folder), os.path.realpath(folder)
+    if os.path.commonpath((os.path.normpath(path), normal)) == normal:
+        return True
+    return os.path.commonpath((os.path.realpath(path), real)) == real
 
 
 class _Symbol(ctypes.Structure):
@@ -131,19 +141,22 @@ class _Symbol(ctypes.Structure):
 
 
 def _provider(path: str | None, function: str) -> str | None:
-    """The file whose function is found by a loaded library, or by everybody (None)."""
-    found = _Symbol()
+    """The file whose function a loaded library would call; for None, that of the global scope."""
+    symbol = _Symbol()
     try:
         address = ctypes.cast(getattr(ctypes.CDLL(path), function), ctypes.c_void_p)
-        known = ctypes.CDLL(None).dladdr(address, ctypes.byref(found))
+        is_known = ctypes.CDLL(None).dladdr(address, ctypes.byref(symbol))
     except (OSError, AttributeError):
         return None
-    # By its real name, as /proc/self/maps has it: the linker keeps the way it came ($ORIGIN/../..).
-    return os.path.realpath(os.fsdecode(found.file)) if known and found.file else None
+    if not is_known or not symbol.file:
+        return None
+    # The real name, as in /proc/self/maps: the linker keeps the path that it took ($ORIGIN/../..).
+    return os.path.realpath(os.fsdecode(symbol.file))
 
 
 def nccl_version(path: str) -> str | None:
-    """What the loaded NCCL says its version is. None when the file does not show the function (static, hidden)."""
+    """The version that the loaded NCCL reports; None if the file does not export the function
+    (static, hidden)."""
     code = ctypes.c_int(0)
     try:
         status = ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code))
@@ -166,29 +179,30 @@ def driver_version() -> str | None:
 
 
 def parse_driver(text: str) -> str | None:
-    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 ..." and, for the open module,
-    # "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ...".
+    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 ..." and, for the open
+    # module, "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ...".
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
     return match.group(1) if match else None
 
 
 def device_nodes() -> list[str]:
-    """GPUs the kernel shows, whatever torch thinks."""
+    """The GPUs that the kernel shows, whether torch sees them or not."""
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def gpu_uuid(ordinal: int) -> str | None:
-    """The UUID of a visible GPU. torch tells it only in newer releases, the driver in all."""
+    """The UUID of a visible GPU. Only newer releases of torch know it; every driver does."""
     raw = (ctypes.c_ubyte * 16)()
     device = ctypes.c_int(0)
     try:
         driver = ctypes.CDLL("libcuda.so.1")
-        # The second version tells the instances of a partitioned GPU (MIG) apart; drivers before 11.4 have only the first.
-        ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+        # The second version distinguishes the instances of a partitioned GPU (MIG); drivers before
+        # 11.4 have only the first.
+        get_uuid = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
         statuses = (
             driver.cuInit(0),
             driver.cuDeviceGet(ctypes.byref(device), ordinal),
-            ask(ctypes.byref(raw), device),
+            get_uuid(ctypes.byref(raw), device),
         )
     except (OSError, AttributeError):
         return None

@@ -1,7 +1,8 @@
-"""The settings that NCCL and torch's use of it will find: variables and nccl.conf files, each with its effect.
+"""The settings that NCCL and torch's use of it will read: variables and nccl.conf files, each with
+its effect.
 
-Owns which settings cost speed or hide failures when they are left behind; asks, and judges nothing else. Names and meanings
-are those of NCCL's "Environment Variables" page and of torch's ProcessGroupNCCL.hpp.
+Owns which settings cost speed or hide failures. Names and meanings are those of NCCL's "Environment
+Variables" page and of torch's ProcessGroupNCCL.hpp.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 SYSTEM_FILE = Path("/etc/nccl.conf")
-# The variable that names a file in place of the one in the home; older releases do not know it.
+# The variable that names a file instead of the one in the home; older releases ignore it.
 FILE_VARIABLE = "NCCL_CONF_FILE"
 FILE_VARIABLE_SINCE = (2, 23)
 ENVIRONMENT = "environment"
@@ -32,127 +33,148 @@ class Setting:
     # "environment", or the file.
     source: str
     effect: str
-    # Whether it makes jobs slow or failures silent: nobody should have it without knowing.
+    # Whether it makes jobs slow or hides failures: users should know that they have it.
     is_costly: bool
 
 
 @dataclass(frozen=True)
-class Meaning:
+class SettingMeaning:
     effect: str
     is_costly: Callable[[str], bool]
 
 
-def is_set(value: str) -> bool:
+def _is_set(value: str) -> bool:
     return value.strip() != ""
 
 
-def is_on(value: str) -> bool:
+def _is_on(value: str) -> bool:
     """torch's switches are words or numbers, NCCL's are what strtoll reads: `1x` is 1, `x` is 0."""
-    found = NUMBER.match(value)
-    return bool(found and found[1].strip("0xX")) or value.strip().lower() in (
-        "true",
-        "t",
-        "yes",
-        "y",
-        "on",
-    )
+    number = NUMBER.match(value)
+    if number and number[1].strip("0xX"):
+        return True
+    return value.strip().lower() in ("true", "t", "yes", "y", "on")
 
 
-def is_off(value: str) -> bool:
-    return is_set(value) and not is_on(value)
+def _is_off(value: str) -> bool:
+    return _is_set(value) and not _is_on(value)
 
 
-def never(_: str) -> bool:
+def _never(_: str) -> bool:
     return False
 
 
-def one_of(*words: str) -> Callable[[str], bool]:
-    return lambda value: value.strip().upper() in words
+def _one_of(*values: str) -> Callable[[str], bool]:
+    return lambda value: value.strip().upper() in values
 
 
 MEANINGS = {
-    "NCCL_P2P_DISABLE": Meaning(
-        "GPUs do not reach one another directly: neither NVLink nor PCIe peer access", is_on
+    "NCCL_P2P_DISABLE": SettingMeaning(
+        "GPUs do not access one another directly: neither through NVLink nor PCIe", _is_on
     ),
-    "NCCL_P2P_LEVEL": Meaning(
-        "how far apart two GPUs may be to reach one another directly; LOC is never",
-        one_of("LOC", "0"),
+    "NCCL_P2P_LEVEL": SettingMeaning(
+        "how far apart two GPUs may be to access one another directly; LOC means never",
+        _one_of("LOC", "0"),
     ),
-    "NCCL_P2P_DIRECT_DISABLE": Meaning(
-        "ranks of one process do not reach one another's memory directly", is_on
+    "NCCL_P2P_DIRECT_DISABLE": SettingMeaning(
+        "ranks of one process do not access one another's memory directly", _is_on
     ),
-    "NCCL_SHM_DISABLE": Meaning(
-        "ranks of one host do not share memory: what NVLink and PCIe cannot do goes over the network",
-        is_on,
+    "NCCL_SHM_DISABLE": SettingMeaning(
+        "ranks of one host do not share memory: what NVLink and PCIe cannot carry uses the network",
+        _is_on,
     ),
-    "NCCL_IB_DISABLE": Meaning("InfiniBand and RoCE are not used, TCP sockets are", is_on),
-    "NCCL_NET": Meaning("the network is chosen by name; Socket is TCP", one_of("SOCKET")),
-    "NCCL_NET_GDR_LEVEL": Meaning(
-        "how far apart a GPU and a network card may be for GPUDirect RDMA; LOC is never",
-        one_of("LOC", "0"),
+    "NCCL_IB_DISABLE": SettingMeaning(
+        "TCP sockets are used instead of InfiniBand and RoCE", _is_on
     ),
-    "NCCL_NET_GDR_READ": Meaning("whether GPUDirect RDMA is used for sending too", is_off),
-    "NCCL_DMABUF_ENABLE": Meaning("whether GPUDirect RDMA may use DMA-BUF", is_off),
-    "NCCL_NVLS_ENABLE": Meaning(
+    "NCCL_NET": SettingMeaning("the name of the network to use; Socket is TCP", _one_of("SOCKET")),
+    "NCCL_NET_GDR_LEVEL": SettingMeaning(
+        "how far apart a GPU and a network card may be for GPUDirect RDMA; LOC means never",
+        _one_of("LOC", "0"),
+    ),
+    "NCCL_NET_GDR_READ": SettingMeaning("whether GPUDirect RDMA is also used for sending", _is_off),
+    "NCCL_DMABUF_ENABLE": SettingMeaning("whether GPUDirect RDMA may use DMA-BUF", _is_off),
+    "NCCL_NVLS_ENABLE": SettingMeaning(
         "whether NVLink SHARP sums in the switch: 482 GB/s with it, 368 without, on eight H200",
-        is_off,
+        _is_off,
     ),
-    "NCCL_COLLNET_ENABLE": Meaning(
-        "whether the network's switches sum (SHARP); off unless set", never
+    "NCCL_COLLNET_ENABLE": SettingMeaning(
+        "whether the network's switches sum (SHARP); off unless set", _never
     ),
-    "NCCL_ALGO": Meaning("one algorithm for every size, instead of the fastest for each", is_set),
-    "NCCL_PROTO": Meaning("one protocol for every size, instead of the fastest for each", is_set),
-    "NCCL_MAX_NCHANNELS": Meaning("an upper bound on channels, and so on bandwidth", is_set),
-    "NCCL_MAX_CTAS": Meaning("an upper bound on thread blocks, and so on bandwidth", is_set),
-    "NCCL_NTHREADS": Meaning("threads per block, instead of NCCL's choice", is_set),
-    "NCCL_BUFFSIZE": Meaning(
-        "the size of the buffers between two GPUs, instead of NCCL's choice", is_set
+    "NCCL_ALGO": SettingMeaning(
+        "one algorithm for every size, instead of the fastest for each", _is_set
     ),
-    "NCCL_LAUNCH_MODE": Meaning("how kernels of several GPUs in one process are launched", never),
-    "NCCL_CHECKS_DISABLE": Meaning("arguments are not checked", is_on),
-    "NCCL_CHECK_POINTERS": Meaning("every pointer is checked at every call", is_on),
-    "NCCL_DEBUG": Meaning("what NCCL prints; TRACE prints every call", one_of("TRACE")),
-    "NCCL_SOCKET_IFNAME": Meaning("the interfaces for sockets", never),
-    "NCCL_IB_HCA": Meaning("the InfiniBand adapters and ports", never),
-    "NCCL_IB_GID_INDEX": Meaning("which address of a RoCE port is used", never),
-    "NCCL_CROSS_NIC": Meaning(
-        "whether a ring may leave through one network card and come back through another", never
+    "NCCL_PROTO": SettingMeaning(
+        "one protocol for every size, instead of the fastest for each", _is_set
     ),
-    "NCCL_TOPO_FILE": Meaning(
-        "the machine's topology from a file, instead of what is found", never
+    "NCCL_MAX_NCHANNELS": SettingMeaning(
+        "an upper bound on channels, and so on bandwidth", _is_set
     ),
-    "NCCL_GRAPH_FILE": Meaning("rings and trees from a file, instead of a search", never),
-    "NCCL_CONF_FILE": Meaning(
-        "settings from this file in place of the home's .nccl.conf, since NCCL 2.23", never
+    "NCCL_MAX_CTAS": SettingMeaning(
+        "an upper bound on thread blocks, and so on bandwidth", _is_set
     ),
-    "NCCL_VERSION": Meaning("no setting: the version that a base image announces", never),
-    "NCCL_BLOCKING_WAIT": Meaning("the program waits on the CPU for every collective", is_on),
-    "TORCH_NCCL_BLOCKING_WAIT": Meaning("the program waits on the CPU for every collective", is_on),
-    "NCCL_ASYNC_ERROR_HANDLING": Meaning(
-        "whether a failed or late collective ends the process; without, the others wait for ever",
-        is_off,
+    "NCCL_NTHREADS": SettingMeaning("threads per block, instead of NCCL's choice", _is_set),
+    "NCCL_BUFFSIZE": SettingMeaning(
+        "the size of the buffers between two GPUs, instead of NCCL's choice", _is_set
     ),
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": Meaning(
-        "whether a failed or late collective ends the process; without, the others wait for ever",
-        is_off,
+    "NCCL_LAUNCH_MODE": SettingMeaning(
+        "how kernels of several GPUs in one process are launched", _never
     ),
-    "TORCH_NCCL_ENABLE_MONITORING": Meaning("whether a watchdog that hangs is noticed", is_off),
-    "TORCH_NCCL_ENABLE_TIMING": Meaning("every collective is timed", is_on),
-    "TORCH_NCCL_NAN_CHECK": Meaning("every tensor is searched for NaN before it is sent", is_on),
-    "TORCH_NCCL_DESYNC_DEBUG": Meaning("every collective is noted in the store", is_on),
-    "CUDA_LAUNCH_BLOCKING": Meaning("the program waits for every kernel: nothing overlaps", is_on),
-    "TORCH_DISTRIBUTED_DEBUG": Meaning(
+    "NCCL_CHECKS_DISABLE": SettingMeaning("arguments are not checked", _is_on),
+    "NCCL_CHECK_POINTERS": SettingMeaning("every pointer is checked at every call", _is_on),
+    "NCCL_DEBUG": SettingMeaning("what NCCL prints; TRACE prints every call", _one_of("TRACE")),
+    "NCCL_SOCKET_IFNAME": SettingMeaning("the interfaces for sockets", _never),
+    "NCCL_IB_HCA": SettingMeaning("the InfiniBand adapters and ports", _never),
+    "NCCL_IB_GID_INDEX": SettingMeaning("which address of a RoCE port is used", _never),
+    "NCCL_CROSS_NIC": SettingMeaning(
+        "whether a ring may leave through one network card and come back through another", _never
+    ),
+    "NCCL_TOPO_FILE": SettingMeaning(
+        "the machine's topology from a file, instead of detecting it", _never
+    ),
+    "NCCL_GRAPH_FILE": SettingMeaning(
+        "rings and trees from a file, instead of searching for them", _never
+    ),
+    "NCCL_CONF_FILE": SettingMeaning(
+        "a file of settings that replaces .nccl.conf in the home, since NCCL 2.23", _never
+    ),
+    "NCCL_VERSION": SettingMeaning("not a setting: the version that a base image declares", _never),
+    "NCCL_BLOCKING_WAIT": SettingMeaning(
+        "the program waits on the CPU for every collective", _is_on
+    ),
+    "TORCH_NCCL_BLOCKING_WAIT": SettingMeaning(
+        "the program waits on the CPU for every collective", _is_on
+    ),
+    "NCCL_ASYNC_ERROR_HANDLING": SettingMeaning(
+        "whether a failed or late collective ends the process; without it, the other ranks wait forever",
+        _is_off,
+    ),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": SettingMeaning(
+        "whether a failed or late collective ends the process; without it, the other ranks wait forever",
+        _is_off,
+    ),
+    "TORCH_NCCL_ENABLE_MONITORING": SettingMeaning(
+        "whether a watchdog that hangs is detected", _is_off
+    ),
+    "TORCH_NCCL_ENABLE_TIMING": SettingMeaning("every collective is timed", _is_on),
+    "TORCH_NCCL_NAN_CHECK": SettingMeaning(
+        "every tensor is searched for NaN before it is sent", _is_on
+    ),
+    "TORCH_NCCL_DESYNC_DEBUG": SettingMeaning("every collective is recorded in the store", _is_on),
+    "CUDA_LAUNCH_BLOCKING": SettingMeaning(
+        "the program waits for every kernel: nothing overlaps", _is_on
+    ),
+    "TORCH_DISTRIBUTED_DEBUG": SettingMeaning(
         "what torch.distributed checks; DETAIL compares every collective between ranks",
-        one_of("DETAIL"),
+        _one_of("DETAIL"),
     ),
 }
-UNKNOWN = Meaning("not known to this test", never)
+UNKNOWN = SettingMeaning("unknown to this test", _never)
 
 
 def settings(version: str | None = None) -> list[dict[str, Any]]:
-    """What is set here, as this release of NCCL will find it; without one, as the newest would."""
-    read = [(str(path), _read(path)) for path in files(os.environ, home(), version)]
-    return [asdict(setting) for setting in effective(os.environ, read)]
+    """The settings here, as this version of NCCL will read them; without a version, as the newest
+    would."""
+    texts = [(str(path), _read(path)) for path in files(os.environ, home(), version)]
+    return [asdict(setting) for setting in effective(os.environ, texts)]
 
 
 def home() -> Path | None:
@@ -166,40 +188,45 @@ def home() -> Path | None:
 def files(
     environment: Mapping[str, str], home: Path | None, version: str | None = None
 ) -> list[Path]:
-    """In the order in which NCCL reads them; what is set first stays."""
-    knows_variable = (
-        version is None
-        or tuple(int(number) for number in version.split(".")[:2]) >= FILE_VARIABLE_SINCE
-    )
-    named = environment.get(FILE_VARIABLE, "") if knows_variable else ""
-    own = Path(named) if named else home / ".nccl.conf" if home else None
-    return [path for path in (own, SYSTEM_FILE) if path is not None]
+    """In the order in which NCCL reads them; the first value of a setting wins."""
+    reads_variable = True
+    if version is not None:
+        release = tuple(int(number) for number in version.split(".")[:2])
+        reads_variable = release >= FILE_VARIABLE_SINCE
+    configured = environment.get(FILE_VARIABLE, "") if reads_variable else ""
+    result = []
+    if configured:
+        result.append(Path(configured))
+    elif home:
+        result.append(home / ".nccl.conf")
+    result.append(SYSTEM_FILE)
+    return result
 
 
 def effective(environment: Mapping[str, str], texts: list[tuple[str, str]]) -> list[Setting]:
-    """Each setting once, from the source that wins: the environment, then the files in their order."""
-    sources = [(ENVIRONMENT, dict(environment)), *((name, parse(text)) for name, text in texts)]
-    found: dict[str, Setting] = {}
-    for source, given in sources:
-        for name in sorted(given):
-            if name in MEANINGS or name.startswith(PREFIXES):
-                found.setdefault(name, _setting(name, given[name], source))
-    return [found[name] for name in sorted(found)]
+    """Each setting once, from the source that wins: the environment, then the files in order."""
+    sources = [(ENVIRONMENT, dict(environment))]
+    sources += [(name, parse(text)) for name, text in texts]
+    result: dict[str, Setting] = {}
+    for source, values in sources:
+        for name, value in values.items():
+            is_ours = name in MEANINGS or name.startswith(PREFIXES)
+            if is_ours and name not in result:
+                meaning = MEANINGS.get(name, UNKNOWN)
+                is_costly = meaning.is_costly(value)
+                result[name] = Setting(name, value, source, meaning.effect, is_costly)
+    return [result[name] for name in sorted(result)]
 
 
 def parse(text: str) -> dict[str, str]:
-    """NAME=VALUE lines, as NCCL takes them: `#` only at the beginning of a line, blanks belong to name and value, the first wins."""
-    found: dict[str, str] = {}
+    """NAME=VALUE lines, as NCCL reads them: `#` only at the beginning of a line, blanks belong to
+    name and value, the first value wins."""
+    values: dict[str, str] = {}
     for line in text.split("\n"):
         name, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
-            found.setdefault(name, value)
-    return found
-
-
-def _setting(name: str, value: str, source: str) -> Setting:
-    meaning = MEANINGS.get(name, UNKNOWN)
-    return Setting(name, value, source, meaning.effect, meaning.is_costly(value))
+            values.setdefault(name, value)
+    return values
 
 
 def _read(path: Path) -> str:

@@ -1,6 +1,7 @@
-"""Where what is loaded came from: libraries of CUDA that are not this environment's, and modules of a home or of PYTHONPATH.
+"""Where loaded code came from: CUDA libraries that are not this environment's, and modules from a
+user's home or from PYTHONPATH.
 
-Owns the question of origin, for what is loaded at the time of asking. Judges nothing.
+For what is loaded at the time of the call. Judges nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import ModuleType
 
-# What a folder of packages may hold without bringing any.
+# What a folder may have in it without having packages.
 NO_PACKAGES = {"__pycache__", "README.txt"}
 
 
@@ -30,37 +31,38 @@ def collect() -> dict[str, Any]:
 
 
 def about_libraries() -> dict[str, Any]:
-    """What is loaded and not this environment's, what could be, and the environment's own libraries that stand against the former."""
-    files, packages = libraries.loaded(), torch_folder()
-    if packages is None:
+    """Loaded libraries; those that are foreign, those that LD_LIBRARY_PATH could bring, and the
+    environment's own libraries that the foreign ones replace."""
+    files, site_packages = libraries.loaded(), torch_folder()
+    if site_packages is None:
         return {"loaded": files, "foreign": [], "own": [], "loadable": []}
-    own = libraries.own(packages)
-    foreign = libraries.foreign(files, sys.prefix, packages, own)
-    stems = {libraries.stem(path) for path in foreign}
-    loadable = libraries.foreign(
-        on_library_path(os.environ.get("LD_LIBRARY_PATH", "")), sys.prefix, packages, own
-    )
+    own = libraries.own(site_packages)
+    foreign = libraries.foreign(files, sys.prefix, site_packages, own)
+    foreign_stems = {libraries.stem(path) for path in foreign}
+    offered = on_library_path(os.environ.get("LD_LIBRARY_PATH", ""))
+    loadable = libraries.foreign(offered, sys.prefix, site_packages, own)
     return {
         "loaded": files,
         "foreign": foreign,
-        "own": [path for path in own if libraries.stem(path) in stems],
+        "own": [path for path in own if libraries.stem(path) in foreign_stems],
         "loadable": [path for path in loadable if path not in foreign],
     }
 
 
 def on_library_path(value: str) -> list[str]:
-    """The libraries of CUDA in the folders of LD_LIBRARY_PATH, by the names under which they are looked for."""
-    folders = [entry for entry in value.replace(";", ":").split(":") if os.path.isabs(entry)]
-    return sorted(
-        str(path)
-        for folder in dict.fromkeys(folders)
-        for path in Path(folder).glob("lib*.so.*")
-        if libraries.is_of_cuda(path.name)
-    )
+    """The CUDA libraries in the folders of LD_LIBRARY_PATH, by the names that the linker looks
+    for."""
+    paths = set()
+    for entry in value.replace(";", ":").split(":"):
+        if os.path.isabs(entry):
+            for path in Path(entry).glob("lib*.so.*"):
+                if libraries.is_of_cuda(path.name):
+                    paths.add(str(path))
+    return sorted(paths)
 
 
 def torch_folder() -> str | None:
-    """The site-packages that hold torch, also where it cannot be imported."""
+    """The site-packages that have torch, even if it cannot be imported."""
     for entry in sys.path:
         if (Path(entry) / "torch" / "__init__.py").is_file():
             return os.path.abspath(entry)
@@ -68,7 +70,8 @@ def torch_folder() -> str | None:
 
 
 def about_user_site() -> dict[str, Any]:
-    """Whether packages of the user's home can leak in, how many there are, and which loaded modules already did."""
+    """Whether packages of the user's home can leak in, how many there are, and which modules were
+    loaded from there."""
     folder = site.getusersitepackages()
     return {
         "folder": folder,
@@ -79,38 +82,34 @@ def about_user_site() -> dict[str, Any]:
 
 
 def about_pythonpath() -> dict[str, Any]:
-    """The entries of PYTHONPATH that are in force, but those of the environment itself, and the loaded modules they brought."""
-    given = [
-        os.path.abspath(entry)
-        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if entry
-    ]
-    known = {os.path.abspath(entry) for entry in sys.path}
-    if sys.flags.ignore_environment:
-        # This process was started with -I and ignores them; training and notebooks are not.
-        known.update(given)
-    entries = [
-        entry
-        for entry in given
-        if entry in known and _packages(entry) and not libraries.is_below(entry, sys.prefix)
-    ]
+    """The effective entries of PYTHONPATH outside of the environment, and the modules that were
+    loaded from them."""
+    variable = os.environ.get("PYTHONPATH", "")
+    effective = {os.path.abspath(entry) for entry in sys.path}
+    entries = []
+    for entry in filter(None, variable.split(os.pathsep)):
+        folder = os.path.abspath(entry)
+        # A process that was started with -I ignores them; training and notebooks do not.
+        is_effective = folder in effective or sys.flags.ignore_environment
+        if is_effective and _packages(folder) and not libraries.is_below(folder, sys.prefix):
+            entries.append(folder)
     return {"entries": entries, "modules": modules_of(entries, sys.modules)}
 
 
 def modules_of(folders: Iterable[str], modules: Mapping[str, ModuleType]) -> list[str]:
-    """The loaded modules that were found in one of these folders itself. Ours are not meant: they are the test."""
-    wanted = {os.path.normpath(folder) for folder in folders}
+    """The loaded modules that are directly in one of these folders, except our own."""
+    normalized = {os.path.normpath(folder) for folder in folders}
     ours = {"__main__", (__package__ or "").split(".")[0]}
-    tops = {
-        name: module
-        for name, module in list(modules.items())
-        if "." not in name and name not in ours
-    }
-    return sorted(name for name, module in tops.items() if folder_of(module) in wanted)
+    names = []
+    for name, module in list(modules.items()):
+        if "." not in name and name not in ours and folder_of(module) in normalized:
+            names.append(name)
+    return sorted(names)
 
 
 def folder_of(module: ModuleType) -> str | None:
-    """The entry of sys.path that brought a module: a package's folder lies in it, a plain module directly."""
+    """The entry of sys.path that a module came from: the parent of a package's folder, or the
+    folder of a plain module."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str):
         return None

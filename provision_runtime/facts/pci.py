@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs on the PCI bus, as the kernel shows them, and whether an IOMMU stands between them. Asks only."""
+"""The NVIDIA GPUs on the PCI bus, as the kernel shows them, and whether an IOMMU is between them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ GPU_CLASSES = ("0x0300", "0x0302")
 
 
 def gpus(root: Path = ROOT) -> list[dict[str, Any]]:
-    """`iommu` is the type of the GPU's group: DMA or DMA-FQ where addresses are translated, identity where they pass, else None."""
-    folders = sorted((root / "sys/bus/pci/devices").glob("*"))
-    found = [
-        folder
-        for folder in folders
-        if _read(folder / "vendor") == NVIDIA
-        and (_read(folder / "class") or "").startswith(GPU_CLASSES)
-    ]
-    return [
-        {"address": folder.name, "iommu": _read(folder / "iommu_group/type")} for folder in found
-    ]
+    """The address of each GPU, and in `iommu` the type of its IOMMU group.
+
+    DMA or DMA-FQ: addresses are translated; identity: they pass unchanged; None: no IOMMU.
+    """
+    result = []
+    for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
+        pci_class = _read(folder / "class") or ""
+        if _read(folder / "vendor") == NVIDIA and pci_class.startswith(GPU_CLASSES):
+            result.append({"address": folder.name, "iommu": _read(folder / "iommu_group/type")})
+    return result
 
 
 def _read(path: Path) -> str | None:

@@ -1,7 +1,7 @@
-"""Every finding that the smoke test can report: what it means, how bad it is, and what to do about it.
+"""Every finding that the smoke test can report: how bad it is, what it means, and what to do.
 
-The ids are part of the report's contract: scripts and dashboards act on them. docs/findings.md shows this table; a test
-compares the two.
+The ids are part of the report's contract: scripts and dashboards act on them. docs/findings.md is
+made from this catalog; a check compares the two.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Rule:
     advice: str
 
 
-# In any phase: who kept the others from going on.
+# In any phase: who kept the other ranks waiting.
 RUN = {
     "rank-died": Rule(
         FAIL,
         "the process of a rank ended",
-        "see rank*.log of that rank; for SIGKILL ask dmesg for the OOM killer",
+        "see rank*.log of that rank; after SIGKILL, look for the OOM killer in dmesg",
     ),
     "rank-stopped": Rule(
         FAIL,
@@ -34,28 +34,30 @@ RUN = {
     ),
     "rank-silent": Rule(
         FAIL,
-        "a rank does not answer, and nothing is known of its process",
-        "look at that rank's host: is it up, is its job still running?",
+        "a rank does not answer, and the state of its process is unknown",
+        "check that rank's host: is it up, and is its job still running?",
     ),
     "link-lost": Rule(
         FAIL,
-        "a rank lives, but its host no longer reaches the others",
-        "check link, switch port and firewall of that rank's host",
+        "a rank is alive, but its host no longer reaches the others",
+        "check the link, switch port and firewall of that rank's host",
     ),
     "rank-stuck": Rule(
         FAIL,
-        "a rank did not come as far as the others before the deadline",
+        "a rank did not get as far as the others before the deadline",
         "its Python stack is in rank*.stuck.json",
     ),
     "deadline-passed": Rule(
         FAIL,
-        "all ranks are in one place, and it took longer than its deadline",
-        "a slow or blocked network or disk; raise it with --deadline PHASE=S if it is only slow",
+        "all ranks are at the same step, and it took longer than its deadline",
+        "look for a slow or blocked network or disk; if it is only slow, raise the deadline with"
+        " --deadline PHASE=S",
     ),
     "collective-skipped": Rule(
         FAIL,
-        "a rank left out a collective that the others are in",
-        "every rank must take the same path through the program; the stacks are in rank*.stuck.json",
+        "a rank skipped a collective that the other ranks are in",
+        "every rank must take the same path through the program; the stacks are in"
+        " rank*.stuck.json",
     ),
     "collective-mismatch": Rule(
         FAIL,
@@ -63,22 +65,24 @@ RUN = {
         "make all ranks call the same collective there, with the same shape and type",
     ),
     "backend-error": Rule(
-        FAIL, "the backend or torch raised an error", "see rank*.log; with NCCL set NCCL_DEBUG=INFO"
+        FAIL,
+        "the backend or torch raised an error",
+        "see rank*.log; with NCCL, run again with NCCL_DEBUG=INFO",
     ),
     "store-lost": Rule(
         FAIL,
         "the store of the rendezvous is gone",
-        "see why the process that hosts it (rank 0, or torchrun's agent) ended",
+        "find out why the process that hosts it (rank 0, or torchrun's agent) ended",
     ),
     "interrupted": Rule(
         FAIL,
-        "the run was told to end (SIGTERM, SIGINT)",
-        "if nobody meant to: a scheduler's time limit or a node that drains",
+        "the run was ended from outside (SIGTERM, SIGINT)",
+        "if no person did it: check the scheduler's time limit, and whether the node was drained",
     ),
     "time-over": Rule(
         FAIL,
-        "the time of the whole run is over",
-        "raise it with --timeout S if the hardware is only slow",
+        "the whole run took longer than its time limit",
+        "if the hardware is only slow, raise the limit with --timeout S",
     ),
 }
 
@@ -90,82 +94,93 @@ FACTS = {
     ),
     "environment-unlike": Rule(
         FAIL,
-        "the environment is not what was promised",
-        "install the locked environment again (provision env create), and start it without foreign variables",
+        "the environment is not the promised one",
+        "install the locked environment again (provision env create), and start it without"
+        " variables of other environments",
     ),
     "cpu-build": Rule(
         FAIL,
-        "torch is a CPU build where CUDA was promised",
-        "install the locked environment again; an index that prefers CPU builds, or a solve without __cuda, gives one silently",
+        "torch is a CPU build, but CUDA was promised",
+        "install the locked environment again; an index that prefers CPU builds, or a solve without"
+        " __cuda, installs one without a warning",
     ),
     "environment-drift": Rule(
-        FAIL, "ranks have different environments", "give every host the same lock or image"
+        FAIL,
+        "ranks have different environments",
+        "install the same lock or image on every host",
     ),
     "nccl-shadowed": Rule(
         FAIL,
-        "another libnccl than the environment's is loaded",
-        "unset LD_LIBRARY_PATH and LD_PRELOAD in the launcher and the kernel; load nothing with NCCL before torch",
+        "a libnccl that is not the environment's is loaded",
+        "unset LD_LIBRARY_PATH and LD_PRELOAD in the launcher and the kernel; load nothing that"
+        " brings its own NCCL before torch",
     ),
     "nccl-older": Rule(
         WARN,
-        "the NCCL that is loaded is older than the one torch was compiled with",
-        "install the NCCL of the lock again: functions that torch calls may be missing",
+        "the loaded NCCL is older than the one that torch was compiled with",
+        "install the locked NCCL again: functions that torch calls may be missing",
     ),
     "foreign-library": Rule(
         FAIL,
-        "libraries of CUDA are loaded that are not the environment's",
+        "CUDA libraries that are not the environment's are loaded",
         "unset LD_LIBRARY_PATH and LD_PRELOAD in the launcher and the kernel",
     ),
     "library-path": Rule(
         WARN,
-        "LD_LIBRARY_PATH offers libraries of CUDA that can come before the environment's",
-        "unset LD_LIBRARY_PATH in the launcher and the kernel: torch brings its own libraries of CUDA",
+        "LD_LIBRARY_PATH has CUDA libraries that may be loaded instead of the environment's",
+        "unset LD_LIBRARY_PATH in the launcher and the kernel: torch brings its own CUDA libraries",
     ),
     "user-site": Rule(
         FAIL,
-        "modules of the user's home are loaded in place of the environment's",
+        "modules from the user's home are loaded instead of the environment's",
         "set PYTHONNOUSERSITE=1 in the launcher and the kernel, or start Python with -s",
     ),
     "user-site-on-path": Rule(
         WARN,
-        "packages of the user's home can be loaded in place of the environment's",
+        "packages in the user's home may be loaded instead of the environment's",
         "set PYTHONNOUSERSITE=1 in the launcher and the kernel, or start Python with -s",
     ),
     "pythonpath": Rule(
         FAIL,
         "modules are loaded from PYTHONPATH",
-        "unset PYTHONPATH in the launcher and the kernel; install what is needed into the environment",
+        "unset PYTHONPATH in the launcher and the kernel; install what you need into the"
+        " environment",
     ),
     "pythonpath-on-path": Rule(
         WARN,
-        "packages in PYTHONPATH can be loaded in place of the environment's",
-        "unset PYTHONPATH in the launcher and the kernel, unless it is meant",
+        "packages in PYTHONPATH may be loaded instead of the environment's",
+        "unless this is intended, unset PYTHONPATH in the launcher and the kernel",
     ),
     "gpu-lost": Rule(
         FAIL,
         "the host has a GPU that torch does not see",
-        "the driver may be too old for this CUDA, or the container was started without the GPU: compare with nvidia-smi",
+        "compare with nvidia-smi: the driver may be too old for this CUDA, or the container was"
+        " started without the GPU",
     ),
     "gpu-missing": Rule(
-        FAIL, "a GPU is required and there is none", "run where a GPU is, or without --require-gpu"
+        FAIL,
+        "a GPU is required, but there is none",
+        "run on a host with a GPU, or without --require-gpu",
     ),
     "gpu-shared": Rule(
         FAIL,
-        "ranks are on one GPU",
+        "several ranks use the same GPU",
         "give every rank its own GPU: check CUDA_VISIBLE_DEVICES and the launcher's GPU binding",
     ),
     "gpu-mixed": Rule(
-        WARN, "ranks have different GPUs", "the slowest sets the pace: ask for one model of GPU"
+        WARN,
+        "ranks have different GPUs",
+        "the slowest GPU sets the pace: request a single GPU model",
     ),
     "arch-unsupported": Rule(
         FAIL,
-        "torch holds no code for this GPU",
-        "use a build for it: sm_90 needs torch 2.0.1 with CUDA 11.8, sm_100 and sm_120 need 2.7 with CUDA 12.8",
+        "torch has no code for this GPU",
+        "use a newer torch or CUDA: `provision matrix --gpu NAME` lists the builds that run on it",
     ),
     "backend-unusable": Rule(
         FAIL,
-        "the backend that was asked for cannot work here",
-        "choose another --backend, or run where its hardware is",
+        "the requested backend cannot work here",
+        "choose another --backend, or run on a host with its hardware",
     ),
     "world-size": Rule(
         FAIL,
@@ -175,40 +190,47 @@ FACTS = {
     "shm-small": Rule(
         FAIL,
         "/dev/shm is too small for the ranks that share it",
-        "docker run --shm-size=1g or --ipc=host; in Kubernetes an emptyDir with medium: Memory on /dev/shm",
+        "docker run --shm-size=1g or --ipc=host; in Kubernetes, mount an emptyDir with"
+        " medium: Memory on /dev/shm",
     ),
     "shm-full": Rule(
         WARN,
         "/dev/shm is nearly full",
-        "remove what ended jobs left in /dev/shm, or give it more room",
+        "delete what ended jobs left in /dev/shm, or make it larger",
     ),
     "cpu-quota": Rule(
         WARN,
-        "the CPU quota is below what os.cpu_count() and the affinity say",
-        "set OMP_NUM_THREADS and DataLoader's num_workers by the quota, divided by the ranks of the host",
+        "the CPU quota is below os.cpu_count() and the affinity",
+        "set OMP_NUM_THREADS and DataLoader's num_workers to the quota divided by the number of"
+        " ranks on the host",
     ),
     "omp-threads": Rule(
         WARN,
-        "OMP_NUM_THREADS does not suit the CPUs",
-        "set it to the CPUs divided by the ranks of the host",
+        "OMP_NUM_THREADS does not fit the CPUs",
+        "set it to the number of CPUs divided by the number of ranks on the host",
     ),
     "nofile-small": Rule(
         WARN,
-        "few files may be open",
-        "raise it (ulimit -n, LimitNOFILE, docker --ulimit nofile=65536), or use the sharing strategy file_system",
+        "the limit on open files is low",
+        "raise it (ulimit -n, LimitNOFILE, docker --ulimit nofile=65536), or use the sharing"
+        " strategy file_system",
     ),
     "memlock-small": Rule(
         WARN,
-        "little memory may be locked, and InfiniBand needs it",
-        "ulimit -l unlimited in the job step itself: docker --ulimit memlock=-1, PropagateResourceLimits in Slurm",
+        "the limit on locked memory is too low for InfiniBand",
+        "set ulimit -l unlimited in the job step itself: docker --ulimit memlock=-1,"
+        " PropagateResourceLimits in Slurm",
     ),
     "iommu-on": Rule(
         WARN,
-        "an IOMMU stands between the GPUs: peer access over PCIe can be slow, wrong, or hang",
-        "boot with iommu=pt, or turn ACS off on the PCIe switches; NCCL_P2P_DISABLE=1 tells whether this is the cause of a hang",
+        "an IOMMU is between the GPUs: peer access over PCIe can be slow, wrong, or hang",
+        "boot with iommu=pt, or turn ACS off on the PCIe switches; to see whether it causes a hang,"
+        " run with NCCL_P2P_DISABLE=1",
     ),
     "nccl-setting": Rule(
-        WARN, "a setting makes NCCL slow, or failures silent", "unset it, unless it is meant"
+        WARN,
+        "a setting makes NCCL slow, or hides failures",
+        "unless it is intended, unset it",
     ),
 }
 
@@ -216,7 +238,7 @@ RENDEZVOUS = {
     "rank-missing": Rule(
         FAIL,
         "a rank never came",
-        "check that as many ranks were started as WORLD_SIZE says, and their logs",
+        "check that WORLD_SIZE ranks were started, and see their logs",
     ),
     "port-busy": Rule(
         FAIL,
@@ -226,52 +248,55 @@ RENDEZVOUS = {
     "master-unresolvable": Rule(
         FAIL,
         "the name in MASTER_ADDR does not resolve",
-        "use a name that this host can resolve, or an address",
+        "use a name that this host can resolve, or an IP address",
     ),
     "store-refused": Rule(
         FAIL,
         "nothing listens at MASTER_ADDR:MASTER_PORT",
-        "see whether rank 0 started, and that all ranks have the same MASTER_ADDR and MASTER_PORT",
+        "check that rank 0 started, and that all ranks have the same MASTER_ADDR and MASTER_PORT",
     ),
     "store-filtered": Rule(
         FAIL,
         "MASTER_ADDR:MASTER_PORT does not answer at all",
-        "a firewall drops it, or the host is down: open the port between the hosts",
+        "a firewall drops the packets, or the host is down: open the port between the hosts",
     ),
     "store-unreachable": Rule(
         FAIL,
         "there is no route to MASTER_ADDR",
-        "check addresses, routes and interfaces of this host",
+        "check the addresses, routes and interfaces of this host",
     ),
     "store-silent": Rule(
         FAIL,
-        "something listens at MASTER_ADDR:MASTER_PORT, but it is no store of torch",
-        "set MASTER_PORT to a port of your own; or rank 0 has another torch, whose store this one does not understand",
+        "something listens at MASTER_ADDR:MASTER_PORT, but it is not torch's store",
+        "set MASTER_PORT to a port that only your job uses; or rank 0 has a torch release whose"
+        " store this one does not understand",
     ),
     "interface-absent": Rule(
         FAIL,
-        "the interface that was asked for does not exist",
-        "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to one that is listed",
+        "the configured network interface does not exist",
+        "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to one of the listed interfaces",
     ),
     "interface-loopback": Rule(
         FAIL,
         "a host's own name resolves to a loopback address, which other hosts cannot reach",
-        "correct /etc/hosts, or set GLOO_SOCKET_IFNAME to the interface of the network between the hosts",
+        "correct /etc/hosts, or set GLOO_SOCKET_IFNAME to the interface of the network between the"
+        " hosts",
     ),
     "peer-unreachable": Rule(
         FAIL,
         "a rank cannot reach another rank's host at the address that the backend will use",
-        "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to the right interface; open the ephemeral ports between the hosts",
+        "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to the right interface; open the ephemeral"
+        " ports between the hosts",
     ),
     "backend-other": Rule(
         FAIL,
-        "the process group runs on another backend than was asked for",
-        "use a torch that was built with the backend",
+        "the process group runs on another backend than the requested one",
+        "use a torch that was built with that backend",
     ),
     "clock-skew": Rule(
         WARN,
         "a host's clock is more than a second off",
-        "run chrony or another NTP client there; Munge, TLS and time stamps depend on it",
+        "run chrony or another NTP client there; Munge, TLS and time stamps depend on the clock",
     ),
 }
 
@@ -279,7 +304,7 @@ BARRIER = {
     "slow-rank": Rule(
         WARN,
         "one rank comes last to nearly every barrier, and the others wait for it",
-        "look for what else runs on that rank's cores, for thermal throttling, or a slow link",
+        "check that rank's host for other work on its cores, thermal throttling, and a slow link",
     ),
 }
 
@@ -291,33 +316,35 @@ COLLECTIVES = {
     ),
     "wrong-result": Rule(
         FAIL,
-        "a result is not what it must be, though every rank sent what it should",
-        "a transfer or a sum was wrong: check links and ECC counters (dcgmi diag -r 3) of the named ranks",
+        "a result is wrong, although every rank sent the right values",
+        "a transfer or a sum went wrong: check links and ECC counters (dcgmi diag -r 3) of the"
+        " named ranks",
     ),
     "bandwidth-low": Rule(
         FAIL,
-        "less than 0.8 of the bandwidth that is expected here",
-        "run with NCCL_DEBUG=INFO: which algorithm and transport? Look for NCCL_* variables, links down, PCIe ACS, no GPUDirect",
+        "the bandwidth is below 0.8 of the expected one",
+        "run with NCCL_DEBUG=INFO to see the algorithm and transport; look for NCCL_* variables,"
+        " links that are down, PCIe ACS, and missing GPUDirect",
     ),
     "bandwidth-reduced": Rule(
         WARN,
-        "between 0.8 and 0.9 of the bandwidth that is expected here",
-        "measure again on an idle machine; then as for bandwidth-low",
+        "the bandwidth is between 0.8 and 0.9 of the expected one",
+        "measure again on an idle machine; if it stays, do as for bandwidth-low",
     ),
     "baseline-regressed": Rule(
         WARN,
-        "slower than the baseline by more than is noise",
-        "what changed since: driver, NCCL, variables, topology, other jobs?",
+        "a collective is slower than the baseline by more than noise",
+        "find out what changed since: driver, NCCL, variables, topology, other jobs",
     ),
     "baseline-unlike": Rule(
         UNKNOWN,
         "the baseline is of another machine, environment or number of ranks",
-        "save a baseline here: --baseline save",
+        "save a baseline here: --baseline save=FILE",
     ),
     "baseline-unsaved": Rule(
         FAIL,
         "the baseline could not be written",
-        "name a file in a folder that rank 0 may write to",
+        "name a file in a folder that rank 0 can write to",
     ),
 }
 
@@ -325,7 +352,8 @@ COMPUTE = {
     "compute-straggler": Rule(
         WARN,
         "a rank computes or copies much more slowly than the median of the ranks",
-        "look for throttling (clocks, temperature), a CPU quota, other processes on its cores, ECC errors",
+        "check that rank's host for throttling (clocks, temperature), a CPU quota, other processes"
+        " on its cores, and ECC errors",
     ),
 }
 
@@ -333,27 +361,31 @@ DDP = {
     "parameter-mismatch": Rule(
         FAIL,
         "ranks built different models",
-        "build the same model on every rank (same config, same code, same seed): DDP would hang or add up unlike tensors",
+        "build the same model on every rank (same config, same code, same seed): otherwise DDP"
+        " hangs, or adds up tensors that do not belong together",
     ),
     "gradient-mismatch": Rule(
         FAIL,
-        "gradients are not the single-process ones",
-        "a wrong sum or a nondeterministic kernel: see the phase collectives, and ECC counters",
+        "the gradients differ from those of a single process",
+        "a sum is wrong or a kernel is nondeterministic: see the phase collectives, and ECC"
+        " counters",
     ),
     "not-deterministic": Rule(
         FAIL,
-        "the same seed gives other losses the second time, on the CPU",
-        "test the memory and CPU of that rank's host; look for libraries that replace torch's own (LD_PRELOAD, a foreign MKL)",
+        "on the CPU, the same seed gives different losses the second time",
+        "test the memory and CPU of that rank's host; look for libraries that replace torch's own"
+        " (LD_PRELOAD, a foreign MKL)",
     ),
     "sampler-wrong": Rule(
         FAIL,
-        "DistributedSampler leaves out samples or gives them twice",
+        "DistributedSampler skips samples, or gives them to several ranks",
         "install the locked torch again: its sampler is not the released one",
     ),
     "dataloader-failed": Rule(
         FAIL,
-        "a DataLoader with workers does not deliver",
-        "after a bus error or 'shared memory' enlarge /dev/shm (--shm-size, --ipc=host); else see rank*.log",
+        "a DataLoader with workers does not deliver its samples",
+        "after a bus error or 'shared memory', enlarge /dev/shm (--shm-size, --ipc=host); otherwise"
+        " see rank*.log",
     ),
 }
 
@@ -361,52 +393,56 @@ FILESYSTEM = {
     "folder-unwritable": Rule(
         FAIL,
         "the target folder cannot be written",
-        "check owner, mode and mount (ro) of the folder on the named ranks' hosts, or name another (--checkpoint-dir)",
+        "check owner, mode and mount (ro) of the folder on the named ranks' hosts, or choose"
+        " another one (--checkpoint-dir)",
     ),
     "folder-unmounted": Rule(
         FAIL,
-        "the target folder is not mounted on a rank, or it vanished",
-        "mount it there (findmnt shows what is), and see the kernel log of that host for the server that was lost",
+        "the target folder is not mounted on a rank's host, or it vanished",
+        "mount it there (findmnt shows the mounts), and see that host's kernel log for a lost file"
+        " server",
     ),
     "folder-not-shared": Rule(
         FAIL,
-        "what one rank writes into the target folder does not appear on another",
-        "name a folder that all hosts share (--checkpoint-dir)",
+        "files that one rank writes into the target folder do not appear on another",
+        "choose a folder that all hosts share (--checkpoint-dir)",
     ),
     "folder-error": Rule(
         FAIL,
-        "the target folder fails with an error",
+        "an operation in the target folder failed with a system error",
         "see the kernel log of the named ranks' hosts for that file system",
     ),
     "disk-full": Rule(
         FAIL,
         "the disk or the quota of the target folder is full",
-        "delete old checkpoints, or name another folder (--checkpoint-dir)",
+        "delete old checkpoints, or choose another folder (--checkpoint-dir)",
     ),
     "rename-not-atomic": Rule(
         FAIL,
-        "a reader saw half of a file that was replaced by a rename, or none",
-        "never replace a file that others read there; write under a new name and tell the readers when it is whole",
+        "while a file was replaced by a rename, a reader saw half of it, or no file",
+        "never replace a file there that others read; write a new file, and tell the readers its"
+        " name when it is complete",
     ),
     "makedirs-unsafe": Rule(
         WARN,
-        "makedirs with exist_ok fails when several ranks make one folder",
-        "let one rank make folders and the others wait (fs.make_directory)",
+        "makedirs with exist_ok fails when several ranks make the same folder",
+        "let one rank make folders while the others wait (fs.make_directory)",
     ),
     "locks-unsupported": Rule(
         WARN,
         "file locks do not work between ranks, or protect nothing",
-        "mount with locks (not nolock or local_lock; Lustre: flock), or keep lock files elsewhere; hard links can serve as locks",
+        "mount with locks (not nolock or local_lock; on Lustre: flock), or keep lock files"
+        " elsewhere; hard links can serve as locks",
     ),
     "folder-slow": Rule(
         WARN,
         "the target folder takes seconds for a small file",
-        "see what else uses that file system or its network; checkpoints will be slow",
+        "find out what else uses that file system or its network; checkpoints will be slow",
     ),
     "space-low": Rule(
         WARN,
-        "hardly any space or inodes are left in the target folder",
-        "make room for two checkpoints at least",
+        "the target folder has hardly any space or inodes left",
+        "make room for at least two checkpoints",
     ),
 }
 
@@ -418,8 +454,8 @@ CHECKPOINT = {
     ),
     "checkpoint-damaged": Rule(
         FAIL,
-        "a checkpoint is not what was written",
-        "the storage or its network changed bytes: check its error counters",
+        "a checkpoint does not have the bytes that were written",
+        "the storage or its network changed them: check its error counters",
     ),
 }
 
@@ -434,4 +470,4 @@ BY_PHASE = {
     "filesystem": FILESYSTEM,
     "checkpoint": CHECKPOINT,
 }
-CATALOG = {name: rule for rules in BY_PHASE.values() for name, rule in rules.items()}
+CATALOG = {finding_id: rule for rules in BY_PHASE.values() for finding_id, rule in rules.items()}

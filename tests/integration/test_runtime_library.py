@@ -113,7 +113,7 @@ else:
     assert [len(said["long"]) for said in found[0]["said"]] == [10, 1010]
     assert (
         found[0]["values"]
-        == "ranks 0, 1: on rank 1, parameter weight holds other values than on rank 0"
+        == "ranks 0, 1: on rank 1, parameter weight has other values than on rank 0"
     )
     assert (
         found[0]["mixed"]

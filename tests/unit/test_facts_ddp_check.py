@@ -58,12 +58,12 @@ def changed(**changes: Any) -> list[ddp_check.Entry]:
         ([], "parameter 0.weight is missing; it is [4, 3] float32 on most ranks"),
         (
             [*MODEL, ["1.bias", [2], "float32", True]],
-            "parameter 1.bias is [2] float32; there is none on most ranks",
+            "parameter 1.bias is [2] float32; it does not exist on most ranks",
         ),
         (changed(name="0.scale"), "parameter 0.bias is missing; it is [4] float32 on most ranks"),
         (
             [MODEL[1], MODEL[0], MODEL[2]],
-            "parameter 0.bias comes where 0.weight comes on most ranks: the same parameters in another order",
+            "parameter 0.bias is in the place of 0.weight on most ranks: the same parameters in another order",
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_of_two_halves_all_are_named_and_who_has_what() -> None:
         found.message
         == "on ranks 1, 2, parameter 1.weight is missing; it is [2, 4] float32 on ranks 0, 3"
     )
-    assert str(ddp_check.ParametersDiffer(found)) == f"ranks 0, 1, 2, 3: {found.message}"
+    assert str(ddp_check.ParametersDiffer(found)) == f"ranks 0-3: {found.message}"
 
 
 def test_values_that_differ_are_said_to() -> None:
@@ -105,7 +105,7 @@ def test_values_that_differ_are_said_to() -> None:
     )
     found = ddp_check.first_difference([mine, theirs])
     assert found is not None
-    assert found.message == "on rank 1, parameter weight holds other values than on rank 0"
+    assert found.message == "on rank 1, parameter weight has other values than on rank 0"
 
 
 @given(some.lists(models, min_size=1, max_size=5))

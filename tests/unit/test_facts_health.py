@@ -41,18 +41,18 @@ def test_what_the_driver_says(tmp_path: Path, answers: dict[str, int], found: li
         text=True,
         check=True,
     )
-    assert list(health._gpus(str(library))) == found
+    assert list(health._gpu_problems(str(library))) == found
 
 
 def test_without_a_driver_there_is_no_gpu_to_lose(tmp_path: Path) -> None:
-    assert list(health._gpus(str(tmp_path / "none.so"))) == []
+    assert list(health._gpu_problems(str(tmp_path / "none.so"))) == []
 
 
 def test_places_without_room(tmp_path: Path) -> None:
-    assert list(health._room((str(tmp_path),))) == []
-    assert list(health._room(("/sys",))) == [
+    assert list(health._space_problems((str(tmp_path),))) == []
+    assert list(health._space_problems(("/sys",))) == [
         "/sys is full"
     ]  # a file system without blocks, so none is free
-    assert list(health._room((str(tmp_path / "gone"),))) == [
+    assert list(health._space_problems((str(tmp_path / "gone"),))) == [
         f"{tmp_path / 'gone'}: No such file or directory"
     ]

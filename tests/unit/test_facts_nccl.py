@@ -36,12 +36,12 @@ def test_the_environment_wins_over_files_and_the_first_file_over_the_second() ->
         ("NCCL_NET", "Socket", "/home/.nccl.conf", True),
         ("NCCL_P2P_DISABLE", "1", "/etc/nccl.conf", True),
     ]
-    assert "neither NVLink nor PCIe" in found[2].effect
+    assert "neither through NVLink nor PCIe" in found[2].effect
 
 
 def test_a_setting_that_nobody_knows_is_told_and_not_judged() -> None:
     (one,) = nccl.effective({"NCCL_IB_DISBALE": "1"}, [])
-    assert (one.effect, one.is_costly) == ("not known to this test", False)
+    assert (one.effect, one.is_costly) == ("unknown to this test", False)
 
 
 @pytest.mark.parametrize(
