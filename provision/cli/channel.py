@@ -35,7 +35,7 @@ def channel() -> None:
 def bootstrap(
     console: Console, envs: Path | None, again: bool, dry_run: bool, **options: Any
 ) -> None:
-    """Package this machine's Python and pip as a local channel, for networks in which no channel answers."""
+    """Package this machine's Python and pip as a local channel, for use without network."""
     from provision.channel import read_host_python
     from provision.commands.ensure import ensure_host_channel
 
@@ -79,8 +79,8 @@ def mirror(
 ) -> None:
     """Download every file of some locks into DIR, so that `--mirror DIR` needs no network.
 
-    conda packages become channels, wheels an index. Files that are present are checked and kept; an interrupted download
-    is resumed.
+    conda packages become channels, wheels an index. Files that are present are checked and kept; an
+    interrupted download is resumed.
     """
     from provision.cli.format.channel import mirror_lines
     from provision.commands import mirror as command

@@ -48,14 +48,19 @@ if TYPE_CHECKING:
 @click.option(
     "--install",
     metavar="REQ",
-    help="What pip installs on a runner; `.` is the checkout.  [default: this version of provision]",
+    help=(
+        "What pip installs on a runner; `.` is the checkout.  [default: this version of provision]"
+    ),
 )
 @click.option("--schedule", metavar="CRON", help="When it runs by itself.  [default: 17 4 * * 1]")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="File to write: .github/workflows/provision.yml or .gitlab-ci.yml.  [default: standard output]",
+    help=(
+        "File to write: .github/workflows/provision.yml or .gitlab-ci.yml.  [default: "
+        "standard output]"
+    ),
 )
 @click.option(
     "--check",
@@ -74,7 +79,7 @@ def ci(
     dry_run: bool,
     **options: Any,
 ) -> int:
-    """Write a CI workflow that builds and smoke-tests environments, each on the first runner that fits it.
+    """Write a CI workflow that builds and tests environments, each on the first runner that fits.
 
     \b
     Options that select builds replace the environments of the envs folder:

@@ -1,7 +1,7 @@
 """Results as text or JSON on standard output; narrative and progress on standard error.
 
-The only module that styles output. Colors and bars appear only on a terminal, and rich respects NO_COLOR. `--json` prints
-the same values that the text shows. What the text says is in `format/`.
+The only module that styles output. Colors and bars appear only on a terminal, and rich respects
+NO_COLOR. `--json` prints the same values that the text shows. What the text says is in `format/`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class Bar:
 
 
 class Console:
-    """The output of one command. With --json only results and errors are printed, unless -v is given."""
+    """The output of one command.
+
+    With --json only results and errors are printed, unless -v is given.
+    """
 
     def __init__(self, *, as_json: bool = False, verbose: bool = False) -> None:
         self.as_json, self.verbose = as_json, verbose

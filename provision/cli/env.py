@@ -87,7 +87,7 @@ def list_(console: Console, envs: Path | None) -> None:
 @common_options
 @verb
 def remove(console: Console, name: str, envs: Path | None, dry_run: bool, **options: Any) -> None:
-    """Remove an environment's prefix, kernel and image from this machine. Its folder in envs stays."""
+    """Remove an environment's prefix, kernel and image. Its folder in envs stays."""
     from provision.commands import env as command
 
     removed = command.remove(context_of(console, envs, options), name, dry_run=dry_run)

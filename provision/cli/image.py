@@ -110,10 +110,10 @@ def image() -> None:
 def build(
     console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
 ) -> None:
-    """Make the image of a locked environment, and load it into the Docker engine or write it to a path.
+    """Make the image of a locked environment, in the Docker engine or at a path.
 
-    A path with --output needs no engine: provision then pulls the base image itself, or reads it from oci:DIR,
-    oci-archive:FILE or docker-archive:FILE.
+    A path with --output needs no engine: provision then pulls the base image itself, or reads it
+    from oci:DIR, oci-archive:FILE or docker-archive:FILE.
     """
     import shlex
 
@@ -184,7 +184,9 @@ def push(
     attach: bool,
     **options: Any,
 ) -> None:
-    """Push an environment's image to a registry, as the user of `docker login`. Sends only the layers that it lacks.
+    """Push an environment's image to a registry, as the user of `docker login`.
+
+    Sends only the layers that it lacks.
 
     Verdicts of smoke tests and SBOMs are attached to the image's digest (OCI referrers).
     """
@@ -226,7 +228,7 @@ def pull(
 @common_options
 @verb
 def show(console: Console, place: str, envs: Path | None) -> None:
-    """Show an image in a registry: its labels, its layers, and the smoke verdicts attached to it."""
+    """Show an image in a registry: labels, layers, and attached smoke verdicts."""
     from provision.commands.image_registry import show_image
     from provision_runtime.report.text import escape_line, format_bytes
 
@@ -260,7 +262,8 @@ def show(console: Console, place: str, envs: Path | None) -> None:
 def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
     """Write the SBOM of an environment's image: the packages of its lock and of its base.
 
-    The same image gives the same bytes. Parts of the base that could not be read are reported, in the SBOM too.
+    The same image gives the same bytes. Parts of the base that could not be read are reported, in
+    the SBOM too.
     """
     from provision.commands.image_sbom import image_sbom
     from provision.core import sbom as sboms
@@ -297,7 +300,7 @@ def contract(
     command: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Print how to run an environment's image: GPUs, shared memory, limits, devices, network, each with its reason.
+    """Print how to run an environment's image, each setting with its reason.
 
     COMMAND, after --, is the command to run in it.
     """
@@ -322,9 +325,12 @@ def contract(
 def run(
     console: Console, name: str, envs: Path | None, command: tuple[str, ...], **options: Any
 ) -> None:
-    """Run a command in an environment's image, as `image contract` says. The exit code is the command's.
+    """Run a command in an environment's image, as `image contract` says.
 
-    COMMAND, after --, is Python by default. The container gets GPUs if the engine has the NVIDIA runtime.
+    The exit code is the command's.
+
+    COMMAND, after --, is Python by default. The container gets GPUs if the engine has the NVIDIA
+    runtime.
     """
     import shlex
     import sys
@@ -355,7 +361,7 @@ def run(
 
 
 def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:
-    """Make a token, show it in Jupyter's address, and return it as the variable that Jupyter reads."""
+    """Make a token, show it in Jupyter's address, and return it as Jupyter's variable."""
     import secrets
 
     from provision.image import TOKEN_VARIABLE
@@ -363,7 +369,8 @@ def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:
     token = secrets.token_hex(24)
     if server.is_open:
         console.warn(
-            f"other machines can reach Jupyter at {server.address}, over plain HTTP: whoever sees the traffic sees the token"
+            f"other machines can reach Jupyter at {server.address}, over plain HTTP: whoever "
+            "sees the traffic sees the token"
         )
     console.say(f"Jupyter will be at {server.url(token)}")
     return {TOKEN_VARIABLE: token}

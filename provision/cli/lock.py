@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class DefaultCommandGroup(click.Group):
     """A group with a default command: `provision lock NAME` next to `provision lock verify NAME`.
 
-    The default command runs unless the first word is one of the group's verbs. An argument that looks like a verb stands
-    behind `--`. Help shows both.
+    The default command runs unless the first word is one of the group's verbs. An argument that
+    looks like a verb stands behind `--`. Help shows both.
     """
 
     def __init__(self, default: click.Command) -> None:
@@ -50,7 +50,10 @@ class DefaultCommandGroup(click.Group):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """The context decides which command runs. An empty line that is being completed may become either."""
+        """The context decides which command runs.
+
+        An empty line that is being completed may become either.
+        """
         is_verb = bool(args) and args[0] in self.commands
         is_completion = not args and extra.get("resilient_parsing")
         if is_verb or is_completion:
@@ -139,7 +142,8 @@ def _update(
     conflicting = [flag for option, flag in flags.items() if options[option]]
     if conflicting:
         raise InvalidSpec(
-            f"--update moves some packages of one lock, with the built-in solver; it cannot be combined with {' and '.join(conflicting)}.",
+            "--update moves some packages of one lock, with the built-in solver; it cannot be "
+            f"combined with {' and '.join(conflicting)}.",
             advice="Leave one of them out.",
         )
     request = build_request(name, options)
@@ -155,7 +159,10 @@ lock = DefaultCommandGroup(make_lock)
 @click.option(
     "--offline",
     is_flag=True,
-    help="Use no network: skip what channels and wheels say, and whether files can still be downloaded.",
+    help=(
+        "Use no network: skip what channels and wheels say, and whether files can still be "
+        "downloaded."
+    ),
 )
 @mirror_options
 @common_options
@@ -165,8 +172,8 @@ def verify(
 ) -> int:
     """Check whether locks are sound, whoever made them. The exit code is 1 if anything is wrong.
 
-    Checks requirements, hashes, channels, duplicates, inputs, and whether each file can still be downloaded. Without a
-    name, checks every lock of the envs folder.
+    Checks requirements, hashes, channels, duplicates, inputs, and whether each file can still be
+    downloaded. Without a name, checks every lock of the envs folder.
     """
     from provision.cli.format.lock import verify_lines
     from provision.commands.lock_inspect import verify_locks
@@ -202,7 +209,10 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
     "kind",
     type=click.Choice(["explicit", "requirements", "pylock", "cyclonedx", "spdx"]),
     required=True,
-    help="explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; cyclonedx, spdx: an SBOM.",
+    help=(
+        "explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; "
+        "cyclonedx, spdx: an SBOM."
+    ),
 )
 @click.option(
     "--platform",

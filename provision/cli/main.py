@@ -1,8 +1,8 @@
 """The command line.
 
-A command turns its options into a request, calls one function of `commands`, and prints the result; `options.verb` turns
-errors into exit codes. Nothing heavy is imported at the top, so that `provision --help` is quick. docs/cli.md is generated
-from here, and a test compares it.
+A command turns its options into a request, calls one function of `commands`, and prints the result;
+`options.verb` turns errors into exit codes. Nothing heavy is imported at the top, so that
+`provision --help` is quick. docs/cli.md is generated from here, and a test compares it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from provision.cli.options import INTERRUPTED
 def main() -> None:
     """The `provision` command. Ends the process itself.
 
-    py-rattler 0.28 was seen to crash in its own clean-up at interpreter exit (SIGSEGV after correct results), and the exit
-    code must not depend on that.
+    py-rattler 0.28 was seen to crash in its own clean-up at interpreter exit (SIGSEGV after correct
+    results), and the exit code must not depend on that.
     """
-    # Imports make thousands of objects that stay; collecting garbage among them costs 0.1 s of a lock.
+    # Imports make thousands of objects that stay; collecting garbage among them costs 0.1 s of a
+    # lock.
     gc.set_threshold(100_000, 50, 50)
     # When a scheduler cancels us or the terminal closes, clean up as for Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -84,7 +85,7 @@ def _run() -> int:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="provision")
 def cli() -> None:
-    """Make locked, installed, imaged, smoke-tested and registered PyTorch environments with one command.
+    """Make locked, installed, imaged, tested and registered PyTorch environments.
 
     \b
     provision build --torch 2.3 --cuda 12.1
@@ -94,7 +95,10 @@ def cli() -> None:
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a shell's completion script. In its start-up file: `eval "$(provision completion bash)"`."""
+    """Print a shell's completion script.
+
+    In its start-up file: `eval "$(provision completion bash)"`.
+    """
     from click.shell_completion import get_completion_class
 
     completion_class = get_completion_class(shell)

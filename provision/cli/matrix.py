@@ -105,7 +105,9 @@ def lock(
     alias: str | None,
     **options: Any,
 ) -> int:
-    """Lock every build that fits, each as its own environment. One that fails does not stop the others.
+    """Lock every build that fits, each as its own environment.
+
+    One that fails does not stop the others.
 
     \b
     Everything from 2.1 on that driver 535 runs, from conda-forge:
@@ -115,7 +117,8 @@ def lock(
 
     if not any(options.values()):
         raise click.UsageError(
-            "Say which builds to lock, e.g. --torch '>=2.4' --driver 535; without options it would be all of them."
+            "Say which builds to lock, e.g. --torch '>=2.4' --driver 535; without options it "
+            "would be all of them."
         )
     context = context_of(console, envs, {"mirrors": mirrors, "alias": alias})
     requests = batch.matrix_requests(options, newest=newest, relock=relock)

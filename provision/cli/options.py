@@ -1,4 +1,4 @@
-"""What commands share: groups of options, and the wrapper that turns errors into one line and an exit code."""
+"""What commands share: groups of options, and turning errors into exit codes."""
 
 from __future__ import annotations
 
@@ -84,13 +84,19 @@ mirror_options = option_group(
         "mirrors",
         multiple=True,
         metavar="WHAT=URL|DIR",
-        help="Fetch a channel (by name or URL) or `pypi` from this URL. DIR alone: a folder made by `channel mirror`, used for everything.",
+        help=(
+            "Fetch a channel (by name or URL) or `pypi` from this URL. DIR alone: a folder "
+            "made by `channel mirror`, used for everything."
+        ),
     ),
     click.option(
         "--channel-alias",
         "alias",
         metavar="URL",
-        help="Fetch every channel that is given by name from below this URL; the same as --mirror '*=URL'.",
+        help=(
+            "Fetch every channel that is given by name from below this URL; the same as "
+            "--mirror '*=URL'."
+        ),
     ),
 )
 
@@ -146,7 +152,8 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
             console.warn("interrupted; nothing was left half done")
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
-            # The reader of our output has left, which is no error. Python must not flush into the pipe at exit.
+            # The reader of our output has left, which is no error. Python must not flush into the
+            # pipe at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             sys.exit(PIPE_CLOSED)
         except OSError as error:
@@ -162,7 +169,10 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
 def context_of(
     console: Console, envs: Path | None, options: Mapping[str, Any] | None = None
 ) -> Context:
-    """The context of a command. Mirrors are looked up only for a command that has the options for them."""
+    """The context of a command.
+
+    Mirrors are looked up only for a command that has the options for them.
+    """
     from provision.adapters import conda
     from provision.commands.context import Context, mirrors_of
     from provision.core import settings
@@ -186,7 +196,10 @@ def spec_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_request(name: str | None, options: Mapping[str, Any], **fields: Any) -> BuildRequest:
-    """The request that a command's options make. fields: of BuildRequest, beyond its spec and its smoke test."""
+    """The request that a command's options make.
+
+    fields: of BuildRequest, beyond its spec and its smoke test.
+    """
     from provision.commands.plan import BuildRequest
     from provision.commands.smoke_runner import SmokeRequest
 
@@ -200,7 +213,10 @@ def build_request(name: str | None, options: Mapping[str, Any], **fields: Any) -
 def requests_of_all(
     context: Context, name: str | None, options: Mapping[str, Any], **fields: Any
 ) -> list[BuildRequest]:
-    """--all: a request for each environment of the envs folder. Raises InvalidSpec if one was also named or described."""
+    """--all: a request for each environment of the envs folder.
+
+    Raises InvalidSpec if one was also named or described.
+    """
     from provision.commands.batch import environment_names
     from provision.core.errors import InvalidSpec
 
@@ -209,7 +225,8 @@ def requests_of_all(
         conflicting.insert(0, name)
     if conflicting:
         raise InvalidSpec(
-            f"--all takes each environment as its spec.yml says, but {', '.join(conflicting)} was given."
+            f"--all takes each environment as its spec.yml says, but {', '.join(conflicting)} "
+            "was given."
         )
     return [build_request(name, options, **fields) for name in environment_names(context)]
 

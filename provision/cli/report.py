@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 def report(
     console: Console, targets: tuple[str, ...], envs: Path | None, output: Path | None, force: bool
 ) -> None:
-    """Make one HTML page of environments: what they are, why, what was measured, and how they differ.
+    """Make an HTML page of environments: what they are, why, what was measured, how they differ.
 
-    PASSPORT is an environment of the envs folder, a passport.json, or a report.json of a smoke test, from any machine. The
-    page needs no network. --json prints its content. The exit code says whether the page could be made.
+    PASSPORT is an environment of the envs folder, a passport.json, or a report.json of a smoke
+    test, from any machine. The page needs no network. --json prints its content. The exit code says
+    whether the page could be made.
 
     \b
     The same environment on two nodes:

@@ -67,7 +67,10 @@ full_smoke_options = option_group(
         "--inject",
         multiple=True,
         metavar="FAULT",
-        help="Rehearse a fault, e.g. die:1:barrier, which the test must then report. An unknown one lists all.",
+        help=(
+            "Rehearse a fault, e.g. die:1:barrier, which the test must then report. An "
+            "unknown one lists all."
+        ),
     ),
 )
 PLACES: dict[str, tuple[Place, ...]] = {
@@ -108,9 +111,9 @@ def smoke(
     junit: Path | None,
     **options: Any,
 ) -> int:
-    """Run the DDP smoke test: facts, rendezvous, barrier, collectives, compute, DDP, file system, checkpoint.
+    """Run the DDP smoke test. The exit code is 1 unless it passes.
 
-    The exit code is 1 unless it passes.
+    Phases: facts, rendezvous, barrier, collectives, compute, DDP, file system, checkpoint.
     """
     from provision.cli.format.smoke import smoke_lines
     from provision.commands import smoke as command

@@ -1,4 +1,4 @@
-"""One command for many environments: one that fails does not stop the others, and the summary says which did."""
+"""One command for many environments; one that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from provision.core.types import (
 from provision.resolver.query import parse_query
 from provision.resolver.table import build_table
 
-# Solving runs in rattler's threads and in uv's process; more threads of ours would only take memory.
+# Solving runs in rattler's threads and in uv's process; more threads of ours would only take
+# memory.
 THREADS = 4
 # The options of `provision matrix lock` that are passed on to every environment.
 PASSED_ON = (
@@ -45,7 +46,10 @@ PASSED_ON = (
 
 
 class PrefixedProgress:
-    """Progress of one environment among many: each line starts with its name. No bars: many at once would be unreadable."""
+    """Progress of one environment among many: each line starts with its name.
+
+    No bars: many at once would be unreadable.
+    """
 
     def __init__(self, name: str, progress: Progress) -> None:
         self._name, self._progress = name, progress
@@ -85,7 +89,7 @@ def environment_names(context: Context) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixBuild:
-    """A build of the matrix that becomes an environment, for all requested platforms that have it."""
+    """A build of the matrix that becomes an environment, for the platforms that have it."""
 
     torch: str
     cuda: str
@@ -109,7 +113,9 @@ def matrix_builds(options: Mapping[str, Any]) -> list[MatrixBuild]:
 def matrix_requests(
     options: Mapping[str, Any], *, newest: bool, relock: bool
 ) -> list[BuildRequest]:
-    """A request for every build that fits; for linux-64, unless the options or a spec.yml of that name say otherwise.
+    """A request for every build that fits.
+
+    It is for linux-64, unless the options or a spec.yml of that name say otherwise.
 
     newest: only the newest patch of each minor release.
     """
@@ -135,7 +141,7 @@ def matrix_requests(
 def lock_all(
     context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
 ) -> list[Outcome]:
-    """`provision lock --all` and `provision matrix lock`: several locks at a time, results in the order of the requests."""
+    """Several locks at a time; the outcomes are in the order of the requests."""
     return _for_each(context, requests, _preview_lock if dry_run else _lock)
 
 

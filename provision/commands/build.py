@@ -1,7 +1,8 @@
-"""`provision build`: every stage in order, each timed, and a passport that records what came of it."""
+"""`provision build`: every stage in order, each timed, and the passport of the result."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -66,7 +67,10 @@ class Stages:
 
 
 def preview(context: Context, request: BuildRequest) -> list[PlanStep]:
-    """What `build` would do, stage by stage. Raises what `build` would raise before its first change."""
+    """What `build` would do, stage by stage.
+
+    Raises what `build` would raise before its first change.
+    """
     plan = make_plan(context, request)
     check_buildable(plan)
     return plan.steps()
@@ -178,7 +182,7 @@ def _smoke_stage(
         context.progress.say(f"smoke test in the {place}")
         result = stages.run(
             f"smoke ({place})",
-            lambda: smoke_in(context, plan, place, prefix, image, client),  # noqa: B023 - runs at once
+            functools.partial(smoke_in, context, plan, place, prefix, image, client),
             lambda result: ("ran", result.verdict),
         )
         results.append(result)
@@ -208,7 +212,7 @@ def _kernel_stage(
 
 
 def docker_run(result: BuildResult) -> list[str]:
-    """The `docker run` command of what was built, with the flags that the environment needs; empty without an image."""
+    """The `docker run` command with the flags that the environment needs; [] without image."""
     if result.image is None:
         return []
     return images.run_command(result.resolution, result.image.reference)

@@ -1,4 +1,4 @@
-"""`provision matrix ci`: environments, or builds of the matrix, and a lab's runners become a CI workflow."""
+"""`provision matrix ci`: a CI workflow that builds and tests on a lab's runners."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ T = TypeVar("T")
 class WorkflowRequest:
     """What the command line requests.
 
-    out: None to print the workflow. builds: options that select builds of the matrix; empty means the environments of the
-    envs folder. newest: only the newest patch of each minor release.
+    out: None to print the workflow. builds: options that select builds of the matrix; empty means
+    the environments of the envs folder. newest: only the newest patch of each minor release.
     """
 
     format: ci.WorkflowFormat
@@ -60,7 +60,10 @@ class Workflow:
 
 
 def workflow(context: Context, request: WorkflowRequest) -> Workflow:
-    """The workflow. Raises one error for all mistakes of runners.yml, or for all environments that do not resolve."""
+    """The workflow.
+
+    Raises one error for all mistakes of runners.yml, or for all environments that do not resolve.
+    """
     runners = ci.read_runners(request.runners)
     targets = list(_targets(context, request))
     jobs = tuple(ci.assign(target, runners, gpus=request.gpus) for target in targets)
@@ -78,14 +81,18 @@ def workflow(context: Context, request: WorkflowRequest) -> Workflow:
 
 
 def write(request: WorkflowRequest, workflow: Workflow) -> bool:
-    """Write the workflow; whether that changed anything. Raises StaleLock for a file that provision did not make."""
+    """Write the workflow; returns whether that changed the file.
+
+    Raises StaleLock for a file that provision did not make.
+    """
     assert request.out is not None
     path = request.out
     if path.exists() and render.read_text(path) == workflow.text:
         return False
     if render.file_state(path) == "edited" and not request.force:
         raise StaleLock(
-            f"{path} was edited by hand, or provision did not make it, and it differs from the workflow.",
+            f"{path} was edited by hand, or provision did not make it, and it differs from the "
+            "workflow.",
             advice="Name another file with --output, or replace it with --force.",
         )
     atomic_write(path, workflow.text)

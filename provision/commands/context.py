@@ -1,4 +1,4 @@
-"""What every command needs: its folders, how it reports progress, and its solver with the mirrors."""
+"""What every command needs: its folders, its progress display, its solver and mirrors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from provision.core.types import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """Where a command works and how it reports. solver: keeps what it reads of channels, for all that is solved."""
+    """Where a command works and how it reports.
+
+    solver: keeps what it reads of channels, for all that is solved.
+    """
 
     folders: Folders
     progress: Progress

@@ -1,4 +1,4 @@
-"""Making sure that files, lock, prefix and kernel match a plan, while holding the environment's lock.
+"""Ensures that files, lock, prefix and kernel match a plan, under the environment's lock.
 
 Each `ensure_*` reuses what already matches and returns whether it made anything.
 """
@@ -32,7 +32,7 @@ BOOTSTRAP = "+channel"
 
 @contextlib.contextmanager
 def locked_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
-    """Hold the environment's lock, then plan, so that the plan sees what another process did while we waited."""
+    """Hold the environment's lock, and plan. The plan sees what other processes did before."""
     request = with_name(context, request)
     assert request.name is not None
     with environment_lock(context.folders, request.name, context.progress, wait=context.wait):
@@ -44,7 +44,10 @@ def check_unedited(plan: Plan) -> None:
     if plan.edited:
         raise StaleLock(
             f"{plan.edited_files()} was edited by hand and differs from what spec.yml renders.",
-            advice=f"`provision render {plan.name} --force` undoes the edit; `provision lock {plan.name} --relock` locks it as it is.",
+            advice=(
+                f"`provision render {plan.name} --force` undoes the edit; `provision lock "
+                f"{plan.name} --relock` locks it as it is."
+            ),
         )
 
 
@@ -84,7 +87,10 @@ def dockerfile_texts(plan: Plan, lock: Lock) -> dict[str, str]:
 def ensure_dockerfile(
     context: Context, plan: Plan, lock: Lock, *, force: bool = False
 ) -> list[str]:
-    """Write the Dockerfile of a lock. One that was edited by hand is left, with a warning, unless forced."""
+    """Write the Dockerfile of a lock.
+
+    One that was edited by hand is left, with a warning, unless forced.
+    """
     texts = dockerfile_texts(plan, lock)
     if render.edited_files(plan.folder, texts) and not force:
         path = plan.folder / render.DOCKERFILE
@@ -96,13 +102,16 @@ def ensure_dockerfile(
 
 
 def require_current_lock(plan: Plan) -> None:
-    """Raise StaleLock, before anything is written, if the lock was made from other inputs and is not to be replaced."""
+    """Raise StaleLock if the lock is of other inputs and the request does not replace it."""
     if plan.lock is None or plan.lock_is_current or plan.request.relock:
         return
     changed_options = _changed_options(plan)
     advice = f"`provision lock {plan.name} --relock` (or build with --relock) locks it again"
     if changed_options:
-        advice = "The same command with --relock locks what is requested now; without these options the lock stays valid"
+        advice = (
+            "The same command with --relock locks what is requested now; "
+            "without these options the lock stays valid"
+        )
     if plan.differs_only_in_day():
         advice += f"; `provision lock {plan.name} --update PKG` moves PKG alone to that day"
     reason = _stale_reason(plan, plan.lock, changed_options)
@@ -163,12 +172,16 @@ def warn_if_day_is_not_over(context: Context, as_of: str | None) -> None:
     today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     if as_of and as_of >= today:
         context.progress.warn(
-            f"{as_of} is not over yet: a later lock would also hold what is published before it ends"
+            f"{as_of} is not over yet: a later lock would also hold what is published before "
+            "it ends"
         )
 
 
 def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, ...]:
-    """The packages of a plan. channels: where this machine's Python is packaged, if Python comes from it."""
+    """The packages of a plan.
+
+    channels: where this machine's Python is packaged, if Python comes from it.
+    """
     external_solver = None
     if plan.request.solver:
         external_solver = locks.find_solver(plan.request.solver, context.mirrors)
@@ -182,7 +195,7 @@ def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, 
 
 
 def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPythonChannel | None:
-    """The channel with this machine's Python, packaged now if necessary; None if Python comes from a channel."""
+    """The channel with this machine's Python, packaged if necessary; None if not used."""
     if plan.python_from != "host":
         return None
     host_channel = ensure_host_channel(context, channels)
@@ -227,7 +240,7 @@ def ensure_prefix(context: Context, plan: Plan, lock: Lock) -> tuple[Prefix, boo
 
 
 def ensure_runtime(context: Context, prefix: Prefix) -> None:
-    """Update the runtime package in a prefix to this version of provision, for verbs that do not hold the environment's lock.
+    """Update the runtime package in a prefix, for verbs that do not hold the environment's lock.
 
     Takes the lock only if there is something to do.
     """

@@ -1,4 +1,4 @@
-"""`provision env`: creating, listing, removing environments of this machine, and comparing them with their locks."""
+"""`provision env`: create, list, remove, and compare environments with their locks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ LockState = Literal["current", "other", "none", "unreadable"]
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """One line of `provision env list`. lock: whether the prefix was made from the lock in the envs folder."""
+    """One line of `provision env list`.
+
+    lock: whether the prefix was made from the lock in the envs folder.
+    """
 
     name: str
     prefix: Path | None
@@ -38,7 +41,7 @@ class Environment:
 
 
 def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
-    """`provision env create`: a lock if there is none, then the prefix; whether the prefix was installed now."""
+    """`provision env create`: the prefix, and whether it was installed now."""
     with locked_plan(context, request) as plan:
         check_prefix_path(plan)
         lock, _, _ = ensure_lock(context, plan)
@@ -114,7 +117,9 @@ def require_lock(context: Context, name: str) -> Lock:
     if not path.exists():
         raise InvalidSpec(
             f"There is no {path}.",
-            advice=f"`provision lock {name}` makes it; --envs names another folder of environments.",
+            advice=(
+                f"`provision lock {name}` makes it; --envs names another folder of environments."
+            ),
         )
     return locks.read(path)
 
@@ -145,7 +150,9 @@ class _Products:
 
 
 def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
-    """`provision env remove`: prefixes, kernel, image and its layout. The lab's own folder in envs stays.
+    """`provision env remove`: prefixes, kernel, image and its layout.
+
+    The lab's own folder in envs stays.
 
     Returns what was, or would be, removed. Raises ToolMissing if there is nothing.
     """
@@ -184,7 +191,7 @@ def _products(context: Context, name: str) -> _Products:
 
 
 def _remove_image(name: str, layout: Path) -> tuple[str, ...]:
-    """Remove an image from disk and from the engine, if one answers; returns its references there."""
+    """Remove an image from disk and from the engine; returns its references there."""
     images.remove_leftovers(layout)  # of a killed build
     if not layout.exists():
         return ()

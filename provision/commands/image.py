@@ -42,10 +42,13 @@ def build(
     compression: images.Compression = "none",
     tags: Sequence[str] = (),
 ) -> tuple[Plan, Image, bool]:
-    """The image of an environment with a current lock; whether it was made or loaded now. Installs a missing prefix.
+    """The image of an environment with a current lock; whether it was made or loaded now.
 
-    outputs: where the image goes besides our own folder; empty means the engine. Paths need no engine. compression: of
-    the layers in OCI layouts and archives. tags: more names for the image, in the engine and in outputs.
+    Installs a missing prefix.
+
+    outputs: where the image goes besides our own folder; empty means the engine. Paths need no
+    engine. compression: of the layers in OCI layouts and archives. tags: more names for the image,
+    in the engine and in outputs.
     """
     for output in outputs:
         images.check_output(output)
@@ -110,7 +113,7 @@ def ensure_image(
     *,
     to_engine: bool = True,
 ) -> tuple[Image, bool]:
-    """The image of a prefix, loaded into the engine if there is one; whether anything was made or loaded."""
+    """The image of a prefix, loaded into the engine if there is one; whether anything was done."""
     if lock.platform != PLATFORM:
         raise InvalidSpec(
             f"Images are made for {PLATFORM} only, and {plan.name} is for {lock.platform} here.",

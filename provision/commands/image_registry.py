@@ -1,4 +1,4 @@
-"""`provision image push`, `pull` and `show`, and base images for machines without a Docker engine."""
+"""`provision image push`, `pull` and `show`, and base images without a Docker engine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ def push_image(
     compression: images.Compression = "none",
     attach: bool = True,
 ) -> images.PushResult:
-    """Push an environment's image to a registry; with `attach`, its smoke verdicts and SBOMs too. Needs no engine."""
+    """Push an environment's image to a registry; with `attach`, its smoke verdicts and SBOMs too.
+
+    Needs no engine.
+    """
     specs.check_name(name)
     with environment_lock(context.folders, name, context.progress, wait=context.wait):
         passport = passport_with_image(context, name)
@@ -209,8 +212,8 @@ def show_image(context: Context, place: str) -> ImageSummary:
 def registry_base(context: Context, base: str | None) -> images.BaseImage:
     """A base image for a machine without an engine: pulled from its registry and kept in the cache.
 
-    A base by digest is taken from the cache if it is there. For a tag the registry is asked which image it means; if it
-    does not answer, the image that was pulled before is used, with a warning.
+    A base by digest is taken from the cache if it is there. For a tag the registry is asked which
+    image it means; if it does not answer, the image that was pulled before is used, with a warning.
     """
     name = images.chosen_base(base)
     reference = images.base_registry_reference(name)
@@ -249,7 +252,7 @@ def _pull_base(context: Context, reference: images.RegistryReference, cached: Pa
 
 
 def _remove_abandoned(context: Context) -> None:
-    """Remove interrupted pulls that nobody resumed, and bases whose tag has moved to another image."""
+    """Remove interrupted pulls that nobody resumed, and bases whose tag has moved."""
     pulled = context.folders.pulled
     in_use = {*_base_layouts(context.folders), "names"}
     layouts = [path for path in pulled.glob("*") if path.name not in in_use]
@@ -264,8 +267,12 @@ def _remove_abandoned(context: Context) -> None:
 
 def _base_unreachable(reference: images.RegistryReference, error: ProvisionError) -> Unreachable:
     return Unreachable(
-        f"No Docker engine answers, and the base image {reference} could not be pulled: {error.message}",
-        advice="Name another with --base: oci:DIR, oci-archive:FILE, docker-archive:FILE, or one in a registry that answers.",
+        f"No Docker engine answers, and the base image {reference} could not be pulled: "
+        f"{error.message}",
+        advice=(
+            "Name another with --base: oci:DIR, oci-archive:FILE, docker-archive:FILE, or "
+            "one in a registry that answers."
+        ),
         details=error.details,
     )
 

@@ -1,4 +1,4 @@
-"""`provision image contract` and `provision image run`: how an environment's image is run, printed or done."""
+"""`provision image contract` and `image run`: printing how an image is run, and running it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def image_contract(
     command: Sequence[str],
     remake: Sequence[str],
 ) -> str:
-    """How to run an environment's image, as text for one kind of engine. The lock decides the image's name."""
+    """How to run an environment's image, as text for one kind of engine.
+
+    The lock decides the image's name.
+    """
     images.check_run_options(format, options, command)
     plan = make_plan(context, request)
     reference = _image_reference(plan, options)
@@ -29,7 +32,10 @@ def image_contract(
 
 
 def notebook_server(plan: Plan, port: int, address: str) -> images.NotebookServer:
-    """The notebook server of an environment's lock, at an address. Raises InvalidSpec if the lock holds none."""
+    """The notebook server of an environment's lock, at an address.
+
+    Raises InvalidSpec if the lock holds none.
+    """
     if plan.lock is None:
         raise InvalidSpec(
             f"{plan.name} has no lock, which names its packages.",
@@ -47,9 +53,12 @@ def run_argv(
     terminal: bool,
     server: images.NotebookServer | None = None,
 ) -> list[str]:
-    """The argv with which this engine runs the image. Without an NVIDIA runtime it leaves out GPUs, and warns.
+    """The argv with which this engine runs the image.
 
-    server: run this instead of a command; it reads its token from the environment of whoever runs the argv.
+    Without an NVIDIA runtime it leaves out GPUs, and warns.
+
+    server: run this instead of a command; it reads its token from the environment of whoever runs
+    the argv.
     """
     client = images.require_engine(
         f"`provision image contract {plan.name}` shows how other engines run it"

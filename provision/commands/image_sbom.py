@@ -18,7 +18,9 @@ from provision.environment import passport as passports
 
 
 def image_sbom(context: Context, name: str) -> Sbom:
-    """The SBOM of the image that the passport names. Needs no engine and no prefix: licenses are read from the image.
+    """The SBOM of the image that the passport names.
+
+    Needs no engine and no prefix: licenses are read from the image.
 
     Raises ToolMissing if there is no image, StaleLock if the image was made from another lock.
     """
@@ -27,7 +29,10 @@ def image_sbom(context: Context, name: str) -> Sbom:
 
 
 def image_documents(context: Context, name: str, pushed: Image) -> list[tuple[str, bytes]]:
-    """The SBOMs to attach to an image in a registry, with their media types. pushed: the image in its compressed form."""
+    """The SBOMs to attach to an image in a registry, with their media types.
+
+    pushed: the image in its compressed form.
+    """
     image, lock = _image_and_lock(context, name)
     return images.sbom_documents(_sbom(image, lock, pushed))
 

@@ -39,7 +39,10 @@ def package_counts(lock: Lock) -> dict[str, int]:
 
 
 def preview(context: Context, request: BuildRequest) -> tuple[LockedPackage, ...]:
-    """The packages that `lock` would write. A local channel that solving needs is made in a temporary folder."""
+    """The packages that `lock` would write.
+
+    A local channel that solving needs is made in a temporary folder.
+    """
     plan = make_plan(context, request)
     require_current_lock(plan)
     current = plan.reusable_lock
@@ -60,8 +63,8 @@ def update(
 ) -> locks.LockDiff:
     """`provision lock --update`: move some packages, leave the others, and return what moved.
 
-    A lock as of another day becomes one of the requested day: nothing in it is newer than that day, but packages that
-    were left may be older than a new lock would have them.
+    A lock as of another day becomes one of the requested day: nothing in it is newer than that day,
+    but packages that were left may be older than a new lock would have them.
     """
     with locked_plan(context, request) as plan:
         if plan.lock is None:

@@ -1,4 +1,7 @@
-"""`provision lock verify`, `diff` and `export`. A lock is named by its environment or by its file, whoever made it."""
+"""`provision lock verify`, `diff` and `export`.
+
+A lock is named by its environment or by its file, whoever made it.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,15 @@ def lock_file(context: Context, target: str) -> Path:
     if not path.is_file():
         raise InvalidSpec(
             f"There is no {path}.",
-            advice=f"`provision lock {target}` makes it; --envs names another folder of environments.",
+            advice=(
+                f"`provision lock {target}` makes it; --envs names another folder of environments."
+            ),
         )
     return path
 
 
 def environments_with_lock(context: Context) -> list[str]:
-    """The environments of the envs folder that have a lock. Raises InvalidSpec if there are none."""
+    """The environments that have a lock. Raises InvalidSpec if there are none."""
     envs = context.folders.envs
     names = sorted(path.parent.name for path in envs.glob(f"*/{locks.FILE}"))
     if not names:
@@ -65,7 +70,10 @@ def verify_locks(
 
 
 def _remote_answers(context: Context, files: Sequence[locks.LockFile]) -> locks.RemoteAnswers:
-    """What servers and channels, or their mirrors, say about all files of the locks. Each file is asked for once."""
+    """What servers and channels, or their mirrors, say about all files of the locks.
+
+    Each file is asked for once.
+    """
     entries = [entry for file in files for entry in file.entries]
     hashes = {entry.url: entry.sha256 for entry in entries}
     # An address without a channel has no records.
@@ -137,7 +145,7 @@ class ExportedLock:
 def export_lock(
     context: Context, target: str, *, kind: locks.ExportFormat, platform: str | None, licenses: bool
 ) -> ExportedLock:
-    """The lock in another format. licenses: add them to an SBOM, if the lock's prefix is installed."""
+    """The lock in another format. licenses: add them to an SBOM, if its prefix is installed."""
     path = lock_file(context, target)
     lock = locks.read_file(path)
     name = path.parent.name if path.name == locks.FILE else ""
@@ -162,7 +170,8 @@ def _licenses(context: Context, name: str, lock: locks.LockFile) -> Mapping[str,
     prefix = prefixes.find(name, prefix_registry.prefix_path(context.folders, name))
     if prefix is None or prefix.lock_sha256 != lock.sha256:
         context.progress.say(
-            f"licenses are unknown: no prefix of this lock is installed (`provision env create {name}` installs it)"
+            "licenses are unknown: no prefix of this lock is installed (`provision env create "
+            f"{name}` installs it)"
         )
         return {}
     by_package = prefix_licenses(prefix.path)

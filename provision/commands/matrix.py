@@ -22,7 +22,10 @@ def show(options: Mapping[str, Any]) -> Table:
 
 
 def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explanation:
-    """`provision matrix explain`: why an environment, or a request without a name, is what it is. Asks no channel."""
+    """`provision matrix explain`: why an environment, or a request without a name, is what it is.
+
+    Asks no channel.
+    """
     if name is None:
         spec = specs.combine({}, options, name="")
     else:

@@ -1,4 +1,4 @@
-"""`provision channel mirror`: every file that some locks name, as a folder that needs no network."""
+"""`provision channel mirror`: every file of some locks, in a folder for use without network."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def mirror(
 ) -> MirrorResult:
     """Fetch missing files, then write repodata, index and manifest for all that are present.
 
-    A file gets its name only when its hash is right. Raises for the first file that could not be fetched, after all
-    others were.
+    A file gets its name only when its hash is right. Raises for the first file that could not be
+    fetched, after all others were.
     """
     files = _files_of_locks(context, targets, platforms)
     name = f"+mirror-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
@@ -136,7 +136,8 @@ def _conda_records(
     published, unanswered = conda.published_rows([file.url for file in packages], context.mirrors)
     for channel, reason in unanswered.items():
         context.progress.warn(
-            f"{channel} did not answer ({reason}): using the records in its packages, without the channel's corrections"
+            f"{channel} did not answer ({reason}): using the records in its packages, without "
+            "the channel's corrections"
         )
     records = {}
     for file in packages:

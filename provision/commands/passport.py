@@ -1,4 +1,4 @@
-"""`provision passport show`, and writing the passport that records what a build made and measured."""
+"""`provision passport show`, and writing the record of what a build made and measured."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def passport_with_image(context: Context, name: str) -> dict[str, Any]:
 
 
 def write_passport(context: Context, result: BuildResult, spec_content: Mapping[str, Any]) -> None:
-    """Write the passport, unless the present one says the same. A damaged one proves nothing and is replaced."""
+    """Write the passport, unless the present one says the same.
+
+    A damaged one proves nothing and is replaced.
+    """
     try:
         previous = passports.read(result.folder)
     except IntegrityError as error:

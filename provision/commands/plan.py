@@ -1,6 +1,7 @@
-"""From a request to a plan: which environment, which build, whose Python, which files, and what each stage will do.
+"""From a request to a plan: environment, build, Python, files, and what each stage will do.
 
-Planning changes nothing. The same plan drives a command and describes it for `--dry-run`, so the two cannot differ.
+Planning changes nothing. The same plan drives a command and describes it for `--dry-run`, so the
+two cannot differ.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ResolvedRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What the command line requests: an environment by name, options over its spec.yml, and what to do with it."""
+    """What the command line requests: an environment, options over its spec.yml, and what to do."""
 
     name: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -94,8 +95,8 @@ class PlanStep:
 class Plan:
     """A request worked out.
 
-    spec_content: what spec.yml says once written. texts: the files that are locked, as they will stand, hand edits
-    included. edited: the files among them that were edited by hand.
+    spec_content: what spec.yml says once written. texts: the files that are locked, as they will
+    stand, hand edits included. edited: the files among them that were edited by hand.
     """
 
     request: BuildRequest
@@ -148,7 +149,7 @@ class Plan:
         return ", ".join(str(self.folder / name) for name in self.edited)
 
     def pins_in_environment_file(self) -> tuple[Pin, ...]:
-        """The pins in environment.yml as it will stand: the resolution's, and those that were written in by hand."""
+        """The pins in environment.yml: the resolution's, and those that were written in by hand."""
         pins = {(pin.manager, pin.requirement): pin for pin in self.resolution.pins}
         requirements: list[tuple[Manager, str]] = []
         requirements += [("conda", text) for text in self.inputs.conda]
@@ -236,7 +237,7 @@ class Plan:
         )
 
     def kernel_step(self, lock: Lock | None) -> PlanStep:
-        """What becomes of the kernel with this lock; None: with a lock that is still to be solved."""
+        """What becomes of the kernel with this lock; None: the lock is still to be solved."""
         if not self.request.kernel:
             return PlanStep(stage="kernel", action="skip", detail="--no-kernel")
         has_launcher = self.resolution.spec.jupyter
@@ -252,9 +253,10 @@ class Plan:
 
 
 def with_name(context: Context, request: BuildRequest) -> BuildRequest:
-    """The request with the name of its environment, which must be locked before anything else is read.
+    """The request with the name of its environment, so that its lock can be held.
 
-    Without a name, the options must say enough to find one. Raises InvalidSpec for a spec that makes no sense.
+    Without a name, the options must say enough to find one. Raises InvalidSpec for a spec that
+    makes no sense.
     """
     if request.name is None:
         request = _named_by_options(context, request)
@@ -279,8 +281,8 @@ def _named_by_options(context: Context, request: BuildRequest) -> BuildRequest:
 def make_plan(context: Context, request: BuildRequest) -> Plan:
     """Work a request out. Changes nothing.
 
-    May ask whether a channel answers, if nothing says where Python comes from. To act on the plan, the caller must hold
-    the environment's lock.
+    May ask whether a channel answers, if nothing says where Python comes from. To act on the plan,
+    the caller must hold the environment's lock.
     """
     if request.name is None:
         request = _named_by_options(context, request)
@@ -348,7 +350,7 @@ def combine(path: Path, options: Mapping[str, Any], *, name: str) -> Spec:
 
 
 def check_requirements(spec: Spec) -> Spec:
-    """The spec. Raises InvalidSpec if the solver's own parser refuses one of its conda requirements."""
+    """The spec. Raises InvalidSpec if the solver's parser refuses a conda requirement."""
     if spec.conda:
         mistakes = conda.spec_errors(spec.conda)
         if mistakes:
@@ -378,13 +380,20 @@ def _auto_in_file(path: Path, spec: Spec) -> InvalidSpec:
     except ProvisionError:
         instead = ": write a version, or"
     return InvalidSpec(
-        f"{path}: `cuda: auto` alone means another CUDA on every machine{instead} name the machine with `gpu` and `driver`.",
-        advice="`--cuda auto` on the command line means this machine; the first build writes the version into spec.yml.",
+        f"{path}: `cuda: auto` alone means another CUDA on every machine{instead} name the "
+        "machine with `gpu` and `driver`.",
+        advice=(
+            "`--cuda auto` on the command line means this machine; the first build writes "
+            "the version into spec.yml."
+        ),
     )
 
 
 def _read_lock(context: Context, path: Path, request: BuildRequest) -> Lock | None:
-    """The lock, if there is one. An unreadable one stops every command but the one that replaces it."""
+    """The lock, if there is one.
+
+    An unreadable one stops every command but the one that replaces it.
+    """
     if not path.exists():
         return None
     try:
@@ -397,7 +406,10 @@ def _read_lock(context: Context, path: Path, request: BuildRequest) -> Lock | No
 
 
 def _is_made_from(lock: Lock, inputs: locks.LockInputs) -> bool:
-    """Whether a lock was made from these inputs. A lock of another tool has conda-lock's content hash alone."""
+    """Whether a lock was made from these inputs.
+
+    A lock of another tool has conda-lock's content hash alone.
+    """
     if lock.inputs_sha256:
         return lock.inputs_sha256 in (inputs.sha256, inputs.former_sha256)
     return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
@@ -406,7 +418,10 @@ def _is_made_from(lock: Lock, inputs: locks.LockInputs) -> bool:
 def _refuse_options_without_effect(
     folder: Path, request: BuildRequest, resolution: Resolution, edited: Sequence[str]
 ) -> None:
-    """A file edited by hand is used as it is. Options that would change it are refused, not dropped."""
+    """A file edited by hand is used as it is.
+
+    Options that would change it are refused, not dropped.
+    """
     path = folder / render.SPEC
     options = request.set_options()
     if not options or not path.exists():
@@ -419,14 +434,18 @@ def _refuse_options_without_effect(
         files = ", ".join(str(folder / name) for name in edited)
         raise StaleLock(
             f"{files} was edited by hand, so {', '.join(sorted(options))} would have no effect.",
-            advice=f"Write it into the file, or undo the edit: provision render {folder.name} --force",
+            advice=(
+                f"Write it into the file, or undo the edit: provision render {folder.name} --force"
+            ),
         )
 
 
 def _resolve_with_python(
     context: Context, spec: Spec, lock: Lock | None, resolution: Resolution | None = None
 ) -> ResolvedRequest:
-    """Decide where Python comes from, and resolve. The answer becomes part of the lock, which decides from then on.
+    """Decide where Python comes from, and resolve.
+
+    The answer becomes part of the lock, which decides from then on.
 
     resolution: the spec's own, if the caller has it.
     """
@@ -448,7 +467,8 @@ def _resolve_with_python(
         )
     warn_once(
         context,
-        f"no conda channel answers ({reasons}): Python comes from this machine, and the lock will not be portable",
+        f"no conda channel answers ({reasons}): Python comes from this machine, and the lock "
+        "will not be portable",
     )
     return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec))
 
@@ -462,12 +482,19 @@ def _unanswered(
 
 
 def _resolve_for_host(spec: Spec) -> Resolution:
-    """The resolution with this machine's Python. Raises ToolMissing if the request or the build excludes that Python."""
+    """The resolution with this machine's Python.
+
+    Raises ToolMissing if the request or the build excludes that Python.
+    """
     version = channel.host_minor()
     if spec.python is not None and spec.python != version:
         raise ToolMissing(
-            f"Python {spec.python} was requested, but this machine's Python, which would be packaged, is {version}.",
-            advice=f"Use --python {version}, run provision with Python {spec.python}, or name a channel that answers with --channel.",
+            f"Python {spec.python} was requested, but this machine's Python, which would be "
+            f"packaged, is {version}.",
+            advice=(
+                f"Use --python {version}, run provision with Python {spec.python}, or name "
+                "a channel that answers with --channel."
+            ),
         )
     try:
         return resolve(dataclasses.replace(spec, python=version))
@@ -475,5 +502,8 @@ def _resolve_for_host(spec: Spec) -> Resolution:
         resolve(spec)  # refuses a build that exists with no Python at all in words of its own
         raise ToolMissing(
             f"Python would have to come from this machine, which has {version}: {error.message}",
-            advice=f"{error.advice} Run provision with one of them, or name a channel that answers with --channel.",
+            advice=(
+                f"{error.advice} Run provision with one of them, or name a channel that "
+                "answers with --channel."
+            ),
         ) from error

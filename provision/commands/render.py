@@ -35,7 +35,10 @@ def render(context: Context, request: BuildRequest) -> list[str]:
 
 
 def preview(context: Context, request: BuildRequest) -> tuple[Plan, list[str]]:
-    """The files that `render` would write, and whether that undoes a hand edit. Raises what `render` would raise."""
+    """The files that `render` would write, and whether that undoes a hand edit.
+
+    Raises what `render` would raise.
+    """
     plan = make_plan(context, request)
     check_unedited(plan)
     texts = input_texts(plan)
@@ -51,7 +54,7 @@ def preview(context: Context, request: BuildRequest) -> tuple[Plan, list[str]]:
 
 
 def check(context: Context, request: BuildRequest) -> Outcome:
-    """`provision render --check`: whether the files are what spec.yml renders, and the lock was made from them."""
+    """`provision render --check`: whether files and lock are what spec.yml comes to."""
     plan = make_plan(context, dataclasses.replace(request, force=True))
     texts = dict(plan.texts)
     if plan.current_lock is not None:

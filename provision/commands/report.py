@@ -15,13 +15,16 @@ SMOKE_REPORT = "report.json"
 
 
 def gather(envs: Path, targets: Sequence[str]) -> Page:
-    """The page about environments, passports, smoke reports, or folders that hold one. Each is read once."""
+    """The page about environments, passports, smoke reports, or folders that hold one.
+
+    Each is read once.
+    """
     paths = dict.fromkeys(_evidence_file(envs, target) for target in targets)
     return report.build_page([report.load(path) for path in paths])
 
 
 def _evidence_file(envs: Path, target: str) -> Path:
-    """The file that a target means: an environment's passport, a file, or a folder's passport or smoke report."""
+    """A target's file: of an environment its passport, of a folder the passport or smoke report."""
     named_passport = envs / target / passport.FILE
     if named_passport.is_file():
         return named_passport
@@ -35,7 +38,10 @@ def _evidence_file(envs: Path, target: str) -> Path:
     names = sorted(path.parent.name for path in envs.glob(f"*/{passport.FILE}"))
     raise InvalidSpec(
         f"`{target}` is neither an environment with a passport nor a file.",
-        advice=f"Passports in {envs}: {', '.join(names) or 'none'}. Or name a passport.json, or a smoke test's report.json.",
+        advice=(
+            f"Passports in {envs}: {', '.join(names) or 'none'}. Or name a passport.json, "
+            "or a smoke test's report.json."
+        ),
     )
 
 
@@ -45,7 +51,10 @@ def render_page(page: Page, remake: Sequence[str]) -> str:
 
 
 def write(path: Path, text: str, *, force: bool) -> None:
-    """Write the page. Raises StaleLock rather than replace a file that provision did not make, unless forced."""
+    """Write the page.
+
+    Raises StaleLock rather than replace a file that provision did not make, unless forced.
+    """
     if path.is_dir():
         raise InvalidSpec(f"{path} is a folder.", advice="Name a file, such as report.html.")
     if path.exists() and not force and not render.is_report_page(path):

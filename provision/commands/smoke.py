@@ -26,7 +26,8 @@ def smoke(
 ) -> list[SmokeResult]:
     """Test an environment in each place. Its passport, if it has one, gets the verdicts.
 
-    junit: a file for the same results as JUnit XML. An earlier run's file is removed first, or it would pass for this one's.
+    junit: a file for the same results as JUnit XML. An earlier run's file is removed first, or it
+    would pass for this one's.
     """
     smoke_runner.check(request.smoke_request)
     if junit is not None:
@@ -56,7 +57,10 @@ def smoke_in(
     image: Image | None,
     client: Any | None,
 ) -> SmokeResult:
-    """Run the smoke test in a prefix or an image. Its files stay, so that a finding can be examined."""
+    """Run the smoke test in a prefix or an image.
+
+    Its files stay, so that a finding can be examined.
+    """
     request = plan.request.smoke_request
     folder = context.folders.smoke(plan.name)
     out = (request.out.absolute() if request.out else folder) / place
@@ -92,6 +96,8 @@ def _check_baseline(path: Path, place: Place, name: str) -> None:
     if not path.is_file():
         raise ToolMissing(
             f"There is no baseline of the {place} of {name} on this machine.",
-            advice="`provision smoke --baseline save` makes one; run it while the machine is healthy.",
+            advice=(
+                "`provision smoke --baseline save` makes one; run it while the machine is healthy."
+            ),
         )
     smoke_runner.check_baseline(path)

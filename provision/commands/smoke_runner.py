@@ -1,7 +1,8 @@
 """Starts the smoke test, which is part of `provision_runtime`, and reads its report.
 
-The test runs as a process of the environment's own interpreter; nothing of torch is imported here. Only the report
-counts: without a report, or with one that contradicts itself, a test has not passed.
+The test runs as a process of the environment's own interpreter; nothing of torch is imported here.
+Only the report counts: without a report, or with one that contradicts itself, a test has not
+passed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ RUNTIME = Path(str(files("provision_runtime")))
 REPORT = "report.json"
 # The test's own default, so that its deadline and the host's agree.
 TIMEOUT_S = 600.0
-# What the host waits beyond the test's own deadline: starting Python and importing torch twice from a cold disk.
+# What the host waits beyond the test's own deadline: starting Python and importing torch twice from
+# a cold disk.
 STARTING_S = 120.0
 # The exit code with which argparse refuses options.
 USAGE = 2
@@ -36,9 +38,10 @@ REPORT_PHASE = "report"
 class SmokeRequest:
     """How to run the smoke test.
 
-    ranks: None starts one rank per GPU, or two without GPUs. timeout_s: for the whole test. out: where the test leaves
-    everything (None: the data folder). folder: where files and checkpoints are tested (None: in `out`). expect: a file
-    of expected bandwidths. inject: faults to rehearse. baseline: save the measured bandwidths, or compare with saved ones.
+    ranks: None starts one rank per GPU, or two without GPUs. timeout_s: for the whole test. out:
+    where the test leaves everything (None: the data folder). folder: where files and checkpoints
+    are tested (None: in `out`). expect: a file of expected bandwidths. inject: faults to rehearse.
+    baseline: save the measured bandwidths, or compare with saved ones.
     """
 
     ranks: int | None = None
@@ -78,7 +81,8 @@ def check(request: SmokeRequest) -> None:
     if request.expect is not None:
         argv += ["--expect", str(request.expect.absolute())]
     if request.baseline is not None:
-        # Whether the phases that run measure bandwidths at all. `check_baseline` looks at the file itself.
+        # Whether the phases that run measure bandwidths at all. `check_baseline` looks at the file
+        # itself.
         argv += ["--baseline", "save=baseline.json"]
     if not argv:
         return
@@ -95,12 +99,18 @@ def check_baseline(path: Path) -> None:
     if refusal:
         raise InvalidSpec(
             f"{refusal}.",
-            advice="`provision smoke --baseline save` replaces it; run it while the machine is healthy.",
+            advice=(
+                "`provision smoke --baseline save` replaces it; run it while the machine is "
+                "healthy."
+            ),
         )
 
 
 def _refusal(argv: Sequence[str]) -> str:
-    """Why the test would refuse these options; empty if it accepts them. Runs with our own Python, without torch."""
+    """Why the test would refuse these options; empty if it accepts them.
+
+    Runs with our own Python, without torch.
+    """
     command = [sys.executable, str(RUNTIME), "smoke", "--check", "--out", ".", *argv]
     environment = clean_environment({"PYTHONDONTWRITEBYTECODE": "1"})
     checked = run(command, env=environment, check=False)
@@ -120,7 +130,10 @@ def _usage_error(output: str) -> str:
 
 
 def arguments(resolution: Resolution, request: SmokeRequest) -> list[str]:
-    """The test's own options, and what the lock promises of this environment. `in_prefix` adds those that name files."""
+    """The test's own options, and what the lock promises of this environment.
+
+    `in_prefix` adds those that name files.
+    """
     argv = [
         *("--backend", request.backend),
         *("--device", request.device),
@@ -159,10 +172,12 @@ def in_prefix(
 ) -> SmokeResult:
     """Run the smoke test in a prefix and read its report.
 
-    env: the prefix's activation. out: the folder for everything that the test leaves; an earlier report in it is
-    removed. baseline: the file that `--baseline save` writes and `--baseline compare` reads.
+    env: the prefix's activation. out: the folder for everything that the test leaves; an earlier
+    report in it is removed. baseline: the file that `--baseline save` writes and `--baseline
+    compare` reads.
     """
-    # The runtime package that is installed in the prefix: -I keeps other modules out, -B leaves no byte code in it.
+    # The runtime package that is installed in the prefix: -I keeps other modules out, -B leaves no
+    # byte code in it.
     command = [str(prefix.python), "-I", "-B", "-m", "provision_runtime", "smoke"]
     command += ["--out", str(out)]
     command += arguments(resolution, request)
@@ -180,7 +195,7 @@ def in_prefix(
 
 
 def remove_old_report(out: Path) -> None:
-    """Make sure that the folder exists and holds no report of an earlier run, which would pass for this one's."""
+    """Create the folder and remove an earlier report, which would pass for this run's."""
     out.mkdir(parents=True, exist_ok=True)
     (out / REPORT).unlink(missing_ok=True)
 
@@ -188,9 +203,9 @@ def remove_old_report(out: Path) -> None:
 def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeResult:
     """Read the report that the test wrote.
 
-    The verdict is unknown, never a pass, if the report has another shape, if its verdict does not follow from its
-    phases, or if the test's exit status contradicts it. Raises InvalidSpec if the test refused its options, CheckFailed
-    if it left no report.
+    The verdict is unknown, never a pass, if the report has another shape, if its verdict does not
+    follow from its phases, or if the test's exit status contradicts it. Raises InvalidSpec if the
+    test refused its options, CheckFailed if it left no report.
     """
     try:
         text = (folder / REPORT).read_text(encoding="utf-8")
@@ -275,7 +290,10 @@ def _phase_sentence(phase: Mapping[str, Any]) -> str:
 
 
 def junit(results: Sequence[SmokeResult]) -> str:
-    """The results as JUnit XML, one suite for each. A report that is not trusted adds an error of its own."""
+    """The results as JUnit XML, one suite for each.
+
+    A report that is not trusted adds an error of its own.
+    """
     return dumps({result.where: _report_with_doubt(result) for result in results})
 
 

@@ -206,7 +206,7 @@ def test_versions_that_wheels_need(home: Home, tmp_path: Path) -> None:
         assert server.ranges
     assert found.returncode == 1
     assert f"{NAME}: linux-64 torch needs numpy<2, and numpy is 2.4.0\n" in found.stdout
-    assert "these wheels need: ipykernel: the server sends whole files only\n" in found.stderr
+    assert "these wheels require: ipykernel: the server sends whole files only\n" in found.stderr
     offline = home.run("lock", "verify", NAME, "--offline")
     assert (
         "numpy is 2.4.0" not in offline.stdout

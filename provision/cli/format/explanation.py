@@ -13,7 +13,7 @@ Row = tuple[str, str, str, str]  # what, its value, the reason, the source
 
 
 def explanation_lines(explanation: Explanation) -> list[str]:
-    """Why an environment is what it is: each choice with its value, and below it the reason and its source."""
+    """Each choice of an environment with its value, and below it the reason and its source."""
     pins = [(pin.manager, pin.requirement, pin.reason, pin.source) for pin in explanation.pins]
     lines = [
         explanation.name,

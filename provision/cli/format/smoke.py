@@ -9,7 +9,7 @@ from provision.core.types import SmokeResult
 
 
 def smoke_lines(result: SmokeResult) -> list[str]:
-    """Where a test ran, its verdict, and a line per phase; for each finding what happened and what to do."""
+    """The verdict of a test and a line per phase; for each finding what happened and what to do."""
     report = result.report
     ranks = report.get("world_size")
     noun = "rank" if ranks == 1 else "ranks"

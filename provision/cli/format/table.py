@@ -1,4 +1,4 @@
-"""What `provision matrix` prints: the table for a terminal, as CSV, as Markdown, and as an HTML page.
+"""What `provision matrix` prints: the table as text, CSV, Markdown or an HTML page.
 
 A value that no source states is shown as such, never left empty.
 """
@@ -116,7 +116,8 @@ def notes(table: Table) -> list[str]:
     if any(row.through_ptx for row in table.cells):
         (rule,) = (rule for rule in rules() if rule.through_ptx)
         lines.append(
-            f"ptx: the build has no code for that GPU and compiles its PTX when it starts. {rule.reason}. {rule.advice}"
+            "ptx: the build has no code for that GPU and compiles its PTX when it starts. "
+            f"{rule.reason}. {rule.advice}"
         )
     return lines
 
