@@ -20,7 +20,7 @@ def row(key: SpecKey) -> str:
     elif key.kind == "switch":
         name = f"`{key.name}: true`"
     elif key.kind == "flag" and key.default == "yes":
-        name, option = f"`{key.name}: false`", f"`--no-{key.option.removeprefix('--')}`"
+        name, option = f"`{key.name}: false`", f"`{key.negative_option}`"
     elif key.kind == "flag":
         name = f"`{key.name}: true`"
     meaning = key.docs

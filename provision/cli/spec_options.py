@@ -10,12 +10,10 @@ import click
 
 from provision import sources
 from provision.cli.options import mirror_options, option_group
-from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS, SpecKey
+from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, QUERY_KEYS, SPEC_KEYS, SpecKey
 
 Decorator = Callable[[Any], Any]
 
-# What is installed along with torch unless an option leaves it out.
-COMPANION_KEYS = ("companions", "jupyter", "fast_checkpoints")
 QUERY_OPTIONS = tuple(key.name for key in QUERY_KEYS)
 
 
@@ -33,13 +31,11 @@ def option_of(key: SpecKey) -> Decorator:
     elif key.kind == "switch":
         settings["is_flag"] = True
     elif key.kind == "flag":
-        option = f"{option}/--no-{option.removeprefix('--')}"
+        option = f"{option}/{key.negative_option}"
         settings["default"] = None  # not given, which leaves the answer to spec.yml
     return click.option(option, key.name, **settings)
 
 
 request_options = option_group(*(option_of(key) for key in SPEC_KEYS), mirror_options)
-companion_options = option_group(
-    *(option_of(key) for key in SPEC_KEYS if key.name in COMPANION_KEYS)
-)
+companion_options = option_group(*(option_of(key) for key in DEFAULT_PACKAGE_KEYS))
 query_options = option_group(*(option_of(key) for key in QUERY_KEYS))

@@ -17,6 +17,7 @@ from provision.commands.context import Context
 from provision.commands.plan import BuildRequest, with_name
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.process import terminate_children
+from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import (
     PLATFORM,
     PLATFORMS,
@@ -39,9 +40,7 @@ PASSED_ON = (
     "glibc",
     "driver",
     "gpu",
-    "companions",
-    "jupyter",
-    "fast_checkpoints",
+    *(key.name for key in DEFAULT_PACKAGE_KEYS),
 )
 
 

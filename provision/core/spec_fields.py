@@ -56,10 +56,16 @@ class SpecKey:
     choices: tuple[str, ...] = ()
     about_gpus: bool = False  # says nothing about a build without CUDA
     extends_file: bool = False  # the option's items are added to those of spec.yml
+    installs: tuple[str, ...] = ()  # the packages that a flag adds
 
     @property
     def is_list(self) -> bool:
         return self.kind in LIST_KINDS
+
+    @property
+    def negative_option(self) -> str:
+        """The option that switches a flag off."""
+        return "--no-" + self.option.removeprefix("--")
 
 
 def key(**declaration: Any) -> dict[str, SpecKey]:
@@ -187,6 +193,7 @@ class Spec:
         default=False,
         metadata=key(
             kind="flag",
+            installs=("rdma-core",),
             help="Also install the RDMA libraries that NCCL loads for InfiniBand and RoCE.",
             docs="for jobs on several hosts over InfiniBand or RoCE: installs `rdma-core`, so that "
             "NCCL finds libibverbs",
@@ -271,6 +278,7 @@ class Spec:
         metadata=key(
             kind="flag",
             help="Also install torchvision and torchaudio.",
+            installs=("torchvision", "torchaudio"),
             docs="without torchvision and torchaudio",
         ),
     )
@@ -278,6 +286,7 @@ class Spec:
         default=True,
         metadata=key(
             kind="flag",
+            installs=("ipykernel",),
             help="Also install ipykernel, with which Jupyter starts the environment.",
             docs="without ipykernel: Jupyter cannot start the environment, and `build` registers "
             "no kernel",
@@ -287,6 +296,7 @@ class Spec:
         default=True,
         metadata=key(
             kind="flag",
+            installs=("xxhash",),
             help="Also install xxhash, which makes loading and repeated saving of checkpoints "
             "several times faster.",
             docs="without xxhash: loading and repeated saving of [checkpoints](checkpoints.md) is "
@@ -328,6 +338,8 @@ def declared_keys(spec_class: type[Spec]) -> tuple[SpecKey, ...]:
 
 # Every key of spec.yml, in the order in which the file and the help have them.
 SPEC_KEYS = declared_keys(Spec)
+# The flags that add packages unless they are switched off.
+DEFAULT_PACKAGE_KEYS = tuple(key for key in SPEC_KEYS if key.installs and key.default == "yes")
 
 # The options of a query, declared once as those of a spec are. A query has looser forms: a
 # free-threaded Python, several sources.

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from provision import catalog, sources
-from provision.core.spec_fields import Spec
+from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, Spec
 from provision.core.types import Choice
 from provision.resolver import constraints, python_versions
 from provision.resolver.pins import PYTHON_REASON, RDMA_REASON, RDMA_SOURCE
@@ -56,10 +56,10 @@ def choices(
     yield source.channels_choice(candidate, request, channels)
     if settled.infiniband:
         yield Choice(what="infiniband", value="rdma-core", reason=RDMA_REASON, source=RDMA_SOURCE)
-    if not settled.jupyter:
-        yield _left_out("jupyter", "--no-jupyter")
-    if not settled.fast_checkpoints:
-        yield _left_out("fast_checkpoints", "--no-fast-checkpoints")
+    for key in DEFAULT_PACKAGE_KEYS:
+        # Each of the companions has a choice of its own, above.
+        if key.name != "companions" and not getattr(settled, key.name):
+            yield _left_out(key.name, key.negative_option)
 
 
 def _left_out(what: str, option: str) -> Choice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -187,3 +188,16 @@ def test_a_new_source_is_rendered_locked_and_guarded(lab: LabChannel, tmp_path: 
     ]
     with pytest.raises(CheckFailed, match=r"request is for CUDA 12\.2.*another one"):
         lockfile.guard(on_cpu, resolution)
+
+
+def test_nobody_compares_the_name_of_a_source() -> None:
+    """What differs between sources is a method of the source."""
+    package = Path(sources.__file__).parent.parent
+    for path in package.rglob("*.py"):
+        if path.parent.name == "sources":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare):
+                for operand in (node.left, *node.comparators):
+                    is_name = isinstance(operand, ast.Constant) and operand.value in sources.names()
+                    assert not is_name, f"{path}:{node.lineno}"

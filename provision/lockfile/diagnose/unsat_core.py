@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from provision import sources
+from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import Pin
 
 T = TypeVar("T")
@@ -21,17 +22,12 @@ USER, PYTHON, TORCH, RULE = range(4)
 MAX_WITH_REASONS = 3
 # Packages that are added by default, and the option that leaves each out.
 DEFAULT_PACKAGES = {
-    "torchvision": "--no-companions",
-    "torchaudio": "--no-companions",
-    "ipykernel": "--no-jupyter",
-    "xxhash": "--no-fast-checkpoints",
-    "python-xxhash": "--no-fast-checkpoints",
+    name: key.negative_option
+    for key in DEFAULT_PACKAGE_KEYS
+    for package in key.installs
+    for name in (package, f"python-{package}")  # conda may have it under the second name
 }
-OPTION_PACKAGES = {
-    "--no-companions": "torchvision and torchaudio",
-    "--no-jupyter": "ipykernel",
-    "--no-fast-checkpoints": "xxhash",
-}
+OPTION_PACKAGES = {key.negative_option: " and ".join(key.installs) for key in DEFAULT_PACKAGE_KEYS}
 
 
 class OutOfTime(Exception):
