@@ -78,7 +78,7 @@ def checkpoint() -> None:
 @output_options
 @verb
 def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
-    """List every checkpoint in ROOT with its size and what it shares with others, and unfinished saves.
+    """List every checkpoint in ROOT with its own and shared bytes, and unfinished saves.
 
     Reads no files: `checkpoint verify` does that.
     """
@@ -95,7 +95,10 @@ def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
 @output_options
 @verb
 def show(console: Console, root: str, store_options: dict[str, Any], step: int | str) -> None:
-    """Show the tensors of a checkpoint with type, shape, bytes and files, its objects, and (--json) its files' hashes."""
+    """Show the tensors of a checkpoint with type, shape, bytes and files, and its objects.
+
+    --json adds its files with their hashes.
+    """
     from provision.cli.format.checkpoint import show_lines
     from provision.commands.checkpoint import inspect
 

@@ -1,4 +1,4 @@
-"""`provision checkpoint`: asks the runtime's `checkpoint` command, in a process of our own Python, and returns its JSON.
+"""`provision checkpoint`: runs the runtime's `checkpoint` command, and reads its JSON.
 
 What is on the disk and how it is read is the business of `provision_runtime.checkpoint`; nothing of
 it is imported here. The same command works without provision, e.g. on a node:
@@ -47,7 +47,8 @@ def inspect(
 
     store_options: fsspec's, for a URL. Raises the command's error as ours: InvalidSpec if the root
     or step does not exist, IntegrityError for a manifest that cannot be read, InUse for a folder
-    whose writer is alive, Unreachable for a store that does not answer, OSError for the system's own.
+    whose writer is alive, Unreachable for a store that does not answer, OSError for the system's
+    own.
     """
     command = [sys.executable, str(RUNTIME), "checkpoint", verb, "--json", *arguments]
     for key, value in store_options.items():
@@ -72,7 +73,10 @@ def _as_exception(error: dict[str, Any]) -> Exception:
 
 
 class _Meter:
-    """Shows the progress lines of the command: {"total": BYTES} starts a meter, {"advance": BYTES} moves it."""
+    """Shows the progress lines of the command.
+
+    {"total": BYTES} starts a meter, {"advance": BYTES} moves it.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

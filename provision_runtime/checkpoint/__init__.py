@@ -6,9 +6,9 @@
 A save writes to a temporary folder, syncs it, and renames it into place. Plain
 `torch.distributed.checkpoint.load` can read the result: `path(root)` is its checkpoint_id.
 
-From the state dict to the disk: plan.py (which rank writes what), serialize.py (one piece as bytes),
-writer.py (hashing, writing, linking), commit.py (the order of the steps), backends/ (kinds of
-stores), manifest.py and layout.py (what is on the disk). Back: catalog.py, verification.py,
+From the state dict to the disk: plan.py (which rank writes what), serialize.py (one piece as
+bytes), writer.py (hashing, writing, linking), commit.py (the order of the steps), backends/ (kinds
+of stores), manifest.py and layout.py (what is on the disk). Back: catalog.py, verification.py,
 loader.py (the order), match.py (what a state dict needs), reader.py (into memory). inspection/ is
 the command `checkpoint`. path, latest, list_steps, verify and prune work without torch.
 """
@@ -112,7 +112,8 @@ def save_async(
     deadline_s: float = DEADLINE_S,
     **options: Any,
 ) -> Future[SaveReport]:
-    """Like save, but returns once the state is copied to host memory; the rest runs in the background.
+    """Like save, but returns once the state is copied to host memory; the rest runs in the
+    background.
 
     The future's result is the report, or it raises NotCommitted. Call result() before the process
     group is destroyed. The process does not end before the save is over.
@@ -148,7 +149,8 @@ def load(
     deadline_s: float = DEADLINE_S,
     **options: Any,
 ) -> LoadReport:
-    """Reads a checkpoint into the tensors of the state dict, in place, and its other values; all ranks call it.
+    """Reads a checkpoint into the tensors of the state dict, in place, and its other values; all
+    ranks call it.
 
     Verifies every file and matches every name before it changes anything. The number of ranks, and
     how tensors are cut, may differ from the save's, and so may dtypes of the same kind (a float
@@ -187,7 +189,8 @@ def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None
 def path(
     root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
 ) -> str:
-    """The folder of a checkpoint, for other readers (`dcp.load(state_dict, checkpoint_id=path(root))`).
+    """The folder of a checkpoint, for other readers (`dcp.load(state_dict,
+    checkpoint_id=path(root))`).
 
     Raises NoCheckpoint; DamagedFile if `latest` is damaged.
     """
@@ -226,8 +229,8 @@ def prune(
 ) -> Pruned:
     """Removes old checkpoints, and what dead writers left. One process calls it.
 
-    Keeps the `keep` steps that were committed last, those that `every` divides, and the latest. What
-    later checkpoints share with the removed ones stays.
+    Keeps the `keep` steps that were committed last, those that `every` divides, and the latest.
+    What later checkpoints share with the removed ones stays.
     """
     return retention.prune(open_root(root, **options), keep, every=every, dry_run=dry_run)
 

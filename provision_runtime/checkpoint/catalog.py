@@ -1,4 +1,7 @@
-"""Which checkpoints a root holds, which of them is the latest, and what dead writers left. Works without torch."""
+"""Which checkpoints a root holds, which of them is the latest, and what dead writers left.
+
+Works without torch.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ def steps(backend: Backend) -> list[CheckpointName]:
 
 
 def read_manifest(backend: Backend, folder: str) -> Manifest:
-    """Raises DamagedFile if it is missing, not what was committed, or of another step than its folder."""
+    """Raises DamagedFile if it is missing, not what was committed, or of another step than its
+    folder.
+    """
     path = f"{backend.root}/{folder}/{manifest.NAME}"
     try:
         content = manifest.loads(backend.read(folder, manifest.NAME), path)
@@ -157,7 +162,9 @@ def _list_settled(backend: Backend, look: Callable[[list[CheckpointName]], list[
 
 
 def remove_leftovers(backend: Backend) -> None:
-    """Removes what writers that have certainly ended did not finish, and what could not be removed before."""
+    """Removes what writers that have certainly ended did not finish, and what could not be removed
+    before.
+    """
     leftovers = [name for name in backend.folders() if layout.is_leftover(name)]
     for name in leftovers:
         with suppress(OSError):  # another user's, perhaps: the others can go

@@ -1,4 +1,4 @@
-"""The order of the steps of a save: all ranks write to a temporary folder, rank 0 commits it, all learn of it.
+"""The order of the steps of a save.
 
     rank 0     makes the temporary folder (_begin)
     all ranks  write or link their files, and a list of them (_write_parts)
@@ -65,7 +65,9 @@ class Committed:
 
 @dataclass
 class _Stage:
-    """How far a save came, which decides what a failure means. begun, published: folders, on rank 0."""
+    """How far a save came, which decides what a failure means. begun, published: folders, on rank
+    0.
+    """
 
     begun: list[str] = field(default_factory=list)
     published: list[str] = field(default_factory=list)
@@ -74,7 +76,8 @@ class _Stage:
 
 @dataclass(frozen=True)
 class _WrittenParts:
-    """rewritten: files that a rank knows to be corrupt in other checkpoints, and that this save wrote again.
+    """rewritten: files that a rank knows to be corrupt in other checkpoints, and that this save
+    wrote again.
 
     digests: of this rank's pieces.
     """
@@ -277,7 +280,10 @@ def _run_writer(
 def _unlink_corrupt(
     backend: Backend, folder: str, writer: Writer, corrupt: frozenset[str], ranks: Ranks
 ) -> frozenset[str]:
-    """Takes the corrupt files out of the folder that any rank linked before one of them knew. Returns them."""
+    """Takes the corrupt files out of the folder that any rank linked before one of them knew.
+
+    Returns them.
+    """
     linked: set[str] = set()
     for names in collective.run_on_all(
         "checkpoint/linked", ranks, lambda: writer.linked_files(corrupt)
@@ -313,9 +319,11 @@ def _part_bytes(plan: SavePlan, part: RankPart) -> bytes:
 def _publish_together(
     backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks, stage: _Stage
 ) -> str:
-    """The folder's name. What rank 0 did counts, even if another rank or the store is lost while it says so.
+    """The folder's name. What rank 0 did counts, even if another rank or the store is lost while it
+    says so.
 
-    Rank 0 first checks that all ranks still answer: it may have been stopped for so long that they gave up.
+    Rank 0 first checks that all ranks still answer: it may have been stopped for so long that they
+    gave up.
     """
     collective.barrier("checkpoint/ready", ranks)
     stage.is_publishing = True

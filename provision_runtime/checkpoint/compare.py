@@ -1,4 +1,6 @@
-"""Whether two memories, or a memory and a file, hold the same bytes: exact, and several times as fast as SHA-256."""
+"""Whether two memories, or a memory and a file, hold the same bytes: exact, and several times as
+fast as SHA-256.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def first_difference(first_address: int, second_address: int, length: int) -> in
 
 
 def has_cached(descriptor: int, offset: int, parts: Sequence[memoryview]) -> bool | None:
-    """Whether the file has these bytes from `offset` on; None if a disk or a server would have to answer.
+    """Whether the file has these bytes from `offset` on; None if a disk or a server would have to
+    answer.
 
     Hashing is faster than waiting for these. The file is read, not mapped: a mapped page that a
     disk or a server fails to deliver ends the process (SIGBUS).

@@ -1,4 +1,5 @@
-"""What torch's own `dcp.load` needs to read a checkpoint: its `.metadata` file, made from the manifest.
+"""What torch's own `dcp.load` needs to read a checkpoint: its `.metadata` file, made from the
+manifest.
 
 Only torch reads the pickle. Nothing here does: the manifest holds all that is in it but the nesting
 of names.
@@ -23,7 +24,9 @@ PLAIN_ADDRESS: Address = "{}/{}".format
 def metadata_bytes(
     content: Manifest, paths: dict[str, tuple[Any, ...]], address: Address
 ) -> bytes | None:
-    """None if this torch has no distributed checkpoints (1.13). paths: of each name in the nested state dict."""
+    """None if this torch has no distributed checkpoints (1.13). paths: of each name in the nested
+    state dict.
+    """
     described = metadata(content, content.tensors, paths, address)
     return None if described is None else pickle.dumps(described)
 

@@ -1,4 +1,7 @@
-"""Which bytes checkpoints share with each other, and so what removing some of them frees. Works without torch."""
+"""Which bytes checkpoints share with each other, and so what removing some of them frees.
+
+Works without torch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ Usage = Dict[Hashable, Stat]
 
 
 def usage(backend: Backend, folder: str) -> Usage:
-    """Of a committed or an unfinished folder; of one that vanishes meanwhile, what could still be read.
+    """Of a committed or an unfinished folder; of one that vanishes meanwhile, what could still be
+    read.
 
     Where folders refer to files, the manifest gives the sizes: otherwise each would take a request.
     """
@@ -60,7 +64,9 @@ def total_bytes(usages: Iterable[Usage]) -> int:
 
 
 def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
-    """Bytes that are free once these folders are removed: a file goes with the last of its names, wherever that is."""
+    """Bytes that are free once these folders are removed: a file goes with the last of its names,
+    wherever that is.
+    """
     folders = _count_folders(usages)
     names_left: dict[Hashable, int] = {}
     sizes: dict[Hashable, int] = {}

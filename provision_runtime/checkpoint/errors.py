@@ -17,7 +17,8 @@ ADVICE = {
     "keep fewer checkpoints (`prune`), or ask for more",
     errno.EROFS: "the file system is mounted read-only, as some become after an error: "
     "see the kernel's messages",
-    errno.ESTALE: "the file server no longer knows the folder: is it exported and mounted as before?",
+    errno.ESTALE: "the file server no longer knows the folder: "
+    "is it exported and mounted as before?",
 }
 
 

@@ -32,7 +32,10 @@ XXH3_128 = _import_xxh3_128()
 
 @dataclass(frozen=True)
 class FileHashes:
-    """Hexadecimal digits. xxh128: None if the package is not installed, or the hash is not needed."""
+    """Hexadecimal digits. xxh128:
+
+    None if the package is not installed, or the hash is not needed.
+    """
 
     sha256: str
     xxh128: str | None
@@ -50,7 +53,9 @@ def xxh128_of(parts: Iterable[memoryview | bytes]) -> str | None:
 
 
 def fastest_of(entry: FileEntry) -> tuple[str, Any, str]:
-    """The fastest hash of a committed file: its name, an object that computes it, and the committed value."""
+    """The fastest hash of a committed file: its name, an object that computes it, and the committed
+    value.
+    """
     if entry.xxh128 is not None and XXH3_128 is not None:
         return "XXH128", XXH3_128(), entry.xxh128
     return sha256_of(entry)

@@ -37,7 +37,10 @@ class HostSnapshot:
         self._digests: dict[Place, str] = {}
 
     def take(self, plan: SavePlan) -> SavePlan:
-        """The same plan, on the copy. Raises MemoryError or RuntimeError (torch's) if host memory is too small."""
+        """The same plan, on the copy.
+
+        Raises MemoryError or RuntimeError (torch's) if host memory is too small.
+        """
         tensors = {item.place: item for item in plan.items if not item.is_object}
         devices = streams.devices_of(item.data for item in tensors.values())
         # If anything fails below, no digest of the earlier content is left.
@@ -107,7 +110,8 @@ def _fits(memory: torch.Tensor, item: Item) -> bool:
 
 
 def _allocate(item: Item) -> torch.Tensor:
-    """Pinned if a GPU is to write it: only then do its copies run in parallel and at the rate of the bus.
+    """Pinned if a GPU is to write it: only then do its copies run in parallel and at the rate of
+    the bus.
 
     It is written again outside of the caller's modes, so it must be neither on the caller's default
     device nor an inference tensor.

@@ -51,7 +51,10 @@ class CheckpointName(NamedTuple):
 
 
 class FolderWriter(NamedTuple):
-    """Who made a temporary folder. Process numbers are counted per boot and per container, hence `namespace`."""
+    """Who made a temporary folder.
+
+    Process numbers are counted per boot and per container, hence `namespace`.
+    """
 
     host: str
     number: str
@@ -80,7 +83,10 @@ def parse(folder: str) -> CheckpointName | None:
 
 
 def pointer(folder: str) -> bytes:
-    """The content of `latest`. With a digest: one flipped bit could make the name another checkpoint's."""
+    """The content of `latest`.
+
+    With a digest: one flipped bit could make the name another checkpoint's.
+    """
     return f"{folder} {hashlib.sha256(folder.encode()).hexdigest()}\n".encode()
 
 

@@ -1,7 +1,8 @@
-"""Loading a checkpoint into a state dict: rank 0 chooses it, all ranks verify it, and only then is it read.
+"""Loading a checkpoint into a state dict: rank 0 chooses it, all ranks verify it, and only then is
+it read.
 
-The state dict is not changed before every rank has matched it, verified every file and unpickled the
-objects. match.py says what a state dict needs, reader.py reads it into memory.
+The state dict is not changed before every rank has matched it, verified every file and unpickled
+the objects. match.py says what a state dict needs, reader.py reads it into memory.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What a rank has once nothing prevents reading any more. values: of the objects, in the plan's order."""
+    """What a rank has once nothing prevents reading any more. values: of the objects, in the plan's
+    order.
+    """
 
     expanded: dict[str, Any]
     reader: Reader
@@ -172,7 +175,10 @@ def choose(
 
 
 def folder_of(backend: Backend, step: int | str) -> str:
-    """The folder of a step. Raises NoCheckpoint; DamagedFile if the latest is asked for and `latest` is damaged."""
+    """The folder of a step.
+
+    Raises NoCheckpoint; DamagedFile if the latest is asked for and `latest` is damaged.
+    """
     folder, damage = look_up(backend, step)
     if damage:
         raise damage
@@ -205,7 +211,10 @@ def _describe_absence(backend: Backend, step: int | str) -> str:
 def _choose_on_rank_0(
     backend: Backend, step: int | str, on_damage: str, ranks: Ranks
 ) -> tuple[list[str], list[str]]:
-    """The folders, and the damage of `latest` in words. Raises DamagedFile on every rank unless it may be skipped."""
+    """The folders, and the damage of `latest` in words.
+
+    Raises DamagedFile on every rank unless it may be skipped.
+    """
 
     def choose_as_json() -> dict[str, Any]:
         folders, damage = choose(backend, step, on_damage)
@@ -281,7 +290,9 @@ def _load_folder(
 def _prepare(
     state_dict: dict[str, Any], backend: Backend, folder: str, ranks: Ranks, allow_pickle: bool
 ) -> _Prepared:
-    """Plans this rank's reads, verifies their files and its share of the others, and unpickles the objects."""
+    """Plans this rank's reads, verifies their files and its share of the others, and unpickles the
+    objects.
+    """
     content = None
     try:
         content = catalog.read_manifest(backend, folder)
@@ -342,7 +353,9 @@ def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, prepared: _
 def _raise_if_vanished(
     backend: Backend, folder: str, content: Manifest | None, error: Exception
 ) -> None:
-    """Also if the name is another checkpoint's by now: a step that was pruned may be saved again under it."""
+    """Also if the name is another checkpoint's by now: a step that was pruned may be saved again
+    under it.
+    """
     is_present = folder in backend.folders()
     if not is_present or catalog.manifest_if_intact(backend, folder) != content:
         raise Vanished(f"{folder} was replaced or pruned while it was read") from error
@@ -352,7 +365,10 @@ def _raise_if_vanished(
 
 
 def _run_together(name: str, ranks: Ranks, action: Callable[[], Any]) -> Any:
-    """This rank's result, once all ranks have theirs. A failure on one is raised on all; damage as the same damage."""
+    """This rank's result, once all ranks have theirs.
+
+    A failure on one is raised on all; damage as the same damage.
+    """
     result, error = None, None
     try:
         result = run_with_heartbeat(f"{name}/busy", ranks, action).result()
@@ -368,7 +384,7 @@ def _run_together(name: str, ranks: Ranks, action: Callable[[], Any]) -> Any:
                 failed.append(rank)
         if not failed:
             continue
-        # Of several ranks with damage, all raise that of the first; of the other kinds each its own.
+        # Of several ranks with damage, all raise the first one's; of other failures, each its own.
         raises_own = ranks.rank == failed[0] or (kind != DAMAGE and ranks.rank in failed)
         if error is not None and raises_own:
             raise error

@@ -42,7 +42,8 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Record:
-    """One box of a tensor, or one object, as torch.save wrote it: `size` bytes of `file` from `at` on.
+    """One box of a tensor, or one object, as torch.save wrote it: `size` bytes of `file` from `at`
+    on.
 
     The elements begin at byte `data` of the file; None for an object, or if only torch.load can
     tell. offsets, sizes: the box within the whole tensor, in elements.
@@ -110,7 +111,9 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def loads(content: bytes, path: object) -> Manifest:
-    """Raises DamagedFile if `dumps` did not write this content, OtherSchema if another version wrote it."""
+    """Raises DamagedFile if `dumps` did not write this content, OtherSchema if another version
+    wrote it.
+    """
     begin = len(HEAD) + DIGITS + len(AFTER)
     digest = content[len(HEAD) : len(HEAD) + DIGITS]
     body = content[begin:]

@@ -2,8 +2,8 @@
 
 Everything that does not fit is reported at once. Names are matched here and not by torch, whose
 releases name nested dicts differently: up to 2.3 a dict without tensors is one object, later its
-values are. Both are accepted, in the state dict and in the checkpoint. torch's own planner works out
-how boxes overlap; plain tensors do not need it.
+values are. Both are accepted, in the state dict and in the checkpoint. torch's own planner works
+out how boxes overlap; plain tensors do not need it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Leaf:
 class RecordRead:
     """A part of a record that this rank needs.
 
-    `lengths` elements from `begin` on, within the record's box, go to the tensor that `target` returns.
+    `lengths` elements from `begin` on, within the record's box, go to the tensor that `target`
+    returns.
     """
 
     name: str
@@ -74,7 +75,8 @@ def match(state_dict: dict[str, Any], content: Manifest) -> LoadPlan:
 
 
 def find_leaves(state_dict: Mapping[str, Any], content: Manifest) -> Iterator[Leaf]:
-    """The values to fill: tensors, other values, and containers that the checkpoint holds as one object.
+    """The values to fill: tensors, other values, and containers that the checkpoint holds as one
+    object.
 
     Raises CheckpointError if an optimizer would come back without its state: before its first step
     it has none, so nothing would be read.
@@ -146,7 +148,9 @@ def _check_fit(leaves: Sequence[Leaf], content: Manifest) -> None:
 
 
 def _misfit(leaf: Leaf, content: Manifest) -> str | None:
-    """Why the value cannot be filled from the checkpoint; None if it can, or if the name is missing."""
+    """Why the value cannot be filled from the checkpoint; None if it can, or if the name is
+    missing.
+    """
     import torch
 
     tensor, committed = leaf.value, content.tensors.get(leaf.name)

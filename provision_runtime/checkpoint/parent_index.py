@@ -40,7 +40,9 @@ class ParentIndex:
         return self._records.get(sha256)
 
     def record_at(self, piece: Item) -> tuple[Record, FileEntry] | None:
-        """The same box of the tensor of this name, or the same object; its type may have been another."""
+        """The same box of the tensor of this name, or the same object; its type may have been
+        another.
+        """
         record = self._boxes.get((piece.name, piece.offsets, piece.sizes))
         if record is None:
             return None

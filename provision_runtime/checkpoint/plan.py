@@ -1,4 +1,5 @@
-"""From a state dict to what each rank writes: boxes of tensors and objects, each written by one rank.
+"""From a state dict to what each rank writes: boxes of tensors and objects, each written by one
+rank.
 
 If torch has distributed checkpoints (2.0 and later), its own planner names and cuts the state dict,
 so that nested dicts, DTensor and ShardedTensor mean here what they mean to `dcp.load`. Older
@@ -258,7 +259,8 @@ def _plan_by_torch(
 
 
 def is_distributed(value: Any) -> bool:
-    """Whether it is a DTensor, a ShardedTensor or another type that knows which part of it is local.
+    """Whether it is a DTensor, a ShardedTensor or another type that knows which part of it is
+    local.
 
     Plain tensors are planned without torch's planner, whose import takes a second and more.
     """
@@ -332,7 +334,9 @@ def expand(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_stateful(value: Any) -> bool:
-    """As torch.distributed.checkpoint.stateful.Stateful has it: a module or an optimizer, for example."""
+    """As torch.distributed.checkpoint.stateful.Stateful has it: a module or an optimizer, for
+    example.
+    """
     return callable(getattr(value, "state_dict", None)) and callable(
         getattr(value, "load_state_dict", None)
     )

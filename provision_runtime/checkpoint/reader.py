@@ -1,4 +1,6 @@
-"""From a checkpoint's verified files into memory: straight into the state dict's tensors where possible."""
+"""From a checkpoint's verified files into memory: straight into the state dict's tensors where
+possible.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ SAFE_OPERATIONS = frozenset(f"{VALUES} {CONTAINERS} {STACK}".split())
 
 
 class Reader:
-    """Reads records of one checkpoint. Raises OSError if the store fails, DamagedFile if a file became shorter."""
+    """Reads records of one checkpoint.
+
+    Raises OSError if the store fails, DamagedFile if a file became shorter.
+    """
 
     def __init__(self, backend: Backend, folder: str, content: Manifest) -> None:
         self._backend = backend
@@ -143,7 +148,8 @@ def _pickle_of_data(content: bytes) -> bytes | None:
 
 
 def _load_without_code(content: bytes) -> Any:
-    """What torch.load makes of an archive of torch.save. Raises UnpicklingError if that could run code.
+    """What torch.load makes of an archive of torch.save. Raises UnpicklingError if that could run
+    code.
 
     Before 2.6 torch ran the code of two other kinds of files in spite of weights_only: of pickles
     without an archive, or in a tar, and of TorchScript (CVE-2025-32434).

@@ -1,4 +1,7 @@
-"""Removing old checkpoints: never the latest, and never what a later one still needs. Works without torch."""
+"""Removing old checkpoints: never the latest, and never what a later one still needs.
+
+Works without torch.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ class Pruned:
 def prune(
     backend: Backend, keep: int, *, every: int | None = None, dry_run: bool = False
 ) -> Pruned:
-    """Keeps the `keep` steps that were committed last, those that `every` divides, and what `latest` names.
+    """Keeps the `keep` steps that were committed last, those that `every` divides, and what
+    `latest` names.
 
     Steps that cannot be read do not count. A run that went back and goes on from an earlier step
     keeps its own. Raises ValueError if fewer than one is to be kept.
@@ -48,7 +52,8 @@ def plan_pruning(
 ) -> Pruned:
     """What prune would remove.
 
-    keep: None keeps all. unfinished: folders whose writer cannot be seen, but is known to have ended.
+    keep: None keeps all. unfinished: folders whose writer cannot be seen, but is known to have
+    ended.
     """
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: at least one checkpoint must be kept")

@@ -135,7 +135,9 @@ def check_step(step: int) -> int:
 
 
 def _raise_in_callback(error: Exception) -> ProgressCallback:
-    """A failure before the ranks exchange anything is raised when they do, or the others would wait in vain."""
+    """A failure before the ranks exchange anything is raised when they do, or the others would wait
+    in vain.
+    """
 
     def progress(_: SaveProgress) -> None:
         raise error

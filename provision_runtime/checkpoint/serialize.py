@@ -1,15 +1,15 @@
-"""One piece in the form of torch.save, in parts that may be the tensor's own memory: nothing big is copied.
+"""One piece in the form of torch.save, in parts that may be the tensor's own memory: nothing big is
+copied.
 
-torch.load, and so `dcp.load`, reads what is written; the offset of the elements is recorded, so that
-loading needs no unpickling. The bytes depend on the content alone, so unchanged pieces are
+torch.load, and so `dcp.load`, reads what is written; the offset of the elements is recorded, so
+that loading needs no unpickling. The bytes depend on the content alone, so unchanged pieces are
 recognized.
 
 torch.save itself makes the archive around the elements, once for each type and shape, of zeros; the
 elements then replace the zeros. So the archive holds the CRC of the zeros. torch.load never checks
-it (it is compiled with MINIZ_DISABLE_ZIP_READER_CRC32_CHECKS;
-torch.serialization.set_crc32_options omits it as well), and computing it would cost as much as a
-third of the hashing, while the interpreter is locked: 3.7 to 4.4 GB/s, measured on 2.13. The hashes
-in the manifest detect damage.
+it (it is compiled with MINIZ_DISABLE_ZIP_READER_CRC32_CHECKS; torch.serialization.set_crc32_options
+omits it as well), and computing it would cost as much as a third of the hashing, while the
+interpreter is locked: 3.7 to 4.4 GB/s, measured on 2.13. The hashes in the manifest detect damage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Serialized:
-    """The parts together are the record. data: offset of the elements in it; None for an object or an empty tensor."""
+    """The parts together are the record. data: offset of the elements in it; None for an object or
+    an empty tensor.
+    """
 
     parts: list[memoryview]
     size: int
@@ -46,7 +48,8 @@ class Serialized:
 
 
 class StagingMemory(threading.local):
-    """Per-thread memory for what must be copied before it is bytes: one piece, or one pack of small ones, at a time.
+    """Per-thread memory for what must be copied before it is bytes: one piece, or one pack of small
+    ones, at a time.
 
     With malloc, seven threads that each copied 32 MiB repeatedly were seen to keep 605 MB.
     """
@@ -108,7 +111,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether its elements are in memory of its own.
 
-    Not so if it wraps other tensors (quantized, nested, fake...): its address is then 0, or it has none.
+    Not so if it wraps other tensors (quantized, nested, fake...): its address is then 0, or it has
+    none.
     """
     try:
         from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -123,7 +127,10 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor in host memory. The view shares them, and keeps the tensor alive."""
+    """The bytes of a contiguous tensor in host memory.
+
+    The view shares them, and keeps the tensor alive.
+    """
     length = tensor.numel() * tensor.element_size()
     array_type = ctypes.c_ubyte * length
     array: Any = array_type.from_address(tensor.data_ptr()) if length else array_type()

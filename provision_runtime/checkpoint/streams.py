@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested dicts, lists and tuples. What other objects hold cannot be seen (ShardedTensor among them)."""
+    """The tensors in nested dicts, lists and tuples.
+
+    What other objects hold cannot be seen (ShardedTensor among them).
+    """
     import torch
 
     if isinstance(value, torch.Tensor) and not hasattr(value, "local_shards"):

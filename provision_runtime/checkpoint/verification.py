@@ -1,4 +1,5 @@
-"""Whether the files of a checkpoint are what was committed. Works without torch, and without the ranks that wrote it.
+"""Whether the files of a checkpoint are what was committed. Works without torch, and without the
+ranks that wrote it.
 
 Trusts nothing: every byte is hashed, and a file that is not in the manifest is damage too. Uses
 SHA-256, unless the caller asks for the fastest hash that was committed.

@@ -1,8 +1,9 @@
-"""One rank's part of a checkpoint: a few threads serialize, hash and write pieces, and link what the parent has.
+"""One rank's part of a checkpoint: a few threads serialize, hash and write pieces, and link what
+the parent has.
 
-A file is named by the SHA-256 of its content, so equal pieces are one file, and a piece that did not
-change is recognized by its hash. Small pieces are packed. A pack stays linked as long as half of it
-is still in use, so small changes mean small writes.
+A file is named by the SHA-256 of its content, so equal pieces are one file, and a piece that did
+not change is recognized by its hash. Small pieces are packed. A pack stays linked as long as half
+of it is still in use, so small changes mean small writes.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 # Pieces of this size and more are files of their own; smaller ones are packed.
 MIN_FILE_BYTES = 1 << 20
 SUFFIX = ".distcp"
-# A pack of the parent of which less than this is in use is not linked; what is in use is written again.
+# A pack of the parent of which less than this is in use is not linked; what is in use is written
+# again.
 MIN_USED_PART = 0.5
-# Hashing and writing overlap (hashlib and write() release the interpreter's lock). Each worker holds
-# one piece of at most items.MAX_PIECE_BYTES: 224 MiB if all are staged from a GPU.
+# Hashing and writing overlap (hashlib and write() release the interpreter's lock). Each worker
+# holds one piece of at most items.MAX_PIECE_BYTES: 224 MiB if all are staged from a GPU.
 WORKERS = 7
-# What goes to an object store is held twice: the staged pieces are joined into the body of one request.
+# What goes to an object store is held twice: the staged pieces are joined into one request body.
 OBJECT_STORE_WORKERS = 3
 
 
@@ -69,7 +71,8 @@ def hashing_threads() -> int:
 def _count_workers(backend: Backend) -> int:
     """For a disk, whose syncs come last, one more than hash.
 
-    More workers would only keep those from the processors (measured: 7 were slower than 3 on 2 processors).
+    More workers would only keep those from the processors (measured: 7 were slower than 3 on 2
+    processors).
     """
     if not backend.traits.sync:
         return OBJECT_STORE_WORKERS
@@ -118,7 +121,8 @@ class Writer:
         return sorted(self._linked.intersection(names))
 
     def rewrite(self, part: RankPart, corrupt: Container[str]) -> RankPart:
-        """Writes the content of these files again: they were linked before any rank knew that they are corrupt.
+        """Writes the content of these files again: they were linked before any rank knew that they
+        are corrupt.
 
         Call it once the files are no longer in the folder and all are in `corrupt_files`, so that
         none is linked again.
@@ -130,7 +134,7 @@ class Writer:
         return _join([RankPart(files, records), self._write(affected)])
 
     def measure(self, items: Sequence[Item]) -> int:
-        """How many bytes `run` would have to write: hashes everything; assumes that all packs stay."""
+        """How many bytes `run` would write. Hashes everything; assumes that all packs stay."""
         all_pieces = [piece for item in items for piece in pieces(item)]
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-checkpoint") as pool:
             hashed = self._hash_all(pool, all_pieces)
@@ -311,7 +315,9 @@ class Writer:
     def _write_or_link(
         self, hashes: FileHashes, parts: list[memoryview], size: int, payload: int
     ) -> FileEntry:
-        """The file of this content in the folder: the parent's, or a new one. payload: bytes of tensors in it."""
+        """The file of this content in the folder: the parent's, or a new one. payload: bytes of
+        tensors in it.
+        """
         parent_entry = self._parent.file(hashes.sha256)
         if parent_entry is not None:
             linked = self._link(parent_entry)
@@ -362,7 +368,10 @@ def _record(file: str, at: int, piece: Item, serialized: Serialized, sha256: str
 
 
 def _results(futures: Sequence[Future[Any]]) -> list[Any]:
-    """In order. Raises what the first failing future raised, without waiting for the others to start."""
+    """In order.
+
+    Raises what the first failing future raised, without waiting for the others to start.
+    """
     finished, waiting = wait(futures, return_when=FIRST_EXCEPTION)
     errors = [error for future in finished if (error := future.exception()) is not None]
     if errors:

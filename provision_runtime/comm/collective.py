@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class RankFailed(OSError):
-    """What some ranks failed at, raised on all of them; errno and filename are of the first of them."""
+    """What some ranks failed at, raised on all of them; errno and filename are of the first of
+    them.
+    """
 
     def __init__(
         self, ranks: Sequence[int], number: int, text: str, filename: str | None = None
@@ -35,12 +37,16 @@ class RankFailed(OSError):
 
 
 def barrier(name: str, ranks: Ranks) -> None:
-    """Returns when all ranks have come. The name tells two barriers apart when a rank is missing at one."""
+    """Returns when all ranks have come.
+
+    The name tells two barriers apart when a rank is missing at one.
+    """
     ranks.exchange(name, None)
 
 
 def broadcast(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
-    """Rank 0's result of `choose`, on every rank: two ranks that look for themselves may see different things.
+    """Rank 0's result of `choose`, on every rank: two ranks that look for themselves may see
+    different things.
 
     The result must be what JSON can hold. Raises RankFailed on every rank when rank 0 failed.
     """
@@ -50,7 +56,10 @@ def broadcast(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
 
 
 def run_on_all(name: str, ranks: Ranks, action: Callable[[], Any]) -> list[Any]:
-    """Every rank's own result of `action`, in rank order. Raises RankFailed on every rank when one failed."""
+    """Every rank's own result of `action`, in rank order.
+
+    Raises RankFailed on every rank when one failed.
+    """
     return _unwrap(ranks.exchange(f"run {name}", _attempt(action)))
 
 

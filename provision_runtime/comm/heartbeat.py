@@ -23,7 +23,8 @@ LONGEST_PAUSE_S = 1.0
 def run_with_heartbeat(name: str, ranks: Ranks, action: Callable[[], T]) -> Future[T]:
     """Runs this rank's action; returns when those of all ranks are over.
 
-    The future holds the result or the error of this rank's action. Raises only what the exchanges raise.
+    The future holds the result or the error of this rank's action. Raises only what the exchanges
+    raise.
     """
     return run_with_beats(action, lambda future: all(ranks.exchange(name, future.done())))
 

@@ -3,7 +3,8 @@
 A number alone does not name a process: numbers are reused, and each container counts for itself. So
 an identity is the number, the time the process started, and the namespace in which it was counted.
 
-Run as a program, it kills a process that does not end by itself: `processes.py NAMESPACE NUMBER STARTED SECONDS`.
+Run as a program, it kills a process that does not end by itself: `processes.py NAMESPACE NUMBER
+STARTED SECONDS`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ HIDDEN = "?"
 
 
 def own_identity() -> list[str]:
-    """The namespace of process numbers (boot and pid namespace), this process's number, and its start time."""
+    """The namespace of process numbers (boot and pid namespace), this process's number, and its
+    start time.
+    """
     return identity(os.getpid())
 
 
@@ -54,7 +57,9 @@ def kill(identity: list[str]) -> None:
 
 
 def kill_after(identity: list[str], timeout_s: float) -> None:
-    """Kills a process that still runs after the time-out, unless it has children other than this process."""
+    """Kills a process that still runs after the time-out, unless it has children other than this
+    process.
+    """
     end = time.monotonic() + timeout_s
     while state(identity) in (ALIVE, STOPPED):
         if time.monotonic() >= end:
@@ -65,7 +70,7 @@ def kill_after(identity: list[str], timeout_s: float) -> None:
 
 
 def _has_other_children(number: str) -> bool:
-    """Children other than this process (it may have been inherited) and than those that have ended."""
+    """Live children other than this process, which the parent may have inherited."""
     for path in PROC.glob("[0-9]*"):
         if path.name == str(os.getpid()):
             continue

@@ -1,4 +1,5 @@
-"""The ranks of a job, as training code and the smoke test pass them to `fs`, `checkpoint` and `ddp_check`.
+"""The ranks of a job, as training code and the smoke test pass them to `fs`, `checkpoint` and
+`ddp_check`.
 
 Owns two ways to exchange values between ranks: through a torch store, which works while a
 collective hangs, and through a process group. A payload is what JSON can hold: no pickle, and no
@@ -74,9 +75,9 @@ def through_store(
 ) -> Ranks:
     """Ranks that exchange values through a torch store (TCPStore, FileStore, PrefixStore...).
 
-    A rank that does not answer within `timeout_s` is named on all others (`RanksMissing`). Call this
-    once per store and prefix, on every rank: exchanges are counted from there. A store serves one
-    thread at a time: a second thread needs a store of its own (a second TCPStore client).
+    A rank that does not answer within `timeout_s` is named on all others (`RanksMissing`). Call
+    this once per store and prefix, on every rank: exchanges are counted from there. A store serves
+    one thread at a time: a second thread needs a store of its own (a second TCPStore client).
     """
     from torch.distributed import PrefixStore
 
@@ -91,7 +92,8 @@ def through_store(
 
 
 def of_default_group(timeout_s: float = TIMEOUT_S) -> Ranks:
-    """Ranks of the default process group, through its store; a single process where there is no group.
+    """Ranks of the default process group, through its store; a single process where there is no
+    group.
 
     All ranks must call it, and use the result, in the same order and in one thread at a time:
     exchanges are counted per group. A TCPStore gets a second connection, so the exchanges go on
@@ -160,7 +162,8 @@ def _default_group() -> _Group:
 
 
 def _second_connection(store: Any) -> Any:
-    """A second connection to the same server, without prefixes. Other kinds of stores are returned unchanged.
+    """A second connection to the same server, without prefixes. Other kinds of stores are returned
+    unchanged.
 
     A TCPStore serves one thread at a time, and blocks the others for as long as that one waits for
     a key (seen on 1.13, 2.3 and 2.13).
@@ -186,7 +189,8 @@ def _second_connection(store: Any) -> Any:
 
 
 def through_group(group: Any = None) -> Ranks:
-    """Ranks of a process group (the default one): two all-gathers per exchange, with the group's own time-out.
+    """Ranks of a process group (the default one): two all-gathers per exchange, with the group's
+    own time-out.
 
     The name of the exchange is sent too: ranks at different exchanges raise, instead of mixing up
     their payloads. When a collective fails, `exchange` raises GroupBroken.

@@ -1,7 +1,8 @@
 """An all-gather of JSON values without a collective: through the key-value store of the rendezvous.
 
-Owns the store's connection and keys. The store is polled, never waited on: a blocking wait that times out leaves the
-connection of older releases (seen in the source of 1.13) with an answer still to come, and cannot look at two keys.
+Owns the store's connection and keys. The store is polled, never waited on: a blocking wait that
+times out leaves the connection of older releases (seen in the source of 1.13) with an answer still
+to come, and cannot look at two keys.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class StoreClient:
         self._can_delete = hasattr(store, "delete_key")
 
     def set(self, key: str, payload: Any) -> None:
-        """Writes a long value in parts, the first part last: a reader that sees it finds the rest."""
+        """Writes a long value in parts, the first part last: who sees it finds the rest."""
         text = json.dumps(payload)
         parts = [text[at : at + MAX_VALUE_BYTES] for at in range(0, len(text), MAX_VALUE_BYTES)]
         try:
@@ -125,7 +126,10 @@ class StoreClient:
 
 
 class StoreAllGather:
-    """Gathers one payload of every rank, on every rank. All ranks must call it in the same order."""
+    """Gathers one payload of every rank, on every rank.
+
+    All ranks must call it in the same order.
+    """
 
     def __init__(
         self,
@@ -151,7 +155,8 @@ class StoreAllGather:
         is_failure: Callable[[Any], bool] = lambda _: False,
         abort_key: str = "",
     ) -> list[Any]:
-        """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in time.
+        """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in
+        time.
 
         Once `is_failure` is true of one payload, the other ranks have GRACE_S left to answer.
         abort_key: a rank that will not come puts its number there; PhaseAbandoned is then raised.
@@ -174,11 +179,15 @@ class StoreAllGather:
         timeout_s: float,
         is_failure: Callable[[Any], bool] = lambda _: False,
     ) -> list[Any]:
-        """An exchange that happens once under its name, wherever each rank is in the order of the others."""
+        """An exchange that happens once under its name, wherever each rank is in the order of the
+        others.
+        """
         return self._all_gather(name, f"once/{name}", payload, timeout_s, is_failure, "")
 
     def leave(self, timeout_s: float) -> None:
-        """Rank 0 waits until the others have left, since its process may host the store; the others return at once."""
+        """Rank 0 waits until the others have left, since its process may host the store; the others
+        return at once.
+        """
         self._client.set(f"left/{self._rank}", True)
         if self._rank == 0:
             end = self._clock() + timeout_s
@@ -309,7 +318,9 @@ def _welcome_others(client: StoreClient, world_size: int, nonce: str) -> list[in
 
 
 def _confirm_welcome(client: StoreClient, rank: int, number: str) -> tuple[str, list[int]]:
-    """One turn of another rank: the name, or rank 0 as missing while there is no answer to its number."""
+    """One turn of another rank: the name, or rank 0 as missing while there is no answer to its
+    number.
+    """
     welcome = client.peek(f"welcome/{rank}")
     if welcome is None or welcome[0] != number:
         return "", [0]

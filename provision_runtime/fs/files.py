@@ -1,4 +1,6 @@
-"""Single files and folders: written whole, durable when the call returns, reopened when a handle is stale."""
+"""Single files and folders: written whole, durable when the call returns, reopened when a handle is
+stale.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ T = TypeVar("T")
 
 # A stale handle (NFS, Lustre after a failover) is a reason to look again, not an error.
 TRANSIENT = (errno.ENOENT, errno.ESTALE)
-# Folders cannot be synced on some file systems (CIFS, several FUSE drivers); their renames are as durable as they get.
+# Folders cannot be synced on some file systems (CIFS, several FUSE drivers); there, renames are as
+# durable as they get.
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
 # A client that dropped a stale handle asks the server again at the next lookup, so a few tries
 # in quick succession are enough.
@@ -29,7 +32,9 @@ RANGE_WRITE = 2
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Readers see the whole old file or the whole new one; after return the new one survives a power cut."""
+    """Readers see the whole old file or the whole new one; after return the new one survives a
+    power cut.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         write_synced(temporary, content)
@@ -97,7 +102,7 @@ def remove_if_exists(path: Path) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Makes the names in a folder durable: a rename is only as durable as the folder that holds it."""
+    """Makes the names in a folder durable: a rename is only as durable as its folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

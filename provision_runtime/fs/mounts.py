@@ -1,4 +1,7 @@
-"""Which file system a path is on, from the kernel's /proc/self/mountinfo. `parse` and `mount_of` are pure."""
+"""Which file system a path is on, from the kernel's /proc/self/mountinfo.
+
+`parse` and `mount_of` are pure.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ class Location:
 
 
 def locate(path: Path) -> Location:
-    """Of the path, or of its nearest parent that exists. Raises OSError when the file system does not answer."""
+    """Of the path, or of its nearest parent that exists.
+
+    Raises OSError when the file system does not answer.
+    """
     existing = path.resolve()
     while not existing.exists():
         existing = existing.parent
@@ -54,7 +60,7 @@ def from_json(document: dict[str, Any]) -> Location:
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """The deepest mount above the path; of several at one point the last, which hides the others."""
+    """The deepest mount above the path; of several at one point the last: it hides the others."""
     deepest: Mount | None = None
     for mount in mounts:
         if path != mount.point and not path.startswith(mount.point.rstrip("/") + "/"):

@@ -44,7 +44,9 @@ def wait_until_visible(
 
 
 def is_visible(path: Path) -> bool:
-    """Whether the path exists now: listing the parent makes an NFS client drop a cached "no such file"."""
+    """Whether the path exists now: listing the parent makes an NFS client drop a cached "no such
+    file".
+    """
     try:
         path.stat()
         return True
@@ -60,7 +62,9 @@ def is_visible(path: Path) -> bool:
 
 
 def exists(path: Path, ranks: Ranks) -> bool:
-    """Whether the path exists, as rank 0 sees it: the same answer on all ranks, so that all go the same way."""
+    """Whether the path exists, as rank 0 sees it: the same answer on all ranks, so that all go the
+    same way.
+    """
     return bool(broadcast(f"whether {path.name} exists", ranks, lambda: retry_stale(path.exists)))
 
 

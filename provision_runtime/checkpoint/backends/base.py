@@ -36,7 +36,9 @@ class Traits:
 
 
 class Stat(NamedTuple):
-    """A file of a store. names: how many it has in the whole store. key: the same for all of these names only."""
+    """A file of a store. names: how many it has in the whole store. key: the same for all of these
+    names only.
+    """
 
     size: int
     names: int
@@ -58,7 +60,9 @@ class Backend(Protocol):
     def traits(self) -> Traits: ...
 
     def folders(self) -> list[str]:
-        """Names of committed checkpoints and of temporary folders, in any order; empty if there is no root yet."""
+        """Names of committed checkpoints and of temporary folders, in any order; empty if there is
+        no root yet.
+        """
 
     def files(self, folder: str) -> list[str]:
         """Names in a folder, in any order."""
@@ -73,16 +77,19 @@ class Backend(Protocol):
         """Fills the buffer from the file; returns how many bytes there were."""
 
     def has(self, folder: str, name: str, offset: int, parts: Sequence[memoryview]) -> bool | None:
-        """Whether a committed file has these bytes at the offset; None if hashing them is faster."""
+        """Whether a committed file has these bytes there; None if hashing them is faster."""
 
     def begin(self, step: int, parent: str | None) -> str:
-        """A new temporary folder, for all ranks. parent: the checkpoint whose files it may reuse."""
+        """A new temporary folder for all ranks. parent: the checkpoint whose files it may reuse."""
 
     def wait_for(self, folder: str, timeout_s: float) -> None:
         """Returns when this rank sees a folder that another rank made. Raises TimeoutError."""
 
     def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
-        """A new file of a temporary folder, durable once `flush` has returned. Raises FileExistsError."""
+        """A new file of a temporary folder, durable once `flush` has returned.
+
+        Raises FileExistsError.
+        """
 
     def reuse(self, source: str, name: str, folder: str) -> str | None:
         """Makes a file of the committed folder `source` part of `folder`.
@@ -95,27 +102,36 @@ class Backend(Protocol):
         """Removes a file from a temporary folder."""
 
     def flush(self, folder: str) -> None:
-        """Makes the files that this process wrote into the folder durable, with their names, and visible to others."""
+        """Makes the files that this process wrote into the folder durable, with their names, and
+        visible to others.
+        """
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
-        """Writes the manifest, makes the folder visible as the step's newest generation, points `latest` at it.
+        """Writes the manifest, makes the folder visible as the step's newest generation, points
+        `latest` at it.
 
         Returns the folder's new name. Durable on return. If it raises, it has undone what it did,
         as far as the store still answers.
         """
 
     def latest(self) -> str | None:
-        """The name in `latest`; None if there is none. Raises DamagedFile if no save wrote its content."""
+        """The name in `latest`; None if there is none.
+
+        Raises DamagedFile if no save wrote its content.
+        """
 
     def remove(self, *folders: str) -> None:
-        """Removes folders, committed or temporary: first invisible, then gone. Ignores those that do not exist.
+        """Removes folders, committed or temporary: first invisible, then gone. Ignores those that
+        do not exist.
 
-        Files that other checkpoints refer to stay until those are gone too. Without folders, removes
-        only what nothing refers to any more.
+        Files that other checkpoints refer to stay until those are gone too. Without folders,
+        removes only what nothing refers to any more.
         """
 
     def address(self, home: str, name: str) -> str:
-        """How the `.metadata` of another checkpoint refers to a file in `home`, for torch's own readers."""
+        """How the `.metadata` of another checkpoint refers to a file in `home`, for torch's own
+        readers.
+        """
 
     def free(self) -> int | None:
         """Bytes that may still be written; None if that is unknown."""

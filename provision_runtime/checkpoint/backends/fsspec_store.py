@@ -1,4 +1,5 @@
-"""The one door to fsspec: a few requests to an object store, which fail as an OSError that names the object.
+"""The one door to fsspec: a few requests to an object store, which fail as an OSError that names
+the object.
 
 Caches nothing, so it sees what others put or deleted. fsspec, which torch needs since 2.1, is
 imported when a store is opened.
@@ -61,7 +62,9 @@ class Store:
         return content
 
     def put(self, name: str, content: bytes) -> None:
-        """Others see the whole object, or what was there before; that is a promise of object stores."""
+        """Others see the whole object, or what was there before; that is a promise of object
+        stores.
+        """
         self._request(name, lambda path: self._files.pipe_file(path, content))
 
     def delete(self, name: str) -> None:
@@ -86,7 +89,9 @@ class Store:
         return True
 
     def list(self, folder: str = "") -> tuple[list[str], list[str]]:
-        """Names of the objects directly below a folder, and of the folders; both empty if it does not exist."""
+        """Names of the objects directly below a folder, and of the folders; both empty if it does
+        not exist.
+        """
 
         def list_path(path: str) -> Any:
             self._files.invalidate_cache()
@@ -114,7 +119,7 @@ class Store:
 
 
 def open_store(url: str, options: Mapping[str, Any]) -> Store:
-    """Raises CheckpointError if a package is missing, or if fsspec does not know the kind of store."""
+    """Raises CheckpointError if a package is missing, or the kind of store is unknown to fsspec."""
     kind = url.partition("://")[0]
     if "::" in url:
         raise CheckpointError(

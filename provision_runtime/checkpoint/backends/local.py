@@ -1,4 +1,6 @@
-"""Checkpoints in a folder of a file system: written aside, synced, renamed into place; unchanged files are hard links."""
+"""Checkpoints in a folder of a file system: written aside, synced, renamed into place; unchanged
+files are hard links.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ class FileBackend:
             os.close(descriptor)
 
     def begin(self, step: int, parent: str | None) -> str:
-        # Each new folder is synced into its parent, or the root itself could be gone after a power cut.
+        # Each new folder is synced into its parent: a power cut could remove the root itself.
         missing = [path for path in (self._root, *self._root.parents) if not path.is_dir()]
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
@@ -151,7 +153,8 @@ class FileBackend:
             _close(unsynced)
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
-        """The manifest, then the folder's names, then the rename, then the root's names, then `latest`.
+        """The manifest, then the folder's names, then the rename, then the root's names, then
+        `latest`.
 
         Each is durable before the next. What can fail for lack of space is written before the
         rename; what fails after the rename undoes it.
@@ -176,7 +179,9 @@ class FileBackend:
         return name
 
     def _rename_in(self, folder: str, step: int, pointer: Path) -> str:
-        """A rename never replaces a folder that is not empty, so two jobs that save one step get two generations."""
+        """A rename never replaces a folder that is not empty, so two jobs that save one step get
+        two generations.
+        """
         generations = []
         for existing in self.folders():
             other = layout.parse(existing)
@@ -284,7 +289,10 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
-    """The kernel may write less than it is given. The disk starts at once: otherwise it would idle until the sync."""
+    """The kernel may write less than it is given.
+
+    The disk starts at once: otherwise it would idle until the sync.
+    """
     remaining = [part.cast("B") for part in parts if part.nbytes]
     offset = 0
     while remaining:

@@ -1,4 +1,5 @@
-"""Checkpoints in an object store, which has no rename: a folder is a checkpoint once its manifest, put last, exists.
+"""Checkpoints in an object store, which has no rename: a folder is a checkpoint once its manifest,
+put last, exists.
 
 Every save writes to a folder that nobody else writes to, under its final name. Next to it is the
 save's marker, an object whose name tells the folder and the writer, until the manifest exists. An
@@ -11,8 +12,8 @@ save may refer to: its marker holds its parent's manifest.
 
 Why this is safe: a save puts its marker, then checks that its parent's manifest exists, and at its
 end puts its manifest, then deletes its marker. A removal deletes the manifest first, then looks for
-markers, and after that for manifests. So it sees the save in one form or the other, or the save sees
-that its parent is gone. Nobody waits for anybody, and no clock is read.
+markers, and after that for manifests. So it sees the save in one form or the other, or the save
+sees that its parent is gone. Nobody waits for anybody, and no clock is read.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ class ObjectBackend:
         """None: the store would have to send the content."""
 
     def begin(self, step: int, parent: str | None) -> str:
-        """The marker exists before any file does, and before the ranks check that the parent still exists."""
+        """The marker exists before any file does, and before the ranks check that the parent still
+        exists.
+        """
         generations = []
         for folder in self._store.list()[1]:
             other = layout.parse(folder)
@@ -143,7 +146,10 @@ class ObjectBackend:
         self._store.delete(f"{_files_folder(folder)}/{name}")
 
     def flush(self, folder: str) -> None:
-        """Objects are durable once they are put. Forgets their names: content names them, so nobody needs the list."""
+        """Objects are durable once they are put.
+
+        Forgets their names: content names them, so nobody needs the list.
+        """
         with self._lock:
             self._written.pop(folder, None)
 
@@ -186,7 +192,9 @@ class ObjectBackend:
         layout.abandoned.difference_update(folders)
 
     def address(self, home: str, name: str) -> str:
-        """Absolute, since stores know no "..": torch's FsspecReader then reads it from any checkpoint."""
+        """Absolute, since stores know no "..": torch's FsspecReader then reads it from any
+        checkpoint.
+        """
         return f"{self._store.path}/{home}/{name}"
 
     def free(self) -> None:
@@ -205,7 +213,9 @@ class ObjectBackend:
 
 
 def _files_folder(folder: str) -> str:
-    """Where the files of a folder are: those of a temporary one are in the folder that its save makes."""
+    """Where the files of a folder are: those of a temporary one are in the folder that its save
+    makes.
+    """
     return layout.target(folder) or folder
 
 
@@ -254,7 +264,9 @@ def is_ours(folder: str) -> bool:
 
 
 def find_markers(store: Store) -> dict[str, str]:
-    """The markers of saves that are running, or ended without removing them; with the folder that each writes."""
+    """The markers of saves that are running, or ended without removing them; with the folder that
+    each writes.
+    """
     markers = {}
     for name in store.list()[0]:
         folder = layout.target(name)
@@ -284,7 +296,9 @@ def _find_unneeded_files(store: Store, uncommitted: set[str]) -> list[str]:
 
 
 def _needed_by_checkpoints(store: Store, uncommitted: set[str]) -> tuple[FilePlaces, set[str]]:
-    """What committed checkpoints refer to in these folders, and all folders that are committed by now."""
+    """What committed checkpoints refer to in these folders, and all folders that are committed by
+    now.
+    """
     needed: FilePlaces = set()
     committed = set()
     folders = [name for name in store.list()[1] if layout.parse(name)]

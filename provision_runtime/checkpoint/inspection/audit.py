@@ -24,7 +24,8 @@ ManifestOrError = Union[Manifest, CheckpointError, OSError]
 
 @dataclass(frozen=True)
 class CheckpointVerdict:
-    """verdict: "whole", "damaged", or "unknown" if it could not be checked; `problem` then says why.
+    """verdict: "whole", "damaged", or "unknown" if it could not be checked; `problem` then says
+    why.
 
     (No permission, a newer schema, the disk fails.)
     """

@@ -42,7 +42,8 @@ def clean_up(
     unfinished: Sequence[str],
     dry_run: bool,
 ) -> Cleanup:
-    """keep: None removes no committed checkpoint. unfinished: folders to remove though their writer cannot be seen.
+    """keep: None removes no committed checkpoint. unfinished: folders to remove though their writer
+    cannot be seen.
 
     Raises InspectionError for a folder that does not exist, or whose writer is alive.
     """
@@ -84,6 +85,7 @@ def _check_unfinished(backend: Backend, names: Sequence[str]) -> None:
         if row.writer in ("alive", "stopped"):
             raise InspectionError(
                 IN_USE,
-                f"{name} is being written by process {row.pid} of this host, which is {row.writer}.",
+                f"{name} is being written by process {row.pid} of this host, "
+                f"which is {row.writer}.",
                 "End that process first.",
             )

@@ -1,8 +1,8 @@
 """The command line of `checkpoint list|show|verify|prune`, and its answers as JSON.
 
-Standard output gets one JSON document: the answer, or {"error": ...}. With --json it is one line, and
-standard error gets progress as JSON lines, {"total": BYTES} and {"advance": BYTES}: so the host's
-`provision checkpoint` reads it.
+Standard output gets one JSON document: the answer, or {"error": ...}. With --json it is one line,
+and standard error gets progress as JSON lines, {"total": BYTES} and {"advance": BYTES}: so the
+host's `provision checkpoint` reads it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,10 @@ class ObjectContent:
 
 @dataclass(frozen=True)
 class FileContent:
-    """xxh128: None if it is unknown. home: the folder that holds the file, if that is another checkpoint's."""
+    """xxh128:
+
+    None if it is unknown. home: the folder that holds the file, if that is another checkpoint's.
+    """
 
     name: str
     bytes: int
@@ -85,7 +88,10 @@ def read_contents(backend: Backend, step: int | str) -> Contents:
 
 
 def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]:
-    """The folder, and the damage of `latest`, if that was to say which one it is. Raises InspectionError."""
+    """The folder, and the damage of `latest`, if that was to say which one it is.
+
+    Raises InspectionError.
+    """
     try:
         return loader.look_up(backend, step)
     except NoCheckpoint as error:
@@ -93,7 +99,9 @@ def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]
 
 
 def element_bytes(dtype: str) -> int:
-    """From torch's names: torch.float32 and torch.float8_e4m3fn state their bits, torch.bool has a byte."""
+    """From torch's names: torch.float32 and torch.float8_e4m3fn state their bits, torch.bool has a
+    byte.
+    """
     bits = re.search(r"\d+", dtype)
     return max(1, int(bits.group()) // 8) if bits else 1
 

@@ -1,4 +1,4 @@
-"""`checkpoint list`: every checkpoint of a root with its size, and what writers have not finished."""
+"""`checkpoint list`: every checkpoint of a root with its size, and unfinished saves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Checkpoint:
 class Unfinished:
     """What a writer has not finished writing or removing.
 
-    writer: "alive", "stopped", "gone", or "unknown" for a process that cannot be seen from this host.
+    writer: "alive", "stopped", "gone", or "unknown" for a process that cannot be seen from this
+    host.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""From the root on the command line to the store of its checkpoints, or an error that says what was named instead."""
+"""From the root on the command line to the store of its checkpoints, or an error that says what was
+named instead.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ class InspectionError(Exception):
 
 
 def open_root(root: str, options: Mapping[str, Any]) -> Backend:
-    """The store. options: fsspec's, for a URL. Raises InspectionError if the root holds no checkpoints of ours."""
+    """The store. options: fsspec's, for a URL.
+
+    Raises InspectionError if the root holds no checkpoints of ours.
+    """
     if options and is_folder(root):
         raise InspectionError(
             INVALID,
