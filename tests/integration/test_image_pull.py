@@ -592,7 +592,7 @@ def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> N
     )  # the registry is gone
     progress = context.progress
     assert isinstance(progress, Watching)
-    assert "is the one that was pulled before" in progress.said[-1]
+    assert "that was pulled before" in progress.said[-1]
     with pytest.raises(Unreachable, match="could not be pulled"):
         image_registry.registry_base(context, f"{here}/lab/base:13")
 

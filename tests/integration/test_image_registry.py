@@ -282,7 +282,7 @@ def test_a_registry_that_does_not_say_where_an_upload_goes_on_is_named(
     lost = Line(
         host, lambda line, request, body: request.command == "POST" and refuse(request, 202)
     )
-    with lost.open() as here, pytest.raises(ToolFailed, match="say where an upload goes on"):
+    with lost.open() as here, pytest.raises(ToolFailed, match="continue an upload"):
         image.push_image(toy, image.parse_registry_reference(f"{here}/lab/nowhere"), Watching())
 
 
