@@ -46,22 +46,25 @@ def bare(source: Any, work: Any, calls: int) -> list[float]:
 
 
 def ours(size: int, source: Any, work: Any) -> Callable[[int], list[float]]:
-    """What phase collectives does, with its own operation and record of calls."""
-    from provision_runtime.smoke import options, rank_env, session
-    from provision_runtime.smoke.phases.collectives import operations, plan, sweep
+    """What phase collectives does, with its own operation and log of calls."""
+    from provision_runtime.smoke import context, options, rank_env
+    from provision_runtime.smoke.phases.collectives import measure, operations, plan
 
-    here = rank_env.from_environment()
-    assert here is not None
-    chosen = options.Options(
+    env = rank_env.from_environment()
+    assert env is not None
+    smoke_options = options.Options(
         Path(), Path(), None, "quick", "gloo", 60.0, (), 1, None, None, None, False, ()
     )
-    own = session.Session(chosen, here, lambda: 60.0, backend="gloo", device="cpu")
+    rank_context = context.RankContext(
+        smoke_options, env, lambda: 60.0, backend="gloo", device="cpu"
+    )
     row = plan.Row("all_reduce", "float32", size, size // 4, 1, 1, 1)
     buffers = operations.Buffers([row], "float32", "cpu")
-    buffers.given, buffers.scratch = source, work
-    peers = operations.Peers(here.rank, here.world_size, "gloo")
-    found = operations.operation(row, "out_of_place", buffers, peers)
-    return lambda calls: sweep.Sweep(own, peers).timed(row, found, calls)
+    buffers.inputs, buffers.work = source, work
+    participants = operations.Participants(env.rank, env.world_size, "gloo")
+    operation = operations.build(row, operations.OUT_OF_PLACE, buffers, participants)
+    sweep = measure.Sweep(rank_context, participants)
+    return lambda calls: sweep.time_operation(row, operation, calls)
 
 
 def rank() -> None:

@@ -1,0 +1,1 @@
+"""Facts about an environment and its machine; runs where torch is missing or broken."""

@@ -1,7 +1,9 @@
 """The DDP smoke test: it can fail, it cannot hang, and it names the culprit.
 
-cli → launcher → worker (one per rank) → phases, in order
-                    ├─ meeting    ranks agree through the store, which works when a collective does not
-                    ├─ watchdog   ends a rank whose deadline passed
-                    └─ ending     says where every rank stood when that happened
+cli → launcher → runner (one per rank) → phases, in order
+                    ├─ context      what a phase works with; exchanges between ranks go through the
+                    │               store, which works when a collective does not
+                    ├─ watchdog     ends a rank whose deadline passed
+                    ├─ postmortem   where every rank was when that happened, and who is to blame
+                    └─ reporter     writes the report after every phase
 """

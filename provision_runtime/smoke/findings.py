@@ -339,7 +339,7 @@ COLLECTIVES = {
     "baseline-unlike": Rule(
         UNKNOWN,
         "the baseline is of another machine, environment or number of ranks",
-        "save a baseline here: --baseline save=FILE",
+        "save a baseline on this machine (--baseline save)",
     ),
     "baseline-unsaved": Rule(
         FAIL,

@@ -163,12 +163,12 @@ def root_causes(
     causes = [finding for finding in reported if finding.id not in CONSEQUENCES]
     if causes:
         return merge_equal([*absence_findings(ended, evidence), *causes])
-    lost = ended
-    if not lost:
+    absent = ended
+    if not absent:
         states = evidence.process_states
-        lost = [rank for rank in silent if states.get(rank) != processes.ALIVE]
-    if lost:
-        return merge_equal(absence_findings(lost, evidence))
+        absent = [rank for rank in silent if states.get(rank) != processes.ALIVE]
+    if absent:
+        return merge_equal(absence_findings(absent, evidence))
     differing = evidence.differing_calls()
     if differing is not None and differing.id == "collective-mismatch":
         return (differing,)
@@ -203,8 +203,8 @@ def failing_phase(evidence: Evidence, own_phase: str) -> str:
         if rank not in evidence.last_states:
             phases.append(location["phase"])
     candidates = phases_with_error or phases
-    known = [phase for phase in candidates if phase in PHASES]
-    return min(known, key=PHASES.index, default=own_phase)
+    phases_of_test = [phase for phase in candidates if phase in PHASES]
+    return min(phases_of_test, key=PHASES.index, default=own_phase)
 
 
 def _are_calls_comparable(positions: Sequence[Position]) -> bool:

@@ -1,0 +1,1 @@
+"""Is the measured bandwidth what others measured, or what this machine had before?"""

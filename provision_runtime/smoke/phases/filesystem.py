@@ -210,11 +210,13 @@ def _await_files(probe: FolderProbe) -> list[int]:
     """
     for number in range(SLOW_ATTEMPTS):
         visible_by_rank = _await_files_once(probe, number)
-        slowest_s = max((max(seen.values()) for seen in visible_by_rank if seen), default=0.0)
+        slowest_s = 0.0
+        for visible_s in visible_by_rank:
+            slowest_s = max([slowest_s, *visible_s.values()])
         if slowest_s <= folder_errors.SLOW_S:
             break
     sharing_ranks = largest_consistent_group(
-        [[int(rank) for rank in visible] for visible in visible_by_rank]
+        [[int(rank) for rank in visible_s] for visible_s in visible_by_rank]
     )
     probe.able = probe.able and probe.rank in sharing_ranks
     return sharing_ranks
