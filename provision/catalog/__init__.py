@@ -1,11 +1,12 @@
 """The facts: which PyTorch builds exist, of what, on which machines they run, and what a rule says about them.
 
 Data lies in provision/catalog/data, each row with its source; it is read at first use and checked by tests. None means that no source
-says; it is never read as absent. Questions are answered here; what to choose is the matrix's.
+says; it never means absent. The catalog answers questions; the resolver chooses.
 """
 
 from __future__ import annotations
 
+from provision.catalog.data_files import DATA, TEMPLATES
 from provision.catalog.hardware import (
     Architecture,
     Gpu,
@@ -19,7 +20,6 @@ from provision.catalog.hardware import (
     runs_on_machine,
     toolkits,
 )
-from provision.catalog.loading import DATA, TEMPLATES
 from provision.catalog.nccl import (
     CondaForgeNccl,
     cuda_versions,

@@ -1,4 +1,4 @@
-"""Machines: drivers, GPUs and glibc, and whether a build runs on them. Every answer may be "unknown", which is never a yes."""
+"""Hardware: drivers, GPUs and glibc, and whether a build runs on them. Every answer may be "unknown", which is never a yes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from provision.catalog.loading import load
+from provision.catalog.data_files import load
 from provision.catalog.releases import Build
 from provision.catalog.versions import version_key
 from provision.core.errors import InvalidSpec
 from provision.core.types import PLATFORM, Platform
 
 Compatibility = Literal["yes", "no", "unknown"]
-GpuSupport = Literal[
-    "yes", "ptx", "no", "unknown"
-]  # ptx: only by compiling the build's PTX when it starts
-# What product names carry that says nothing about the architecture.
+# ptx: only by compiling the build's PTX when it starts.
+GpuSupport = Literal["yes", "ptx", "no", "unknown"]
+# Words of product names that say nothing about the architecture.
 DECORATION = re.compile(
     r"nvidia|tesla|geforce|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|hbm\d*e?|\d+(gb|mb)|mig|\d+[cg]\.\d+gb|"
     r"server|workstation|edition|gen\d"
@@ -33,9 +32,7 @@ class Toolkit:
     """One CUDA version. Drivers are those of `driver_platforms`; for other platforms no source says."""
 
     cuda: str
-    driver_floor: (
-        str  # the oldest driver that runs programs of this CUDA (minor-version compatibility)
-    )
+    driver_floor: str  # the oldest driver that runs its programs (minor-version compatibility)
     driver_source: str
     toolkit_driver: str  # the driver that ships with it: what compiling PTX, and new features, need
     toolkit_source: str
@@ -62,7 +59,7 @@ class Architecture:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU product, or an architecture that was asked for by itself."""
+    """A GPU product, or an architecture that was requested by itself."""
 
     name: str
     architecture: str  # sm_90
@@ -81,50 +78,48 @@ def toolkits() -> dict[str, Toolkit]:
 
 @functools.cache
 def architectures() -> dict[str, Architecture]:
-    """sm_XY -> what is known of it, oldest first."""
-    rows = load("cuda.yml")["architectures"]
-    return {
-        name: Architecture(
+    """What is known of each architecture, by name (sm_90), oldest first."""
+    table = {}
+    for name, row in load("cuda.yml")["architectures"].items():
+        table[name] = Architecture(
             name=name,
             first_cuda=row["first_cuda"]["version"],
             first_source=row["first_cuda"]["source"],
             last_cuda=row["last_cuda"]["version"],
             last_source=row["last_cuda"]["source"],
         )
-        for name, row in rows.items()
-    }
-
-
-@functools.cache
-def gpus() -> dict[str, Gpu]:
-    """Product name -> GPU, in the order of the file."""
-    table: dict[str, Gpu] = {}
-    for row in load("gpus.yml"):
-        architecture = "sm_" + row["capability"].replace(".", "")
-        table.update(
-            {
-                name: Gpu(name=name, architecture=architecture, source=row["source"])
-                for name in row["products"]
-            }
-        )
     return table
 
 
 @functools.cache
-def find_gpu(asked: str) -> Gpu:
-    """The GPU that a word means: sm_90, 9.0, H100, or a name as nvidia-smi prints it. Raises InvalidSpec with the close ones."""
-    text = asked.strip().lower()
-    by_number = re.fullmatch(r"(?:sm_?|compute_?)?(\d{2,3})[a-f]?|(\d{1,2})\.(\d)", text)
+def gpus() -> dict[str, Gpu]:
+    """GPUs by product name, in the order of the file."""
+    table: dict[str, Gpu] = {}
+    for row in load("gpus.yml"):
+        architecture = "sm_" + row["capability"].replace(".", "")
+        for name in row["products"]:
+            table[name] = Gpu(name=name, architecture=architecture, source=row["source"])
+    return table
+
+
+@functools.cache
+def find_gpu(text: str) -> Gpu:
+    """The GPU that a text names: sm_90, 9.0, H100, or a name as nvidia-smi prints it. Raises InvalidSpec with similar names."""
+    name = text.strip().lower()
+    by_number = re.fullmatch(r"(?:sm_?|compute_?)?(\d{2,3})[a-f]?|(\d{1,2})\.(\d)", name)
     if by_number:
-        name = f"sm_{by_number[1] or by_number[2] + by_number[3]}"
-        if name in _known_architectures():
-            return Gpu(name=name, architecture=name, source=_known_architectures()[name])
-    products = {_words(name): gpu for name, gpu in gpus().items()}
-    if not by_number and _words(text) in products:
-        return products[_words(text)]
+        architecture = f"sm_{by_number[1] or by_number[2] + by_number[3]}"
+        sources = _architecture_sources()
+        if architecture in sources:
+            return Gpu(name=architecture, architecture=architecture, source=sources[architecture])
+    else:
+        plain_name = _plain_name(name)
+        for product, gpu in gpus().items():
+            if _plain_name(product) == plain_name:
+                return gpu
     raise InvalidSpec(
-        f"GPU {asked!r} is not known.",
-        advice=f"{_close(text)}An architecture (sm_90, 9.0) also says it.",
+        f"GPU {text!r} is not known.",
+        advice=f"{_suggestion(name)}An architecture (sm_90, 9.0) also names it.",
     )
 
 
@@ -133,31 +128,32 @@ def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Com
     toolkit = toolkits().get(cuda)
     if toolkit is None or platform not in toolkit.driver_platforms:
         return "unknown"
-    return _not_older(driver, toolkit.driver_floor)
+    return _is_at_least(driver, toolkit.driver_floor)
 
 
 def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> GpuSupport:
-    """Whether a build holds code for a GPU. Code for sm_XY runs on X.Z with Z >= Y; PTX on everything newer, if the driver is not
-    older than the toolkit's own (NVIDIA CUDA Compatibility guide: minor-version compatibility leaves PTX out)."""
+    """Whether a build holds code for a GPU.
+
+    Code for sm_XY runs on X.Z with Z >= Y; PTX on everything newer, if the driver is not older than the toolkit's own (NVIDIA CUDA
+    Compatibility guide: minor-version compatibility leaves PTX out).
+    """
     if build.architectures is None:
-        return _by_toolkit(build.cuda, gpu)
-    have = [_number(name) for name in build.architectures]
-    want = _number(gpu.architecture)
-    if any(_runs_code(want, code) for code in have):
+        return _support_by_toolkit(build.cuda, gpu)
+    compiled_for = [_number(name) for name in build.architectures]
+    gpu_number = _number(gpu.architecture)
+    if any(_runs_code(gpu_number, code) for code in compiled_for):
         return "yes"
     if build.ptx is None:
         return "unknown"
-    if not build.ptx or want < max(have):
+    if not build.ptx or gpu_number < max(compiled_for):
         return "no"
+    if driver is None:
+        return "ptx"
     toolkit = toolkits().get(build.cuda)
-    compiles = (
-        "yes"
-        if driver is None
-        else _not_older(driver, toolkit.toolkit_driver)
-        if toolkit
-        else "unknown"
-    )
-    return "ptx" if compiles == "yes" else compiles
+    if toolkit is None:
+        return "unknown"
+    compiles_ptx = _is_at_least(driver, toolkit.toolkit_driver)
+    return "ptx" if compiles_ptx == "yes" else compiles_ptx
 
 
 def _runs_code(gpu: tuple[int, int], code: tuple[int, int]) -> bool:
@@ -167,17 +163,16 @@ def _runs_code(gpu: tuple[int, int], code: tuple[int, int]) -> bool:
 
 
 def cuda_range_text(gpu: Gpu) -> str:
-    """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it; empty where no source says."""
-    known = architectures().get(gpu.architecture)
-    first = (
-        f"from {known.first_cuda} on ({known.first_source})" if known and known.first_cuda else ""
-    )
-    last = f"up to {known.last_cuda} ({known.last_source})" if known and known.last_cuda else ""
-    return (
-        f"for which CUDA compiles {' and '.join(filter(None, (first, last)))}"
-        if first or last
-        else ""
-    )
+    """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it; empty if no source says."""
+    architecture = architectures().get(gpu.architecture)
+    if architecture is None:
+        return ""
+    limits = []
+    if architecture.first_cuda:
+        limits.append(f"from {architecture.first_cuda} on ({architecture.first_source})")
+    if architecture.last_cuda:
+        limits.append(f"up to {architecture.last_cuda} ({architecture.last_source})")
+    return f"for which CUDA compiles {' and '.join(limits)}" if limits else ""
 
 
 def runs_on_machine(build: Build, glibc: str) -> Compatibility:
@@ -187,29 +182,29 @@ def runs_on_machine(build: Build, glibc: str) -> Compatibility:
     return "yes" if version_key(glibc) >= version_key(build.glibc) else "no"
 
 
-def _by_toolkit(cuda: str, gpu: Gpu) -> GpuSupport:
-    """A build whose architectures are not known holds no code for a GPU that its toolkit cannot compile for. PTX would not help
-    an older GPU, and might a newer one."""
+def _support_by_toolkit(cuda: str, gpu: Gpu) -> GpuSupport:
+    """For a build whose architectures are not known: it holds no code for a GPU that its toolkit cannot compile for.
+
+    PTX would not help an older GPU, and might help a newer one.
+    """
     toolkit = toolkits().get(cuda)
-    if toolkit and _number(gpu.architecture) < _number(
-        "sm_" + toolkit.capability_min.replace(".", "")
-    ):
+    if toolkit:
+        oldest = _number("sm_" + toolkit.capability_min.replace(".", ""))
+        if _number(gpu.architecture) < oldest:
+            return "no"
+    architecture = architectures().get(gpu.architecture)
+    last_cuda = architecture.last_cuda if architecture else None
+    if last_cuda is not None and version_key(cuda) > version_key(last_cuda):
         return "no"
-    known = architectures().get(gpu.architecture)
-    gone = (
-        known is not None
-        and known.last_cuda is not None
-        and version_key(cuda) > version_key(known.last_cuda)
-    )
-    return "no" if gone else "unknown"
+    return "unknown"
 
 
-def _not_older(driver: str, floor: str) -> Compatibility:
-    """A bare branch (525) says nothing about which of its drivers it is, so it answers only for other branches' floors."""
-    have, want = version_key(driver), version_key(floor)
-    if len(have) < len(want) and have == want[: len(have)]:
+def _is_at_least(driver: str, floor: str) -> Compatibility:
+    """A bare branch (525) does not say which of its drivers it is, so it answers only for other branches' floors."""
+    driver_key, floor_key = version_key(driver), version_key(floor)
+    if len(driver_key) < len(floor_key) and driver_key == floor_key[: len(driver_key)]:
         return "unknown"
-    return "yes" if have >= want else "no"
+    return "yes" if driver_key >= floor_key else "no"
 
 
 def _toolkit(cuda: str, row: dict[str, Any]) -> Toolkit:
@@ -236,31 +231,32 @@ def _number(architecture: str) -> tuple[int, int]:
 
 
 @functools.cache
-def _known_architectures() -> dict[str, str]:
-    known = {gpu.architecture: gpu.source for gpu in gpus().values()}
-    return known | {
-        name: one.first_source or one.last_source or "" for name, one in architectures().items()
-    }
+def _architecture_sources() -> dict[str, str]:
+    """The source of every architecture that is known, by name."""
+    sources = {gpu.architecture: gpu.source for gpu in gpus().values()}
+    for name, architecture in architectures().items():
+        sources[name] = architecture.first_source or architecture.last_source or ""
+    return sources
 
 
-def _words(name: str) -> str:
-    """A product name without what varies between nvidia-smi, data sheets and people."""
+def _plain_name(name: str) -> str:
+    """A product name without the words that vary between nvidia-smi, data sheets and people."""
     words = re.split(r"[\s_]+|-(?=[^q])", name.lower())
     return " ".join(word for word in words if word and not DECORATION.fullmatch(word))
 
 
-def _close(text: str) -> str:
-    products = {_words(name): name for name in gpus()}
-    having = (
-        [words for words in products if set(_words(text).split()) <= set(words.split())]
-        if _words(text)
-        else []
-    )
-    close = difflib.get_close_matches(_words(text), products, n=5, cutoff=0.5)
-    near = [products[words] for words in dict.fromkeys([*having, *close])][:5]
-    one_of_each = {gpu.architecture: name for name, gpu in reversed(gpus().items())}
-    return (
-        f"Close ones: {', '.join(near)}. "
-        if near
-        else f"Known ones include {', '.join(one_of_each.values())}. "
-    )
+def _suggestion(name: str) -> str:
+    """Products with similar names; one of each architecture if there are none."""
+    products = {_plain_name(product): product for product in gpus()}
+    plain_name = _plain_name(name)
+    similar = []
+    if plain_name:
+        for candidate in products:
+            if set(plain_name.split()) <= set(candidate.split()):
+                similar.append(candidate)
+    similar += difflib.get_close_matches(plain_name, products, n=5, cutoff=0.5)
+    if similar:
+        names = [products[candidate] for candidate in dict.fromkeys(similar)][:5]
+        return f"Similar: {', '.join(names)}. "
+    one_of_each = {gpu.architecture: product for product, gpu in reversed(gpus().items())}
+    return f"Known GPUs include {', '.join(one_of_each.values())}. "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from provision.catalog.loading import load
+from provision.catalog.data_files import load
 from provision.catalog.versions import version_key
 
 
@@ -19,18 +19,18 @@ class CondaForgeNccl:
 
     def runs_with(self, cuda: str) -> bool:
         major = version_key(cuda)[0]
-        return any(version_key(built)[0] == major for built in self.cuda)
+        return any(version_key(built_with)[0] == major for built_with in self.cuda)
 
 
 @functools.cache
 def nccl_on_conda_forge() -> dict[str, CondaForgeNccl]:
-    """NCCL version -> what conda-forge has of it, oldest first."""
+    """The builds on conda-forge by NCCL version, oldest first."""
     table = load("nccl.yml")["nccl"]
-    ordered = sorted(table["builds"].items(), key=lambda item: version_key(item[0]))
-    return {
-        version: CondaForgeNccl(version=version, cuda=tuple(cuda), source=table["source"])
-        for version, cuda in ordered
-    }
+    builds = {}
+    for version in sorted(table["builds"], key=version_key):
+        cuda = tuple(table["builds"][version])
+        builds[version] = CondaForgeNccl(version=version, cuda=cuda, source=table["source"])
+    return builds
 
 
 @functools.cache
@@ -41,5 +41,5 @@ def cuda_versions() -> tuple[str, ...]:
 
 @functools.cache
 def nccl_wheels() -> dict[str, tuple[str, ...]]:
-    """nvidia-nccl-cuXY -> versions that the package index has, oldest first."""
+    """The versions that the package index has, oldest first, by wheel name (nvidia-nccl-cu12)."""
     return {name: tuple(row["versions"]) for name, row in load("nccl.yml")["nccl_wheels"].items()}

@@ -1,4 +1,4 @@
-"""PyTorch releases and their builds, and the expressions by which releases are asked for."""
+"""PyTorch releases and their builds, and the expressions that select releases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from provision.catalog.loading import load
+from provision.catalog.data_files import load
 from provision.catalog.versions import minor, version_key
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.types import PLATFORM, Platform
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 LATEST = "latest"
-NOT_KNOWN = {"version": None, "requirement": None, "sm": None, "ptx": None, "source": None}
+_NUMBERS = re.compile(r"\d+(\.\d+){0,2}")
+UNKNOWN = {"version": None, "requirement": None, "sm": None, "ptx": None, "source": None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One build of a release from one source, as it is for linux-64; `on` tells what is known of it for another platform.
+    """One build of a release from one source, for linux-64; `for_platform` gives it for another platform.
 
-    None means that no source says; it is never read as absent. A source field is None where its fact is.
+    None means that no source says; it never means absent. A source field is None where its fact is.
     """
 
     tag: str  # cu121 for wheels; the build string or the CUDA version for conda sources
@@ -50,23 +51,22 @@ class Build:
     python_source: str | None
     specs: tuple[str, ...]  # conda requirements that select this build; empty for wheels
     source: str
-    free_threaded: tuple[
-        str, ...
-    ] = ()  # Pythons without a global lock that it was also built for: 3.13t
-    channels: tuple[
-        str, ...
-    ] = ()  # of the pytorch channel's builds: where they and their CUDA lie, in order of priority
+    # Pythons without a global lock that it was also built for: 3.13t.
+    free_threaded: tuple[str, ...] = ()
+    # Of the pytorch channel's builds: where they and their CUDA are, in order of priority.
+    channels: tuple[str, ...] = ()
     channels_source: str | None = None
-    elsewhere: dict[Platform, dict[str, Any]] = field(
+    # The fields that differ, by platform.
+    by_platform: dict[Platform, dict[str, Any]] = field(
         default_factory=dict, repr=False, compare=False
-    )  # what differs by platform
+    )
 
-    def on(self, platform: Platform) -> Build:
+    def for_platform(self, platform: Platform) -> Build:
         """The same build for another platform. Architectures are not known there unless a source says so for that platform."""
         assert platform in self.platforms, f"{self.tag} has no {platform}"
-        return (
-            self if platform == PLATFORM else dataclasses.replace(self, **self.elsewhere[platform])
-        )
+        if platform == PLATFORM:
+            return self
+        return dataclasses.replace(self, **self.by_platform[platform])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +81,8 @@ class IndexDefault:
     glibc: str
     glibc_source: str
     source: str
-    architectures: tuple[str, ...] | None = (
-        None  # stated here where it is not the platform for which `wheels` states them
-    )
+    # Stated here for platforms other than that for which `wheels` states them.
+    architectures: tuple[str, ...] | None = None
     ptx: bool | None = None
     architectures_source: str | None = None
 
@@ -95,23 +94,19 @@ class Release:
     version: str
     index_default: dict[Platform, IndexDefault]
     torchvision: str | None
-    companions_python: (
-        tuple[str, ...] | None
-    )  # Python versions that torchvision (and torchaudio) have wheels for, where fewer than torch
+    # Pythons for which torchvision (and torchaudio) have wheels, if fewer than torch has.
+    companions_python: tuple[str, ...] | None
     torchvision_source: str
     torchaudio: str | None
-    torchaudio_pins_torch: (
-        bool  # false: it runs with several torch releases, and is no longer made for each
-    )
+    torchaudio_pins_torch: bool  # False: it runs with several torch releases
     torchaudio_source: str
     wheels: tuple[Build, ...]
     pytorch: tuple[Build, ...]
     conda_forge: tuple[Build, ...]
     pytorch_source: str  # where it is known from which builds the pytorch channel has
     conda_forge_source: str
-    unlisted: dict[
-        str, str
-    ]  # CUDA of wheels that were seen built but are not part of the release -> what is known of them
+    # CUDA of wheels that were built but are not part of the release -> what is known of them.
+    unlisted: dict[str, str]
 
     @property
     def minor(self) -> str:
@@ -129,105 +124,114 @@ class Release:
     @property
     def companion_audio(self) -> str | None:
         """The torchaudio of this release; later releases have none (pytorch/audio#4212), only an old one that still runs."""
-        mine = self.torchaudio and (
-            self.torchaudio_pins_torch or minor(self.torchaudio) == self.minor
-        )
-        return self.torchaudio if mine else None
+        if self.torchaudio is None:
+            return None
+        is_of_release = self.torchaudio_pins_torch or minor(self.torchaudio) == self.minor
+        return self.torchaudio if is_of_release else None
 
 
 @functools.cache
 def releases() -> dict[str, Release]:
-    """All releases of the table, oldest first."""
-    table = {version: _release(version, row) for version, row in load("releases.yml").items()}
-    return dict(sorted(table.items(), key=lambda item: version_key(item[0])))
+    """All releases of the table by version, oldest first."""
+    rows = load("releases.yml")
+    return {version: _release(version, rows[version]) for version in sorted(rows, key=version_key)}
 
 
-def matching_releases(asked: str) -> tuple[Release, ...]:
-    """Releases that an expression means, oldest first: 2 (every 2.x), 2.3 (every 2.3.x), 2.3.1, a PEP 440 range such as
-    `>=2.3,<2.6`, or latest. Raises InvalidSpec for what is none of these, NoSuchBuild where the table has no such release."""
-    found = _matching(asked.strip())
-    if found:
-        return found
-    known = sorted({release.minor for release in releases().values()}, key=version_key)
+def matching_releases(expression: str) -> tuple[Release, ...]:
+    """Releases that an expression selects, oldest first: 2 (every 2.x), 2.3 (every 2.3.x), 2.3.1, a PEP 440 range such as
+    `>=2.3,<2.6`, or latest.
+
+    Raises InvalidSpec for what is none of these, NoSuchBuild if the table has no such release.
+    """
+    matching = _matching(expression.strip())
+    if matching:
+        return matching
+    minors = sorted({release.minor for release in releases().values()}, key=version_key)
     raise NoSuchBuild(
-        f"torch {asked} is not in the table of known releases.",
-        advice=f"Known: {', '.join(known)}; newest is {list(releases())[-1]}.",
+        f"torch {expression} is not in the table of known releases.",
+        advice=f"Known: {', '.join(minors)}; newest is {list(releases())[-1]}.",
     )
 
 
-def covers_minor(asked: str, minor: str) -> bool:
-    """Whether an expression means all of a minor release, those of its patches included that are still to come. `latest` means the
-    newest there is, as a minor release by number does."""
-    asked = asked.strip()
-    if asked == LATEST:
+def covers_minor(expression: str, minor: str) -> bool:
+    """Whether an expression selects all of a minor release, patches that are still to come included.
+
+    `latest` does, for the newest minor release there is.
+    """
+    expression = expression.strip()
+    if expression == LATEST:
         return True
-    if re.fullmatch(r"\d+(\.\d+){0,2}", asked):
-        return version_key(minor)[: len(version_key(asked))] == version_key(asked)
+    if _NUMBERS.fullmatch(expression):
+        parts = version_key(expression)
+        return version_key(minor)[: len(parts)] == parts
     patches = [version for version in releases() if version.startswith(f"{minor}.")]
-    return all(_range(asked).contains(version) for version in (*patches, f"{minor}.99"))
+    specifiers = _specifiers(expression)
+    return all(specifiers.contains(version) for version in (*patches, f"{minor}.99"))
 
 
-def _matching(asked: str) -> tuple[Release, ...]:
+def _matching(expression: str) -> tuple[Release, ...]:
     table = releases()
-    if asked == LATEST:
+    if expression == LATEST:
         return (list(table.values())[-1],)
-    if re.fullmatch(r"\d+(\.\d+){0,2}", asked):
-        parts = tuple(map(int, asked.split(".")))
-        return tuple(
-            release
-            for version, release in table.items()
-            if version_key(version)[: len(parts)] == parts
-        )
-    return tuple(release for version, release in table.items() if _range(asked).contains(version))
+    matching = []
+    if _NUMBERS.fullmatch(expression):
+        parts = version_key(expression)
+        for version, release in table.items():
+            if version_key(version)[: len(parts)] == parts:
+                matching.append(release)
+        return tuple(matching)
+    specifiers = _specifiers(expression)
+    for version, release in table.items():
+        if specifiers.contains(version):
+            matching.append(release)
+    return tuple(matching)
 
 
 @functools.cache
-def _range(asked: str) -> SpecifierSet:
+def _specifiers(expression: str) -> SpecifierSet:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
-        return SpecifierSet(asked or "nothing")
+        return SpecifierSet(expression or "nothing")
     except InvalidSpecifier as error:
         raise InvalidSpec(
-            f"torch {asked!r} is not a release.",
-            advice="Write 2, 2.3, 2.3.1, a range such as '>=2.3,<2.6', or latest; CUDA is asked for by itself (--cuda 12.1).",
+            f"torch {expression!r} is not a release.",
+            advice="Write 2, 2.3, 2.3.1, a range such as '>=2.3,<2.6', or latest; --cuda names the CUDA version (--cuda 12.1).",
         ) from error
 
 
 def _release(version: str, row: dict[str, Any]) -> Release:
     defaults: dict[Platform, IndexDefault] = {
-        platform: _default(one) for platform, one in row["index_default"].items()
+        platform: _default(default) for platform, default in row["index_default"].items()
     }
+    vision, audio = row["torchvision"], row["torchaudio"]
+    wheels = [_wheel(tag, build, row, defaults) for tag, build in row["wheels"].items()]
+    channel_builds = row["pytorch_channel"]["cuda"]
+    conda_forge_builds = row["conda_forge"]["cuda"]
+    unlisted = {}
+    for tag, wheel in row.get("unlisted_wheels", {}).items():
+        cuda = f"{tag[2:-1]}.{tag[-1]}"  # cu121
+        unlisted[cuda] = f"{wheel['note']} ({wheel['source']})"
     return Release(
         version=version,
         index_default=defaults,
-        torchvision=row["torchvision"]["version"],
-        companions_python=tuple(row["torchvision"]["python"])
-        if "python" in row["torchvision"]
-        else None,
-        torchvision_source=row["torchvision"]["source"],
-        torchaudio=row["torchaudio"]["version"],
-        torchaudio_pins_torch=row["torchaudio"]["pins_torch"],
-        torchaudio_source=row["torchaudio"]["source"],
-        wheels=tuple(_wheel(tag, build, row, defaults) for tag, build in row["wheels"].items()),
-        pytorch=tuple(
-            _channel_build(cuda, build, row)
-            for cuda, build in row["pytorch_channel"]["cuda"].items()
-        ),
-        conda_forge=tuple(
-            _forge_build(cuda, build) for cuda, build in row["conda_forge"]["cuda"].items()
-        ),
+        torchvision=vision["version"],
+        companions_python=tuple(vision["python"]) if "python" in vision else None,
+        torchvision_source=vision["source"],
+        torchaudio=audio["version"],
+        torchaudio_pins_torch=audio["pins_torch"],
+        torchaudio_source=audio["source"],
+        wheels=tuple(wheels),
+        pytorch=tuple(_channel_build(cuda, build, row) for cuda, build in channel_builds.items()),
+        conda_forge=tuple(_forge_build(cuda, build) for cuda, build in conda_forge_builds.items()),
         pytorch_source=row["pytorch_channel"]["source"],
         conda_forge_source=row["conda_forge"]["source"],
-        unlisted={
-            f"{tag[2:-1]}.{tag[-1]}": f"{one['note']} ({one['source']})"
-            for tag, one in row.get("unlisted_wheels", {}).items()
-        },
+        unlisted=unlisted,
     )
 
 
 def _default(row: dict[str, Any]) -> IndexDefault:
-    compiled = row.get("architectures", NOT_KNOWN)
+    compiled = row.get("architectures", UNKNOWN)
     return IndexDefault(
         build=row["build"],
         toolkit=row["toolkit"],
@@ -273,9 +277,8 @@ def _wheel(
         for platform, default in defaults.items()
         if platform != PLATFORM and default.build == tag
     }
-    triton = (
-        row["triton"] if build["on_pypi"] else NOT_KNOWN
-    )  # the wheel that was read is the index's default
+    # The wheel that was read for the row is the index's default.
+    triton = row["triton"] if build["on_pypi"] else UNKNOWN
     return Build(
         tag=tag,
         cuda=build["cuda"],
@@ -287,7 +290,7 @@ def _wheel(
         specs=(),
         source=build["source"],
         free_threaded=defaults[PLATFORM].free_threaded,
-        elsewhere={platform: _wheel_elsewhere(default) for platform, default in others.items()},
+        by_platform={platform: _wheel_on_platform(default) for platform, default in others.items()},
         **_facts(
             {
                 "glibc": row["index_default"][PLATFORM]["glibc"],
@@ -298,7 +301,7 @@ def _wheel(
     )
 
 
-def _wheel_elsewhere(default: IndexDefault) -> dict[str, Any]:
+def _wheel_on_platform(default: IndexDefault) -> dict[str, Any]:
     """The wheel's requirements are the same on both machines (the refresh of the data checks it); what it was compiled for is not."""
     return {
         "source": default.source,
@@ -344,7 +347,7 @@ def _forge_build(cuda: str, build: dict[str, Any]) -> Build:
         triton_source=build["triton"]["source"],
         specs=tuple(build["specs"]),
         source=build["source"],
-        elsewhere={
+        by_platform={
             platform: {**_facts(build[platform]), "source": build[platform]["source"]}
             for platform in others
         },

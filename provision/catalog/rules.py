@@ -1,7 +1,7 @@
-"""Rules: what is known to go wrong with which builds, and what follows: a pin, a refusal or a warning.
+"""Rules: known problems of builds, and their consequences: a pin, a refusal or a warning.
 
-A row of rules.yml is a condition (every field that it has must hold) and a consequence. `matching_rules` finds the rows that hold; what
-is done with them is the matrix's.
+A row of rules.yml is a condition (every field that it has must hold) and a consequence. `matching_rules` returns the rows that
+hold; the resolver decides what to do with them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from provision.catalog.loading import load
+from provision.catalog.data_files import load
 from provision.catalog.releases import Build, Release
 from provision.core.types import PLATFORM, BuildSource, Platform
 
@@ -30,20 +30,21 @@ class Rule:
     consequence: Consequence
     reason: str
     source: str
-    torch: str = ""  # PEP 440 specifier, as are the next three
-    cuda: str | None = None  # never holds for CPU builds
-    nccl: str | None = None  # never holds where NCCL's version is not known
+    # PEP 440 specifiers: cuda never holds for CPU builds, nccl never where NCCL's version is not known.
+    torch: str = ""
+    cuda: str | None = None
+    nccl: str | None = None
     python: str | None = None
     sources: tuple[BuildSource, ...] = ()
     platforms: tuple[Platform, ...] = ()
-    package: str | None = None  # the request names a package like this (shell pattern) beside torch
-    channels: tuple[str, ...] = ()  # the request lists these channels in this order
-    variables: tuple[
-        str, ...
-    ] = ()  # one of these environment variables is set where the environment runs
-    through_ptx: bool = (
-        False  # the GPU is newer than all code in the build, which runs only by compiling PTX
-    )
+    # A shell pattern: the request names such a package in addition to torch.
+    package: str | None = None
+    # The request lists these channels in this order.
+    channels: tuple[str, ...] = ()
+    # One of these environment variables is set where the environment runs.
+    variables: tuple[str, ...] = ()
+    # The GPU is newer than all code in the build, which runs only by compiling PTX.
+    through_ptx: bool = False
     requirement: str | None = None  # what a pin adds
     advice: str = ""  # what to do about a refusal or a warning
 
@@ -69,50 +70,61 @@ def matching_rules(
 ) -> tuple[Rule, ...]:
     """The rules that hold, in the order of the file.
 
-    build is None for a CPU build. nccl: the version where it is a choice and not the build's own. packages: names that the request
-    adds to the environment; variables: names that are set in the environment variables of whoever runs it.
+    build is None for a CPU build. nccl: the version if it is a choice and not the build's own. packages: names that the request
+    adds to the environment. variables: names of environment variables that are set where the environment runs.
     """
     from packaging.utils import canonicalize_name
 
-    carried = nccl or (build.nccl if build else None)
-    names = {canonicalize_name(name) for name in packages}
-    return tuple(
-        rule
-        for rule in rules()
-        if (not rule.sources or source in rule.sources)
-        and _within(release.version, rule.torch)
-        and _within(build.cuda if build else None, rule.cuda)
-        and _within(carried if build else None, rule.nccl)
-        and _within(python, rule.python)
-        and (not rule.platforms or any(platform in rule.platforms for platform in platforms))
-        and (rule.package is None or bool(fnmatch.filter(names, rule.package)))
-        and (not rule.channels or _in_order(rule.channels, channels))
-        and (not rule.variables or any(name in rule.variables for name in variables))
-        and (through_ptx or not rule.through_ptx)
-    )
+    nccl_version = None
+    if build is not None:
+        nccl_version = nccl or build.nccl
+    package_names = {canonicalize_name(name) for name in packages}
+    matching = []
+    for rule in rules():
+        has_versions = (
+            _contains(rule.torch, release.version)
+            and _contains(rule.cuda, build.cuda if build else None)
+            and _contains(rule.nccl, nccl_version)
+            and _contains(rule.python, python)
+        )
+        if not has_versions or (rule.sources and source not in rule.sources):
+            continue
+        if rule.platforms and not any(platform in rule.platforms for platform in platforms):
+            continue
+        if rule.package is not None and not fnmatch.filter(package_names, rule.package):
+            continue
+        if rule.channels and not _is_in_order(rule.channels, channels):
+            continue
+        if rule.variables and not any(name in rule.variables for name in variables):
+            continue
+        if rule.through_ptx and not through_ptx:
+            continue
+        matching.append(rule)
+    return tuple(matching)
 
 
 def _rule(row: dict[str, Any]) -> Rule:
-    fields: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
-    }
+    fields: dict[str, Any] = {}
+    for key, value in row.items():
+        fields[key] = tuple(value) if isinstance(value, list) else value
     return Rule(**fields)
 
 
-def _within(version: str | None, specifier: str | None) -> bool:
-    """Whether a version is known and within; no specifier asks for nothing."""
+def _contains(specifier: str | None, version: str | None) -> bool:
+    """Whether a version is known and satisfies the specifier; without a specifier, any does."""
     if not specifier:
         return True
-    return version is not None and _parsed(specifier).contains(version)
+    return version is not None and _specifier_set(specifier).contains(version)
 
 
 @functools.cache
-def _parsed(specifier: str) -> SpecifierSet:
+def _specifier_set(specifier: str) -> SpecifierSet:
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(specifier)
 
 
-def _in_order(wanted: Sequence[str], listed: Sequence[str]) -> bool:
-    places = [listed.index(name) for name in wanted if name in listed]
-    return len(places) == len(wanted) and places == sorted(places)
+def _is_in_order(names: Sequence[str], channels: Sequence[str]) -> bool:
+    """Whether the channels hold all these names, in this order."""
+    indices = [channels.index(name) for name in names if name in channels]
+    return len(indices) == len(names) and indices == sorted(indices)

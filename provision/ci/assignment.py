@@ -163,7 +163,9 @@ def _build(target: CiTarget) -> Build:
     """The build of the resolution, which has a CUDA version and so has one."""
     resolution = target.resolution
     builds = sources.by_name(resolution.source).builds(catalog.releases()[resolution.torch])
-    return next(build for build in builds if build.cuda == resolution.cuda).on(target.platform)
+    return next(build for build in builds if build.cuda == resolution.cuda).for_platform(
+        target.platform
+    )
 
 
 def _certain(why: str) -> RunnerMismatch:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from provision.catalog.loading import load
+from provision.catalog.data_files import load
 from provision.ci.assignment import Job
 from provision.ci.runners import TIMEOUT_MIN
 from provision.core.errors import InvalidSpec

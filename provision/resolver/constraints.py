@@ -213,7 +213,7 @@ def _gpu_violation(
     candidate: Candidate, platform: Platform, gpu: Gpu, driver: str | None
 ) -> Violation | None:
     assert candidate.build is not None
-    build = candidate.build.on(platform)
+    build = candidate.build.for_platform(platform)
     reach = catalog.runs_on_gpu(build, gpu, driver)
     if reach == "yes":
         return None

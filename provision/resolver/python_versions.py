@@ -19,17 +19,17 @@ def built_for(candidate: Candidate, platform: Platform) -> tuple[str, ...]:
     """The Pythons that a build was made for; if no source says, those of the release's wheels."""
     if candidate.build is None:
         return candidate.source.cpu_pythons(candidate.release, platform)
-    build = candidate.build.on(platform)
+    build = candidate.build.for_platform(platform)
     return build.python if build.python is not None else candidate.release.python
 
 
 def source_of(candidate: Candidate, platform: Platform) -> str | None:
     """The source of a build's Pythons; None if they are not known."""
     if candidate.build is not None:
-        return candidate.build.on(platform).python_source
+        return candidate.build.for_platform(platform).python_source
     for build in candidate.source.builds(candidate.release):
         if platform in build.platforms:
-            return build.on(platform).python_source
+            return build.for_platform(platform).python_source
     return candidate.release.index_default[platform].source
 
 
@@ -38,14 +38,14 @@ def is_known(candidate: Candidate, platform: Platform, python: str) -> bool:
     3.13t."""
     if candidate.build is None:
         return python in built_for(candidate, platform)
-    build = candidate.build.on(platform)
+    build = candidate.build.for_platform(platform)
     pythons = build.python_seen if build.python is None else build.python
     return python in pythons or python in build.free_threaded
 
 
 def are_all_known(candidate: Candidate, platform: Platform) -> bool:
     """Whether a source says for which Pythons the build was made, so that there are no others."""
-    return candidate.build is None or candidate.build.on(platform).python is not None
+    return candidate.build is None or candidate.build.for_platform(platform).python is not None
 
 
 def supported(

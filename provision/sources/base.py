@@ -95,7 +95,7 @@ class Candidate:
         return self.build is not None or self.source.has_cpu_build(self.release, platform)
 
     def on(self, platform: Platform) -> Build | None:
-        return self.build.on(platform) if self.build else None
+        return self.build.for_platform(platform) if self.build else None
 
     def is_index_default(self, platform: Platform) -> bool:
         """Whether a package index serves this build as plain `torch==V`."""

@@ -54,7 +54,7 @@ class CondaChannelSource:
         pythons: set[str] = set()
         for build in self.builds(release):
             if platform in build.platforms:
-                pythons.update(build.on(platform).python or ())
+                pythons.update(build.for_platform(platform).python or ())
         return tuple(sorted(pythons, key=version_key)) or release.python
 
     def companion_pythons(self, release: Release) -> tuple[str, ...] | None:

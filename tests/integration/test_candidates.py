@@ -79,7 +79,7 @@ def cells() -> Iterator[Cell]:
         for source in SOURCES:
             for build in sources.by_name(source).builds(release):
                 for platform in build.platforms:
-                    for python in build.on(platform).python or release.python:
+                    for python in build.for_platform(platform).python or release.python:
                         yield Cell(
                             torch=release.version,
                             source=source,

@@ -63,7 +63,7 @@ def test_every_record_is_in_the_table(source: BuildSource, platform: Platform) -
         build, python = of(record, source)
         assert build, f"{name} is not in the table"
         assert platform in build.platforms, name
-        there = build.on(platform)
+        there = build.for_platform(platform)
         assert python in (there.python or there.python_seen), name
         if nccl := floor(record, "nccl"):
             assert there.nccl_floor and catalog.version_key(

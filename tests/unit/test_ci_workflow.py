@@ -19,7 +19,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from provision import ci, render, resolver
-from provision.catalog.loading import load
+from provision.catalog.data_files import load
 from provision.cli import build
 from provision.cli.lock import make_lock
 from provision.cli.main import cli

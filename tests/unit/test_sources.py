@@ -39,7 +39,7 @@ class LabChannel(CondaChannelSource):
             platforms=("linux-64",),
             specs=(),
             source="the lab's build log",
-            elsewhere={},
+            by_platform={},
         )
         return (build,)
 

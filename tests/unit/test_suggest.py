@@ -111,11 +111,11 @@ def pythons(
 ) -> list[str]:
     def on(platform: Platform) -> tuple[str, ...]:
         if build:
-            return build.on(platform).python or release.python
+            return build.for_platform(platform).python or release.python
         if source == "wheels":
             return release.index_default[platform].python
         known = [
-            one.on(platform).python or ()
+            one.for_platform(platform).python or ()
             for one in sources.by_name(source).builds(release)
             if platform in one.platforms
         ]
@@ -134,7 +134,9 @@ def nccls(
         return [None]
     if source != "conda-forge":
         return [build.nccl]
-    floor = max(version_key(build.on(platform).nccl_floor or "0") for platform in platforms)
+    floor = max(
+        version_key(build.for_platform(platform).nccl_floor or "0") for platform in platforms
+    )
     fitting = [
         v
         for v, one in catalog.nccl_on_conda_forge().items()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision import catalog, sources
-from provision.catalog.loading import load
+from provision.catalog.data_files import load
 from provision.cli.format import table as formats
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec, NoSuchBuild
@@ -351,7 +351,7 @@ def test_all_mistakes_of_a_question_at_once() -> None:
         "--python",
         "--nccl",
         "'H10'",
-        "Close ones: H100",
+        "Similar: H100",
     ):
         assert word in str(caught.value)
 

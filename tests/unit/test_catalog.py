@@ -6,7 +6,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from provision import catalog, sources
-from provision.catalog.loading import check_sources, load
+from provision.catalog.data_files import check_sources, load
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.types import PLATFORMS
 
@@ -43,7 +43,7 @@ def test_every_fact_of_a_build_has_its_source(
     release: catalog.Release, source: str, build: catalog.Build
 ) -> None:
     for platform in build.platforms:
-        there = build.on(platform)
+        there = build.for_platform(platform)
         assert there.source
         for fact in ("nccl", "cudnn", "triton", "architectures", "glibc", "python"):
             assert getattr(there, fact) is None or getattr(there, f"{fact}_source"), (
@@ -70,7 +70,9 @@ def test_architectures_lie_within_what_the_toolkit_compiles(
 ) -> None:
     toolkit = catalog.toolkits()[build.cuda]
     for name in {
-        name for platform in build.platforms for name in build.on(platform).architectures or ()
+        name
+        for platform in build.platforms
+        for name in build.for_platform(platform).architectures or ()
     }:
         capability = catalog.version_key(catalog.find_gpu(name).capability)
         assert capability >= catalog.version_key(toolkit.capability_min), name
@@ -113,7 +115,7 @@ def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
     assert {version for version, build in defaults.items() if build != "cpu"} == {
         "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0",
     }  # fmt: skip
-    there = wheel("2.15.0", "cu132").on("linux-aarch64")
+    there = wheel("2.15.0", "cu132").for_platform("linux-aarch64")
     assert there.nccl == "2.30.7"
     assert "3.15" in (there.python or ())
 
@@ -121,7 +123,7 @@ def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
 def test_aarch64_never_inherits_what_was_compiled_for_x86_64() -> None:
     default = wheel("2.14.1", "cu130")
     assert default.architectures == ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-    assert default.on("linux-aarch64").architectures == (
+    assert default.for_platform("linux-aarch64").architectures == (
         "sm_80",
         "sm_90",
         "sm_100",
@@ -129,7 +131,7 @@ def test_aarch64_never_inherits_what_was_compiled_for_x86_64() -> None:
         "sm_120",
     )
     forge = next(build for build in catalog.releases()["2.6.0"].conda_forge if build.cuda == "12.6")
-    there = forge.on("linux-aarch64")
+    there = forge.for_platform("linux-aarch64")
     assert (there.python, there.python_seen, there.architectures) == (None, ("3.11",), None)
 
 
