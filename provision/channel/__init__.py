@@ -1,4 +1,6 @@
-"""Local conda channels: this machine's Python (host_python), and mirrors of locks for networks without access (mirror)."""
+"""Local conda channels: this machine's Python (host_python), and mirrors of locks for networks
+without access (mirror).
+"""
 
 from provision.channel.host_python import (
     HostPython,

@@ -1,7 +1,9 @@
-"""This machine's Python as a local conda channel, so that an environment can be built where no channel answers.
+"""This machine's Python as a local conda channel, so that an environment can be built where no
+channel answers.
 
-The package is relocatable without prefix replacement: its libraries find each other by $ORIGIN, and its sysconfig asks
-`sys.base_prefix`. It runs on hosts with this machine's glibc or newer; a lock that uses it is marked `portable: false`.
+The package is relocatable without prefix replacement: its libraries find each other by $ORIGIN, and
+its sysconfig asks `sys.base_prefix`. It runs on hosts with this machine's glibc or newer; a lock
+that uses it is marked `portable: false`.
 """
 
 from __future__ import annotations
@@ -27,16 +29,19 @@ from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
 from provision.core.types import PLATFORM, Progress
 
-# Training code does not need these, and they are large or bound to a display: the test suites, Tk (it pulls in X11), IDLE,
-# the static library and its build folder. Debian's EXTERNALLY-MANAGED marker would keep installers out of the environment.
+# Training code does not need these, and they are large or bound to a display: the test suites, Tk
+# (it pulls in X11), IDLE, the static library and its build folder. Debian's EXTERNALLY-MANAGED
+# marker would keep installers out of the environment.
 LEFT_OUT = re.compile(
     r"(^|/)"
-    r"(__pycache__|site-packages|dist-packages|test|tests|idlelib|tkinter|turtledemo|ensurepip|config-[^/]+)"
+    r"(__pycache__|site-packages|dist-packages|test|tests|idlelib|tkinter|turtledemo|ensurepip"
+    r"|config-[^/]+)"
     r"/|"
     r"(^|/)(turtle\.py|EXTERNALLY-MANAGED|_tkinter\.[^/]+|[^/]+\.(pyc|a))$"
 )
 
-# Parts of glibc and the loader, which must be the host's own. All other libraries of the interpreter are packaged.
+# Parts of glibc and the loader, which must be the host's own. All other libraries of the
+# interpreter are packaged.
 GLIBC = re.compile(
     r"^(ld-linux.*|lib(c|m|dl|rt|util|pthread|resolv|anl|nss_[a-z]+|BrokenLocale))\.so"
 )
@@ -101,10 +106,13 @@ def read_host_python() -> HostPython:
 def bootstrap(
     folder: Path, progress: Progress, *, rebuild: bool = False, mirrors: Mirrors = NO_MIRRORS
 ) -> HostPythonChannel:
-    """The channel with this machine's Python and pip in `folder`, built if it is missing. The caller holds the folder's lock.
+    """The channel with this machine's Python and pip in `folder`, built if it is missing.
 
-    A channel of this very version is reused. `rebuild` packages the interpreter again; packages that locks may name stay
-    (build strings are content hashes). The channel is built in a staging directory and swapped in.
+    The caller holds the folder's lock.
+
+    A channel of this very version is reused. `rebuild` packages the interpreter again; packages
+    that locks may name stay (build strings are content hashes). The channel is built in a staging
+    directory and swapped in.
     """
     python = read_host_python()
     channel = folder / f"py{python.version}"
@@ -138,7 +146,10 @@ def _build(python: HostPython, channel: Path, old_channel: Path, mirrors: Mirror
 
 
 def _assemble(name: str, version: str, files: Path, channel: Path, *, depends: list[str]) -> None:
-    """Package a folder. The build string is a hash of its content, so that a file name never stands for two contents."""
+    """Package a folder.
+
+    The build string is a hash of its content, so that a file name never stands for two contents.
+    """
     from rattler_build import assemble_package
 
     build = f"h{_content_hash(files)[:8]}_0"
@@ -167,7 +178,10 @@ def _content_hash(folder: Path) -> str:
 
 
 def _stage_python(python: HostPython, stage: Path) -> str:
-    """Lay the interpreter out as conda does (bin, lib, include). Returns the glibc that it needs."""
+    """Lay the interpreter out as conda does (bin, lib, include).
+
+    Returns the glibc that it needs.
+    """
     home = stage / "lib" / f"python{python.minor}"
     (stage / "bin").mkdir(parents=True)
     shutil.copy2(python.executable, stage / "bin" / f"python{python.minor}")
@@ -196,17 +210,20 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 
 def _use_site_packages(home: Path) -> None:
-    """Make Debian's Python use site-packages, which it would look for in dist-packages and install into `local/`.
+    """Make Debian's Python use site-packages, which it would look for in dist-packages and install
+    into `local/`.
 
-    Its site module is frozen into the interpreter, so a .pth file in the folder that it reads points to site-packages;
-    sysconfig is plain source. deb_system and posix_local are Debian's names for its own layouts.
+    Its site module is frozen into the interpreter, so a .pth file in the folder that it reads
+    points to site-packages; sysconfig is plain source. deb_system and posix_local are Debian's
+    names for its own layouts.
     """
     if "dist-packages" not in (home / "site.py").read_text():
         return
     pointer = home / "dist-packages" / "provision.pth"
     pointer.parent.mkdir()
     pointer.write_text(
-        "import os, site; site.addsitedir(os.path.join(os.path.dirname(os.__file__), 'site-packages'))\n"
+        "import os, site; site.addsitedir(os.path.join(os.path.dirname(os.__file__), "
+        "'site-packages'))\n"
     )
     config = home / "sysconfig.py"
     text = config.read_text()
@@ -219,21 +236,25 @@ def _use_site_packages(home: Path) -> None:
 
 
 def _make_sysconfig_relocatable(home: Path, prefix: Path) -> None:
-    """Replace the build machine's prefix in sysconfig's table by the prefix of the running interpreter."""
+    """Replace the build machine's prefix in sysconfig's table by the prefix of the running
+    interpreter.
+    """
     pattern = re.compile(rf"{re.escape(os.fspath(prefix))}(?=[/'\" ]|$)", flags=re.MULTILINE)
     for path in home.glob("_sysconfigdata*.py"):
         text = pattern.sub(PREFIX_TOKEN, path.read_text())
         text += (
             "\n# Added by provision: this table's paths follow the environment.\n"
             "import sys as _sys\n"
-            f"build_time_vars = {{key: value.replace({PREFIX_TOKEN!r}, _sys.base_prefix) if isinstance(value, str) else value\n"
+            f"build_time_vars = {{key: value.replace({PREFIX_TOKEN!r}, _sys.base_prefix) "
+            "if isinstance(value, str) else value\n"
             "                   for key, value in build_time_vars.items()}\n"
         )
         path.write_text(text)
 
 
 def _bundle_libraries(stage: Path) -> str:
-    """Copy in the shared libraries that the interpreter needs beyond glibc, and make all of them find each other.
+    """Copy in the shared libraries that the interpreter needs beyond glibc, and make all of them
+    find each other.
 
     Returns the newest glibc symbol version that any of them needs.
     """
@@ -302,7 +323,9 @@ def _patchelf() -> Path:
 
 
 def _stage_pip(python: HostPython, stage: Path, mirrors: Mirrors) -> str:
-    """Stage pip, which conda-lock wants in every prefix that has wheels. Its script runs the interpreter in its own folder.
+    """Stage pip, which conda-lock wants in every prefix that has wheels.
+
+    Its script runs the interpreter in its own folder.
 
     Returns pip's version.
     """

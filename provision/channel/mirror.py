@@ -1,11 +1,12 @@
 """A local mirror: a folder with everything that locks name, which any static web server can serve.
 
-    mirror.json                                  what `--mirror DIR` reads: which address each part stands for
-    channels/HOST/PATH/SUBDIR/PACKAGE.conda      conda channels, with repodata.json
-    wheels/SHA256/WHEEL                          by content: two indexes may use one name for two files
-    simple/NAME/index.html                       a package index (PEP 503)
+    mirror.json                               read by `--mirror DIR`: the address of each part
+    channels/HOST/PATH/SUBDIR/PACKAGE.conda   conda channels, with repodata.json
+    wheels/SHA256/WHEEL                       two indexes may use one name for two files
+    simple/NAME/index.html                    a package index (PEP 503)
 
-This module owns the layout and the texts in it. `commands/mirror.py` decides what to download, and from where.
+This module owns the layout and the texts in it. `commands/mirror.py` decides what to download, and
+from where.
 """
 
 from __future__ import annotations
@@ -51,13 +52,17 @@ class MirrorFile:
 
 
 def mirror_file(manager: Manager, name: str, url: str, sha256: str) -> MirrorFile:
-    """A file with its path. Raises IntegrityError for an entry without a well-formed hash or a file name."""
+    """A file with its path.
+
+    Raises IntegrityError for an entry without a well-formed hash or a file name.
+    """
     plain_url = url.partition("#")[0]
     filename = unquote(plain_url.rsplit("/", 1)[-1])
     is_safe_name = filename != "" and "/" not in filename and not filename.startswith(".")
     if not is_safe_name or not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise IntegrityError(
-            f"{name} cannot be mirrored: the lock has no well-formed sha256 or no file name for it ({without_login(url)}).",
+            f"{name} cannot be mirrored: the lock has no well-formed sha256 or no file name for "
+            f"it ({without_login(url)}).",
             advice="`provision lock verify` lists what is wrong with the lock.",
         )
     path = f"{WHEELS}/{sha256}/{filename}"
@@ -68,7 +73,9 @@ def mirror_file(manager: Manager, name: str, url: str, sha256: str) -> MirrorFil
 
 
 def _channel_folder(channel: str) -> str:
-    """The host and path of a channel's address; for a local channel its last name only, since its path is private."""
+    """The host and path of a channel's address; for a local channel its last name only, since its
+    path is private.
+    """
     parts = urlsplit(without_login(channel))
     if parts.scheme == "file":
         digest = hashlib.sha256(channel.encode()).hexdigest()[:8]
@@ -82,21 +89,31 @@ def _safe_name(name: str) -> str:
 
 
 def unique_files(files: Iterable[MirrorFile]) -> list[MirrorFile]:
-    """Each file once, sorted by path. Raises IntegrityError if two locks have different contents for one address."""
+    """Each file once, sorted by path.
+
+    Raises IntegrityError if two locks have different contents for one address.
+    """
     by_path: dict[str, MirrorFile] = {}
     for file in files:
         first = by_path.setdefault(file.path, file)
         if first.sha256 != file.sha256:
             raise IntegrityError(
-                f"The locks disagree about {without_login(file.url)}: its sha256 is {first.sha256[:16]}… in one, "
+                f"The locks disagree about {without_login(file.url)}: its sha256 is "
+                f"{first.sha256[:16]}… in one, "
                 f"{file.sha256[:16]}… in another.",
-                advice="Its channel replaced the file: relock the older one, or mirror them into two folders.",
+                advice=(
+                    "Its channel replaced the file: relock the older one, or mirror them into "
+                    "two folders."
+                ),
             )
     return [by_path[path] for path in sorted(by_path)]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The folder's manifest, or an empty one if there is none. Raises IntegrityError for a damaged one."""
+    """The folder's manifest, or an empty one if there is none.
+
+    Raises IntegrityError for a damaged one.
+    """
     path = folder / MANIFEST
     if not path.exists():
         return {"schema": 1, "channels": {}, "wheels": {}}
@@ -117,9 +134,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def write(
     folder: Path, files: Sequence[MirrorFile], rows: Mapping[str, RepodataRow], *, prune: bool
 ) -> list[Path]:
-    """Write repodata, index and manifest for the files, which are all in the folder, and, unless `prune`, for those of earlier runs.
+    """Write repodata, index and manifest for the files, which are all in the folder, and, unless
+    `prune`, for those of earlier runs.
 
-    rows: the repodata of the conda packages, by URL. Returns the files that are no longer named, with `prune`.
+    rows: the repodata of the conda packages, by URL. Returns the files that are no longer named,
+    with `prune`.
     """
     manifest = read_manifest(folder)
     channels = {} if prune else dict(manifest["channels"])
@@ -145,7 +164,7 @@ def write(
 
 
 def _write_repodata(subdir: Path, rows: Mapping[str, RepodataRow], *, prune: bool) -> None:
-    """Write the given rows, and unless `prune` those that the folder has of files that still exist."""
+    """Write the given rows and, unless `prune`, those that the folder has of existing files."""
     earlier = {} if prune else _earlier_rows(subdir)
     kinds: dict[str, dict[str, Any]] = {"packages": {}, "packages.conda": {}}
     for filename, row in sorted({**earlier, **rows}.items()):
@@ -186,7 +205,9 @@ def _page(lines: Sequence[str]) -> str:
 
 
 def unreferenced(folder: Path, referenced: set[str]) -> list[Path]:
-    """Packages, wheels and unfinished downloads in the folder that are not among the referenced paths."""
+    """Packages, wheels and unfinished downloads in the folder that are not among the referenced
+    paths.
+    """
     paths = []
     for top in (CHANNELS, WHEELS):
         for path in (folder / top).rglob("*"):

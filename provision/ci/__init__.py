@@ -1,4 +1,5 @@
-"""CI on self-hosted GPU runners: runners.yml -> the runner of each environment's job, and why -> the values of the templates.
+"""CI on self-hosted GPU runners: runners.yml -> the runner of each environment's job, and why ->
+the values of the templates.
 
 Only runners.yml is read; no runner and no CI service is asked.
 """

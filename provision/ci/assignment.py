@@ -1,4 +1,6 @@
-"""Which runner a job goes to: the first of runners.yml that fits the environment, or a CPU runner, and why not the others."""
+"""Which runner a job goes to: the first of runners.yml that fits the environment, or a CPU runner,
+and why not the others.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class CiTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerMismatch:
-    """A condition that a runner does not meet, or (certain=False) of which no source says whether it does."""
+    """A condition that a runner does not meet, or (certain=False) of which no source says whether
+    it does.
+    """
 
     why: str
     certain: bool
@@ -51,7 +55,8 @@ class Job:
 def assign(target: CiTarget, runners: Sequence[Runner], *, gpus: int) -> Job:
     """The job of a target. gpus: how many the smoke test uses.
 
-    A runner that certainly fits goes before one that may fit; among equals, the order of runners.yml decides.
+    A runner that certainly fits goes before one that may fit; among equals, the order of
+    runners.yml decides.
     """
     considered = []
     certain_fits = []
@@ -94,7 +99,10 @@ def _why_on_cpu(
 
 
 def misfits(target: CiTarget, runner: Runner, *, gpus: int) -> tuple[RunnerMismatch, ...]:
-    """Why a runner does not fit, or may not fit, a target; empty if it fits. On a CPU runner `gpus` is the number of ranks."""
+    """Why a runner does not fit, or may not fit, a target; empty if it fits.
+
+    On a CPU runner `gpus` is the number of ranks.
+    """
     if runner.platform != target.platform:
         return (_certain(f"{runner.platform}, and this is for {target.platform}"),)
     mismatches = [*_gpu_mismatches(target, runner, gpus)]
@@ -145,14 +153,16 @@ def _code_mismatches(build: Build, gpu: Gpu, driver: str) -> Iterator[RunnerMism
     elif answer == "no" and catalog.runs_on_gpu(build, gpu) == "ptx":
         compiler = catalog.toolkits()[build.cuda].toolkit_driver
         yield _certain(
-            f"{gpu_name}; this build has {architectures} and PTX, and compiling that needs driver {compiler}"
+            f"{gpu_name}; this build has {architectures} and PTX, and compiling that needs driver "
+            f"{compiler}"
         )
     elif answer == "no":
         ptx = " and PTX" if build.ptx else ""
         yield _certain(f"{gpu_name}; this build has {architectures}{ptx}")
     elif answer == "ptx":
         yield _possible(
-            f"{gpu_name} runs this build ({architectures}) only by compiling its PTX, and NCCL has none"
+            f"{gpu_name} runs this build ({architectures}) only by compiling its PTX, and NCCL "
+            "has none"
         )
     elif answer == "unknown":
         with_code = f" with {architectures}" if architectures else ""

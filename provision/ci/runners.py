@@ -1,4 +1,6 @@
-"""runners.yml -> Runners. provision/schemas/runners.schema.json has the keys and their values; docs/ci.md describes the file."""
+"""runners.yml -> Runners. provision/schemas/runners.schema.json has the keys and their values;
+docs/ci.md describes the file.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ class _Mistake:
 
 
 def read_runners(path: Path) -> tuple[Runner, ...]:
-    """The runners of a file, in its order. Raises InvalidSpec with all mistakes at once, each with its line."""
+    """The runners of a file, in its order.
+
+    Raises InvalidSpec with all mistakes at once, each with its line.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         document, root = parse_yaml(text), compose_yaml(text)
@@ -162,7 +167,8 @@ def _schema_mistake(violation: SchemaViolation, document: Any, lines: _Lines) ->
 def _runner_mistakes(
     runners: list[Any], lines: _Lines, malformed: Collection[DocumentPath]
 ) -> Iterator[_Mistake]:
-    """What the schema cannot express: repeated keys and names, unknown GPUs, and keys that need each other.
+    """What the schema cannot express: repeated keys and names, unknown GPUs, and keys that need
+    each other.
 
     malformed: the paths that violate the schema.
     """
@@ -188,7 +194,8 @@ def _runner_mistakes(
         if "gpu" in entry and "driver" not in entry:
             yield _Mistake(
                 lines.line(path),
-                f"this runner has a GPU and no `driver`, which must be {_description('driver')} (nvidia-smi prints it).",
+                f"this runner has a GPU and no `driver`, which must be {_description('driver')} "
+                "(nvidia-smi prints it).",
             )
         for key in ("gpus", "driver"):
             if key in entry and "gpu" not in entry:

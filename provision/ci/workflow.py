@@ -1,6 +1,7 @@
 """Jobs -> the values that a CI template shows.
 
-Every text from outside is checked here or where it was read: a workflow must never hold an expression that somebody else wrote.
+Every text from outside is checked here or where it was read: a workflow must never hold an
+expression that somebody else wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from provision.core.types import Platform
 
 WorkflowFormat = Literal["github", "gitlab"]
 FORMATS: tuple[WorkflowFormat, ...] = ("github", "gitlab")
-# GitHub: "A job matrix can generate a maximum of 256 jobs per workflow run" (its documentation of workflow syntax).
+# GitHub: "A job matrix can generate a maximum of 256 jobs per workflow run" (its documentation of
+# workflow syntax).
 MATRIX_MAX = 256
 # In the checkout: a cache action and GitLab both need a path that they can name.
 CACHE = ".provision/cache"
@@ -47,11 +49,13 @@ class WorkflowSettings:
         mistakes = []
         if not re.fullmatch(INSTALL, self.install):
             mistakes.append(
-                f"--install must be a requirement like provision==1.2, or `.` for the checkout, not `{self.install}`."
+                "--install must be a requirement like provision==1.2, or `.` for the checkout, "
+                f"not `{self.install}`."
             )
         if not re.fullmatch(SAFE_PATH, self.envs) or ".." in self.envs.split("/"):
             mistakes.append(
-                f"The folder of environments must be in the repository, and this command must run in its root; `{self.envs}` is not."
+                "The folder of environments must be in the repository, and this command must run "
+                f"in its root; `{self.envs}` is not."
             )
         if not re.fullmatch(CRON, self.schedule):
             mistakes.append(
@@ -63,7 +67,10 @@ class WorkflowSettings:
 def template_values(
     format: WorkflowFormat, jobs: Sequence[Job], settings: WorkflowSettings
 ) -> dict[str, Any]:
-    """The values of a format's template. Raises InvalidSpec, with all mistakes, for what that format cannot express."""
+    """The values of a format's template.
+
+    Raises InvalidSpec, with all mistakes, for what that format cannot express.
+    """
     mistakes = [*settings.mistakes(), *_format_mistakes(format, jobs)]
     if mistakes:
         raise InvalidSpec(" ".join(mistakes))
@@ -90,20 +97,23 @@ def _format_mistakes(format: WorkflowFormat, jobs: Sequence[Job]) -> list[str]:
     for runner in runners.values():
         if format == "github" and runner.image:
             mistakes.append(
-                f"Runner {runner.name} names an image, which is for GitLab's docker executor and means nothing on GitHub."
+                f"Runner {runner.name} names an image, which is for GitLab's docker executor and "
+                "means nothing on GitHub."
             )
     hosted_platforms = {job.target.platform for job in jobs if job.runner is None}
     for platform in sorted(hosted_platforms):
         if _hosted_label(format, platform) is None:
             mistakes.append(
-                f"{format} itself has no known CPU runner for {platform}: describe one of yours in runners.yml, without `gpu`."
+                f"{format} itself has no known CPU runner for {platform}: describe one of yours "
+                "in runners.yml, without `gpu`."
             )
     if format == "github":
         for on_gpu in (True, False):
             count = sum(job.on_gpu is on_gpu for job in jobs)
             if count > MATRIX_MAX:
                 mistakes.append(
-                    f"GitHub runs at most {MATRIX_MAX} jobs of one matrix, and this is {count}: ask for fewer."
+                    f"GitHub runs at most {MATRIX_MAX} jobs of one matrix, and this is {count}: "
+                    "ask for fewer."
                 )
     return mistakes
 
@@ -170,7 +180,10 @@ def _about(job: Job) -> str:
 
 
 def _hosted_label(format: WorkflowFormat, platform: Platform) -> str | None:
-    """The label of the service's own CPU runner, or None if none is known. GitLab's needs no label, and runs jobs in an image."""
+    """The label of the service's own CPU runner, or None if none is known.
+
+    GitLab's needs no label, and runs jobs in an image.
+    """
     row = _ci_facts()["hosted"][format].get(platform)
     return row["label"] if row else None
 
@@ -184,7 +197,7 @@ def _ci_facts() -> Mapping[str, Any]:
 
 @functools.cache
 def _image() -> str:
-    """The image, by digest, that jobs on GitLab's own runners run in: the base of our own images."""
+    """The image, by digest, of jobs on GitLab's own runners: the base of our own images."""
     for row in load("base_images.yml")["images"]:
         if row["use"] == "base":
             return f"{row['reference']}@{row['digest']}"

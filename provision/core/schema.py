@@ -1,4 +1,6 @@
-"""Checks documents against their JSON schemas in provision/schemas: locks, runners, passports, reports, layouts."""
+"""Checks documents against their JSON schemas in provision/schemas: locks, runners, passports,
+reports, layouts.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ DocumentPath = tuple[str | int, ...]
 class SchemaViolation:
     """One violation of a schema.
 
-    keyword: the schema's keyword that is violated (`required`, `type`, ...); `json` for a value that JSON cannot hold.
-    names: the missing or unexpected properties, if the violation is about properties.
+    keyword: the schema's keyword that is violated (`required`, `type`, ...); `json` for a value
+    that JSON cannot hold. names: the missing or unexpected properties, if the violation is about
+    properties.
     """
 
     path: DocumentPath
@@ -32,7 +35,8 @@ class SchemaViolation:
 
 
 def schema_error(document: Any, schema: str) -> str | None:
-    """The first violation of `provision/schemas/<schema>.schema.json`, or None if there is no violation.
+    """The first violation of `provision/schemas/<schema>.schema.json`, or None if there is no
+    violation.
 
     The text names the entry and the field: `package[3].hash (numpy): "md5" is a required property`.
     """
@@ -82,7 +86,9 @@ def _most_telling(error: Any) -> Any:
 
 
 def _not_json(value: Any, path: DocumentPath) -> tuple[DocumentPath, str]:
-    """Where a document holds what JSON cannot hold, and what that is; the top level if nothing was recognized."""
+    """Where a document holds what JSON cannot hold, and what that is; the top level if nothing was
+    recognized.
+    """
     if len(path) > DEPTH_LIMIT:
         return path[:2], "it contains itself, or is nested too deeply"
     children: list[tuple[str | int, Any]] = []

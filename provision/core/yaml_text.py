@@ -1,4 +1,6 @@
-"""YAML text -> the document in it, through PyYAML, with one kind of error for every text that is not YAML."""
+"""YAML text -> the document in it, through PyYAML, with one kind of error for every text that is
+not YAML.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def compose_yaml(text: str | bytes) -> Any:
-    """The text's root node, which has the lines of keys and values; None for an empty text. Raises YamlError."""
+    """The text's root node, which has the lines of keys and values; None for an empty text.
+
+    Raises YamlError.
+    """
     import yaml
 
     return _run(yaml.compose, text)
@@ -43,6 +48,7 @@ def _run(function: Callable[..., Any], text: str | bytes) -> Any:
     except RecursionError as error:
         raise YamlError("it is nested too deeply") from error
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        # Nothing but PyYAML runs inside this `try`. Its constructors raise these for values that do not fit their tag
-        # (`!!int`, `!!bool x`, `!!timestamp x`), for days that no month has, and for numbers of 5000 digits.
+        # Nothing but PyYAML runs inside this `try`. Its constructors raise these for values that do
+        # not fit their tag (`!!int`, `!!bool x`, `!!timestamp x`), for days that no month has, and
+        # for numbers of 5000 digits.
         raise YamlError("a value does not fit its type") from error

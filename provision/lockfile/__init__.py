@@ -1,8 +1,8 @@
 """environment.yml + virtual-packages.yml -> conda-lock.yml (v1).
 
-What commands need is named here: the inputs (input_files), the packages that satisfy them (joint_solve, external_solver), the
-check that torch is the requested build (cuda_guard), and the lock file itself (conda_lock_v1), which can be verified, compared,
-updated and exported.
+What commands need is named here: the inputs (input_files), the packages that satisfy them
+(joint_solve, external_solver), the check that torch is the requested build (cuda_guard), and the
+lock file itself (conda_lock_v1), which can be verified, compared, updated and exported.
 """
 
 from provision.lockfile.conda_lock_v1 import (

@@ -1,11 +1,12 @@
 """conda-lock.yml, version 1: read and written without importing conda-lock, which takes 0.45 s.
 
-There are two readers. `read` is strict, for installing: it shows one platform, and refuses the whole lock for one malformed
-hash. `read_file` is for looking at a lock: it returns every entry as it stands, those of other tools' platforms included, so
-that `verify` can name what is wrong and `diff` and `export` lose nothing.
+There are two readers. `read` is strict, for installing: it shows one platform, and refuses the
+whole lock for one malformed hash. `read_file` is for looking at a lock: it returns every entry as
+it stands, those of other tools' platforms included, so that `verify` can name what is wrong and
+`diff` and `export` lose nothing.
 
-The text that we write is, below its header, byte for byte what conda-lock's own models and writer make of the same packages
-(a test compares them).
+The text that we write is, below its header, byte for byte what conda-lock's own models and writer
+make of the same packages (a test compares them).
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ INPUTS = "provision_inputs_sha256"
 AS_OF = "provision_as_of"
 SOLVER = "provision_solver"
 
-HEADER = """\
-# Every package of this environment, by URL and hash. Made by provision in the format of conda-lock (version 1); do not edit it.
-# Make the environment from it:  provision env create NAME, or  conda-lock install --prefix FOLDER conda-lock.yml
-# Move one package:              provision lock NAME --update PACKAGE
-# Make it anew:                  provision lock NAME --relock
-"""
+HEADER = (
+    "# Every package of this environment, by URL and hash. Made by provision in the format of "
+    "conda-lock (version 1); do not edit it.\n"
+    "# Make the environment from it:  provision env create NAME, or  "
+    "conda-lock install --prefix FOLDER conda-lock.yml\n"
+    "# Move one package:              provision lock NAME --update PACKAGE\n"
+    "# Make it anew:                  provision lock NAME --relock\n"
+)
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MD5 = re.compile(r"[0-9a-f]{32}")
@@ -96,9 +99,11 @@ class LockFile:
 
 
 def read(path: Path, platform: Platform | None = None) -> Lock:
-    """A lock for one platform: `platform`, else this machine's if the lock has it, else the lock's first.
+    """A lock for one platform: `platform`, else this machine's if the lock has it, else the lock's
+    first.
 
-    Raises IntegrityError for a file that cannot be trusted as a lock, InvalidSpec for a platform that it does not have.
+    Raises IntegrityError for a file that cannot be trusted as a lock, InvalidSpec for a platform
+    that it does not have.
     """
     content, document = _load(path)
     return _lock(path, content, document, platform)
@@ -145,7 +150,10 @@ def lock_text(
     python_from: PythonSource,
     solver: str | None = None,
 ) -> str:
-    """The lock file of these packages of all platforms. solver: the external executable that solved, if any."""
+    """The lock file of these packages of all platforms.
+
+    solver: the external executable that solved, if any.
+    """
     return _text(_document(inputs, packages, python_from, solver))
 
 
@@ -157,7 +165,7 @@ def compose(
     python_from: PythonSource,
     solver: str | None = None,
 ) -> tuple[str, Lock]:
-    """The text of a lock file, and the Lock that `read` would return once it is written to `path`."""
+    """The text of a lock file, and the Lock that `read` would return for it at `path`."""
     document = _document(inputs, packages, python_from, solver)
     text = _text(document)
     return text, _lock(path, text.encode(), document, None)
@@ -354,7 +362,10 @@ def _package_row(package: LockedPackage) -> Document:
 
 
 def _dependencies(package: LockedPackage) -> dict[str, str]:
-    """Name -> constraint. For wheels uv owns the constraints, so the lock only says which package needs which."""
+    """Name -> constraint.
+
+    For wheels uv owns the constraints, so the lock only says which package needs which.
+    """
     constraints: dict[str, str] = {}
     for text in package.depends:
         name, _, constraint = text.partition(" ")
@@ -370,8 +381,8 @@ def _dependencies(package: LockedPackage) -> dict[str, str]:
 def _join_constraints(first: str, second: str) -> str:
     """Two constraints on one package as one: `3.11.* *_cp311` and `>=3` are `3.11.*,>=3 *_cp311`.
 
-    conda reads no parentheses here, so alternatives are multiplied out. Of two build strings the narrower one stays; no
-    channel was seen to ask for two of which neither is narrower.
+    conda reads no parentheses here, so alternatives are multiplied out. Of two build strings the
+    narrower one stays; no channel was seen to ask for two of which neither is narrower.
     """
     if not first or not second or first == second:
         return first or second

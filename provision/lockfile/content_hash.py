@@ -1,7 +1,9 @@
-"""conda-lock's content hash: how its own `--check-input-hash` recognizes that a lock is of the two input files.
+"""conda-lock's content hash: how its own `--check-input-hash` recognizes that a lock is of the two
+input files.
 
-conda-lock takes 0.45 s to import, half as long as a whole lock takes. So inputs in the forms that we render are hashed here,
-the way conda-lock 4 does it, and only other forms are left to conda-lock. A test compares the two on all sorts of requirements.
+conda-lock takes 0.45 s to import, half as long as a whole lock takes. So inputs in the forms that
+we render are hashed here, the way conda-lock 4 does it, and only other forms are left to
+conda-lock. A test compares the two on all sorts of requirements.
 """
 
 from __future__ import annotations
@@ -143,7 +145,8 @@ _import_lock = threading.Lock()
 def load_conda_lock() -> None:
     """Import conda-lock; call this before importing any of its modules.
 
-    Its modules import each other in a circle: two threads that start with different ones each see half of it (tried).
+    Its modules import each other in a circle: two threads that start with different ones each see
+    half of it (tried).
     """
     with _import_lock:
         import conda_lock  # noqa: F401 - for the import alone

@@ -1,4 +1,7 @@
-"""The CUDA guard: a CUDA environment never silently becomes a CPU one. And why a solver chose another build, if records tell."""
+"""The CUDA guard: a CUDA environment never silently becomes a CPU one.
+
+And why a solver chose another build, if records tell.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,17 @@ MAX_BUILDS_TRIED = 3  # each costs a solve or two
 
 
 def guard(packages: Sequence[LockedPackage], resolution: Resolution, cause: str = "") -> None:
-    """Raise CheckFailed, naming the chosen record, unless the locked torch of one platform is the requested build."""
+    """Raise CheckFailed, naming the chosen record, unless the locked torch of one platform is the
+    requested build.
+    """
     problem = torch_problem(packages, resolution)
     if problem:
         raise CheckFailed(
             f"{problem} {cause}".rstrip(),
-            advice="Nothing was written. Compare environment.yml and virtual-packages.yml with what `provision render --check` shows.",
+            advice=(
+                "Nothing was written. Compare environment.yml and virtual-packages.yml with what "
+                "`provision render --check` shows."
+            ),
         )
 
 
@@ -64,7 +72,8 @@ def explain_build(
     flavor = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
     if not right_cuda:
         sentences.append(
-            f"No channel has a {flavor} build of pytorch {resolution.torch} for {request.platform}; "
+            f"No channel has a {flavor} build of pytorch {resolution.torch} for "
+            f"{request.platform}; "
             f"the builds are: {_builds(records) or 'none'}."
         )
     elif not right_builds:
@@ -94,7 +103,9 @@ def _conflict(
     solver: conda.Solver,
     reasons: PinReasons,
 ) -> str:
-    """What prevents the right builds, which exist; if one of them can be solved, that is the one to pin."""
+    """What prevents the right builds, which exist; if one of them can be solved, that is the one to
+    pin.
+    """
     sentence = ""
     for record in right_builds[:MAX_BUILDS_TRIED]:
         exact = f"{record.channel}::{record.name}=={record.version}={record.build}"

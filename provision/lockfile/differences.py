@@ -1,4 +1,6 @@
-"""The differences between two locks, for people: package by package, within each platform and manager."""
+"""The differences between two locks, for people: package by package, within each platform and
+manager.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from provision.core.mirrors import without_login
 from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import AS_OF, LockEntry, LockFile
 
-# up, down: another version. rebuilt: another build or file of the same version. re-sourced: the same file from another address.
+# up, down: another version. rebuilt: another build or file of the same version. re-sourced: the
+# same file from another address.
 Change = Literal["added", "removed", "up", "down", "rebuilt", "re-sourced"]
 
 

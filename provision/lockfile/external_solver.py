@@ -1,4 +1,7 @@
-"""Solves conda's part with another executable, through the conda-lock command. The result is checked like any other."""
+"""Solves conda's part with another executable, through the conda-lock command.
+
+The result is checked like any other.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ class ExternalSolver:
     def solve(self, request: conda.SolveRequest) -> tuple[LockedPackage, ...]:
         """The packages, sorted by name.
 
-        An executable knows no bounds: if its answer breaks any, it solves once more with those as requirements.
+        An executable knows no bounds: if its answer breaks any, it solves once more with those as
+        requirements.
         """
         if request.as_of or request.prefer:
             option = "--as-of" if request.as_of else "--update"
@@ -94,7 +98,9 @@ class ExternalSolver:
         return Unsolvable(message, advice=_USE_OURS, details=error.tail)
 
     def _canonical(self, package: LockedPackage, channels: Sequence[str]) -> LockedPackage:
-        """The package by its channel's own URL. (conda-lock puts variables where an address has a password.)"""
+        """The package by its channel's own URL. (conda-lock puts variables where an address has a
+        password.)
+        """
         url = without_login(package.url)
         for channel in channels:
             channel_url = conda.channel_url(channel)
@@ -116,7 +122,9 @@ def find_solver(name: SolverName, mirrors: Mirrors) -> ExternalSolver:
 
 
 def solver_files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str]:
-    """conda-lock's input: conda's part alone, with channels at the addresses that are really read. (JSON is YAML.)"""
+    """conda-lock's input: conda's part alone, with channels at the addresses that are really read.
+    (JSON is YAML.)
+    """
     channels = [mirrors.actual_url(conda.channel_url(channel)) for channel in request.channels]
     environment = {
         "channels": [*channels, "nodefaults"],
@@ -130,7 +138,8 @@ def solver_files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str
 
 
 def _spec(spec: str, mirrors: Mirrors) -> str:
-    """The spec without its channel if the executable reads that channel elsewhere, since the name then says nothing to it.
+    """The spec without its channel if the executable reads that channel elsewhere, since the name
+    then says nothing to it.
 
     `_check_channels` checks afterwards where the package came from.
     """

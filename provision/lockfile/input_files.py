@@ -1,4 +1,7 @@
-"""The inputs of a lock: environment.yml and virtual-packages.yml, read and checked. Either may have been edited by hand."""
+"""The inputs of a lock: environment.yml and virtual-packages.yml, read and checked.
+
+Either may have been edited by hand.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ class LockInputs:
     sha256: str
     former_sha256: str  # the same with the name, as older locks have it
     as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
-    # Whether environment.yml has only what we render; other tools may read more into other keys and selectors.
+    # Whether environment.yml has only what we render; other tools may read more into other keys and
+    # selectors.
     plain: bool = True
 
 
@@ -94,7 +98,8 @@ def check_inputs(inputs: LockInputs, folder: Path) -> None:
     lines = _selector_lines(inputs.environment)
     if lines:
         mistakes.append(
-            f"line {lines[0]} has a platform selector; the requirements must be the same on every platform."
+            f"line {lines[0]} has a platform selector; the requirements must be the same on every "
+            "platform."
         )
     advice = _ADVICE.format(name=folder.name)
     if mistakes:
@@ -103,7 +108,8 @@ def check_inputs(inputs: LockInputs, folder: Path) -> None:
         for name, version in machine:
             if not conda.is_version(version):
                 raise InvalidSpec(
-                    f"{folder / VIRTUAL_PACKAGES}: {name} of {platform} is {version!r}, which is not a version.",
+                    f"{folder / VIRTUAL_PACKAGES}: {name} of {platform} is {version!r}, which is "
+                    "not a version.",
                     advice=advice,
                 )
 

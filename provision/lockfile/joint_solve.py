@@ -1,4 +1,6 @@
-"""Requirements -> packages, for each platform: conda's by py-rattler, then wheels by uv around what conda provides; guarded."""
+"""Requirements -> packages, for each platform: conda's by py-rattler, then wheels by uv around what
+conda provides; guarded.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from provision.lockfile.input_files import LockInputs
 
 Packages = tuple[LockedPackage, ...]
 
-# conda packages that the package index has under another name, by which wheels require them. Source: the dist-info they
-# install.
+# conda packages that the package index has under another name, by which wheels require them.
+# Source: the dist-info they install.
 WHEEL_NAMES = {"pytorch": "torch", "torchtriton": "triton"}
 
 
@@ -66,17 +68,23 @@ def joint_solve(
     local_python: LocalPythonChannel | None,
     solver: conda.Solver,
 ) -> JointSolve:
-    """The requests to conda's solver and to uv for one platform; none to uv if there are no pip requirements."""
+    """The requests to conda's solver and to uv for one platform; none to uv if there are no pip
+    requirements.
+    """
     if local_python and platform != conda.host_platform():
         raise InvalidSpec(
-            f"Python would come from this machine ({conda.host_platform()}), which has none for {platform}.",
-            advice="Name a channel that answers with --channel, or lock for this machine's platform only.",
+            f"Python would come from this machine ({conda.host_platform()}), which has none for "
+            f"{platform}.",
+            advice=(
+                "Name a channel that answers with --channel, or lock for this machine's platform "
+                "only."
+            ),
         )
     virtual_packages = dict(inputs.machines[platform])
     channels, as_of = inputs.channels, inputs.as_of
     if local_python:
-        # This machine's Python needs this machine's glibc or newer, whatever the request assumes, and has no other date
-        # than now.
+        # This machine's Python needs this machine's glibc or newer, whatever the request assumes,
+        # and has no other date than now.
         glibc = max(virtual_packages["__glibc"], local_python.glibc, key=version_key)
         virtual_packages["__glibc"] = glibc
         channels, as_of = (local_python.channel,), None
@@ -109,9 +117,9 @@ def joint_solve(
 class JointSolve:
     """Two solvers that must agree on one platform.
 
-    Wheels are for what conda does not provide. A Python package that both have comes from conda and binds the wheels. If
-    the wheels cannot live with conda's choice (its pip brings the newest setuptools, which some torch releases refuse),
-    conda is bound by theirs.
+    Wheels are for what conda does not provide. A Python package that both have comes from conda and
+    binds the wheels. If the wheels cannot live with conda's choice (its pip brings the newest
+    setuptools, which some torch releases refuse), conda is bound by theirs.
     """
 
     solver: conda.Solver  # ours: it solves, unless `external` does, and it explains
@@ -166,8 +174,9 @@ class JointSolve:
         return self.solve_conda(*bounds)
 
     def _is_possible(self, bound: str) -> bool:
-        """Whether conda has an answer within this bound alone: conda and wheels may count versions differently (tzdata
-        2026.2, 2026b)."""
+        """Whether conda has an answer within this bound alone: conda and wheels may count versions
+        differently (tzdata 2026.2, 2026b).
+        """
         return self.solver.is_solvable(dataclasses.replace(self.conda, bounds=(bound,)))
 
     def _solve_wheels(self, conda_provided: Mapping[str, str]) -> Packages:

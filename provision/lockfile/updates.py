@@ -32,9 +32,11 @@ def update(
     local_python: LocalPythonChannel | None = None,
     solver: conda.Solver | None = None,
 ) -> Packages:
-    """The packages of a lock, guarded, with the named ones at the versions that a new lock would have.
+    """The packages of a lock, guarded, with the named ones at the versions that a new lock would
+    have.
 
-    Another package moves only if it cannot stay. Raises InvalidSpec for a name that is in no platform's lock.
+    Another package moves only if it cannot stay. Raises InvalidSpec for a name that is in no
+    platform's lock.
     """
     solver = solver or conda.Solver()
     _check_names(names, [package for lock in locks.values() for package in lock.packages])
@@ -89,8 +91,8 @@ def _exact_bound(package: LockedPackage) -> str:
 def _keep_all_possible(solver: conda.Solver, request: conda.SolveRequest) -> conda.SolveRequest:
     """The same request with bounds that keep every locked package that can stay.
 
-    A solver that prefers what is locked may still move a package needlessly, so each one that moved is tried again in its
-    old place.
+    A solver that prefers what is locked may still move a package needlessly, so each one that moved
+    is tried again in its old place.
     """
     answer = {package.name: package for package in solver.solve(request)}
     for package in request.prefer:

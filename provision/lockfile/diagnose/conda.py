@@ -1,8 +1,8 @@
-"""Why conda's solver found no answer, in our terms: which requirement, with its reason and source, conflicts with which fact or
-record, and what to change.
+"""Why conda's solver found no answer, in our terms: which requirement, with its reason and source,
+conflicts with which fact or record, and what to change.
 
-The cause is found by looking at the channels' records and by solving again with less, not by reading the solver's words; those
-are in the details.
+The cause is found by looking at the channels' records and by solving again with less, not by
+reading the solver's words; those are in the details.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ def explain(
 
 
 def _machine_steps() -> dict[str, tuple[str, ...]]:
-    """The versions of glibc and CUDA that a machine may offer, oldest first, ending with one that no package refuses as too
-    old: they show whether the machine is what stands in the way, and how new it would have to be."""
+    """The versions of glibc and CUDA that a machine may offer, oldest first, ending with one that
+    no package refuses as too old: they show whether the machine is what stands in the way, and how
+    new it would have to be.
+    """
     return {"__glibc": (*uv.UV_GLIBC, "2.99"), "__cuda": (*toolkits(), "99")}
 
 
@@ -171,7 +173,8 @@ class _UnsolvableRequest:
         if machine_fact:
             return Diagnosis(
                 f"{described} {machine_fact}",
-                "Assume a machine that offers it (--cuda, --glibc), or ask for a build that needs less.",
+                "Assume a machine that offers it (--cuda, --glibc), or ask for a build that "
+                "needs less.",
             )
         if len(texts) == 1:
             verb = "cannot be installed"
@@ -219,7 +222,9 @@ class _UnsolvableRequest:
         return None
 
     def _record_conflicts(self, first: str, second: str) -> list[str]:
-        """What the records of one requirement demand of the other, or of a third package, that the other's do not allow."""
+        """What the records of one requirement demand of the other, or of a third package, that the
+        other's do not allow.
+        """
         direct = [*self._direct_conflict(first, second), *self._direct_conflict(second, first)]
         return direct or self._conflicts_over_third(first, second)
 
@@ -249,8 +254,9 @@ class _UnsolvableRequest:
         return conflicts
 
     def _dependency_conflict(self, texts: Sequence[str], depth: int) -> str:
-        """The same diagnosis for what the newest record of one requirement depends on, with the other requirements; empty if
-        those have an answer."""
+        """The same diagnosis for what the newest record of one requirement depends on, with the
+        other requirements; empty if those have an answer.
+        """
         closest = min(texts, key=lambda text: abs(self.reasons.weight(text) - TORCH))
         newest = self._usable_records(closest)[0]
         others = [text for text in texts if text is not closest]
@@ -265,7 +271,9 @@ class _UnsolvableRequest:
         return f"for {newest.name} {newest.version} {newest.build}, {message}"
 
     def _advice(self, terms: Sequence[Term], core: Sequence[Term]) -> str:
-        """Which of a user's own requirements could have another version, and which options leave out what conflicts."""
+        """Which of a user's own requirements could have another version, and which options leave
+        out what conflicts.
+        """
         ways = []
         for term in core:
             versionless = conda.without_version(term.text)

@@ -1,4 +1,6 @@
-"""Finds which of many requirements conflict, whatever the solver, and describes them with their reasons."""
+"""Finds which of many requirements conflict, whatever the solver, and describes them with their
+reasons.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ from typing import TypeVar
 from provision import sources
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import Pin
+from provision.sources.base import ASKED_FOR
 
 T = TypeVar("T")
 
-# A person waits for this. If the time is up, the message stays general; the solver's own words are in the details.
+# A person waits for this. If the time is up, the message stays general; the solver's own words are
+# in the details.
 BUDGET_S = 10.0
 TORCH_NAMES = {source.torch_package for source in sources.REGISTRY}
 # Whose a requirement is; a conflict is searched for among these in this order.
@@ -47,10 +51,11 @@ class Budget:
 
 
 def minimal(elements: Sequence[T], solvable: Callable[[Sequence[T]], bool]) -> list[T]:
-    """A minimal unsatisfiable subset, in the given order: it has no solution, but would without any one of its elements.
+    """A minimal unsatisfiable subset, in the given order: it has no solution, but would without any
+    one of its elements.
 
-    All elements together must have no solution. Of several such subsets, the one with the earliest elements is returned.
-    This is QuickXplain (Junker, AAAI 2004), which asks `solvable` rarely.
+    All elements together must have no solution. Of several such subsets, the one with the earliest
+    elements is returned. This is QuickXplain (Junker, AAAI 2004), which asks `solvable` rarely.
     """
     if len(elements) < 2:
         return list(elements)
@@ -101,7 +106,7 @@ class PinReasons:
         if name_of(requirement) in TORCH_NAMES:
             return False
         reason = self.reasons.get(requirement)
-        return reason is None or reason.startswith("asked for")
+        return reason is None or reason.startswith(ASKED_FOR)
 
     def option(self, requirement: str) -> str | None:
         """The option that leaves the requirement out, if it was added by default."""
@@ -110,7 +115,9 @@ class PinReasons:
         return DEFAULT_PACKAGES.get(name_of(requirement))
 
     def weight(self, requirement: str) -> int:
-        """The smaller, the more a requirement says about what the user asked for: conflicts are searched among these first."""
+        """The smaller, the more a requirement says about what the user asked for: conflicts are
+        searched among these first.
+        """
         if self.is_users(requirement):
             return USER
         name = name_of(requirement)
@@ -130,8 +137,8 @@ def suggest_options(
     reasons: PinReasons,
     solvable: Callable[[Sequence[str]], bool],
 ) -> list[str]:
-    """Options that leave out what conflicts and so give an answer, in words: each that is enough alone, or else the few that
-    are enough together.
+    """Options that leave out what conflicts and so give an answer, in words: each that is enough
+    alone, or else the few that are enough together.
 
     core: the requirements that conflict. solvable: takes what remains of the requirements.
     """

@@ -1,4 +1,6 @@
-"""Why uv found no wheels, in our terms: which requirements with their reasons, and uv's own sentence about these alone."""
+"""Why uv found no wheels, in our terms: which requirements with their reasons, and uv's own
+sentence about these alone.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,9 @@ class _UnsolvableRequest:
         return None
 
     def _alternatives(self, core: Sequence[str]) -> str:
-        """Which of a user's own requirements could have another version, and which options leave out what conflicts."""
+        """Which of a user's own requirements could have another version, and which options leave
+        out what conflicts.
+        """
         request = self.request
         ways = []
         for text in core:
@@ -139,12 +143,13 @@ class _UnsolvableRequest:
         index = uv.torch_index_url(build_path)
         if index:
             return (
-                f"{uv.TORCH_INDEX} leads to {without_login(index)}: check there which builds it has for this "
-                f"Python and platform, or correct the address, which ends before the folder {build_path}. "
+                f"{uv.TORCH_INDEX} leads to {without_login(index)}: check there which builds it has "
+                "for this Python and platform, or correct the address, which ends before the folder "
+                f"{build_path}. "
             )
         return (
-            f"Builds with +{build_path} are on PyTorch's own wheel index: set the environment variable "
-            f"{uv.TORCH_INDEX} to its address, without the folder {build_path} at its end. "
+            f"Builds with +{build_path} are on PyTorch's own wheel index: set the environment "
+            f"variable {uv.TORCH_INDEX} to its address, without the folder {build_path} at its end. "
         )
 
 

@@ -1,4 +1,5 @@
-"""A lock in the formats of other tools: conda's explicit list, pip's requirements, pylock.toml (PEP 751), CycloneDX and SPDX.
+"""A lock in the formats of other tools: conda's explicit list, pip's requirements, pylock.toml (PEP
+751), CycloneDX and SPDX.
 
 The same lock gives the same bytes: no time is in them unless SOURCE_DATE_EPOCH gives one.
 """
@@ -64,7 +65,9 @@ def export_platform(lock: LockFile, platform: str | None) -> str:
 
 
 def main_entries(lock: LockFile, platform: str) -> tuple[LockEntry, ...]:
-    """The packages of an environment: conda-lock's other categories (dev, extras) are installed only on request."""
+    """The packages of an environment: conda-lock's other categories (dev, extras) are installed
+    only on request.
+    """
     return tuple(entry for entry in lock.for_platform(platform) if entry.category == "main")
 
 
@@ -109,8 +112,8 @@ def export_lock(
 ) -> str:
     """The lock's text in another format.
 
-    licenses: by URL, as the packages themselves say, where known. epoch: SOURCE_DATE_EPOCH, if it is set.
-    Raises IntegrityError for a lock that the format's own tools refuse.
+    licenses: by URL, as the packages themselves say, where known. epoch: SOURCE_DATE_EPOCH, if it
+    is set. Raises IntegrityError for a lock that the format's own tools refuse.
     """
     entries = main_entries(lock, platform)
     if kind == "explicit":

@@ -1,4 +1,6 @@
-"""The text of each export format: conda's explicit list, requirements with hashes, pylock.toml; and the lock as an SBOM."""
+"""The text of each export format: conda's explicit list, requirements with hashes, pylock.toml; and
+the lock as an SBOM.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def refusal(lock: LockFile, kind: str, error: Exception) -> IntegrityError:
 
 
 def explicit(lock: LockFile, platform: str) -> str:
-    """conda's @EXPLICIT list in the order of installation, as `conda-lock render -k explicit` writes it, by its own code."""
+    """conda's @EXPLICIT list in the order of installation, as `conda-lock render -k explicit`
+    writes it, by its own code.
+    """
     load_conda_lock()
     from conda_lock.conda_lock import render_lockfile_for_platform
     from conda_lock.lockfile import parse_conda_lock_file
@@ -48,14 +52,18 @@ def explicit(lock: LockFile, platform: str) -> str:
             suppress_warning_for_pip_and_explicit=True,
         )
     except (ValueError, TypeError, LookupError, AssertionError) as error:
-        # Only conda-lock's code runs here; this is what its models raise for locks that they refuse.
+        # Only conda-lock's code runs here; this is what its models raise for locks that they
+        # refuse.
         raise refusal(lock, "explicit", error) from error
     return "\n".join(lines) + "\n"
 
 
 def requirements(lock: LockFile, entries: Sequence[LockEntry], name: str, platform: str) -> str:
     """The wheels, for `pip install --require-hashes -r` and uv, which install no conda packages."""
-    text = f"# The wheels of {name} for {platform}, from its conda-lock.yml; made by provision lock export.\n"
+    text = (
+        f"# The wheels of {name} for {platform}, from its conda-lock.yml; made by provision lock "
+        "export.\n"
+    )
     for entry in _wheels(lock, entries):
         requirement = f"{entry.name}=={entry.version}"
         if entry.url.startswith("file:"):  # no index has a file of this disk
@@ -123,14 +131,19 @@ def lock_sbom(
     licenses: Mapping[str, str],
     epoch: int | None,
 ) -> Sbom:
-    """The SBOM of the environment that a lock describes. licenses: by URL, as the packages themselves say."""
+    """The SBOM of the environment that a lock describes.
+
+    licenses: by URL, as the packages themselves say.
+    """
     return Sbom(
         title=f"{name}-{platform}",
         name=name,
         version=lock_sha256[:16],
         kind="platform",
         reference=f"environment:{name}:{platform}",
-        comment=f"An environment for {platform}; the sha256 of its conda-lock.yml is {lock_sha256}.",
+        comment=(
+            f"An environment for {platform}; the sha256 of its conda-lock.yml is {lock_sha256}."
+        ),
         packages=sbom_parts(entries, licenses),
         identity=json.dumps([name, platform, lock_sha256, sorted(licenses.items()), epoch]),
         properties=(("provision:platform", platform), ("provision:lock", lock_sha256)),
@@ -183,7 +196,9 @@ def package_url(entry: LockEntry) -> str:
 
 
 def _dependency_urls(entries: Sequence[LockEntry]) -> dict[str, tuple[str, ...]]:
-    """URL -> URLs of the dependencies. conda may provide what a wheel depends on; virtual packages are in no SBOM."""
+    """URL -> URLs of the dependencies. conda may provide what a wheel depends on; virtual packages
+    are in no SBOM.
+    """
     conda: dict[str, str] = {}
     wheels: dict[str, str] = {}
     for entry in entries:

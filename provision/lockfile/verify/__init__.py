@@ -1,8 +1,9 @@
 """Checks a lock without a solver, whoever made it.
 
-Every requirement is met by what is locked, every hash is a hash, every package comes from a declared channel, once, by one
-manager, and the lock was made from the inputs next to it. These checks ask nobody: what only servers and channels know (is each
-file still served? what does each wheel require?) comes in as RemoteAnswers.
+Every requirement is met by what is locked, every hash is a hash, every package comes from a
+declared channel, once, by one manager, and the lock was made from the inputs next to it. These
+checks ask nobody: what only servers and channels know (is each file still served? what does each
+wheel require?) comes in as RemoteAnswers.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def _notes(
     has_wheels = any(entry.manager == "pip" for entry in lock.entries)
     if answers.metadata is None and has_wheels:
         notes.append(
-            "not checked: which versions wheels require, only that the packages are in the lock (--offline)"
+            "not checked: which versions wheels require, only that the packages are in the lock "
+            "(--offline)"
         )
     if not has_inputs:
         sources = " and ".join([*(lock.sources or ["its inputs"]), VIRTUAL_PACKAGES])
@@ -122,7 +124,8 @@ def _notes(
     unknown = conda_urls - (answers.constrains or {}).keys()
     if unknown:
         notes.append(
-            f"not checked: `constrains` of {len(unknown)} conda packages, which a lock does not hold and "
+            f"not checked: `constrains` of {len(unknown)} conda packages, which a lock does not "
+            "hold and "
             "their channels did not give"
         )
     return notes

@@ -21,7 +21,8 @@ def conda_findings(
 ) -> Iterator[LockFinding]:
     """Unmet requirements of one platform's conda packages.
 
-    machines: None if they are not known. constrains: of each package, by URL, where its channel told it.
+    machines: None if they are not known. constrains: of each package, by URL, where its channel
+    told it.
     """
     if not entries:
         return
@@ -61,7 +62,8 @@ def conda_findings(
 def wheel_findings(
     entries: Sequence[LockEntry], reported: Collection[tuple[str, str]] = ()
 ) -> Iterator[LockFinding]:
-    """Packages that the entries of wheels name as dependencies and the lock lacks; a lock has no versions for these.
+    """Packages that the entries of wheels name as dependencies and the lock lacks; a lock has no
+    versions for these.
 
     reported: package and missing name that the wheels' own metadata already gave.
     """

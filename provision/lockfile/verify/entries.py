@@ -1,4 +1,6 @@
-"""Checks each entry of a lock alone, and against the others of its platform: hashes, files, channels, duplicates, servers."""
+"""Checks each entry of a lock alone, and against the others of its platform: hashes, files,
+channels, duplicates, servers.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def duplicate_findings(lock: LockFile) -> Iterator[LockFinding]:
 
 
 def two_manager_findings(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
-    """Python packages that conda and pip both have; a C library of a wheel's name is no such package."""
+    """Python packages that conda and pip both have; a C library of a wheel's name is no such
+    package.
+    """
     wheels = {canonicalize_name(entry.name): entry for entry in entries if entry.manager == "pip"}
     for entry in entries:
         if entry.manager != "conda" or not is_python_package(entry):
@@ -114,7 +118,8 @@ def two_manager_findings(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
             yield finding(
                 entry,
                 "both",
-                f"is provided twice: conda's {entry.version} and the wheel {wheel} write the same files",
+                f"is provided twice: conda's {entry.version} and the wheel {wheel} write the same "
+                "files",
             )
 
 

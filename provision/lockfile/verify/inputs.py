@@ -1,4 +1,6 @@
-"""What a lock was made from, if it is in the same folder: the machines that the solver assumed, and the inputs' content hash."""
+"""What a lock was made from, if it is in the same folder: the machines that the solver assumed, and
+the inputs' content hash.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ class AssumedMachines:
 def assumed_machines(lock: LockFile) -> AssumedMachines | None:
     """From the file next to the lock. None if that is missing or malformed.
 
-    A lock of conda-lock's own has conda-lock's default machine, except for CUDA, which is an option of its command.
+    A lock of conda-lock's own has conda-lock's default machine, except for CUDA, which is an option
+    of its command.
     """
     path = lock.path.parent / VIRTUAL_PACKAGES
     is_default = not path.is_file()
@@ -67,7 +70,9 @@ def assumed_machines(lock: LockFile) -> AssumedMachines | None:
 
 
 def pip_requirements(lock: LockFile) -> tuple[str, ...]:
-    """The pip requirements of the environment.yml next to the lock; empty if that is missing or of another form."""
+    """The pip requirements of the environment.yml next to the lock; empty if that is missing or of
+    another form.
+    """
     path = lock.path.parent / ENVIRONMENT
     if ENVIRONMENT not in lock.sources or not path.is_file():
         return ()
@@ -90,7 +95,10 @@ def _read_yaml(path: Path) -> Any:
 
 
 def input_findings(lock: LockFile, hashes: Mapping[str, set[str]] | None) -> Iterator[LockFinding]:
-    """Platforms whose content hash is not of these inputs. hashes: as `input_hashes` returns them."""
+    """Platforms whose content hash is not of these inputs.
+
+    hashes: as `input_hashes` returns them.
+    """
     for platform, content_hash in sorted(lock.content_hash.items()):
         if hashes is not None and platform in hashes and content_hash not in hashes[platform]:
             sources = ", ".join(lock.sources)
@@ -101,10 +109,11 @@ def input_findings(lock: LockFile, hashes: Mapping[str, set[str]] | None) -> Ite
 
 
 def input_hashes(lock: LockFile) -> Mapping[str, set[str]] | None:
-    """Platform -> conda-lock's possible content hashes of the inputs next to the lock; None if those cannot be read.
+    """Platform -> conda-lock's possible content hashes of the inputs next to the lock; None if
+    those cannot be read.
 
-    There are several: with the virtual packages next to the lock and with conda-lock's defaults, since a lock does not say
-    which were used.
+    There are several: with the virtual packages next to the lock and with conda-lock's defaults,
+    since a lock does not say which were used.
     """
     sources = [lock.path.parent / source for source in lock.sources]
     if not sources:
@@ -124,7 +133,9 @@ def input_hashes(lock: LockFile) -> Mapping[str, set[str]] | None:
 
 
 def _has_own_hashes(lock: LockFile, sources: Sequence[Path]) -> bool:
-    """Whether the lock's hashes are those that we compute, which takes no import of conda-lock (0.5 s)."""
+    """Whether the lock's hashes are those that we compute, which takes no import of conda-lock (0.5
+    s).
+    """
     virtual_packages = lock.path.parent / VIRTUAL_PACKAGES
     if [source.name for source in sources] != [ENVIRONMENT] or not virtual_packages.is_file():
         return False

@@ -1,4 +1,4 @@
-"""What `provision lock verify` reports, and how it recognizes a Python package under conda's name."""
+"""What `provision lock verify` reports, and the names of Python packages in conda."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ FindingKind = Literal[
     "silent",
 ]
 
-# conda's names for a Python package, besides its own: opencv -> py-opencv, msgpack -> msgpack-python.
+# conda's names for a Python package, besides its own: opencv -> py-opencv, msgpack ->
+# msgpack-python.
 CONDA_NAME_FORMS = ("{}", "py{}", "py-{}", "python-{}", "{}-python", "{}-py")
 OTHER_CONDA_NAMES = {
     "torch": "pytorch",
@@ -56,5 +57,7 @@ def conda_names(wheel: str) -> set[str]:
 
 
 def is_python_package(entry: LockEntry) -> bool:
-    """Whether a conda package is one for Python: a C library may have the name of a wheel (zstd, graphviz)."""
+    """Whether a conda package is one for Python: a C library may have the name of a wheel (zstd,
+    graphviz).
+    """
     return any(name in ("python", "python_abi") for name, _ in entry.depends)

@@ -1,6 +1,7 @@
 """Checks that the lock has the versions that wheels require.
 
-Each wheel's own metadata is held against the lock, with its markers and extras evaluated for the lock's platform and Python.
+Each wheel's own metadata is held against the lock, with its markers and extras evaluated for the
+lock's platform and Python.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-# os_name, sys_platform, platform_system and platform_machine as Python has them on each platform (PEP 508).
+# os_name, sys_platform, platform_system and platform_machine as Python has them on each platform
+# (PEP 508).
 MARKER_VALUES = {
     "linux-64": ("posix", "linux", "Linux", "x86_64"),
     "linux-aarch64": ("posix", "linux", "Linux", "aarch64"),
@@ -63,7 +65,9 @@ class _Wheel:
     def active(
         self, extras: Iterable[str], environment: MarkerEnvironment
     ) -> Iterator[tuple[Requirement, str]]:
-        """The requirements that apply in the environment, each with the extra that adds it, or an empty text."""
+        """The requirements that apply in the environment, each with the extra that adds it, or an
+        empty text.
+        """
         for requirement in self.requires:
             for extra in ("", *extras):
                 marker = requirement.marker
@@ -79,8 +83,8 @@ def check_wheels(
 ) -> WheelCheck:
     """Check one platform's wheels.
 
-    metadata: each wheel's own by URL, or why it is not available. input_requirements: those of environment.yml, whose
-    extras count too.
+    metadata: each wheel's own by URL, or why it is not available. input_requirements: those of
+    environment.yml, whose extras count too.
     """
     wheel_entries = [entry for entry in entries if entry.manager == "pip"]
     try:
