@@ -128,14 +128,14 @@ def build(
     if dry_run:
         print_steps(console, [command.preview(context, request, outputs)])
         return
-    plan, made, is_new = command.build(context, request, outputs, options["compression"], tags)
+    plan, built, is_new = command.build(context, request, outputs, options["compression"], tags)
     status = "made" if is_new else "already there"
-    lines = [f"{status}: {made.reference} ({made.manifest_digest})"]
+    lines = [f"{status}: {built.reference} ({made.manifest_digest})"]
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
     if not outputs or any(output.path is None for output in outputs):
         lines += [f"tagged {tag}" for tag in tags]
-        lines.append(shlex.join(images.run_command(plan.resolution, made.reference)))
-    console.result(made, lines)
+        lines.append(shlex.join(images.run_command(plan.resolution, built.reference)))
+    console.result(built, lines)
 
 
 def _check_compression(compression: Compression, outputs: tuple[Output, ...]) -> None:

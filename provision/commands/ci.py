@@ -188,20 +188,20 @@ def _relative(path: Path) -> str:
 
 def _remake(context: Context, request: WorkflowRequest) -> list[str]:
     """The command that makes the workflow again."""
-    words = ["provision", "matrix", "ci"]
-    words += ["--format", request.format, "--runners", str(request.runners)]
-    words += request.build_flags()
+    argv = ["provision", "matrix", "ci"]
+    argv += ["--format", request.format, "--runners", str(request.runners)]
+    argv += request.build_flags()
     envs = _relative(context.folders.envs)
     if request.newest:
-        words += ["--newest"]
+        argv += ["--newest"]
     if envs != "envs":
-        words += ["--envs", envs]
+        argv += ["--envs", envs]
     if request.gpus != 1:
-        words += ["--gpus", str(request.gpus)]
+        argv += ["--gpus", str(request.gpus)]
     if request.install:
-        words += ["--install", request.install]
+        argv += ["--install", request.install]
     if request.schedule:
-        words += ["--schedule", request.schedule]
+        argv += ["--schedule", request.schedule]
     if request.out:
-        words += ["--output", str(request.out)]
-    return words
+        argv += ["--output", str(request.out)]
+    return argv

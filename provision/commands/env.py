@@ -141,12 +141,12 @@ class _Products:
     layout: Path | None
 
     def in_words(self) -> list[str]:
-        words = [f"prefix {prefix.path}" for prefix in self.prefixes]
+        lines = [f"prefix {prefix.path}" for prefix in self.prefixes]
         if self.kernel:
-            words.append(f"kernel {self.kernel.path}")
+            lines.append(f"kernel {self.kernel.path}")
         if self.layout:
-            words.append(f"image layout {self.layout}")
-        return words
+            lines.append(f"image layout {self.layout}")
+        return lines
 
 
 def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
@@ -158,7 +158,7 @@ def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
     """
     specs.check_name(name)
     if dry_run:
-        return _products(context, name).in_words()
+        return _products(context, name).describe()
     folders = context.folders
     with environment_lock(folders, name, context.progress, wait=context.wait):
         products = _products(context, name)
@@ -169,7 +169,7 @@ def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
         prefix_registry.forget_prefix(folders, name)
         shutil.rmtree(folders.packed / name, ignore_errors=True)
         references = _remove_image(name, folders.images / name)
-        return products.in_words() + [f"image {reference}" for reference in references]
+        return products.describe() + [f"image {reference}" for reference in references]
 
 
 def _products(context: Context, name: str) -> _Products:
@@ -182,7 +182,7 @@ def _products(context: Context, name: str) -> _Products:
         kernel=kernel,
         layout=layout if layout.exists() else None,
     )
-    if not products.in_words():
+    if not products.describe():
         names = ", ".join(row.name for row in environments(context)) or "none"
         raise ToolMissing(
             f"Nothing of `{name}` exists on this machine.", advice=f"Environments: {names}."

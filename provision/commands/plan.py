@@ -248,8 +248,8 @@ class Plan:
             if not self.resolution.spec.jupyter:
                 reason = "--no-jupyter"
             return PlanStep(stage="kernel", action="skip", detail=reason)
-        shown = kernel.display_name(self.resolution)
-        return PlanStep(stage="kernel", action="make", detail=f"register {shown!r}")
+        title = kernel.display_name(self.resolution)
+        return PlanStep(stage="kernel", action="make", detail=f"register {title!r}")
 
 
 def with_name(context: Context, request: BuildRequest) -> BuildRequest:
