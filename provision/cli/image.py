@@ -130,7 +130,7 @@ def build(
         return
     plan, built, is_new = command.build(context, request, outputs, options["compression"], tags)
     status = "made" if is_new else "already there"
-    lines = [f"{status}: {built.reference} ({made.manifest_digest})"]
+    lines = [f"{status}: {built.reference} ({built.manifest_digest})"]
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
     if not outputs or any(output.path is None for output in outputs):
         lines += [f"tagged {tag}" for tag in tags]

@@ -140,7 +140,7 @@ class _Products:
     kernel: Kernel | None
     layout: Path | None
 
-    def in_words(self) -> list[str]:
+    def describe(self) -> list[str]:
         lines = [f"prefix {prefix.path}" for prefix in self.prefixes]
         if self.kernel:
             lines.append(f"kernel {self.kernel.path}")
