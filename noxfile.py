@@ -1,4 +1,4 @@
-"""The front door: what CI runs, a developer runs with the same words. `nox` runs everything that this machine can."""
+"""The front door: CI and developers run the same sessions. `nox` runs everything that this machine can run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -32,54 +31,32 @@ TEST_TOOLS = [
     "cyclonedx-python-lib[json-validation]>=11",
     "spdx-tools>=0.8",
 ]
-# Two files at a time: much of the integration tests is waiting, for an engine, an index, a deadline.
+# Two files at a time: integration tests mostly wait for an engine, an index or a deadline.
 PARALLEL = ("-n", "2", "--dist", "loadfile")
-# A store of objects on this machine, and a client: of moto no more than its S3 (`moto[server]` brings all of it).
+# An object store on this machine and a client. Only moto's S3: `moto[server]` installs all services.
 STORE_TOOLS = ["moto>=5", "flask", "flask-cors", "py-partiql-parser", "s3fs"]
 # What tools/update_data reads and writes with.
 DATA_TOOLS = ["pypi-simple>=1.8", "remotezip>=0.12", "ruamel.yaml>=0.18"]
+TYPE_TOOLS = ["mypy>=1.18", "types-PyYAML", "types-docker", "werkzeug", "nox"]
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style and spelling."""
-    session.install("ruff>=0.14", "codespell")
-    session.run("ruff", "check")
-    session.run("ruff", "format", "--check", "--diff")
-    session.run(
-        "codespell",
-        "provision",
-        "provision_runtime",
-        "templates",
-        "tests",
-        "docs",
-        "benchmarks",
-        "tools",
-        "README.md",
-        "noxfile.py",
-    )
+    """Style, spelling, shell scripts and the Dockerfile: the hooks of .pre-commit-config.yaml."""
+    session.install("pre-commit")
+    session.run("pre-commit", "run", "--all-files", "--show-diff-on-failure", *session.posargs)
 
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy, strict, over package and tests."""
-    session.install(
-        "-e",
-        ".",
-        "mypy>=1.18",
-        "types-PyYAML",
-        "types-docker",
-        "werkzeug",
-        "nox",
-        *TEST_TOOLS,
-        *DATA_TOOLS,
-    )
+    """mypy, strict, over packages and tests."""
+    session.install("-e", ".", *TYPE_TOOLS, *TEST_TOOLS, *DATA_TOOLS)
     session.run("mypy")
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The references are what the commands and the catalog of findings say; every link within the docs leads somewhere."""
+    """Check that the references match the code and that links resolve. `-- --write` rewrites the references."""
     session.install("-e", ".")
     session.run("python", "docs/make_cli.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_spec.py", *session.posargs or ["--check"])
@@ -89,120 +66,122 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Unit tests: no network, engine or torch; seconds."""
+    """Unit tests: no network, engine or torch. One minute."""
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
     session.run("pytest", "tests/unit", *(session.posargs or PARALLEL))
 
 
 @nox.session(venv_backend="none")
 def hosts(session: nox.Session) -> None:
-    """Unit tests, and packaging the interpreter, on the oldest and the newest other Python from 3.10 on that this machine has.
-    `-- 3.12` names others."""
-    for python in _other_pythons(session.posargs):
-        place = Path(session.create_tmp()).absolute() / f"py{python.name.removeprefix('python')}"
-        session.run(str(python), "-m", "venv", "--clear", str(place / "venv"))
-        ours = place / "venv" / "bin"
-        session.run(
-            str(ours / "python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            ".",
-            "pytest>=8",
-            "pytest-xdist>=3",
-            "hypothesis>=6",
-            "fsspec",
-        )
-        session.run(str(ours / "python"), "-m", "pytest", "-q", *PARALLEL, "tests/unit")
-        shutil.rmtree(place / "data", ignore_errors=True)
-        session.run(
-            str(ours / "provision"),
-            "channel",
-            "bootstrap",
-            env={"PROVISION_DATA": str(place / "data")},
-        )
+    """Unit tests on the oldest supported Python that this machine has. `-- 3.12` selects others."""
+    pythons = _other_pythons()
+    selected = {name: pythons[name] for name in session.posargs or list(pythons)[:1]}
+    for name, python in selected.items():
+        _unit_tests_on(session, name, python)
 
 
-def _other_pythons(asked: Sequence[str]) -> list[Path]:
-    """One interpreter per minor version, from PATH or pyenv, that starts: those asked for, else the oldest and the newest."""
-    minors = [f"python3.{minor}" for minor in (10, 11, 12, 13) if minor != sys.version_info[1]]
+def _unit_tests_on(session: nox.Session, name: str, python: Path) -> Path:
+    """Install the package for that Python, run the unit tests, and return the venv's bin folder."""
+    venv = Path(session.create_tmp()).absolute() / f"py{name}"
+    session.run(str(python), "-m", "venv", "--clear", str(venv))
+    bin_folder = venv / "bin"
+    tools = ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "fsspec", "jsonschema"]
+    session.run(str(bin_folder / "python"), "-m", "pip", "install", "--quiet", ".", *tools)
+    session.run(str(bin_folder / "python"), "-m", "pytest", "-q", *PARALLEL, "tests/unit")
+    return bin_folder
+
+
+def _other_pythons() -> dict[str, Path]:
+    """A working interpreter for each supported minor version except our own, from PATH or pyenv, oldest first."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    found = []
-    for name in [name for name in minors if not asked or name.removeprefix("python") in asked]:
-        on_path = shutil.which(name)
-        places = [
-            *([Path(on_path)] if on_path else []),
-            *sorted(pyenv.glob(f"{name.removeprefix('python')}.*/bin/{name}")),
-        ]
-        found += [
-            place
-            for place in places
-            if subprocess.run([place, "-c", "import venv"], capture_output=True).returncode == 0
-        ][:1]
-    return found if asked else list(dict.fromkeys([*found[:1], *found[-1:]]))
+    pythons = {}
+    for minor in (10, 11, 12, 13):
+        if minor == sys.version_info[1]:
+            continue
+        on_path = shutil.which(f"python3.{minor}")
+        candidates = sorted(pyenv.glob(f"3.{minor}.*/bin/python3.{minor}"))
+        if on_path is not None:
+            candidates.insert(0, Path(on_path))
+        for candidate in candidates:
+            # pyenv's shims exist for versions that are not selected, and fail.
+            if (
+                subprocess.run([candidate, "-c", "import venv"], capture_output=True).returncode
+                == 0
+            ):
+                pythons[f"3.{minor}"] = candidate
+                break
+    return pythons
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """Tests with real parts; a part that is absent skips with its reason, and fails where PROVISION_REQUIRE names it."""
+    """Tests with real parts. A missing part skips its tests; with PROVISION_REQUIRE=PART it fails them."""
+    _integration_tests(session, "not exhaustive")
+
+
+@nox.session
+def exhaustive(session: nox.Session) -> None:
+    """What CI leaves out: every case of the fault injections, every build of the table, every Python."""
+    _integration_tests(session, "exhaustive")
+    for name, python in _other_pythons().items():
+        bin_folder = _unit_tests_on(session, name, python)
+        data = Path(session.create_tmp()).absolute() / f"data{name}"
+        shutil.rmtree(data, ignore_errors=True)
+        session.run(
+            str(bin_folder / "provision"),
+            "channel",
+            "bootstrap",
+            env={"PROVISION_DATA": str(data)},
+            external=True,
+        )
+
+
+def _integration_tests(session: nox.Session, expression: str) -> None:
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS, *STORE_TOOLS)
-    chosen = session.posargs or PARALLEL
     session.run(
         "pytest",
         "tests/integration",
-        "--durations=15",
-        *chosen,
-        env=_interpreter_with_torch(session),
+        "--durations=25",
+        *(session.posargs or ("-m", expression, *PARALLEL)),
+        env=_python_with_torch(session),
     )
 
 
-def _interpreter_with_torch(session: nox.Session) -> dict[str, str]:
-    """Our own tool makes the environment in which the tests of inside/ run. Where it cannot, those tests say why they skip."""
+def _python_with_torch(session: nox.Session) -> dict[str, str]:
+    """Where the tests of the runtime find torch: an environment that provision itself builds.
+
+    If it cannot be built (no index), those tests skip and say why.
+    """
     if "PROVISION_TEST_PYTHON" in os.environ:
         return {}
-    place = Path(session.create_tmp()).absolute()
-    made = place / "torch"
-    asked = [
-        "--torch",
-        "2.3",
-        "--cuda",
-        "12.1",
-        "--envs",
-        str(place / "envs"),
-        "--prefix",
-        str(made),
-    ]
+    folder = Path(session.create_tmp()).absolute()
+    prefix = folder / "torch"
+    request = ["--torch", "2.3", "--cuda", "12.1", "--envs", str(folder / "envs")]
     session.run(
         "provision",
         "env",
         "create",
-        *asked,
-        env={"PROVISION_DATA": str(place / "data")},
+        *request,
+        "--prefix",
+        str(prefix),
+        env={"PROVISION_DATA": str(folder / "data")},
         success_codes=range(20),
     )
-    python = made / "bin" / "python"
+    python = prefix / "bin" / "python"
     if not python.exists():
         return {}
-    # Beside the environment, which stays as it was locked.
+    # In a folder of its own, so that the environment stays as it was locked.
+    s3fs = str(folder / "s3fs")
     session.run(
-        str(python),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--upgrade",
-        "--target",
-        str(place / "s3fs"),
-        "s3fs",
+        str(python), "-m", "pip", "install", "--quiet", "--upgrade", "--target", s3fs, "s3fs",
         external=True,
-    )
-    return {"PROVISION_TEST_PYTHON": str(python), "PROVISION_TEST_S3FS": str(place / "s3fs")}
+    )  # fmt: skip
+    return {"PROVISION_TEST_PYTHON": str(python), "PROVISION_TEST_S3FS": s3fs}
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Ratios of speed and memory, printed; nothing fails. The figures go into benchmarks/README.md."""
+    """Print ratios of speed and memory; nothing fails. The figures go into benchmarks/README.md."""
     session.install("-e", ".")
     for script in session.posargs or sorted(map(str, Path("benchmarks").glob("bench_*.py"))):
         session.run("python", script)
@@ -210,6 +189,6 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def update_data(session: nox.Session) -> None:
-    """What the package index proves that provision/catalog/data does not say, as a diff; `-- --write` changes the files."""
+    """Show what the package index proves that provision/catalog/data does not say. `-- --write` changes the files."""
     session.install("-e", ".", *DATA_TOOLS)
     session.run("python", "-m", "update_data", *session.posargs, env={"PYTHONPATH": "tools"})
