@@ -1,12 +1,12 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
 # sha256 of what follows: 95fa88eb7e4b8c76261068c428fd1eb702262d00ada3e64233725dc079e5ed72
 #
-# The build context is conda-lock.yml of this folder and provision_runtime of an installed provision. Both reach the engine as one stream:
+# The build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
 #   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision_runtime; print(*provision_runtime.__path__)')/.." provision_runtime \
 #     | docker build --tag provision/torch2.3-cuda12.1-py311-pytorch:dockerfile -
 
 FROM docker.io/mambaorg/micromamba:2.3.3@sha256:800e7ade3ffe29c9a9ac2026163131495f8197c3852e572c5835beb4e8a33cd6 AS environment
-# Root in this stage only: it makes /opt/env, which nobody is to change later.
+# Root in this stage only: the image's user must not be able to change /opt/env.
 # hadolint ignore=DL3002
 USER 0
 RUN micromamba create --yes --prefix /opt/conda-lock --channel conda-forge conda-lock=4.0.0 python=3.12 \
@@ -17,7 +17,7 @@ RUN /opt/conda-lock/bin/conda-lock install --micromamba --conda /bin/micromamba 
     && chmod -R u=rwX,go=rX /opt/env
 
 FROM docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716
-# The base's own user may not be one who can write here; the image's is named below.
+# The base's user may not be allowed to write here; the image's user is set below.
 USER 0
 COPY --from=environment /opt/env /opt/env
 COPY provision_runtime /opt/env/lib/python3.11/site-packages/provision_runtime
@@ -25,7 +25,7 @@ RUN printf '%s\n' '#!/bin/sh' '# The smoke test of this environment: provision-s
     && chmod 0755 /usr/local/bin/provision-smoke \
     && mkdir -p /workspace \
     && chmod 1777 /workspace
-# Variables of the base that would lead out of the environment cannot be taken away here, but be empty; its PATH comes after ours.
+# Variables of the base that would lead out of the environment cannot be removed here, only emptied; its PATH comes after ours.
 ENV \
     LD_LIBRARY_PATH= \
     LD_PRELOAD= \

@@ -26,7 +26,7 @@ from provision.image.base import (
 )
 from provision.image.base_archive import read_disk_base
 from provision.image.build import build_image, find_image
-from provision.image.compress import COMPRESSIONS, Compression, compress_image
+from provision.image.compress import Compression, compress_image
 from provision.image.conda_files import PREFIX
 from provision.image.config import (
     dockerfile_context,
@@ -67,13 +67,11 @@ from provision.image.registry.reference import (
     parse_registry_reference,
 )
 from provision.image.registry.referrers import (
-    Referrer,
     attach_referrer,
     list_referrers,
     referrer_content,
 )
 from provision.image.run_spec import (
-    LOOPBACK,
     RUN_FORMATS,
     TOKEN_VARIABLE,
     NotebookServer,
@@ -89,7 +87,6 @@ from provision.image.run_spec import (
     run_requirements,
 )
 from provision.image.sbom import (
-    ImagePackages,
     image_sbom,
     read_packages,
     sbom_documents,
@@ -97,18 +94,14 @@ from provision.image.sbom import (
 
 __all__ = [
     "COMPRESSIBLE",
-    "COMPRESSIONS",
-    "LOOPBACK",
     "PREFIX",
     "RUN_FORMATS",
     "TOKEN_VARIABLE",
     "BaseImage",
     "Compression",
-    "ImagePackages",
     "NotebookServer",
     "Output",
     "PushResult",
-    "Referrer",
     "RegistryReference",
     "RemoteImage",
     "RunFormat",

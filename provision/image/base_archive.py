@@ -36,7 +36,7 @@ class ImageFiles:
     """The files of an image, in a directory or an archive. open: a file by its name; raises
     _NoSuchFile."""
 
-    shown: str
+    location: str
     open: Callable[[str], IO[bytes]]
 
 
@@ -167,7 +167,7 @@ def _read_verified(files: ImageFiles, digest: str) -> bytes:
     content = _read(files, _blob_path(digest))
     if oci_layout.sha256_digest(content) != digest:
         raise IntegrityError(
-            f"{files.shown}: the content of {digest} does not match its digest.", advice=ADVICE
+            f"{files.location}: the content of {digest} does not match its digest.", advice=ADVICE
         )
     return content
 
@@ -177,7 +177,7 @@ def _size(files: ImageFiles, name: str) -> int:
         with files.open(name) as file:
             return file.seek(0, 2)
     except _NoSuchFile as error:
-        raise IntegrityError(f"{files.shown} lacks its layer {name}.", advice=ADVICE) from error
+        raise IntegrityError(f"{files.location} lacks its layer {name}.", advice=ADVICE) from error
 
 
 def _blob_path(digest: str) -> str:
@@ -193,7 +193,7 @@ def _parse(files: ImageFiles, content: bytes, schema: str, document: str) -> Any
 
 
 def _incomplete(files: ImageFiles, reason: str) -> IntegrityError:
-    return IntegrityError(f"{files.shown} is not a complete image: {reason}.", advice=ADVICE)
+    return IntegrityError(f"{files.location} is not a complete image: {reason}.", advice=ADVICE)
 
 
 # Documents
@@ -220,7 +220,7 @@ def _read_docker_archive(files: ImageFiles) -> DiskImage:
     if len(images) != 1:
         names = [tag for image in images for tag in _tags(image) or ["<untitled>"]]
         raise InvalidSpec(
-            f"{files.shown} holds {len(images)} images ({', '.join(names) or 'none'}), not one.",
+            f"{files.location} holds {len(images)} images ({', '.join(names) or 'none'}), not one.",
             advice="Save only the image that you mean.",
         )
     (image,) = images
@@ -251,7 +251,7 @@ def _amd64_entry(files: ImageFiles, index: dict[str, Any], depth: int = 0) -> di
     if len(matching) != 1:
         platforms = ", ".join(_platform(entry) or "any" for entry in entries) or "none"
         raise InvalidSpec(
-            f"{files.shown} holds {len(matching)} images for linux/amd64, not one "
+            f"{files.location} holds {len(matching)} images for linux/amd64, not one "
             f"(platforms: {platforms}).",
             advice="Copy the one that you mean into a layout of its own.",
         )

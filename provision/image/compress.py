@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from provision.core.errors import IntegrityError, disk_full_raises
 from provision.core.host import usable_cpus
@@ -27,7 +27,6 @@ from provision.image import layer_cache, oci_layout
 from provision.image.oci_layout import LayoutManifest
 
 Compression = Literal["none", "gzip", "zstd"]
-COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
 BLOCK = 4 << 20  # part of the bytes: another size is another digest
 MAX_WORKERS = 16  # each holds some megabytes

@@ -289,7 +289,7 @@ def test_dockerfile_says_what_the_image_says_and_is_clean(
         )  # the base's comes after it
         assert f"    {key}={own}" in text
     assert f"CMD {json.dumps([conda_files.PYTHON])}\n" in text
-    assert ("packaged on the machine that locked it" in text) is not portable
+    assert ("packaged on the machine that made the lock" in text) is not portable
     assert "{{" not in text and text.endswith("\n")
     path = tmp_path / "Dockerfile"
     path.write_text(text)

@@ -7,17 +7,20 @@ import json
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from provision import image, render
+from provision.cli.main import cli
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.process import exec_command
-from provision.core.types import Resolution
-from tests.unit.test_image_config import resolution
+from provision.core.types import LockedPackage, Resolution
+from tests.unit.test_image_config import LOCK, resolution
 
 REFERENCE = "provision/torch2.3-cuda12.1-py311:abababababab"
 MOUNTS = (
@@ -285,3 +288,61 @@ def test_users_that_are_none(written: str) -> None:
 def test_a_command_that_is_not_there_is_said_with_the_line_to_copy() -> None:
     with pytest.raises(ToolMissing, match=r"no `no-such-docker` on PATH.*no-such-docker run 'a b'"):
         exec_command(["no-such-docker", "run", "a b"])
+
+
+def served(*names: str, **more: object) -> image.NotebookServer:
+    packages = tuple(
+        LockedPackage(manager="pip", name=name, version="1", url="", sha256="") for name in names
+    )
+    return image.find_notebook_server(replace(LOCK, packages=packages), **more)  # type: ignore[arg-type]
+
+
+def test_only_the_loopback_reaches_it() -> None:
+    wanted = served("numpy", "jupyter_server", "jupyterlab")
+    assert wanted.flags(host_network=False) == [
+        "--env",
+        "JUPYTER_TOKEN",
+        "--publish",
+        "127.0.0.1:8888:8888",
+    ]
+    assert wanted.command(host_network=False)[:5] == [
+        "/opt/env/bin/python", "-m", "jupyterlab", "--ServerApp.ip=0.0.0.0", "--ServerApp.port=8888",
+    ]  # fmt: skip
+    assert (wanted.url("abc"), wanted.is_open) == ("http://127.0.0.1:8888/lab?token=abc", False)
+
+
+def test_on_the_hosts_network_it_listens_there_itself() -> None:
+    wanted = served("notebook", port=9999)
+    assert wanted.flags(host_network=True) == ["--env", "JUPYTER_TOKEN"]
+    assert wanted.command(host_network=True)[2:5] == [
+        "notebook",
+        "--ServerApp.ip=127.0.0.1",
+        "--ServerApp.port=9999",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "published", "url", "is_open"),
+    [
+        ("0.0.0.0", "0.0.0.0:8888:8888", "http://127.0.0.1:8888/?token=t", True),
+        ("10.1.2.3", "10.1.2.3:8888:8888", "http://10.1.2.3:8888/?token=t", True),
+        ("::1", "[::1]:8888:8888", "http://[::1]:8888/?token=t", False),
+    ],
+)
+def test_elsewhere_only_when_told(address: str, published: str, url: str, is_open: bool) -> None:
+    wanted = served("jupyter-server", address=address)
+    assert (wanted.flags(host_network=False)[-1], wanted.url("t"), wanted.is_open) == (
+        published,
+        url,
+        is_open,
+    )
+
+
+def test_what_cannot_be_served() -> None:
+    with pytest.raises(InvalidSpec, match="nothing in the image serves notebooks") as caught:
+        served("ipykernel")
+    assert "--pip jupyterlab" in caught.value.advice
+    with pytest.raises(InvalidSpec, match="not an IP address"):
+        served("jupyterlab", address="everywhere")
+    done = CliRunner().invoke(cli, ["image", "run", "lab", "--jupyter", "--", "python"])
+    assert (done.exit_code, "Leave one of them out" in done.stderr) == (3, True)

@@ -15,7 +15,7 @@ from provision.core.types import Prefix
 from provision.image import wheel_files
 from provision.image.layers import LayerEntry
 from tests.unit.test_image_conda_files import by_path
-from tests.unit.test_image_groups import package
+from tests.unit.test_image_layers import package
 
 PYTHON = "3.11"
 
