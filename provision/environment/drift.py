@@ -1,4 +1,7 @@
-"""How a prefix differs from its lock: packages, and with every file's hash on request. Nothing here changes the prefix."""
+"""How a prefix differs from its lock: packages, and with every file's hash on request.
+
+Nothing here changes the prefix.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,18 @@ class Drift:
 
 
 def is_current(prefix: Prefix | None, lock: Lock) -> bool:
-    """Whether the prefix was made from this lock, has an interpreter, and has a record of every locked package."""
+    """Whether the prefix was made from this lock, has an interpreter, and has a record of every
+    locked package.
+    """
     if prefix is None or prefix.lock_sha256 != lock.sha256 or not prefix.python.exists():
         return False
     return not any(_package_drift(prefix, lock))
 
 
 def find_drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
-    """How a prefix differs from its lock, by packages; with `files` also by every recorded file's hash."""
+    """How a prefix differs from its lock, by packages; with `files` also by every recorded
+    file's hash.
+    """
     drifts = [*_package_drift(prefix, lock), *_runtime_drift(prefix)]
     if files:
         drifts += _reinstalled_wheels(prefix)
@@ -61,7 +68,8 @@ def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
         locked_wheels[canonicalize_name(package.name)] = package.version
     installed_wheels = {}
     for name, version in _installed_wheels(prefix).items():
-        # Some dist-info folders belong to conda packages (pip itself), and one to our runtime package.
+        # Some dist-info folders belong to conda packages (pip itself), and one to our runtime
+        # package.
         is_other = name in locked_conda or name == RUNTIME
         if name in locked_wheels or not is_other:
             installed_wheels[name] = version
@@ -84,14 +92,18 @@ def _compare(locked: Mapping[str, str], installed: Mapping[str, str]) -> Iterato
 
 
 def _is_same_version(locked: str, installed: str) -> bool:
-    """An index calls torch 2.3.1 what calls itself 2.3.1+cu121: a lock without a local version accepts any."""
+    """An index calls torch 2.3.1 what calls itself 2.3.1+cu121: a lock without a local version
+    accepts any.
+    """
     if "+" not in locked:
         installed = installed.partition("+")[0]
     return locked == installed
 
 
 def _runtime_drift(prefix: Prefix) -> Iterator[Drift]:
-    """No lock names the runtime package: it is compared with the one that this provision installs."""
+    """No lock names the runtime package: it is compared with the one that this provision
+    installs.
+    """
     expected = runtime_package.load()
     installed = runtime_package.installed(prefix.path)
     if installed is None:
@@ -117,7 +129,9 @@ def _conda_records(prefix: Prefix) -> Iterator[dict[str, Any]]:
 
 
 def _installed_wheels(prefix: Prefix) -> dict[str, str]:
-    """Versions by name, from the names of the dist-info folders (PEP 376): reading 60 METADATA files takes longer than all else."""
+    """Versions by name, from the names of the dist-info folders (PEP 376): reading 60 METADATA
+    files takes longer than all else.
+    """
     versions: dict[str, str] = {}
     for path in prefix.path.glob("lib/python*/site-packages/*.dist-info"):
         name, _, version = path.name.removesuffix(".dist-info").rpartition("-")

@@ -1,4 +1,6 @@
-"""Prefix -> Jupyter kernel: a kernelspec that starts this prefix's interpreter with this prefix's packages only."""
+"""Prefix -> Jupyter kernel: a kernelspec that starts this prefix's interpreter with this
+prefix's packages only.
+"""
 
 from __future__ import annotations
 
@@ -65,12 +67,15 @@ def check_name(name: str) -> None:
         return
     raise InUse(
         f"The Jupyter kernel `{name}` ({folder}) was not created by provision.",
-        advice="Remove it with `jupyter kernelspec remove`, or choose another name for the environment (`provision build NAME ...`).",
+        advice="Remove it with `jupyter kernelspec remove`, or choose another name for the "
+        "environment (`provision build NAME ...`).",
     )
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether nothing is there, or only what a killed `install` left: hidden files, which Jupyter ignores."""
+    """Whether nothing is there, or only what a killed `install` left: hidden files, which
+    Jupyter ignores.
+    """
     if not folder.exists():
         return True
     if not folder.is_dir():
@@ -79,7 +84,10 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _is_ours(spec: dict[str, Any] | None) -> bool:
-    """Whether this is a complete kernel.json of ours. Anything else in Jupyter's folder belongs to others and stays."""
+    """Whether this is a complete kernel.json of ours.
+
+    Anything else in Jupyter's folder belongs to others and stays.
+    """
     if spec is None:
         return False
     metadata, variables = spec.get("metadata"), spec.get("env")
@@ -90,7 +98,10 @@ def _is_ours(spec: dict[str, Any] | None) -> bool:
 
 
 def install(prefix: Prefix, display_name: str) -> Kernel:
-    """Install the kernelspec for this user, or replace our own. Raises InUse if the name belongs to another kernel."""
+    """Install the kernelspec for this user, or replace our own.
+
+    Raises InUse if the name belongs to another kernel.
+    """
     check_name(prefix.name)
     path = kernelspec_folder(prefix.name)
     content = json.dumps(kernel_json(prefix, display_name), indent=1) + "\n"
@@ -113,7 +124,10 @@ def list_kernels() -> list[Kernel]:
 
 
 def find(name: str) -> Kernel:
-    """A kernel that provision created. Raises InUse if there is no such kernel, or if it belongs to something else."""
+    """A kernel that provision created.
+
+    Raises InUse if there is no such kernel, or if it belongs to something else.
+    """
     kernels = {kernel.name: kernel for kernel in list_kernels()}
     if name not in kernels:
         raise InUse(
@@ -131,7 +145,9 @@ def remove(name: str) -> Path:
 
 
 def remove_kernel_of(prefix: Prefix) -> bool:
-    """Remove this prefix's kernel, which cannot start without its launcher; returns whether there was one."""
+    """Remove this prefix's kernel, which cannot start without its launcher; returns whether
+    there was one.
+    """
     for kernel in list_kernels():
         if kernel.name == prefix.name and kernel.prefix == prefix.path:
             shutil.rmtree(kernel.path)

@@ -1,7 +1,8 @@
-"""The passport: request, reasons, lock, prefix, runtime, image, kernel and measured verdicts of an environment in one file.
+"""The passport: request, reasons, lock, prefix, runtime, image, kernel and measured verdicts of
+an environment in one file.
 
-It is evidence: unlike all rendered files it says when, where and on which machine. provision/schemas/passport.schema.json
-decides what a passport is.
+It is evidence: unlike all rendered files it says when, where and on which machine.
+provision/schemas/passport.schema.json decides what a passport is.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def compose(
     result: BuildResult, request: Mapping[str, Any], previous: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The passport of a build. Keeps what an earlier build of the same lock made or measured and this one skipped."""
+    """The passport of a build.
+
+    Keeps what an earlier build of the same lock made or measured and this one skipped.
+    """
     resolution, lock = result.resolution, result.lock
     earlier: Mapping[str, Any] = {}
     if previous is not None and previous["lock"]["sha256"] == lock.sha256:
@@ -143,7 +147,9 @@ def with_smoke(
     results: Sequence[SmokeResult],
     runtime: InstalledRuntime | None,
 ) -> dict[str, Any]:
-    """The passport with new verdicts; those of a place that was not tested now stay. runtime: the package in the prefix."""
+    """The passport with new verdicts; those of a place that was not tested now stay. runtime:
+    the package in the prefix.
+    """
     smoke = dict(passport["smoke"])
     for result in results:
         smoke[result.where] = _verdict(result, passport["image"])
@@ -210,7 +216,10 @@ def _attachment(place: str, verdict: Mapping[str, Any], image: Image) -> SmokeAt
 
 
 def read_smoke_attachment(content: bytes) -> dict[str, Any]:
-    """A verdict that is attached to an image. Raises IntegrityError for anything else, which whoever may push can attach."""
+    """A verdict that is attached to an image.
+
+    Raises IntegrityError for anything else, which whoever may push can attach.
+    """
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -244,8 +253,8 @@ def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> di
 def read(folder: Path) -> dict[str, Any] | None:
     """The passport of an environment, or None if it has none.
 
-    A passport that came with a copied folder is evidence of another environment and counts as none. Raises IntegrityError
-    for a damaged one.
+    A passport that came with a copied folder is evidence of another environment and counts as
+    none. Raises IntegrityError for a damaged one.
     """
     path = folder / FILE
     advice = "Build again: that writes a new passport."

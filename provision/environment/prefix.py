@@ -1,7 +1,8 @@
-"""Lock -> prefix: conda packages linked by py-rattler, wheels installed by uv, every file checked against its hash.
+"""Lock -> prefix: conda packages linked by py-rattler, wheels installed by uv, every file
+checked against its hash.
 
-A prefix is built in a staging directory whose files already name the final path, and takes its place in one rename: a killed
-build leaves the old environment, or none.
+A prefix is built in a staging directory whose files already name the final path, and takes its
+place in one rename: a killed build leaves the old environment, or none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from provision.core.types import Lock, Prefix, Progress
 from provision.environment import runtime_package
 
 MARKER = Path("conda-meta") / "provision.json"
-# After Ctrl-C rattler's threads may go on linking for a moment (for seconds on a busy machine); nothing of that may stay.
+# After Ctrl-C rattler's threads may go on linking for a moment (for seconds on a busy machine);
+# nothing of that may stay.
 QUIET_S = 1.0
 QUIET_TIMEOUT_S = 20.0
 
@@ -61,7 +63,9 @@ def _read_marker(path: Path) -> dict[str, Any] | None:
 
 
 def check_location(name: str, folder: Path, path: Path) -> None:
-    """Raise InUse unless `path` is free, or holds the prefix of this very environment (its name and its folder under envs)."""
+    """Raise InUse unless `path` is free, or holds the prefix of this very environment (its name
+    and its folder under envs).
+    """
     if path == Path.cwd():
         raise InvalidSpec(
             "--prefix must name a folder of its own for the environment, not the current folder."
@@ -100,8 +104,8 @@ def create(
 ) -> Prefix:
     """Install a lock at `path`, replacing in one step what is there.
 
-    The caller holds the environment's lock and has checked the location. folder: the environment's folder under envs, which
-    tells two environments of the same name apart.
+    The caller holds the environment's lock and has checked the location. folder: the
+    environment's folder under envs, which tells two environments of the same name apart.
     """
     staging = staging_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +156,9 @@ def _install_packages(
 
 
 def _rewrite_scripts(staging: Path, path: Path) -> None:
-    """Make the wheels' scripts name the final path, and RECORD agree. uv writes the path of the staging directory into them."""
+    """Make the wheels' scripts name the final path, and RECORD agree. uv writes the path of the
+    staging directory into them.
+    """
     for record in sorted(staging.glob("lib/python*/site-packages/*.dist-info/RECORD")):
         rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
         has_changed = False
@@ -172,7 +178,9 @@ def _rewrite_scripts(staging: Path, path: Path) -> None:
 
 
 def _rewrite_script(script: Path, old: bytes, new: bytes) -> bytes | None:
-    """Replace one path by another in a script; returns its new content, or None if it stays as it is."""
+    """Replace one path by another in a script; returns its new content, or None if it stays as
+    it is.
+    """
     if not script.is_file():
         return None
     content = script.read_bytes()

@@ -1,7 +1,9 @@
-"""The runtime package as it is installed into environments: `provision_runtime` with a dist-info of its own.
+"""The runtime package as it is installed into environments: `provision_runtime` with a
+dist-info of its own.
 
-Nothing downloads it, so no lock names it: its files come from the provision that runs. The same version of provision always
-installs the same bytes, in prefixes and in images, and pip and importlib.metadata see an ordinary package.
+Nothing downloads it, so no lock names it: its files come from the provision that runs. The same
+version of provision always installs the same bytes, in prefixes and in images, and pip and
+importlib.metadata see an ordinary package.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from provision.core.errors import IntegrityError, from_system
 
 NAME = "provision_runtime"
 FOLDER = Path(str(files(NAME)))
-# Code and its tables. What an editor or an interpreter leaves next to them does not belong to the package.
+# Code and its tables. What an editor or an interpreter leaves next to them does not belong to
+# the package.
 _SUFFIXES = (".py", ".json")
 _METADATA = """\
 Metadata-Version: 2.1
@@ -50,7 +53,9 @@ class InstalledRuntime:
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimePackage:
-    """The runtime package of one version of provision. files: their content by their path below site-packages."""
+    """The runtime package of one version of provision. files: their content by their path below
+    site-packages.
+    """
 
     version: str
     files: dict[str, bytes]
@@ -86,7 +91,9 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def _record(contents: dict[str, bytes], own_path: str) -> bytes:
-    """RECORD as the binary distribution format has it: path, hash, size; no hash of itself (PEP 376, PEP 427)."""
+    """RECORD as the binary distribution format has it: path, hash, size; no hash of itself (PEP
+    376, PEP 427).
+    """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     for path in sorted([*contents, own_path]):
@@ -143,10 +150,12 @@ def _has_content(path: Path, content: bytes) -> bool:
 
 
 def install(prefix: Path, package: RuntimePackage) -> None:
-    """Put the package into a prefix, in place of any other version of it. The caller holds the environment's lock.
+    """Put the package into a prefix, in place of any other version of it. The caller holds the
+    environment's lock.
 
-    The old dist-info goes first and the new one comes last: whatever a kill leaves between them counts as not installed,
-    and the next call repairs it. The package's own folder changes in one step, for jobs that import it at that moment.
+    The old dist-info goes first and the new one comes last: whatever a kill leaves between them
+    counts as not installed, and the next call repairs it. The package's own folder changes in
+    one step, for jobs that import it at that moment.
     """
     site = site_packages(prefix)
     package_folder, dist_info = site / NAME, site / package.dist_info

@@ -1,6 +1,7 @@
 """render: the texts of generated files, and writing them without losing anybody's edits.
 
-`files` renders each file, `templates` owns Jinja and a lab's own templates, `generated` writes files with a header.
+`files` renders each file, `templates` owns Jinja and a lab's own templates, `generated` writes
+files with a header.
 """
 
 from provision.render.files import (

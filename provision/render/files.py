@@ -79,7 +79,10 @@ def render_table(values: Mapping[str, Any]) -> str:
 
 
 def render_report(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
-    """The page of a report, which needs no other file. Everything that passports say is escaped: others may have written it."""
+    """The page of a report, which needs no other file.
+
+    Everything that passports say is escaped: others may have written it.
+    """
     made_by = f"{REPORT_MADE_BY}; remake with: {shlex.join(remake)}"
     text = render_page(REPORT, {**values, "made_by": made_by}, escaped=True)
     # JSON can hold halves of surrogate pairs, which no file can.

@@ -1,4 +1,6 @@
-"""Generated files: each opens with what made it and a digest of the rest, so that nobody's edits are lost when we write again."""
+"""Generated files: each opens with what made it and a digest of the rest, so that nobody's
+edits are lost when we write again.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def _digest(body: str) -> str:
 
 
 def file_state(path: Path) -> FileState:
-    """Whether a file is missing, as we wrote it, or edited: also a file that was never ours counts as edited."""
+    """Whether a file is missing, as we wrote it, or edited: also a file that was never ours
+    counts as edited.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split("\n", 2)
     except FileNotFoundError:

@@ -1,6 +1,8 @@
-"""The templates of generated files: a lab's own if it has one, else ours. Undefined values are errors in all of them.
+"""The templates of generated files: a lab's own if it has one, else ours. Undefined values are
+errors in all of them.
 
-A lab's templates lie in `templates/` of the working folder. That may be anybody's checkout, so they run in Jinja's sandbox.
+A lab's templates lie in `templates/` of the working folder. That may be anybody's checkout, so
+they run in Jinja's sandbox.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 FOLDER = "templates"
 # The prefix of our templates' names in a lab's: {% include "provision/Dockerfile.j2" %}
 OURS = "provision"
-# The files whose templates a lab may replace: not spec.yml, a request that must read back as it was made, and not the pages of
-# evidence.
+# The files whose templates a lab may replace: not spec.yml, a request that must read back as it
+# was made, and not the pages of evidence.
 REPLACEABLE = (
     "environment.yml",
     "virtual-packages.yml",
@@ -40,7 +42,8 @@ YAML_KEYWORDS = ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
 class Templates:
     """The templates, by the names of the files that they make.
 
-    folder: the lab's own templates. notify: gets one sentence for each of the lab's templates that is used.
+    folder: the lab's own templates. notify: gets one sentence for each of the lab's templates
+    that is used.
     """
 
     def __init__(
@@ -67,7 +70,10 @@ class Templates:
         return f" and {FOLDER}/{name}.j2" if self.lab_file(name) else ""
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
-        """The text of a file. Raises InvalidSpec, with file and line, for a lab's template that cannot be rendered."""
+        """The text of a file.
+
+        Raises InvalidSpec, with file and line, for a lab's template that cannot be rendered.
+        """
         path = self.lab_file(name)
         if path is None:
             environment = _with_github_brackets(_our_environment(), name)
@@ -92,7 +98,9 @@ def render_page(name: str, values: Mapping[str, Any], *, escaped: bool = False) 
 
 
 def _render_lab_file(path: Path, name: str, values: Mapping[str, Any]) -> str:
-    """The lab has to fix whatever is wrong with its template, so every kind of error is reported with its place."""
+    """The lab has to fix whatever is wrong with its template, so every kind of error is
+    reported with its place.
+    """
     import jinja2
 
     template_errors = (
@@ -128,7 +136,10 @@ def _describe(error: Exception) -> str:
 
 
 def _location(error: Exception, path: Path) -> tuple[str, int | None]:
-    """The lab's file and the line in it that an error is about. Jinja leaves the templates' own lines in the traceback."""
+    """The lab's file and the line in it that an error is about.
+
+    Jinja leaves the templates' own lines in the traceback.
+    """
     import jinja2
 
     if isinstance(error, jinja2.TemplateSyntaxError):
@@ -188,14 +199,18 @@ def _strict_environment(
 
 
 def _with_github_brackets(environment: jinja2.Environment, name: str) -> jinja2.Environment:
-    """In a workflow of GitHub's, double braces are GitHub's own: our values stand in double brackets there."""
+    """In a workflow of GitHub's, double braces are GitHub's own: our values stand in double
+    brackets there.
+    """
     if not name.startswith("github"):
         return environment
     return environment.overlay(variable_start_string="[[", variable_end_string="]]")
 
 
 def as_yaml(value: object) -> str:
-    """A YAML scalar: plain if every YAML reader agrees that it is this text, else in double quotes (JSON is YAML)."""
+    """A YAML scalar: plain if every YAML reader agrees that it is this text, else in double
+    quotes (JSON is YAML).
+    """
     if not isinstance(value, str):
         return json.dumps(value)
     is_plain = value[:1].isalpha() and value.lower() not in YAML_KEYWORDS

@@ -1,8 +1,9 @@
-"""Passports and smoke reports -> one page: what an environment is and why, what was measured in it, and how runs differ.
+"""Passports and smoke reports -> one page: what an environment is and why, what was measured in
+it, and how runs differ.
 
-`load` checks files by their schemas, `measures` knows the phases' measurements, `model` is what the page says (also as
-`--json`), `comparison` finds differences, `charts` and `heatmap` compute the drawings. The page's words are the template's.
-Everything but `load` is pure.
+`load` checks files by their schemas, `measures` knows the phases' measurements, `model` is what
+the page says (also as `--json`), `comparison` finds differences, `charts` and `heatmap` compute
+the drawings. The page's words are the template's. Everything but `load` is pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Curves -> where everything stands in a drawing: charts with logarithmic axes. Pure.
 
-Coordinates are those of the charts' own viewBox, which has a phone's width, so that text stays readable there. Colors, fonts
-and strokes are in the page's style sheet.
+Coordinates are those of the charts' own viewBox, which has a phone's width, so that text stays
+readable there. Colors, fonts and strokes are in the page's style sheet.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ COLORS = 8
 MAX_SIZE_TICKS = 5
 # The shortest axis, in decades: a noise of one percent must not fill a chart.
 MIN_DECADES = 0.1
-# Ticks of an axis: steps of equal size below the first number of decades, 1, 2 and 5 of each decade below the second, else
-# whole decades, at most so many.
+# Ticks of an axis: steps of equal size below the first number of decades, 1, 2 and 5 of each
+# decade below the second, else whole decades, at most so many.
 DECADES_FOR_STEPS, DECADES_FOR_125, MAX_DECADE_TICKS = 0.8, 3.0, 6
 STEPS = 5
 ROUNDING = 1e-6
-# Below this size an operation is all latency: bandwidth is drawn from here on, if enough larger sizes were measured.
+# Below this size an operation is all latency: bandwidth is drawn from here on, if enough larger
+# sizes were measured.
 BANDWIDTH_BYTES = 256 << 10
 MIN_BANDWIDTH_SIZES = 3
 # Half the width in which a band of a single size is drawn: about that of a mark.
@@ -101,7 +102,9 @@ class Figure:
 
 
 class Axis:
-    """A logarithmic axis from the smallest to the largest value. room: the share of its length left free at both ends."""
+    """A logarithmic axis from the smallest to the largest value. room: the share of its length
+    left free at both ends.
+    """
 
     def __init__(
         self, values: Sequence[float], begin: float, end: float, room: float = 0.0
@@ -193,7 +196,10 @@ def _notes(page: Page, curves: Sequence[Curve]) -> list[str]:
 
 
 def _styles(page: Page, curves: Sequence[Curve]) -> list[Style]:
-    """One style for each curve. With several runs the color stands for the run and the dashes for the type."""
+    """One style for each curve.
+
+    With several runs the color stands for the run and the dashes for the type.
+    """
     runs = list(dict.fromkeys(curve.measurement for curve in curves))
     dtypes = list(dict.fromkeys(curve.dtype for curve in curves))
     styles = []
@@ -290,7 +296,9 @@ def _path(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _zones(bands: Sequence[Band], x: Axis, y: Axis) -> list[tuple[str, str]]:
-    """The zones of values that warn and that pass: each between two edges, along the lower one and back along the upper."""
+    """The zones of values that warn and that pass: each between two edges, along the lower one
+    and back along the upper.
+    """
     judged = [band for band in bands if band.bad is not None]
     if not judged:
         return []
@@ -334,7 +342,9 @@ def _value_ticks(axis: Axis, format_value: Callable[[float], str]) -> list[Tick]
 
 
 def _round_values(low: float, high: float) -> list[float]:
-    """Round values from 10**low to 10**high, and perhaps some beyond: about as many as can be read."""
+    """Round values from 10**low to 10**high, and perhaps some beyond: about as many as can be
+    read.
+    """
     decades = high - low
     if decades < DECADES_FOR_STEPS:
         step = _round_up((10**high - 10**low) / STEPS)

@@ -30,7 +30,8 @@ class ReportDifference:
 def labels(runs: Sequence[tuple[str, str, str, str]]) -> list[str]:
     """The shortest labels that tell runs apart. A run is given as name, host, place and file.
 
-    A label holds only the parts in which the runs differ, the file only if nothing else tells them apart; else it is numbered.
+    A label holds only the parts in which the runs differ, the file only if nothing else tells
+    them apart; else it is numbered.
     """
     files = distinct_parts([file for _, _, _, file in runs])
     runs = [(*run[:3], file) for run, file in zip(runs, files)]
@@ -98,7 +99,9 @@ def compare_measurements(
 
 
 def _relative_to_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Facts with PREFIX in place of the environment's own path: where it lies is one difference, not one in every path."""
+    """Facts with PREFIX in place of the environment's own path: where it lies is one
+    difference, not one in every path.
+    """
     prefix = facts.get("python.prefix")
     if not isinstance(prefix, str) or prefix in ("", "/", "none"):
         return dict(facts)
@@ -112,7 +115,10 @@ def _relative_to_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
 
 
 def _differing_texts(facts: Sequence[Fact]) -> list[str]:
-    """Facts as text. Of lists only the items that not all lists hold, and how many items all hold."""
+    """Facts as text.
+
+    Of lists only the items that not all lists hold, and how many items all hold.
+    """
     lists = [set(fact) for fact in facts if not isinstance(fact, str)]
     common = set.intersection(*lists) if len(lists) == len(facts) else set()
     texts = []

@@ -1,4 +1,5 @@
-"""The table of ranks: how strongly each value is shaded, by its distance from the median of all ranks.
+"""The table of ranks: how strongly each value is shaded, by its distance from the median of all
+ranks.
 
 Pure; the colors are the page's.
 """
@@ -17,7 +18,8 @@ from provision.report.measures import (
 )
 from provision.report.model import Page
 
-# The factors from the median, up or down, at which the shade gets stronger; below the first there is no shade.
+# The factors from the median, up or down, at which the shade gets stronger; below the first
+# there is no shade.
 SHADE_FACTORS = (1.05, 1.10, 1.25, 1.50)
 # From this factor on the value's ratio is printed too.
 RATIO_FROM = 1.10

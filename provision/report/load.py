@@ -1,6 +1,7 @@
 """A file -> the evidence in it: a passport with its smoke reports, or a smoke report alone.
 
-The schemas in provision/schemas decide what is complete: the page relies on all that they promise, and on nothing else.
+The schemas in provision/schemas decide what is complete: the page relies on all that they
+promise, and on nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from provision.core.schema import schema_error
 
 PASSPORT, REPORT = "passport", "smoke-report"
 SCHEMA_VERSIONS = {PASSPORT: 1, REPORT: 2}
-OTHER_FILE_ADVICE = "Name a passport.json or a smoke test's report.json; `provision build` replaces a damaged passport."
+OTHER_FILE_ADVICE = (
+    "Name a passport.json or a smoke test's report.json; "
+    "`provision build` replaces a damaged passport."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,11 @@ class Evidence:
 
 
 def load(path: Path) -> Evidence:
-    """The evidence in a file. Raises InvalidSpec if there is no such file, IntegrityError if it is damaged or of another schema."""
+    """The evidence in a file.
+
+    Raises InvalidSpec if there is no such file, IntegrityError if it is damaged or of another
+    schema.
+    """
     document = _read_json(path)
     if document.get("kind") == "smoke":
         _check(document, REPORT, str(path))
@@ -114,7 +122,8 @@ def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
         if isinstance(document.get("made_by"), str):
             made_by = f" (made by {document['made_by']})"
         raise IntegrityError(
-            f"{label} is of schema {version!r}{made_by}, and this provision reads schema {SCHEMA_VERSIONS[kind]}.",
+            f"{label} is of schema {version!r}{made_by}, "
+            f"and this provision reads schema {SCHEMA_VERSIONS[kind]}.",
             advice="Read it with the provision that made it, or make it again.",
         )
     violation = schema_error(document, kind)

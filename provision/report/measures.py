@@ -1,6 +1,8 @@
-"""Smoke reports -> what is drawn of them: the curves of the collectives, and what each rank measured. Pure.
+"""Smoke reports -> what is drawn of them: the curves of the collectives, and what each rank
+measured. Pure.
 
-The only module that knows the keys of the phases' data. What a report does not hold, the page does not show.
+The only module that knows the keys of the phases' data. What a report does not hold, the page
+does not show.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Any
 
 from provision_runtime.report.text import format_bytes
 
-# Nobody reads a table with more rows. It shows the ranks furthest from the median, and says how many it leaves out.
+# Nobody reads a table with more rows. It shows the ranks furthest from the median, and says how
+# many it leaves out.
 MAX_RANKS = 64
 # The limits of provision_runtime/smoke/bandwidth/judge.py; a test compares them.
 FINE, BAD = 0.9, 0.8
@@ -24,7 +27,8 @@ WAIT_MEANING = "the others wait for the rank that waits least"
 class Band:
     """The expected busbw of one size, in GB/s.
 
-    Below `fine` the test warns, below `bad` it fails; both are None if the size is too small to be judged.
+    Below `fine` the test warns, below `bad` it fails; both are None if the size is too small to
+    be judged.
     """
 
     bytes: int

@@ -1,6 +1,8 @@
-"""Evidence -> what the page says, as plain values: `--json` prints them, the template words them.
+"""Evidence -> what the page says, as plain values: `--json` prints them, the template words
+them.
 
-Pure, and nothing is invented: what the evidence does not hold is named in `missing`. Field names are the keys of `--json`.
+Pure, and nothing is invented: what the evidence does not hold is named in `missing`. Field
+names are the keys of `--json`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ class ReasonedPin(ReasonedChoice):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentRecord:
-    """What passports say about an environment. Passports of the same lock and request are one environment with several files."""
+    """What passports say about an environment.
+
+    Passports of the same lock and request are one environment with several files.
+    """
 
     name: str
     files: tuple[str, ...]
@@ -258,11 +263,13 @@ def _notes(run: SmokeRun) -> list[str]:
     notes = []
     if run.verdict != report["verdict"]:
         notes.append(
-            f"The report says {report['verdict']}, but the test did not end that way: the verdict is {run.verdict}."
+            f"The report says {report['verdict']}, but the test did not end that way: "
+            f"the verdict is {run.verdict}."
         )
     if report["device"] == "cpu":
         notes.append(
-            "It ran on the CPU over Gloo: that proves correctness, but not the speed of GPUs and their links."
+            "It ran on the CPU over Gloo: that proves correctness, "
+            "but not the speed of GPUs and their links."
         )
     if report["world_size"] == 1:
         notes.append("There was one rank: what several ranks do together was not tested.")
@@ -302,7 +309,8 @@ def _missing(
     for each in evidence:
         if each.passport is None:
             missing.append(
-                f"{each.source}: a smoke report alone; it does not say how its environment was made."
+                f"{each.source}: a smoke report alone; "
+                "it does not say how its environment was made."
             )
     has_phases = any(measurement.phases for measurement in measurements)
     if has_phases and not curves:

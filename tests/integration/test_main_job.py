@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -14,7 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from provision import __version__
+from provision.environment import runtime_package
 from tests.integration.conftest import MAIN, MAIN_REQUEST, Home, on_terminal
+from tests.integration.test_docs_examples import first_example, run_ranks
 
 pytestmark = pytest.mark.index
 
@@ -48,17 +52,9 @@ def test_torch_in_the_prefix_is_the_one_asked_for(main_prefix: Path, built: obje
 
 
 def test_what_comes_along_is_there(main_prefix: Path, built: object) -> None:
-    """What starts it for Jupyter, and what makes its checkpoints fast: the library of training code finds that."""
-    import provision
-
-    script = "import sys, ipykernel; sys.path.append(sys.argv[1]); from provision_runtime.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
-    command: list[str | Path] = [
-        main_prefix / "bin" / "python",
-        "-I",
-        "-c",
-        script,
-        Path(provision.__file__).parent.parent,
-    ]
+    """What starts it for Jupyter, the library of training code, and what makes that library's checkpoints fast."""
+    script = "import ipykernel; from provision_runtime.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
+    command: list[str | Path] = [main_prefix / "bin" / "python", "-I", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (
         done.stdout == "99aa06d3014798d86001c324468d497f\n"
@@ -142,6 +138,13 @@ def test_the_passport_ties_it_together(home: Home, built: object, main_prefix: P
     assert passport["prefix"]["path"] == str(main_prefix)
     assert (passport["lock"]["python_from"], passport["lock"]["portable"]) == ("host", False)
     assert passport["smoke"]["prefix"]["verdict"] == "pass"
+    installed = runtime_package.installed(main_prefix)
+    assert installed is not None
+    assert passport["runtime"] == {
+        "name": "provision_runtime",
+        "version": __version__,
+        "sha256": installed.sha256,
+    }
     shown = home.run("passport", "show", MAIN)
     assert shown.returncode == 0
     assert "smoke   prefix: pass" in shown.stdout
@@ -160,6 +163,30 @@ def test_no_drift_and_then_drift(home: Home, built: object, main_prefix: Path) -
         victim.write_bytes(content)
 
 
+def test_a_runtime_package_that_was_lost_comes_back_in_place(
+    home: Home, built: object, main_prefix: Path
+) -> None:
+    site = runtime_package.site_packages(main_prefix)
+    torch = (site / "torch" / "__init__.py").stat()
+    (info,) = site.glob("provision_runtime-*.dist-info")
+    shutil.rmtree(info)
+    lost = home.run("env", "diff", MAIN)
+    assert (lost.returncode, lost.stdout.split()[:2]) == (1, ["missing", "provision-runtime:"])
+    assert not info.exists()  # env diff only looks
+    added = home.run("kernel", "add", MAIN)
+    assert added.returncode == 0, added.stderr
+    assert info.exists()
+    assert home.run("env", "diff", MAIN, "--files").returncode == 0
+    assert (site / "torch" / "__init__.py").stat() == torch
+
+
+@pytest.mark.parametrize("page", ["checkpoints", "training"])
+def test_the_docs_first_example_runs_in_the_prefix(
+    built: object, main_prefix: Path, tmp_path: Path, page: str
+) -> None:
+    assert run_ranks(main_prefix / "bin" / "python", tmp_path, first_example(page))
+
+
 def test_kernel_starts_and_sees_exactly_this_prefix(
     home: Home, built: object, main_prefix: Path, tmp_path: Path
 ) -> None:
@@ -175,7 +202,10 @@ def test_kernel_starts_and_sees_exactly_this_prefix(
         manager, client = start_new_kernel(kernel_name=MAIN, startup_timeout=120)
         try:
             printed: list[str] = []
-            script = "import sys, torch, site; print(sys.prefix, torch.__version__, site.ENABLE_USER_SITE, [p for p in sys.path if 'site' in p])"
+            script = (
+                "import sys, torch, site, provision_runtime.checkpoint; "
+                "print(sys.prefix, torch.__version__, site.ENABLE_USER_SITE, [p for p in sys.path if 'site' in p])"
+            )
             client.execute_interactive(
                 script,
                 timeout=120,
@@ -222,9 +252,26 @@ def test_the_image_runs_the_smoke_test(home: Home, built: object, docker_base: s
     facts = passport["smoke"]["image"]["report"]["facts"]
     assert "2.3.1+cu121" in json.dumps(facts)
     assert passport["image"]["reference"].startswith(f"provision/{MAIN}:")
+    bill = home.run("image", "sbom", MAIN)
+    assert "provision_runtime" in bill.stdout, bill.stderr
     again = home.run("build", MAIN, "--image", "--no-smoke")
     assert again.returncode == 0, again.stderr
     assert "made" not in again.stdout
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("page", ["checkpoints", "training"])
+def test_the_docs_first_example_runs_in_the_image(
+    home: Home, built: object, docker_base: str, tmp_path: Path, page: str
+) -> None:
+    made = home.run("image", "build", MAIN, "--base", docker_base)
+    assert made.returncode == 0, made.stderr
+    tmp_path.chmod(0o777)  # the image's user writes there
+    (tmp_path / "train.py").write_text(first_example(page))
+    torchrun = ("torchrun", "--standalone", "--nproc-per-node", "2", "train.py")
+    ran = home.run("image", "run", MAIN, "--mount", f"{tmp_path}:/workspace", "--", *torchrun)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (tmp_path / "run" / "checkpoints" / "latest").is_file()
 
 
 @pytest.mark.docker
