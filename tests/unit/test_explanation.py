@@ -48,22 +48,22 @@ def gpu_machine(folder: Path, says: str) -> None:
 
 
 def test_every_choice_has_its_reason_and_source() -> None:
-    found = explain("torch", "2.3", "cuda", "12.1")
-    told = {choice.what: choice for choice in found.choices}
-    assert set(told) == {
+    explanation = explain("torch", "2.3", "cuda", "12.1")
+    reasons = {choice.what: choice for choice in explanation.choices}
+    assert set(reasons) == {
         "torch", "source", "python", "cuda", "nccl", "driver", "cudnn", "triton", "gpu", "torchvision", "torchaudio", "glibc", "platforms",
         "channels",
     }  # fmt: skip
-    assert (told["nccl"].value, told["cudnn"].value, told["triton"].value) == (
+    assert (reasons["nccl"].value, reasons["cudnn"].value, reasons["triton"].value) == (
         "2.20.5",
         "8.9.2.26",
         "2.3.1",
     )
     assert (
-        "a package of its own" in told["nccl"].reason
-        and told["nccl"].source == "PyPI metadata torch==2.3.1"
+        "a package of its own" in reasons["nccl"].reason
+        and reasons["nccl"].source == "PyPI metadata torch==2.3.1"
     )
-    assert told["gpu"].value.split() == [
+    assert reasons["gpu"].value.split() == [
         "sm_50",
         "sm_60",
         "sm_70",
@@ -72,61 +72,65 @@ def test_every_choice_has_its_reason_and_source() -> None:
         "sm_86",
         "sm_90",
     ]
-    assert all(choice.reason and choice.source for choice in (*found.choices, *found.rules))
-    assert all(pin.reason and pin.source for pin in found.pins)
+    assert all(
+        choice.reason and choice.source for choice in (*explanation.choices, *explanation.rules)
+    )
+    assert all(pin.reason and pin.source for pin in explanation.pins)
 
 
 def test_every_rule_that_holds_is_told() -> None:
-    found = explain("torch", "2.3", "cuda", "12.1", "source", "pytorch")
-    assert [rule.what for rule in found.rules] == [
+    explanation = explain("torch", "2.3", "cuda", "12.1", "source", "pytorch")
+    assert [rule.what for rule in explanation.rules] == [
         "numpy",
         "setuptools-82",
         "mkl-iomp",
         "cuda-graph-hang",
     ]
-    assert {rule.value for rule in found.rules if rule.what == "mkl-iomp"} == {"mkl<2024.1"}
-    assert [warning.what for warning in found.warnings] == ["cuda-graph-hang"]
+    assert {rule.value for rule in explanation.rules if rule.what == "mkl-iomp"} == {"mkl<2024.1"}
+    assert [warning.what for warning in explanation.warnings] == ["cuda-graph-hang"]
 
 
 def test_what_was_not_chosen_is_told_with_the_reason() -> None:
-    told = {
+    reasons = {
         (row.what, row.value): row.reason
         for row in explain("torch", "2.3", "cuda", "12.1").not_chosen
     }
-    assert told["cuda", "11.8 (wheels, pytorch, conda-forge)"] == "not asked for"
-    assert told["source", "pytorch"].startswith(
+    assert reasons["cuda", "11.8 (wheels, pytorch, conda-forge)"] == "not asked for"
+    assert reasons["source", "pytorch"].startswith(
         "has this build too; the package index's default build"
     )
-    assert told["source", "conda-forge"].startswith(
+    assert reasons["source", "conda-forge"].startswith(
         "conda-forge has torch 2.3.1 with CUDA 11.8, 12.0 only ("
     )
-    assert told["python", "3.8, 3.9, 3.10, 3.12"] == "would do as well; 3.11 is the default"
+    assert reasons["python", "3.8, 3.9, 3.10, 3.12"] == "would do as well; 3.11 is the default"
 
 
 def test_newer_releases_that_would_not_do_are_told() -> None:
-    found = explain("torch", ">=2.4,<2.8", "cuda", "12.1", "source", "wheels")
-    newer = {row.value: row.reason for row in found.not_chosen if row.what == "torch"}
+    explanation = explain("torch", ">=2.4,<2.8", "cuda", "12.1", "source", "wheels")
+    newer = {row.value: row.reason for row in explanation.not_chosen if row.what == "torch"}
     assert list(newer) == ["2.7.1", "2.7.0", "2.6.0"]
     assert "the wheels have torch 2.7.1 with CUDA 11.8, 12.6, 12.8 only" in newer["2.7.1"]
 
 
 def test_newer_cudas_that_the_machine_does_not_run_are_told() -> None:
-    wanted = spec.combine({}, {"torch": "2.10", "cuda": "auto", "source": "wheels"}, name="")
-    found = resolver.explain(wanted, Machine(driver="550.54.15", gpus=("sm_90",)))
-    assert {choice.what: choice.value for choice in found.choices}["cuda"] == "12.8"
-    newer = next(row for row in found.not_chosen if row.value.startswith("13.0 "))
+    request = spec.combine({}, {"torch": "2.10", "cuda": "auto", "source": "wheels"}, name="")
+    explanation = resolver.explain(request, Machine(driver="550.54.15", gpus=("sm_90",)))
+    assert {choice.what: choice.value for choice in explanation.choices}["cuda"] == "12.8"
+    newer = next(row for row in explanation.not_chosen if row.value.startswith("13.0 "))
     assert "CUDA 13.0 needs driver 580.65.06 or later, and the driver is 550.54.15" in newer.reason
 
 
 def test_a_source_that_is_not_the_usual_one_has_its_reason() -> None:
-    found = resolver.explain(
+    explanation = resolver.explain(
         spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""),
         Machine(driver="550.54.15", gpus=("sm_90",)),
     )
-    why = next(choice.reason for choice in found.choices if choice.what == "source")
+    why = next(choice.reason for choice in explanation.choices if choice.what == "source")
     assert why.startswith("usually it is the pytorch channel, but for which GPUs")
     other = next(
-        row.reason for row in found.not_chosen if (row.what, row.value) == ("source", "pytorch")
+        row.reason
+        for row in explanation.not_chosen
+        if (row.what, row.value) == ("source", "pytorch")
     )
     assert other.startswith(
         "has this build too; usually it is the pytorch channel, but for which GPUs"
@@ -142,16 +146,19 @@ def test_a_source_that_is_not_the_usual_one_has_its_reason() -> None:
 def test_every_build_can_be_explained(release: str) -> None:
     for source in sources.names():
         for build in sources.by_name(source).builds(catalog.releases()[release]):
-            found = explain("torch", release, "cuda", build.cuda, "source", source)
-            assert all(row.reason for row in found.not_chosen)
-            assert {row.value for row in found.not_chosen if row.what == "source"} == set(
+            explanation = explain("torch", release, "cuda", build.cuda, "source", source)
+            assert all(row.reason for row in explanation.not_chosen)
+            assert {row.value for row in explanation.not_chosen if row.what == "source"} == set(
                 sources.names()
             ) - {source}
 
 
 def test_text_and_json_say_the_same() -> None:
-    asked = ("matrix", "explain", "--torch", "2.3", "--cuda", "12.1", "--infiniband")
-    text, data = invoke(*asked).stdout, json.loads(invoke(*asked, "--json").stdout)
+    arguments_given = ("matrix", "explain", "--torch", "2.3", "--cuda", "12.1", "--infiniband")
+    text, data = (
+        invoke(*arguments_given).stdout,
+        json.loads(invoke(*arguments_given, "--json").stdout),
+    )
     assert set(data) == {field.name for field in dataclasses.fields(resolver.Explanation)}
     for part in ("choices", "pins", "rules", "warnings", "not_chosen"):
         for row in data[part]:
@@ -182,7 +189,7 @@ def test_explaining_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_warnings_come_on_standard_error() -> None:
-    asked = (
+    arguments_given = (
         "--torch",
         "2.6",
         "--cuda",
@@ -198,13 +205,13 @@ def test_warnings_come_on_standard_error() -> None:
         from provision.commands import context
 
         context._warnings.clear()
-        result = invoke(*path, *asked, "--dry-run")
+        result = invoke(*path, *arguments_given, "--dry-run")
         assert result.exit_code == 0, result.output
-        told = " ".join(result.stderr.split())
+        reasons = " ".join(result.stderr.split())
         assert (
-            "holds no code for B200" in told
-            and "torch.distributed is part of torch" in told
-            and "Remove it unless Dask is meant" in told
+            "holds no code for B200" in reasons
+            and "torch.distributed is part of torch" in reasons
+            and "Remove it unless Dask is meant" in reasons
         )
         assert "warning:" not in result.stdout
 
@@ -227,8 +234,8 @@ def test_what_auto_came_to_is_written_down(tmp_path: Path) -> None:
         == 0
     )
     folder = tmp_path / "envs" / "torch2.14-cuda12.6-py311"
-    asked = yaml.safe_load((folder / "spec.yml").read_text())
-    assert asked == {
+    arguments_given = yaml.safe_load((folder / "spec.yml").read_text())
+    assert arguments_given == {
         "torch": "2.14.1",
         "cuda": "12.6",
         "python": "3.11",

@@ -15,8 +15,8 @@ from provision.core.types import Machine, Resolution
 from provision.resolver import spec
 
 
-def resolve(**asked: Any) -> Resolution:
-    return resolver.resolve(spec.combine({}, asked, name=""))
+def resolve(**options: Any) -> Resolution:
+    return resolver.resolve(spec.combine({}, options, name=""))
 
 
 def requirements(resolution: Resolution) -> list[str]:
@@ -24,10 +24,14 @@ def requirements(resolution: Resolution) -> list[str]:
 
 
 def test_the_main_request() -> None:
-    found = resolve(torch="2.3", cuda="12.1")
-    assert found.spec.name == "torch2.3-cuda12.1-py311"
-    assert (found.torch, found.local_version, found.source) == ("2.3.1", "2.3.1+cu121", "wheels")
-    assert (found.nccl, found.cudnn, found.python, found.driver_floor) == (
+    resolution = resolve(torch="2.3", cuda="12.1")
+    assert resolution.spec.name == "torch2.3-cuda12.1-py311"
+    assert (resolution.torch, resolution.local_version, resolution.source) == (
+        "2.3.1",
+        "2.3.1+cu121",
+        "wheels",
+    )
+    assert (resolution.nccl, resolution.cudnn, resolution.python, resolution.driver_floor) == (
         "2.20.5",
         "8.9.2.26",
         "3.11",
@@ -39,8 +43,8 @@ def test_the_main_request() -> None:
         "torchaudio==2.3.1",
         "nvidia-nccl-cu12==2.20.5",
         "python=3.11",
-    } <= set(requirements(found))
-    assert dict(found.virtual_packages)["__cuda"] == "12.1"
+    } <= set(requirements(resolution))
+    assert dict(resolution.virtual_packages)["__cuda"] == "12.1"
 
 
 @pytest.mark.parametrize(
@@ -48,11 +52,15 @@ def test_the_main_request() -> None:
 )
 def test_the_index_default_of_every_release_resolves_to_wheels(release: catalog.Release) -> None:
     default = next(build for build in release.wheels if build.on_pypi)
-    found = resolve(torch=release.version, cuda=default.cuda)
-    assert (found.source, found.torch, found.cuda) == ("wheels", release.version, default.cuda)
-    assert f"torch=={release.version}" in requirements(found)
-    assert found.python in (default.python or ())
-    for pin in found.pins:
+    resolution = resolve(torch=release.version, cuda=default.cuda)
+    assert (resolution.source, resolution.torch, resolution.cuda) == (
+        "wheels",
+        release.version,
+        default.cuda,
+    )
+    assert f"torch=={release.version}" in requirements(resolution)
+    assert resolution.python in (default.python or ())
+    for pin in resolution.pins:
         assert pin.reason and pin.source
         if pin.manager == "pip":
             Requirement(pin.requirement)
@@ -68,37 +76,39 @@ def test_auto_decides_by_facts() -> None:
 
 def test_a_build_that_may_fit_is_taken_before_one_that_does_not() -> None:
     """The wheels need glibc 2.17; which one the pytorch channel's build needs no source says."""
-    found = resolve(torch="2.3", cuda="12.1", glibc="2.12")
-    assert found.source == "pytorch"
-    assert ["which glibc" in row.reason for row in found.warnings if row.what == "glibc"] == [True]
+    resolution = resolve(torch="2.3", cuda="12.1", glibc="2.12")
+    assert resolution.source == "pytorch"
+    assert ["which glibc" in row.reason for row in resolution.warnings if row.what == "glibc"] == [
+        True
+    ]
 
 
 def test_pytorch_channel_pins_the_build_string_and_the_order() -> None:
-    found = resolve(torch="2.3", cuda="12.1", source="pytorch")
-    assert found.spec.name == "torch2.3-cuda12.1-py311-pytorch"
-    assert found.channels == ("pytorch", "nvidia", "conda-forge")
+    resolution = resolve(torch="2.3", cuda="12.1", source="pytorch")
+    assert resolution.spec.name == "torch2.3-cuda12.1-py311-pytorch"
+    assert resolution.channels == ("pytorch", "nvidia", "conda-forge")
     assert {
         "pytorch::pytorch=2.3.1=py3.11_cuda12.1*",
         "pytorch::pytorch-cuda=12.1",
         "mkl<2024.1",
-    } <= set(requirements(found))
+    } <= set(requirements(resolution))
 
 
 def test_conda_forge_pins_the_build_string_and_lets_nccl_be_chosen() -> None:
-    found = resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26")
+    resolution = resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26")
     assert {"pytorch=2.6.0=cuda126*", "cuda-version=12.6", "nccl=2.26.*"} <= set(
-        requirements(found)
+        requirements(resolution)
     )
 
 
 def test_cpu_is_asked_for_as_a_cpu_build() -> None:
-    found = resolve(torch="2.13", cpu=True, companions=False)
-    assert (found.spec.name, found.local_version, found.cuda) == (
+    resolution = resolve(torch="2.13", cpu=True, companions=False)
+    assert (resolution.spec.name, resolution.local_version, resolution.cuda) == (
         "torch2.13-cpu-py311",
         "2.13.0+cpu",
         None,
     )
-    assert "__cuda" not in dict(found.virtual_packages)
+    assert "__cuda" not in dict(resolution.virtual_packages)
 
 
 def test_numpy_and_setuptools_by_release() -> None:
@@ -112,29 +122,29 @@ def test_no_torchaudio_after_2_11() -> None:
     )
 
 
-def refused(**asked: Any) -> str:
+def refused(**options: Any) -> str:
     with pytest.raises(NoSuchBuild) as caught:
-        resolve(**asked)
+        resolve(**options)
     return str(caught.value)
 
 
 def test_unknown_torch_says_what_is_known() -> None:
-    told = refused(torch="9.9", cuda="12.1")
-    assert "torch 9.9 is not in the table of known releases (1.12.0 to 2.15.0)" in told
-    assert "Nearest: `--torch 2.5.1 --cuda 12.1` (pytorch)" in told
+    message = refused(torch="9.9", cuda="12.1")
+    assert "torch 9.9 is not in the table of known releases (1.12.0 to 2.15.0)" in message
+    assert "Nearest: `--torch 2.5.1 --cuda 12.1` (pytorch)" in message
 
 
 def test_absent_combination_says_what_each_source_has_and_what_is_nearest() -> None:
-    told = refused(torch="2.3", cuda="12.6")
+    message = refused(torch="2.3", cuda="12.6")
     for source, cudas in (
         ("the wheels have", "11.8, 12.1"),
         ("the pytorch channel has", "11.8, 12.1"),
         ("conda-forge has", "11.8, 12.0"),
     ):
-        assert re.search(rf"{source} torch 2\.3 with CUDA {cudas} only \(.+\)", told)
+        assert re.search(rf"{source} torch 2\.3 with CUDA {cudas} only \(.+\)", message)
     assert (
         "Nearest: `--torch 2.3 --cuda 12.1` (wheels); `--torch 2.5.1 --cuda 12.6` (conda-forge)"
-        in told
+        in message
     )
 
 
@@ -143,46 +153,46 @@ def test_never_rounded_1_12_has_no_12_1() -> None:
 
 
 def test_conda_forge_never_had_12_1() -> None:
-    told = refused(torch="2.3", cuda="12.1", source="conda-forge")
+    message = refused(torch="2.3", cuda="12.1", source="conda-forge")
     assert (
         "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only (conda-forge/pytorch-cpu-feedstock recipe history"
-        in told
+        in message
     )
     assert (
         "`--torch 2.3 --cuda 12.1 --source wheels`; `--torch 2.3 --cuda 12.1 --source pytorch`; `--torch 2.3 --cuda 12.0"
-        in told
+        in message
     )
 
 
 def test_the_pytorch_channel_ended() -> None:
-    for asked in ({"cuda": "12.8"}, {"cpu": True}):
+    for options in ({"cuda": "12.8"}, {"cpu": True}):
         assert "the pytorch channel has no torch 2.9 (pytorch/pytorch#138506" in refused(
-            torch="2.9", source="pytorch", **asked
+            torch="2.9", source="pytorch", **options
         )
 
 
 def test_unsupported_python_lists_the_supported() -> None:
-    told = refused(torch="2.3", cuda="12.1", python="3.13")
+    message = refused(torch="2.3", cuda="12.1", python="3.13")
     assert re.search(
         r"no build for Python 3\.13 from the wheels.* only for 3\.8, 3\.9, 3\.10, 3\.11, 3\.12 \(PyPI file list",
-        told,
+        message,
     )
     assert (
         "`--torch 2.3 --cuda 12.1 --python 3.12` (wheels); `--torch 2.5.1 --cuda 12.1 --python 3.13`"
-        in told
+        in message
     )
 
 
 def test_nccl_of_wheels_cannot_be_exchanged() -> None:
     assert resolve(torch="2.3", cuda="12.1", nccl="2.20").nccl == "2.20.5"
-    told = refused(torch="2.9", cuda="12.8", nccl="2.28")
+    message = refused(torch="2.9", cuda="12.8", nccl="2.28")
     assert (
         "carries NCCL 2.27.5, not 2.28, and it cannot be exchanged (PyPI metadata torch==2.9.1)"
-        in told
+        in message
     )
     assert (
         "`--torch 2.9 --cuda 12.9 --nccl 2.28` (conda-forge); `--torch 2.11.0 --cuda 12.8 --nccl 2.28` (wheels)"
-        in told
+        in message
     )
     assert "not known" in refused(torch="1.13", cuda="11.6", nccl="2.14", source="wheels")
 
@@ -225,10 +235,12 @@ def test_where_only_the_builds_own_floor_is_unknown_that_is_a_warning() -> None:
             for version, one in reversed(catalog.nccl_on_conda_forge().items())
             if one.runs_with(build.cuda)
         )
-        found = resolve(torch=release.version, cuda=build.cuda, source="conda-forge", nccl=known)
+        resolution = resolve(
+            torch=release.version, cuda=build.cuda, source="conda-forge", nccl=known
+        )
         assert [
             "is not known; the solver will tell" in row.reason
-            for row in found.warnings
+            for row in resolution.warnings
             if row.what == "nccl"
         ] == [True]
 
@@ -249,9 +261,9 @@ def test_where_only_the_builds_own_floor_is_unknown_that_is_a_warning() -> None:
 def test_only_what_means_a_whole_minor_release_is_named_by_it(
     torch: str, named: str, written: str
 ) -> None:
-    found = resolve(torch=torch, cuda="12.1")
-    assert found.spec.name == f"{named}-cuda12.1-py311"
-    assert found.spec.torch == written
+    resolution = resolve(torch=torch, cuda="12.1")
+    assert resolution.spec.name == f"{named}-cuda12.1-py311"
+    assert resolution.spec.torch == written
 
 
 def test_cudnn_is_chosen_as_nccl_is() -> None:
@@ -274,7 +286,7 @@ def test_cudnn_is_chosen_as_nccl_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked,torch,cuda,name",
+    "options,torch,cuda,name",
     [
         ({"torch": "2", "cuda": "12.1"}, "2.5.1", "12.1", "torch2.5-cuda12.1-py311"),
         ({"torch": ">=2.3,<2.5", "cuda": "12.1"}, "2.4.1", "12.1", "torch2.4-cuda12.1-py311"),
@@ -295,12 +307,12 @@ def test_cudnn_is_chosen_as_nccl_is() -> None:
     ],
 )
 def test_what_is_left_open_becomes_the_newest_that_fits_the_rest(
-    asked: dict[str, Any], torch: str, cuda: str | None, name: str
+    options: dict[str, Any], torch: str, cuda: str | None, name: str
 ) -> None:
-    found = resolve(**asked)
-    assert (found.torch, found.cuda, found.spec.name) == (torch, cuda, name)
-    assert (found.spec.torch, found.spec.cuda) == (
-        torch if asked["torch"] != "2.4" else "2.4",
+    resolution = resolve(**options)
+    assert (resolution.torch, resolution.cuda, resolution.spec.name) == (torch, cuda, name)
+    assert (resolution.spec.torch, resolution.spec.cuda) == (
+        torch if options["torch"] != "2.4" else "2.4",
         cuda,
     )  # what spec.yml will hold
 
@@ -310,14 +322,14 @@ H100 = Machine(driver="535.183.01", gpus=("sm_90",))
 
 def test_auto_is_the_newest_cuda_that_the_machine_runs() -> None:
     wanted = spec.combine({}, {"torch": "2.5", "cuda": "auto", "source": "wheels"}, name="")
-    found = resolver.resolve(wanted, H100)
-    assert (found.cuda, found.spec.cuda, found.spec.gpu, found.spec.driver) == (
+    resolution = resolver.resolve(wanted, H100)
+    assert (resolution.cuda, resolution.spec.cuda, resolution.spec.gpu, resolution.spec.driver) == (
         "12.4",
         "12.4",
         (),
         None,
     )
-    assert next(choice.reason for choice in found.choices if choice.what == "cuda").endswith(
+    assert next(choice.reason for choice in resolution.choices if choice.what == "cuda").endswith(
         "that sm_90 and driver 535.183.01 can run"
     )
     old = resolver.resolve(
@@ -329,25 +341,32 @@ def test_auto_is_the_newest_cuda_that_the_machine_runs() -> None:
 
 def test_auto_never_goes_beyond_the_builds_architectures() -> None:
     """2.8's cu129 and cu128 have sm_70; CUDA 13 and 2.11's cu128 do not."""
-    asked = {"cuda": "auto", "gpu": ["V100"], "driver": "590.44.01", "source": "wheels"}
-    assert resolve(torch="2.8", **asked).cuda == "12.9"
-    assert resolve(torch="2.11", **asked).cuda == "12.6"
-    assert "compiles for 7.5 and newer" in refused(torch="2.15", **asked)
+    options = {"cuda": "auto", "gpu": ["V100"], "driver": "590.44.01", "source": "wheels"}
+    assert resolve(torch="2.8", **options).cuda == "12.9"
+    assert resolve(torch="2.11", **options).cuda == "12.6"
+    assert "compiles for 7.5 and newer" in refused(torch="2.15", **options)
 
 
 def test_auto_takes_what_is_known_to_run_before_what_may() -> None:
     """Of 2.4 with CUDA 12.4 the pytorch channel is the usual source, and for which GPUs its build is, is not known; of the wheel
     it is. What is found for this machine is written down so that it is the same on the next."""
     machine = Machine(driver="550.54.15", gpus=("sm_90",))
-    found = resolver.resolve(spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), machine)
-    assert (found.cuda, found.source, found.spec.source, found.warnings[0].what) == (
+    resolution = resolver.resolve(
+        spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), machine
+    )
+    assert (
+        resolution.cuda,
+        resolution.source,
+        resolution.spec.source,
+        resolution.warnings[0].what,
+    ) == (
         "12.4",
         "wheels",
         "wheels",
         "cuda-graph-hang",
     )
-    assert found.spec.name == "torch2.4-cuda12.4-py311-wheels"
-    assert resolver.resolve(found.spec).pins == found.pins
+    assert resolution.spec.name == "torch2.4-cuda12.4-py311-wheels"
+    assert resolver.resolve(resolution.spec).pins == resolution.pins
     named = resolve(torch="2.4", cuda="auto", gpu=["H100"], driver="550.54.15")
     assert (named.spec.source, named.source, named.spec.name) == (
         "auto",
@@ -357,11 +376,11 @@ def test_auto_takes_what_is_known_to_run_before_what_may() -> None:
 
 
 def test_auto_takes_what_may_run_only_where_nothing_is_known_to() -> None:
-    found = resolve(
+    resolution = resolve(
         torch="2.3", cuda="auto", gpu=["V100"], driver="535.129.03", source="pytorch"
     )  # no source says what it holds
-    assert (found.torch, found.cuda) == ("2.3.1", "12.1")
-    assert "gpu" in [warning.what for warning in found.warnings]
+    assert (resolution.torch, resolution.cuda) == ("2.3.1", "12.1")
+    assert "gpu" in [warning.what for warning in resolution.warnings]
 
 
 def test_auto_needs_a_machine() -> None:
@@ -376,28 +395,30 @@ def test_auto_needs_a_machine() -> None:
 
 
 def test_a_gpu_that_the_build_has_no_code_for_is_refused_with_both_facts() -> None:
-    told = refused(torch="2.3", cuda="12.1", gpu=["B200"])
+    message = refused(torch="2.3", cuda="12.1", gpu=["B200"])
     assert re.search(
         r"holds code for sm_50, .*sm_90 \(pytorch/builder@.*\), and B200 is sm_100 \(NVIDIA, CUDA GPU Compute",
-        told,
+        message,
     )
-    assert "Nearest: `--torch 2.7.1 --cuda 12.8` (wheels)" in told
+    assert "Nearest: `--torch 2.7.1 --cuda 12.8` (wheels)" in message
     assert resolve(torch="2.3", cuda="12.1", gpu=["H100", "RTX 4090", "8.0"]).source == "wheels"
 
 
 def test_an_old_driver_is_refused_with_both_facts() -> None:
-    told = refused(torch="2.3", cuda="12.1", driver="470")
+    message = refused(torch="2.3", cuda="12.1", driver="470")
     assert (
         "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470 (NVIDIA CUDA Toolkit release notes"
-        in told
+        in message
     )
-    assert "Nearest: `--torch 2.3 --cuda 11.8` (pytorch)" in told
+    assert "Nearest: `--torch 2.3 --cuda 11.8` (pytorch)" in message
 
 
 def test_drivers_are_known_for_x86_only() -> None:
-    found = resolve(torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="590.44.01")
-    assert found.driver_floor is None
-    assert "on linux-64; which it needs on linux-aarch64 is not known" in found.warnings[0].reason
+    resolution = resolve(torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="590.44.01")
+    assert resolution.driver_floor is None
+    assert (
+        "on linux-64; which it needs on linux-aarch64 is not known" in resolution.warnings[0].reason
+    )
     assert "the driver is 550.54.15" in refused(
         torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="550.54.15"
     )
@@ -416,17 +437,22 @@ def test_an_old_glibc_is_refused_and_a_newer_one_is_what_the_solver_is_told() ->
 
 
 def test_what_is_not_known_is_said() -> None:
-    found = resolve(
+    resolution = resolve(
         torch="2.1.1", cuda="12.1", source="pytorch", gpu=["H100"], glibc="2.17", driver="525"
     )
-    assert [warning.what for warning in found.warnings][:4] == ["python", "gpu", "driver", "glibc"]
-    assert all("not known" in warning.reason for warning in found.warnings[:4])
+    assert [warning.what for warning in resolution.warnings][:4] == [
+        "python",
+        "gpu",
+        "driver",
+        "glibc",
+    ]
+    assert all("not known" in warning.reason for warning in resolution.warnings[:4])
     assert resolve(torch="2.1.1", cuda="12.1", source="pytorch").warnings[0].what == "python"
 
 
 def test_ptx_is_a_warning_and_never_the_first_choice() -> None:
-    found = resolve(torch="2.6", cuda="12.6", source="conda-forge", gpu=["B200"])
-    assert {"gpu", "nccl-no-ptx"} <= {warning.what for warning in found.warnings}
+    resolution = resolve(torch="2.6", cuda="12.6", source="conda-forge", gpu=["B200"])
+    assert {"gpu", "nccl-no-ptx"} <= {warning.what for warning in resolution.warnings}
     assert (
         resolve(torch="2.7", cuda="auto", gpu=["B200"], driver="575.51.03", source="wheels").cuda
         == "12.8"
@@ -434,29 +460,34 @@ def test_ptx_is_a_warning_and_never_the_first_choice() -> None:
 
 
 def test_aarch64_has_what_the_table_says() -> None:
-    found = resolve(torch="2.11", cuda="13.0", platforms=["linux-aarch64", "linux-64"])
-    assert (found.platforms, found.needs_local_build) == (("linux-64", "linux-aarch64"), False)
-    assert "torch==2.11.0" in requirements(found)
+    resolution = resolve(torch="2.11", cuda="13.0", platforms=["linux-aarch64", "linux-64"])
+    assert (resolution.platforms, resolution.needs_local_build) == (
+        ("linux-64", "linux-aarch64"),
+        False,
+    )
+    assert "torch==2.11.0" in requirements(resolution)
     alone = resolve(torch="2.8", cuda="12.9", platforms=["linux-aarch64"])
     assert (alone.source, alone.spec.name) == ("conda-forge", "torch2.8-cuda12.9-py311-aarch64")
-    told = refused(torch="2.3", cuda="12.1", platforms=["linux-64", "linux-aarch64"])
+    message = refused(torch="2.3", cuda="12.1", platforms=["linux-64", "linux-aarch64"])
     assert (
         "torch 2.3.1 for CUDA 12.1 from the wheels exists for linux-64 and not for linux-aarch64 ("
-        in told
+        in message
     )
-    assert "Nearest: `--torch 2.3 --cuda 12.1 --platform linux-64`" in told
+    assert "Nearest: `--torch 2.3 --cuda 12.1 --platform linux-64`" in message
 
 
 def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_once() -> None:
-    told = refused(torch="2.9", cpu=True, platforms=["linux-64", "linux-aarch64"], source="wheels")
+    message = refused(
+        torch="2.9", cpu=True, platforms=["linux-64", "linux-aarch64"], source="wheels"
+    )
     assert (
         "is plain torch==2.9.1 on one of linux-64, linux-aarch64 and named by its build on another"
-        in told
+        in message
     )
-    assert "`--torch 2.9 --cpu --source wheels --platform linux-64`" in told
+    assert "`--torch 2.9 --cpu --source wheels --platform linux-64`" in message
     assert (
         "`--torch 2.9 --cpu --source conda-forge --platform linux-64 --platform linux-aarch64`"
-        in told
+        in message
     )
     assert "torch==2.9.1+cpu" in requirements(resolve(torch="2.9", cpu=True))
     assert "torch==2.9.1" in requirements(
@@ -465,10 +496,10 @@ def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_o
 
 
 def test_wheels_that_were_seen_but_not_released_are_told_of() -> None:
-    said = refused(torch="2.11", cuda="12.9", source="wheels")
+    message = refused(torch="2.11", cuda="12.9", source="wheels")
     assert (
         "wheels of torch 2.11.0 with CUDA 12.9 are no part of the release: built for Linux but left out of the release matrix"
-        in said
+        in message
     )
     assert "no part of the release" not in refused(torch="2.11", cuda="12.4", source="wheels")
     assert "no part of the release" not in refused(torch="2.11", cuda="12.9", source="pytorch")
@@ -483,13 +514,13 @@ def test_a_gpu_that_no_toolkit_of_that_age_compiles_for() -> None:
 def test_without_jupyter_there_is_no_kernel_and_the_reason_stands_among_the_choices() -> None:
     for source in ("wheels", "pytorch", "conda-forge"):
         cuda = "11.8" if source == "conda-forge" else "12.1"
-        asked = {"torch": "2.3", "cuda": cuda, "source": source}
-        along, left_out = resolve(**asked), resolve(**asked, jupyter=False)
+        options = {"torch": "2.3", "cuda": cuda, "source": source}
+        along, left_out = resolve(**options), resolve(**options, jupyter=False)
         assert set(requirements(along)) - set(requirements(left_out)) == {"ipykernel"}
         assert [choice.reason for choice in left_out.choices if choice.what == "jupyter"] == [
             "asked for with --no-jupyter"
         ]
-        assert "ipykernel" in requirements(resolve(**asked, jupyter=False, conda=["ipykernel"]))
+        assert "ipykernel" in requirements(resolve(**options, jupyter=False, conda=["ipykernel"]))
 
 
 def test_without_fast_checkpoints_there_is_no_xxhash_and_the_reason_stands_among_the_choices() -> (
@@ -501,15 +532,17 @@ def test_without_fast_checkpoints_there_is_no_xxhash_and_the_reason_stands_among
         ("pytorch", "python-xxhash>=2"),
         ("conda-forge", "python-xxhash>=2"),
     ):
-        asked = {
+        options = {
             "torch": "2.3",
             "cuda": "11.8" if source == "conda-forge" else "12.1",
             "source": source,
         }
-        along, left_out = resolve(**asked), resolve(**asked, fast_checkpoints=False)
+        along, left_out = resolve(**options), resolve(**options, fast_checkpoints=False)
         assert set(requirements(along)) - set(requirements(left_out)) == {name}
-        told = [choice.reason for choice in left_out.choices if choice.what == "fast_checkpoints"]
-        assert told == ["asked for with --no-fast-checkpoints"]
+        message = [
+            choice.reason for choice in left_out.choices if choice.what == "fast_checkpoints"
+        ]
+        assert message == ["asked for with --no-fast-checkpoints"]
 
 
 def test_infiniband_brings_the_library_that_nccl_loads() -> None:
@@ -518,7 +551,7 @@ def test_infiniband_brings_the_library_that_nccl_loads() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked,words",
+    "options,words",
     [
         ({"pip": ["nvidia-nccl-cu11"]}, r"`nvidia-nccl-cu11`: the NVIDIA wheels .*#186591"),
         ({"pip": ["nvidia-cudnn-cu13>=9"]}, r"`nvidia-cudnn-cu13`: .*different CUDA versions"),
@@ -542,10 +575,10 @@ def test_infiniband_brings_the_library_that_nccl_loads() -> None:
     ],
 )
 def test_packages_that_cannot_be_beside_this_torch_are_refused(
-    asked: dict[str, Any], words: str
+    options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=words):
-        resolve(torch="2.3", cuda="12.1", **asked)
+        resolve(torch="2.3", cuda="12.1", **options)
 
 
 def test_all_such_packages_are_named_at_once() -> None:
@@ -559,37 +592,37 @@ def test_a_gpu_package_beside_a_cpu_build_is_refused() -> None:
 
 
 def test_packages_that_go_with_it_are_taken() -> None:
-    found = resolve(
+    resolution = resolve(
         torch="2.3",
         cuda="12.1",
         pip=["torchvision>=0.18", "nvidia-nccl-cu12~=2.20.5", "einops"],
         conda=["ffmpeg"],
     )
-    assert {"torchvision>=0.18", "einops", "ffmpeg"} <= set(requirements(found))
+    assert {"torchvision>=0.18", "einops", "ffmpeg"} <= set(requirements(resolution))
 
 
 def test_dasks_distributed_is_a_warning() -> None:
-    found = resolve(torch="2.3", cuda="12.1", conda=["distributed"])
-    told = next(warning for warning in found.warnings if warning.what == "distributed")
-    assert "Dask" in told.reason and told.source and "Remove it" in told.value
+    resolution = resolve(torch="2.3", cuda="12.1", conda=["distributed"])
+    message = next(warning for warning in resolution.warnings if warning.what == "distributed")
+    assert "Dask" in message.reason and message.source and "Remove it" in message.value
 
 
 @pytest.mark.parametrize("source", sources.names())
 def test_cpu_builds_from_every_source(source: str) -> None:
-    found = resolve(torch="2.3", cpu=True, source=source)
+    resolution = resolve(torch="2.3", cpu=True, source=source)
     pins = {
         "wheels": "torch==2.3.1+cpu",
         "pytorch": "pytorch::pytorch=2.3.1=py3.11_cpu*",
         "conda-forge": "pytorch=2.3.1=cpu*",
     }
-    assert pins[source] in requirements(found)
+    assert pins[source] in requirements(resolution)
     assert (
-        found.cuda,
-        found.nccl,
-        found.driver_floor,
-        "__cuda" in dict(found.virtual_packages),
+        resolution.cuda,
+        resolution.nccl,
+        resolution.driver_floor,
+        "__cuda" in dict(resolution.virtual_packages),
     ) == (None, None, None, False)
-    assert ("pytorch::cpuonly" in requirements(found)) == (source == "pytorch")
+    assert ("pytorch::cpuonly" in requirements(resolution)) == (source == "pytorch")
 
 
 def test_channels_by_era() -> None:
@@ -617,6 +650,8 @@ def test_channels_by_era() -> None:
 
 
 def test_the_wrong_order_of_channels_is_a_warning_and_is_set_right() -> None:
-    found = resolve(torch="2.3", cuda="12.1", source="pytorch", channels=["conda-forge", "pytorch"])
-    assert "channel-order" in [warning.what for warning in found.warnings]
-    assert found.channels == ("pytorch", "nvidia", "conda-forge")
+    resolution = resolve(
+        torch="2.3", cuda="12.1", source="pytorch", channels=["conda-forge", "pytorch"]
+    )
+    assert "channel-order" in [warning.what for warning in resolution.warnings]
+    assert resolution.channels == ("pytorch", "nvidia", "conda-forge")

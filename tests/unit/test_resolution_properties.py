@@ -37,8 +37,8 @@ def builds() -> Iterator[tuple[catalog.Release, str, catalog.Build | None]]:
 
 BUILDS = list(builds())
 of_a_release = pytest.mark.parametrize(
-    "cells",
-    [[cell for cell in BUILDS if cell[0] is release] for release in catalog.releases().values()],
+    "rows",
+    [[row for row in BUILDS if row[0] is release] for release in catalog.releases().values()],
     ids=list(catalog.releases()),
 )
 Cells = list[tuple[catalog.Release, str, catalog.Build | None]]
@@ -50,23 +50,23 @@ def exact(release: catalog.Release, source: str, build: catalog.Build | None, **
 
 
 requests = st.builds(
-    lambda cell, python, companions, jupyter, fast_checkpoints, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: (
+    lambda row, python, companions, jupyter, fast_checkpoints, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: (
         exact(
-            *cell,
+            *row,
             python=python,
             companions=companions,
             jupyter=jupyter,
             fast_checkpoints=fast_checkpoints,
             infiniband=infiniband,
-            nccl=nccl if cell[2] else None,
-            cudnn=cudnn if cell[2] else None,
+            nccl=nccl if row[2] else None,
+            cudnn=cudnn if row[2] else None,
             platforms=platforms,
-            gpu=gpu if cell[2] else (),
+            gpu=gpu if row[2] else (),
             glibc=glibc,
             pip=extra,
         )
     ),
-    cell=st.sampled_from(BUILDS),
+    row=st.sampled_from(BUILDS),
     python=st.none() | st.sampled_from(["3.8", "3.10", "3.12", "3.14"]),
     companions=st.booleans(),
     jupyter=st.booleans(),
@@ -81,10 +81,10 @@ requests = st.builds(
 )
 
 
-def resolved(wanted: Spec) -> Resolution | None:
+def resolved(request: Spec) -> Resolution | None:
     """The resolution, or None where it is refused with something to do about it."""
     try:
-        return resolver.resolve(wanted)
+        return resolver.resolve(request)
     except (NoSuchBuild, InvalidSpec) as error:
         assert error.message
         assert error.advice or "Remove it" in error.message or "Keep one" in error.message
@@ -92,68 +92,72 @@ def resolved(wanted: Spec) -> Resolution | None:
 
 
 @of_a_release
-def test_every_build_can_be_asked_for_and_is_what_one_gets(cells: Cells) -> None:
-    for release, source, build in cells:
-        found = resolver.resolve(exact(release, source, build))
-        assert (found.torch, found.source, found.cuda) == (
+def test_every_build_can_be_asked_for_and_is_what_one_gets(rows: Cells) -> None:
+    for release, source, build in rows:
+        resolution = resolver.resolve(exact(release, source, build))
+        assert (resolution.torch, resolution.source, resolution.cuda) == (
             release.version,
             source,
             build.cuda if build else None,
         )
-        check(found)
+        check(resolution)
 
 
 @settings(deadline=None, max_examples=60)
-@given(wanted=requests)
-def test_every_resolution_respects_every_rule(wanted: Spec) -> None:
-    found = resolved(wanted)
-    if found is not None:
-        assert (found.torch, found.source, found.cuda, found.platforms) == (
-            wanted.torch,
-            wanted.source,
-            wanted.cuda,
-            wanted.platforms,
+@given(request=requests)
+def test_every_resolution_respects_every_rule(request: Spec) -> None:
+    resolution = resolved(request)
+    if resolution is not None:
+        assert (resolution.torch, resolution.source, resolution.cuda, resolution.platforms) == (
+            request.torch,
+            request.source,
+            request.cuda,
+            request.platforms,
         )
-        assert wanted.python in (None, found.python)
-        assert wanted.glibc in (None, dict(found.virtual_packages)["__glibc"])
-        check(found)
+        assert request.python in (None, resolution.python)
+        assert request.glibc in (None, dict(resolution.virtual_packages)["__glibc"])
+        check(resolution)
 
 
-def check(found: Resolution) -> None:
+def check(resolution: Resolution) -> None:
     """Every pin has its reason; every rule has its consequence; one family of NVIDIA wheels; a companion is never a known bad one."""
-    lines = [pin.requirement for pin in found.pins]
-    told = [(pin.reason, pin.source) for pin in found.pins] + [
-        (row.reason, row.source) for row in (*found.choices, *found.warnings)
+    lines = [pin.requirement for pin in resolution.pins]
+    message = [(pin.reason, pin.source) for pin in resolution.pins] + [
+        (row.reason, row.source) for row in (*resolution.choices, *resolution.warnings)
     ]
-    assert all(reason and source for reason, source in told)
+    assert all(reason and source for reason, source in message)
     for rule in catalog.rules():
         if (
             rule.consequence == "pin"
-            and found.source in (rule.sources or sources.names())
-            and SpecifierSet(rule.torch).contains(found.torch)
+            and resolution.source in (rule.sources or sources.names())
+            and SpecifierSet(rule.torch).contains(resolution.torch)
         ):
             assert rule.requirement in lines, rule.id
         if (
             rule.consequence == "warn"
             and rule.nccl
-            and found.nccl
+            and resolution.nccl
             and _plain(rule)
-            and _holds(rule, found)
+            and _holds(rule, resolution)
         ):
-            assert rule.id in [warning.what for warning in found.warnings]
+            assert rule.id in [warning.what for warning in resolution.warnings]
     families = {
         name[-2:] for line in lines if (name := re.split(r"[=<>~ ]", line)[0]).startswith("nvidia-")
     }
-    assert families <= ({found.cuda.split(".")[0]} if found.cuda else set())
+    assert families <= ({resolution.cuda.split(".")[0]} if resolution.cuda else set())
     assert not any(line.startswith("torchvision==0.15.0") for line in lines)
-    assert not any("torchaudio" in line for line in lines) or catalog.version_key(found.torch) < (
+    assert not any("torchaudio" in line for line in lines) or catalog.version_key(
+        resolution.torch
+    ) < (
         2,
         12,
     )
-    assert ("rdma-core" in lines) == found.spec.infiniband
-    assert ("ipykernel" in lines) == found.spec.jupyter
-    xxhash = "xxhash>=2" if found.source == "wheels" else "python-xxhash>=2"
-    assert [line for line in lines if "xxhash" in line] == [xxhash] * found.spec.fast_checkpoints
+    assert ("rdma-core" in lines) == resolution.spec.infiniband
+    assert ("ipykernel" in lines) == resolution.spec.jupyter
+    xxhash = "xxhash>=2" if resolution.source == "wheels" else "python-xxhash>=2"
+    assert [line for line in lines if "xxhash" in line] == [
+        xxhash
+    ] * resolution.spec.fast_checkpoints
 
 
 def _plain(rule: catalog.Rule) -> bool:
@@ -168,33 +172,33 @@ def _plain(rule: catalog.Rule) -> bool:
     )
 
 
-def _holds(rule: catalog.Rule, found: Resolution) -> bool:
-    inside = SpecifierSet(rule.nccl or "").contains(found.nccl or "")
+def _holds(rule: catalog.Rule, resolution: Resolution) -> bool:
+    inside = SpecifierSet(rule.nccl or "").contains(resolution.nccl or "")
     return (
         inside
-        and SpecifierSet(rule.torch).contains(found.torch)
-        and found.source in (rule.sources or sources.names())
+        and SpecifierSet(rule.torch).contains(resolution.torch)
+        and resolution.source in (rule.sources or sources.names())
     )
 
 
 @settings(deadline=None, max_examples=60)
-@given(wanted=requests)
+@given(request=requests)
 def test_what_is_written_down_gives_the_same_again(
-    tmp_path_factory: pytest.TempPathFactory, wanted: Spec
+    tmp_path_factory: pytest.TempPathFactory, request: Spec
 ) -> None:
-    found = resolved(wanted)
-    if found is None:
+    resolution = resolved(request)
+    if resolution is None:
         return
-    again = resolver.resolve(found.spec)
+    again = resolver.resolve(resolution.spec)
     assert (again.spec, again.pins, again.channels, again.virtual_packages) == (
-        found.spec,
-        found.pins,
-        found.channels,
-        found.virtual_packages,
+        resolution.spec,
+        resolution.pins,
+        resolution.channels,
+        resolution.virtual_packages,
     )
     path = tmp_path_factory.getbasetemp() / "spec.yml"
-    path.write_text(render.render_spec(found.spec.name, spec.content(found.spec)))
-    assert spec.combine(spec.read(path), {}, name=found.spec.name) == found.spec
+    path.write_text(render.render_spec(resolution.spec.name, spec.content(resolution.spec)))
+    assert spec.combine(spec.read(path), {}, name=resolution.spec.name) == resolution.spec
 
 
 open_requests = st.builds(
@@ -225,28 +229,34 @@ machines = st.builds(
 
 
 @settings(deadline=None, max_examples=60)
-@given(wanted=open_requests, machine=machines)
-def test_what_is_left_open_is_settled_for_every_machine(wanted: Spec, machine: Machine) -> None:
+@given(request=open_requests, machine=machines)
+def test_what_is_left_open_is_settled_for_every_machine(request: Spec, machine: Machine) -> None:
     """No machine is needed to resolve it again, and nothing of this one is written down."""
     try:
-        found = resolver.resolve(wanted, machine)
+        resolution = resolver.resolve(request, machine)
     except NoSuchBuild:
         return
-    assert (found.spec.gpu, found.spec.driver) == ((), None)
+    assert (resolution.spec.gpu, resolution.spec.driver) == ((), None)
     assert (
-        re.fullmatch(r"\d+\.\d+(\.\d+)?", found.spec.torch)
-        and found.spec.cuda == found.cuda
-        and found.cuda != "auto"
+        re.fullmatch(r"\d+\.\d+(\.\d+)?", resolution.spec.torch)
+        and resolution.spec.cuda == resolution.cuda
+        and resolution.cuda != "auto"
     )
-    again = resolver.resolve(found.spec, Machine(driver="1.0", gpus=("K80",)))
-    assert (again.pins, again.spec, again.source) == (found.pins, found.spec, found.source)
-    if wanted.cuda == "auto":
-        there = dataclasses.replace(found.spec, gpu=machine.gpus, driver=machine.driver)
-        assert resolver.resolve(there).pins == found.pins  # it runs there
+    again = resolver.resolve(resolution.spec, Machine(driver="1.0", gpus=("K80",)))
+    assert (again.pins, again.spec, again.source) == (
+        resolution.pins,
+        resolution.spec,
+        resolution.source,
+    )
+    if request.cuda == "auto":
+        there = dataclasses.replace(resolution.spec, gpu=machine.gpus, driver=machine.driver)
+        assert resolver.resolve(there).pins == resolution.pins  # it runs there
         newer = [
             row
-            for row in sources.by_name(found.source).builds(catalog.releases()[found.torch])
-            if catalog.version_key(row.cuda) > catalog.version_key(found.cuda or "")
+            for row in sources.by_name(resolution.source).builds(
+                catalog.releases()[resolution.torch]
+            )
+            if catalog.version_key(row.cuda) > catalog.version_key(resolution.cuda or "")
         ]
         for build in newer:
             assert _runs(build, machine) != "yes"
@@ -259,10 +269,10 @@ def _runs(build: catalog.Build, machine: Machine) -> str:
 
 
 @of_a_release
-def test_rendering_then_parsing_gives_the_request_back(cells: Cells) -> None:
-    for cell in cells:
-        found = resolver.resolve(exact(*cell, infiniband=True))
-        texts = render.render_inputs(found)
+def test_rendering_then_parsing_gives_the_request_back(rows: Cells) -> None:
+    for row in rows:
+        resolution = resolver.resolve(exact(*row, infiniband=True))
+        texts = render.render_inputs(resolution)
         environment = yaml.safe_load(texts[render.ENVIRONMENT])
         assert set(environment) == {
             "name",
@@ -272,14 +282,15 @@ def test_rendering_then_parsing_gives_the_request_back(cells: Cells) -> None:
         pip: list[str] = next(
             (item["pip"] for item in environment["dependencies"] if isinstance(item, dict)), []
         )
-        assert pip == [pin.requirement for pin in found.pins if pin.manager == "pip"]
+        assert pip == [pin.requirement for pin in resolution.pins if pin.manager == "pip"]
         conda = [item for item in environment["dependencies"] if isinstance(item, str)]
-        assert conda == [pin.requirement for pin in found.pins if pin.manager == "conda"]
-        assert f"python={found.python}" in conda
-        assert environment["channels"] == [*found.channels, "nodefaults"]
+        assert conda == [pin.requirement for pin in resolution.pins if pin.manager == "conda"]
+        assert f"python={resolution.python}" in conda
+        assert environment["channels"] == [*resolution.channels, "nodefaults"]
         machine = yaml.safe_load(texts[render.VIRTUAL_PACKAGES])["subdirs"]
         assert machine == {
-            platform: {"packages": dict(found.virtual_packages)} for platform in found.platforms
+            platform: {"packages": dict(resolution.virtual_packages)}
+            for platform in resolution.platforms
         }
         comments = [
             line for line in texts[render.ENVIRONMENT].splitlines() if line.lstrip().startswith("#")
@@ -300,7 +311,7 @@ def test_every_line_is_read_by_condas_parser_and_by_rattlers() -> None:
     """And the build string that is pinned takes the CUDA build and leaves the CPU build, by both."""
     import rattler
 
-    lines = {pin for cell in BUILDS for pin in resolver.resolve(exact(*cell, infiniband=True)).pins}
+    lines = {pin for row in BUILDS for pin in resolver.resolve(exact(*row, infiniband=True)).pins}
     for text in {pin.requirement for pin in lines if pin.manager == "conda"}:
         assert conda_spec(text).name in str(rattler.MatchSpec(text).name)
     for text in {pin.requirement for pin in lines if pin.manager == "pip"}:
@@ -334,11 +345,13 @@ def test_the_build_string_takes_one_build_and_leaves_the_other(
     version: str, source: str, cuda: str | None, taken: str, left: str
 ) -> None:
     flavor = {"cuda": cuda} if cuda else {"cpu": True}
-    found = resolver.resolve(
+    resolution = resolver.resolve(
         spec.combine({}, {"torch": version, "source": source, **flavor}, name="")
     )
     pin = next(
-        pin.requirement for pin in found.pins if re.match(r"(pytorch::)?pytorch=", pin.requirement)
+        pin.requirement
+        for pin in resolution.pins
+        if re.match(r"(pytorch::)?pytorch=", pin.requirement)
     ).rpartition("::")[2]
 
     def takes(build: str) -> bool:
@@ -383,10 +396,10 @@ well_formed = st.fixed_dictionaries(
 @given(asked=well_formed)
 def test_whatever_is_well_formed_is_resolved_or_refused(asked: dict[str, Any]) -> None:
     try:
-        found = resolver.resolve(
+        resolution = resolver.resolve(
             spec.combine({}, asked, name=""), Machine(driver="535.54.03", gpus=("sm_80",))
         )
     except (InvalidSpec, NoSuchBuild) as error:
         assert str(error)
     else:
-        assert resolver.resolve(found.spec).pins == found.pins
+        assert resolver.resolve(resolution.spec).pins == resolution.pins

@@ -146,9 +146,9 @@ def test_content_reads_back_as_the_same_spec() -> None:
         "channels": ["conda-forge"],
         "companions": False,
     }
-    made = spec.combine(asked, {}, name="lab")
-    assert spec.combine(spec.content(made), {}, name="lab") == made
-    assert spec.content(made) == asked
+    result = spec.combine(asked, {}, name="lab")
+    assert spec.combine(spec.content(result), {}, name="lab") == result
+    assert spec.content(result) == asked
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_the_quotes_advised_are_around_what_was_written(tmp_path: Path, line: st
 
 
 @pytest.mark.parametrize(
-    "line,told",
+    "line,words",
     [
         ("cuda: yes", "not `yes`"),
         ("torch: 2.1e1", "not `2.1e1`"),
@@ -242,9 +242,9 @@ def test_the_quotes_advised_are_around_what_was_written(tmp_path: Path, line: st
     ],
 )
 def test_quotes_are_not_advised_where_they_would_not_help(
-    tmp_path: Path, line: str, told: str
+    tmp_path: Path, line: str, words: str
 ) -> None:
-    with pytest.raises(InvalidSpec, match=re.escape(told)) as caught:
+    with pytest.raises(InvalidSpec, match=re.escape(words)) as caught:
         spec.read(write(tmp_path, line + "\n"))
     assert "write it in quotes" not in str(caught.value)
 
@@ -274,8 +274,8 @@ def test_the_cpu_option_drops_what_the_file_says_about_gpus() -> None:
         "cudnn": "8",
         "glibc": "2.28",
     }
-    found = spec.combine(file, {"cpu": True}, name="lab")
-    assert (found.cuda, found.gpu, found.driver, found.nccl, found.cudnn, found.glibc) == (
+    result = spec.combine(file, {"cpu": True}, name="lab")
+    assert (result.cuda, result.gpu, result.driver, result.nccl, result.cudnn, result.glibc) == (
         None,
         (),
         None,
@@ -286,10 +286,10 @@ def test_the_cpu_option_drops_what_the_file_says_about_gpus() -> None:
 
 
 def test_lists_hold_each_entry_once_and_an_empty_one_is_the_default() -> None:
-    found = spec.combine(
+    result = spec.combine(
         {"torch": "2.3", "cuda": "12.1", "platforms": [], "gpu": ["sm_90", "sm_90"]}, {}, name="lab"
     )
-    assert (found.platforms, found.gpu) == (("linux-64",), ("sm_90",))
+    assert (result.platforms, result.gpu) == (("linux-64",), ("sm_90",))
 
 
 WORDS = st.sampled_from(
@@ -350,11 +350,11 @@ def test_any_text_is_a_spec_or_a_mistake(
     path = tmp_path_factory.getbasetemp() / "fuzzed.yml"
     path.write_bytes(text.encode(errors="surrogatepass"))
     try:
-        made = spec.combine(spec.read(path), {}, name="lab")
+        result = spec.combine(spec.read(path), {}, name="lab")
     except InvalidSpec as error:
         assert str(error)
     else:
-        assert isinstance(made, Spec)
+        assert isinstance(result, Spec)
 
 
 @settings(deadline=None)
@@ -365,11 +365,11 @@ def test_any_text_is_a_spec_or_a_mistake(
 )
 def test_any_content_is_a_spec_or_a_mistake(content: dict[Any, Any]) -> None:
     try:
-        made = spec.combine({"torch": "2.3", "cuda": "12.1"} | content, {}, name="lab")
+        result = spec.combine({"torch": "2.3", "cuda": "12.1"} | content, {}, name="lab")
     except InvalidSpec as error:
         assert str(error)
     else:
-        assert spec.combine(spec.content(made), {}, name="lab") == made
+        assert spec.combine(spec.content(result), {}, name="lab") == result
 
 
 def test_the_table_of_keys_is_made_from_their_declarations() -> None:

@@ -26,8 +26,8 @@ from provision.resolver.resolution import leads_to
 from provision.resolver.suggest import ACROSS, Neighbor
 
 
-def nearest(wanted: Spec, limit: int) -> list[Neighbor]:
-    return nearby.nearest(wanted, limit, leads_to)
+def nearest(request_spec: Spec, limit: int) -> list[Neighbor]:
+    return nearby.nearest(request_spec, limit, leads_to)
 
 
 RELEASES = list(catalog.releases())
@@ -79,31 +79,35 @@ NCCLS = sorted(
 
 
 @functools.cache
-def points(asked: tuple[Platform, ...], nccl_matters: bool) -> tuple[Point, ...]:
+def points(requested: tuple[Platform, ...], nccl_matters: bool) -> tuple[Point, ...]:
     """Everything that exists, on any of the platforms asked for, or on another."""
     return tuple(
         Point(release.version, build.cuda if build else None, source, platforms, python, nccl)
         for release, source, build, everywhere in builds()
-        for platforms in subsets(release, source, build, asked, everywhere)
+        for platforms in subsets(release, source, build, requested, everywhere)
         for python in pythons(release, source, build, platforms)
         for nccl in (nccls(source, build, platforms) if nccl_matters else [None])
     )
 
 
 def subsets(
-    release: catalog.Release, source: str, build: catalog.Build | None, asked: Any, everywhere: Any
+    release: catalog.Release,
+    source: str,
+    build: catalog.Build | None,
+    requested: Any,
+    everywhere: Any,
 ) -> set[tuple[Platform, ...]]:
     """On which platforms a build can be, of those asked for; wheels only where they have one name on all of them."""
-    kept = tuple(platform for platform in asked if platform in everywhere) or everywhere[:1]
+    existing = tuple(platform for platform in requested if platform in everywhere) or everywhere[:1]
     names = (
         {
             release.index_default[platform].build == (build.tag if build else "cpu")
-            for platform in kept
+            for platform in existing
         }
         if source == "wheels"
         else {True}
     )
-    return {kept if len(names) == 1 else kept[:1]}
+    return {existing if len(names) == 1 else existing[:1]}
 
 
 def pythons(
@@ -114,12 +118,12 @@ def pythons(
             return build.for_platform(platform).python or release.python
         if source == "wheels":
             return release.index_default[platform].python
-        known = [
-            one.for_platform(platform).python or ()
-            for one in sources.by_name(source).builds(release)
-            if platform in one.platforms
+        pythons = [
+            other.for_platform(platform).python or ()
+            for other in sources.by_name(source).builds(release)
+            if platform in other.platforms
         ]
-        return tuple(itertools.chain(*known)) or release.python
+        return tuple(itertools.chain(*pythons)) or release.python
 
     common = set.intersection(*(set(on(platform)) for platform in platforms))
     if source == "wheels" and release.companions_python is not None:
@@ -139,8 +143,8 @@ def nccls(
     )
     fitting = [
         v
-        for v, one in catalog.nccl_on_conda_forge().items()
-        if one.runs_with(build.cuda) and version_key(v) >= floor
+        for v, entry in catalog.nccl_on_conda_forge().items()
+        if entry.runs_with(build.cuda) and version_key(v) >= floor
     ]
     return [*fitting] or [None]
 
@@ -150,12 +154,12 @@ def starts(version: str | None, prefix: str) -> bool:
 
 
 @functools.cache
-def place(version: str, known: tuple[str, ...]) -> int:
-    return sum(version_key(other) < version_key(version) for other in known)
+def place(version: str, scale: tuple[str, ...]) -> int:
+    return sum(version_key(other) < version_key(version) for other in scale)
 
 
-def apart(version: str, meant: list[str], known: list[str]) -> int:
-    return min(abs(place(version, tuple(known)) - place(one, tuple(known))) for one in meant)
+def apart(version: str, versions: list[str], scale: list[str]) -> int:
+    return min(abs(place(version, tuple(scale)) - place(other, tuple(scale))) for other in versions)
 
 
 @functools.cache
@@ -166,46 +170,50 @@ def releases_meant(torch: str) -> tuple[str, ...]:
         return ()
 
 
-def distance(point: Point, wanted: Spec) -> tuple[int, int]:
+def distance(point: Point, request_spec: Spec) -> tuple[int, int]:
     """How many choices differ, and how many versions lie between."""
     steps = []
-    asked = releases_meant(wanted.torch)
-    if point.torch not in asked:
+    requested = releases_meant(request_spec.torch)
+    if point.torch not in requested:
         steps.append(
             apart(
                 minor(point.torch),
-                [minor(v) for v in asked or re.findall(r"[\d.]+", wanted.torch)],
+                [minor(v) for v in requested or re.findall(r"[\d.]+", request_spec.torch)],
                 MINORS,
             )
         )
-    if point.cuda is None or wanted.cuda is None:
-        steps += [] if point.cuda is wanted.cuda else [ACROSS]
-    elif not starts(point.cuda, wanted.cuda):
+    if point.cuda is None or request_spec.cuda is None:
+        steps += [] if point.cuda is request_spec.cuda else [ACROSS]
+    elif not starts(point.cuda, request_spec.cuda):
         steps.append(
-            apart(point.cuda, [c for c in CUDAS if starts(c, wanted.cuda)] or [wanted.cuda], CUDAS)
+            apart(
+                point.cuda,
+                [c for c in CUDAS if starts(c, request_spec.cuda)] or [request_spec.cuda],
+                CUDAS,
+            )
         )
-    steps += [0] if wanted.source not in ("auto", point.source) else []
+    steps += [0] if request_spec.source not in ("auto", point.source) else []
     steps += (
-        [len(set(wanted.platforms) - set(point.platforms))]
-        if point.platforms != wanted.platforms
+        [len(set(request_spec.platforms) - set(point.platforms))]
+        if point.platforms != request_spec.platforms
         else []
     )
-    if wanted.python not in (None, point.python):
-        steps.append(abs(int(point.python[2:]) - int((wanted.python or "")[2:])))
-    if wanted.nccl and not starts(point.nccl, wanted.nccl):
-        meant = [v for v in NCCLS if starts(v, wanted.nccl)] or [wanted.nccl]
-        steps.append(apart(point.nccl, meant, NCCLS) if point.nccl else ACROSS)
+    if request_spec.python not in (None, point.python):
+        steps.append(abs(int(point.python[2:]) - int((request_spec.python or "")[2:])))
+    if request_spec.nccl and not starts(point.nccl, request_spec.nccl):
+        versions = [v for v in NCCLS if starts(v, request_spec.nccl)] or [request_spec.nccl]
+        steps.append(apart(point.nccl, versions, NCCLS) if point.nccl else ACROSS)
     return len(steps), sum(steps)
 
 
-def request(*, flavor: dict[str, Any], **asked: Any) -> Spec:
+def request(*, flavor: dict[str, Any], **requested: Any) -> Spec:
     """What a CPU build has nothing to do with is not asked of it."""
-    kept = {
+    unchanged = {
         key: value
-        for key, value in asked.items()
+        for key, value in requested.items()
         if "cpu" not in flavor or key not in spec.ABOUT_GPUS
     }
-    return spec.combine({}, {**kept, **flavor}, name="")
+    return spec.combine({}, {**unchanged, **flavor}, name="")
 
 
 choices: dict[str, st.SearchStrategy[Any]] = {
@@ -227,56 +235,64 @@ on_machines = st.builds(request, **choices, **machine)
 
 
 @settings(deadline=None, max_examples=25)
-@given(wanted=requests)
-def test_the_nearest_are_the_nearest(wanted: Spec) -> None:
+@given(request_spec=requests)
+def test_the_nearest_are_the_nearest(request_spec: Spec) -> None:
     try:
-        resolver.resolve(wanted)
+        resolver.resolve(request_spec)
     except NoSuchBuild:
         pass
     else:
         assert min(
-            distance(point, wanted) for point in points(wanted.platforms, wanted.nccl is not None)
+            distance(point, request_spec)
+            for point in points(request_spec.platforms, request_spec.nccl is not None)
         ) == (0, 0)
         return
-    told = nearest(wanted, 6)
+    neighbors = nearest(request_spec, 6)
     far: dict[tuple[str, str | None, str], tuple[int, int]] = {}
-    for point in points(wanted.platforms, wanted.nccl is not None):
+    for point in points(request_spec.platforms, request_spec.nccl is not None):
         key = (minor(point.torch), point.cuda, point.source)
-        far[key] = min(far.get(key, (99, 0)), distance(point, wanted))
+        far[key] = min(far.get(key, (99, 0)), distance(point, request_spec))
     assert far and min(far.values()) > (0, 0)
-    assert [one.distance for one in told] == sorted(one.distance for one in told)
-    assert told[0].distance == min(far.values())
-    for one in told:  # each is as far as it says, and nothing nearer was left out
+    assert [neighbor.distance for neighbor in neighbors] == sorted(
+        neighbor.distance for neighbor in neighbors
+    )
+    assert neighbors[0].distance == min(far.values())
+    for neighbor in neighbors:  # each is as far as it says, and nothing nearer was left out
         assert (
-            one.distance
+            neighbor.distance
             >= far[
-                minor(one.candidate.release.version), one.candidate.cuda, one.candidate.source.name
+                minor(neighbor.candidate.release.version),
+                neighbor.candidate.cuda,
+                neighbor.candidate.source.name,
             ]
         )
-    nearer = {(key[0], key[1]) for key, one in far.items() if one < told[-1].distance}
-    assert nearer <= {(minor(one.candidate.release.version), one.candidate.cuda) for one in told}
+    nearer = {(key[0], key[1]) for key, steps in far.items() if steps < neighbors[-1].distance}
+    assert nearer <= {
+        (minor(neighbor.candidate.release.version), neighbor.candidate.cuda)
+        for neighbor in neighbors
+    }
 
 
 @settings(deadline=None, max_examples=60)
-@given(wanted=on_machines)
-def test_what_is_offered_can_be_had(wanted: Spec) -> None:
+@given(request_spec=on_machines)
+def test_what_is_offered_can_be_had(request_spec: Spec) -> None:
     """The words that are offered, typed in place of those that they change, come to the build that they were offered for."""
     try:
-        resolver.resolve(wanted)
+        resolver.resolve(request_spec)
     except NoSuchBuild as error:
-        for one in nearest(wanted, 6):
-            assert f"`{one.options}`" in (error.advice or "")
-            found = resolver.resolve(typed(one, wanted))
-            assert (found.torch, found.cuda, found.source) == (
-                one.candidate.release.version,
-                one.candidate.cuda,
-                one.candidate.source.name,
+        for neighbor in nearest(request_spec, 6):
+            assert f"`{neighbor.options}`" in (error.advice or "")
+            resolution = resolver.resolve(typed(neighbor, request_spec))
+            assert (resolution.torch, resolution.cuda, resolution.source) == (
+                neighbor.candidate.release.version,
+                neighbor.candidate.cuda,
+                neighbor.candidate.source.name,
             )
-            assert one.spec.python in (None, found.python)
-            assert found.platforms == one.spec.platforms
+            assert neighbor.spec.python in (None, resolution.python)
+            assert resolution.platforms == neighbor.spec.platforms
 
 
-def typed(offered: Neighbor, wanted: Spec) -> Spec:
+def typed(offered: Neighbor, request_spec: Spec) -> Spec:
     """The spec of a command line, with the options that the offer says nothing about as they were."""
     words = shlex.split(offered.options)
     given: dict[str, Any] = {}
@@ -289,16 +305,16 @@ def typed(offered: Neighbor, wanted: Spec) -> Spec:
         else:
             given[option] = words.pop(0)
     assert set(given) <= set(SPEC_OPTIONS)
-    kept = {
+    unchanged = {
         key: value
-        for key, value in spec.content(wanted).items()
+        for key, value in spec.content(request_spec).items()
         if key not in ("torch", "cuda", "cpu", *offered.dropped)
     }
-    return spec.combine({}, {**kept, **given}, name="")
+    return spec.combine({}, {**unchanged, **given}, name="")
 
 
 @pytest.mark.parametrize(
-    "asked,offer",
+    "requested,offer",
     [
         (
             {"torch": "2.3", "cuda": "12.6", "nccl": "2.99"},
@@ -308,10 +324,10 @@ def typed(offered: Neighbor, wanted: Spec) -> Spec:
     ],
 )
 def test_an_offer_names_what_is_known_or_what_to_leave_out(
-    asked: dict[str, Any], offer: str
+    requested: dict[str, Any], offer: str
 ) -> None:
     with pytest.raises(NoSuchBuild) as caught:
-        resolver.resolve(spec.combine({}, asked, name=""))
+        resolver.resolve(spec.combine({}, requested, name=""))
     assert offer in str(caught.value)
 
 
@@ -327,31 +343,32 @@ def test_packages_that_are_kept_are_minded() -> None:
 
 
 def test_nothing_is_offered_for_this_machine_that_words_alone_do_not_lead_to() -> None:
-    wanted = spec.combine({}, {"torch": "1.12", "cuda": "auto", "source": "wheels"}, name="")
+    request_spec = spec.combine({}, {"torch": "1.12", "cuda": "auto", "source": "wheels"}, name="")
     with pytest.raises(NoSuchBuild) as caught:
-        resolver.resolve(wanted, Machine(gpus=("B200",), driver="575.51.03"))
+        resolver.resolve(request_spec, Machine(gpus=("B200",), driver="575.51.03"))
     for options in re.findall(r"`(--torch [^`]+)`", caught.value.advice or ""):
         words = shlex.split(options)
         given = dict(zip((word.removeprefix("--") for word in words[::2]), words[1::2]))
-        found = resolver.resolve(spec.combine({}, given, name=""))
-        assert found.cuda == given["cuda"] and found.architectures
+        resolution = resolver.resolve(spec.combine({}, given, name=""))
+        assert resolution.cuda == given["cuda"] and resolution.architectures
 
 
 def test_a_machine_is_never_given_up() -> None:
     """Nothing that would not run on the GPU, the driver and the glibc is offered, and no CPU build."""
-    wanted = spec.combine(
+    request_spec = spec.combine(
         {},
         {"torch": "2.3", "cuda": "12.1", "gpu": ["B200"], "driver": "575.51.03", "glibc": "2.28"},
         name="",
     )
-    told = nearest(wanted, 50)
-    assert told
-    for one in told:
-        assert one.candidate.build is not None
+    neighbors = nearest(request_spec, 50)
+    assert neighbors
+    for neighbor in neighbors:
+        assert neighbor.candidate.build is not None
         assert (
-            catalog.runs_on_gpu(one.candidate.build, catalog.find_gpu("B200"), "575.51.03") == "yes"
+            catalog.runs_on_gpu(neighbor.candidate.build, catalog.find_gpu("B200"), "575.51.03")
+            == "yes"
         )
-        assert catalog.runs_on_driver(one.candidate.build.cuda, "575.51.03") == "yes"
+        assert catalog.runs_on_driver(neighbor.candidate.build.cuda, "575.51.03") == "yes"
 
 
 def test_where_nothing_comes_near_that_is_said() -> None:
@@ -362,11 +379,11 @@ def test_where_nothing_comes_near_that_is_said() -> None:
 
 
 def test_what_was_asked_for_and_can_stay_stays() -> None:
-    told = nearest(
+    neighbors = nearest(
         spec.combine(
             {}, {"torch": "2.9", "cuda": "12.8", "nccl": "2.28", "python": "3.12"}, name=""
         ),
         1,
     )
-    assert told[0].options == "--torch 2.9 --cuda 12.9 --python 3.12 --nccl 2.28"
-    assert told[0].changed == ("cuda",)
+    assert neighbors[0].options == "--torch 2.9 --cuda 12.9 --python 3.12 --nccl 2.28"
+    assert neighbors[0].changed == ("cuda",)

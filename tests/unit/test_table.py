@@ -56,8 +56,11 @@ def ask(**options: Any) -> Table:
     return build_table(parse_query(options))
 
 
-def names(found: Table) -> set[tuple[str, str, str, str]]:
-    return {(cell.torch, cell.source, cell.cuda, cell.platform) for cell in found.cells}
+def names(table: Table) -> set[tuple[str, str, str, str]]:
+    return {
+        (table_row.torch, table_row.source, table_row.cuda, table_row.platform)
+        for table_row in table.cells
+    }
 
 
 def invoke(*arguments: str) -> Result:
@@ -69,27 +72,27 @@ def invoke(*arguments: str) -> Result:
 
 def rows() -> dict[tuple[str, str, str, str], dict[str, Any]]:
     """Facts by (torch, source, CUDA, platform)."""
-    found = {}
+    facts = {}
     for version, release in load("releases.yml").items():
         defaults = release["index_default"]
         for tag, build in release["wheels"].items():
-            found[version, "wheels", build["cuda"], "linux-64"] = {
+            facts[version, "wheels", build["cuda"], "linux-64"] = {
                 **defaults["linux-64"],
                 **build,
                 "python": defaults["linux-64"]["python"],
             }
             if defaults["linux-aarch64"]["build"] == tag:
-                found[version, "wheels", build["cuda"], "linux-aarch64"] = {
+                facts[version, "wheels", build["cuda"], "linux-aarch64"] = {
                     "nccl": build["nccl"],
                     **defaults["linux-aarch64"],
                 }
         for cuda, build in release["pytorch_channel"]["cuda"].items():
-            found[version, "pytorch", cuda, "linux-64"] = build
+            facts[version, "pytorch", cuda, "linux-64"] = build
         for cuda, build in release["conda_forge"]["cuda"].items():
-            found[version, "conda-forge", cuda, "linux-64"] = build
+            facts[version, "conda-forge", cuda, "linux-64"] = build
             if "linux-aarch64" in build:
-                found[version, "conda-forge", cuda, "linux-aarch64"] = build["linux-aarch64"]
-    return found
+                facts[version, "conda-forge", cuda, "linux-aarch64"] = build["linux-aarch64"]
+    return facts
 
 
 ROWS = rows()
@@ -101,26 +104,26 @@ def key(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def at_least(have: str, want: str) -> bool | None:
-    for mine, theirs in zip(key(have), key(want)):
+def at_least(available: str, required: str) -> bool | None:
+    for mine, theirs in zip(key(available), key(required)):
         if mine != theirs:
             return mine > theirs
-    return True if len(key(have)) >= len(key(want)) else None
+    return True if len(key(available)) >= len(key(required)) else None
 
 
 def gpu_fits(row: dict[str, Any], cuda: str, capability: str, driver: str | None) -> bool | None:
-    want = key(capability)
+    required = key(capability)
     if row["architectures"]["sm"] is None:
-        return False if want < key(TOOLKITS[cuda]["capability"]["min"]) else None
-    have = [(int(sm[3:-1]), int(sm[-1])) for sm in row["architectures"]["sm"]]
+        return False if required < key(TOOLKITS[cuda]["capability"]["min"]) else None
+    available = [(int(sm[3:-1]), int(sm[-1])) for sm in row["architectures"]["sm"]]
     tegra = [(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (11, 0)]
-    if want in have or any(
-        one[0] == want[0] and one[1] <= want[1]
-        for one in have
-        if want not in tegra and one not in tegra
+    if required in available or any(
+        one[0] == required[0] and one[1] <= required[1]
+        for one in available
+        if required not in tegra and one not in tegra
     ):
         return True
-    if not row["architectures"]["ptx"] or want < max(have):
+    if not row["architectures"]["ptx"] or required < max(available):
         return False
     return True if driver is None else at_least(driver, TOOLKITS[cuda]["toolkit_driver"]["version"])
 
@@ -132,14 +135,14 @@ def nccl_fits(row: dict[str, Any], source: str, cuda: str, nccl: str) -> bool | 
     if source != "conda-forge":
         return None if row["nccl"]["version"] is None else same(row["nccl"]["version"])
     floor = row["nccl"]["floor"]
-    there = [
+    matching = [
         version
         for version, builds in NCCL.items()
         if same(version) and any(key(b)[0] == key(cuda)[0] for b in builds)
     ]
-    if not there or floor is None:
-        return None if there else False
-    return any(key(version) >= key(floor) for version in there)
+    if not matching or floor is None:
+        return None if matching else False
+    return any(key(version) >= key(floor) for version in matching)
 
 
 def expected(options: dict[str, Any], name: tuple[str, str, str, str]) -> bool | None:
@@ -154,10 +157,12 @@ def expected(options: dict[str, Any], name: tuple[str, str, str, str]) -> bool |
     if options.get("source"):
         answers.append(source in options["source"])
     if options.get("python"):
-        have = row["python"]["versions"]
+        available = row["python"]["versions"]
         free = row["python"].get("free_threaded", [])
-        seen = have if have is not None else row["python"]["seen"]
-        answers.append(options["python"] in [*seen, *free] or (False if have is not None else None))
+        seen = available if available is not None else row["python"]["seen"]
+        answers.append(
+            options["python"] in [*seen, *free] or (False if available is not None else None)
+        )
     if options.get("driver"):
         floor = TOOLKITS[cuda]["driver_floor"]["version"]
         answers.append(at_least(options["driver"], floor) if platform == "linux-64" else None)
@@ -191,21 +196,21 @@ QUESTIONS = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None)
 @given(QUESTIONS)
 def test_the_table_agrees_with_a_second_working_out(options: dict[str, Any]) -> None:
-    wanted = {True, None} if options.get("unknown") else {True}
+    verdicts = {True, None} if options.get("unknown") else {True}
     answers = {name: expected(options, name) for name in ROWS}
-    fitting = {name for name, answer in answers.items() if answer in wanted}
+    fitting = {name for name, answer in answers.items() if answer in verdicts}
     try:
-        found = ask(**options)
+        table = ask(**options)
     except NoSuchBuild:
         assert not fitting
         return
-    assert names(found) == fitting
+    assert names(table) == fitting
     assert {
-        (cell.torch, cell.source, cell.cuda, cell.platform)
-        for cell in found.cells
-        if cell.not_known
+        (table_row.torch, table_row.source, table_row.cuda, table_row.platform)
+        for table_row in table.cells
+        if table_row.not_known
     } == {name for name in fitting if answers[name] is None}
-    assert found.hidden == (
+    assert table.hidden == (
         0 if options.get("unknown") else sum(answer is None for answer in answers.values())
     )
 
@@ -214,21 +219,21 @@ def test_the_table_agrees_with_a_second_working_out(options: dict[str, Any]) -> 
 @given(QUESTIONS)
 def test_every_format_shows_every_cell(options: dict[str, Any]) -> None:
     try:
-        found = ask(**options)
+        table = ask(**options)
     except NoSuchBuild:
         return
-    lines = formats.terminal_lines(found)
-    assert max(map(len, lines[: len(found.cells) + 1])) <= 100
-    read = list(csv.DictReader(io.StringIO(formats.csv_text(found))))
-    assert [row["torch"] for row in read] == [cell.torch for cell in found.cells]
+    lines = formats.terminal_lines(table)
+    assert max(map(len, lines[: len(table.cells) + 1])) <= 100
+    read = list(csv.DictReader(io.StringIO(formats.csv_text(table))))
+    assert [row["torch"] for row in read] == [table_row.torch for table_row in table.cells]
     page = Rows()
-    page.feed(render_table(formats.page_values(found)))
+    page.feed(render_table(formats.page_values(table)))
     assert [row[:4] for row in page.rows[1:]] == [
         row[:4] for row in (list(one.values()) for one in read)
     ]
     assert (
-        len([line for line in formats.markdown_lines(found) if line.startswith("| ")])
-        == len(found.cells) + 1
+        len([line for line in formats.markdown_lines(table) if line.startswith("| ")])
+        == len(table.cells) + 1
     )
 
 
@@ -259,30 +264,34 @@ class Rows(html.parser.HTMLParser):
 
 
 def test_driver_535_with_a_v100() -> None:
-    found = names(ask(driver="535", gpu=("V100",)))
-    assert ("2.3.1", "wheels", "12.1", "linux-64") in found
+    table = names(ask(driver="535", gpu=("V100",)))
+    assert ("2.3.1", "wheels", "12.1", "linux-64") in table
     assert (
         "2.8.0",
         "wheels",
         "12.8",
         "linux-64",
-    ) in found  # minor-version compatibility, and sm_70 is back in 2.8
-    assert ("2.14.1", "wheels", "12.6", "linux-64") in found
-    assert ("2.7.0", "wheels", "12.8", "linux-64") not in found  # no sm_70
-    assert ("2.11.0", "wheels", "12.8", "linux-64") not in found
-    assert not [name for name in found if name[2].startswith("13")]
+    ) in table  # minor-version compatibility, and sm_70 is back in 2.8
+    assert ("2.14.1", "wheels", "12.6", "linux-64") in table
+    assert ("2.7.0", "wheels", "12.8", "linux-64") not in table  # no sm_70
+    assert ("2.11.0", "wheels", "12.8", "linux-64") not in table
+    assert not [name for name in table if name[2].startswith("13")]
     assert not [
-        name for name in found if name[1] == "pytorch"
+        name for name in table if name[1] == "pytorch"
     ]  # what these packages were compiled for is not known
-    assert not [name for name in found if name[0] == "2.15.0"]  # CUDA 13 left it behind
+    assert not [name for name in table if name[0] == "2.15.0"]  # CUDA 13 left it behind
 
 
 def test_what_is_not_known_is_counted_and_shown_only_on_request() -> None:
     known = ask(torch="2.15", driver="580.65.06", gpu=("H100",))
-    assert {(cell.cuda, cell.platform) for cell in known.cells} == {("13.2", "linux-64")}
+    assert {(table_row.cuda, table_row.platform) for table_row in known.cells} == {
+        ("13.2", "linux-64")
+    }
     assert (known.hidden, known.hidden_by) == (2, {"gpu": 1, "driver": 1})
-    found = ask(torch="2.15", driver="580.65.06", gpu=("H100",), unknown=True)
-    assert {(cell.cuda, cell.platform, cell.not_known) for cell in found.cells} == {
+    table = ask(torch="2.15", driver="580.65.06", gpu=("H100",), unknown=True)
+    assert {
+        (table_row.cuda, table_row.platform, table_row.not_known) for table_row in table.cells
+    } == {
         ("13.2", "linux-64", ()),
         ("13.0", "linux-64", ("gpu",)),
         ("13.2", "linux-aarch64", ("driver",)),
@@ -292,20 +301,20 @@ def test_what_is_not_known_is_counted_and_shown_only_on_request() -> None:
 
 
 def test_a_bare_branch_is_told_to_be_one() -> None:
-    found = ask(driver="525", torch="2.3.1", source=("wheels",))
-    assert {cell.cuda for cell in found.cells} == {"11.8"}
-    assert found.hints == (
+    table = ask(driver="525", torch="2.3.1", source=("wheels",))
+    assert {table_row.cuda for table_row in table.cells} == {"11.8"}
+    assert table.hints == (
         "Driver 525 may be older than 525.60.13: give the whole version to know.",
     )
-    assert found.hints[0] in formats.terminal_lines(found)
+    assert table.hints[0] in formats.terminal_lines(table)
     assert not ask(driver="525.60.13", torch="2.3.1").hints
 
 
 def test_a_gpu_that_only_ptx_reaches_is_marked_with_the_caveat_of_nccl() -> None:
-    found = ask(torch="2.3.1", gpu=("B200",))
-    assert {cell.source for cell in found.cells} == {"conda-forge"}
-    assert all(cell.through_ptx for cell in found.cells)
-    shown = "\n".join(formats.terminal_lines(found))
+    table = ask(torch="2.3.1", gpu=("B200",))
+    assert {table_row.source for table_row in table.cells} == {"conda-forge"}
+    assert all(table_row.through_ptx for table_row in table.cells)
+    shown = "\n".join(formats.terminal_lines(table))
     assert "ptx" in shown and "NCCL holds no PTX" in shown
 
 
@@ -323,12 +332,12 @@ def test_nothing_fits_says_what_to_give_up() -> None:
 
 def test_free_threaded_pythons_are_in_the_table() -> None:
     table_of = {
-        cell.torch: cell
-        for cell in ask(python="3.14t", source=("wheels",), platform=("linux-64",)).cells
-        if cell.index_default
+        table_row.torch: table_row
+        for table_row in ask(python="3.14t", source=("wheels",), platform=("linux-64",)).cells
+        if table_row.index_default
     }
     assert "2.9.1" in table_of and "2.8.0" not in table_of
-    assert all("3.14t" in cell.free_threaded for cell in table_of.values())
+    assert all("3.14t" in table_row.free_threaded for table_row in table_of.values())
     assert "3.10-3.14, 3.13t, 3.14t" in formats.csv_text(ask(torch="2.9.1", source=("wheels",)))
 
 
@@ -357,8 +366,10 @@ def test_all_mistakes_of_a_question_at_once() -> None:
 
 
 def test_newest_first_and_wheels_before_channels() -> None:
-    found = ask(torch="2.3", platform=("linux-64",))
-    assert [(cell.torch, cell.source, cell.cuda) for cell in found.cells][:7] == [
+    table = ask(torch="2.3", platform=("linux-64",))
+    assert [(table_row.torch, table_row.source, table_row.cuda) for table_row in table.cells][
+        :7
+    ] == [
         ("2.3.1", "wheels", "12.1"),
         ("2.3.1", "wheels", "11.8"),
         ("2.3.1", "pytorch", "12.1"),
@@ -392,7 +403,7 @@ def test_the_command_in_every_format() -> None:
         assert shown.exit_code == 0
         assert "2.20.5" in shown.output
     as_json = invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--format", "json")
-    assert [cell["nccl"] for cell in json.loads(as_json.output)["cells"]] == ["2.20.5"]
+    assert [table_row["nccl"] for table_row in json.loads(as_json.output)["cells"]] == ["2.20.5"]
     assert (
         invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--json").output
         == as_json.output
