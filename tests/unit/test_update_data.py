@@ -342,16 +342,16 @@ def test_comments_order_and_the_rest_survive_a_change(tmp_path: Path) -> None:
     "table,words",
     [
         (None, "There is no "),
-        (b"", "is no mapping"),
+        (b"", "is not a mapping"),
         (b"[", "is not YAML"),
         (b"\xff", "it is not UTF-8 text"),
         (b"{}", "holds no release"),
-        (b"a: {}", "has the key 'a', which is no release"),
-        (b"2.3: {}", "has the key 2.3, which is no release (a version in quotes)"),
+        (b"a: {}", "has the key 'a', which is not a release"),
+        (b"2.3: {}", "has the key 2.3, which is not a release (a version in quotes)"),
         (b'"2.3.1": 3', "has no mapping under 2.3.1"),
     ],
 )
-def test_a_folder_without_data_is_an_error_in_words(
+def test_a_folder_without_data_is_refused(
     tmp_path: Path, table: bytes | None, words: str
 ) -> None:
     (tmp_path / "nccl.yml").write_text("{}")

@@ -78,12 +78,12 @@ def _run(
         refresh_nccl(index, nccl.content),
     ]
     differs = False
-    for document, found in zip((table, nccl), findings):
-        for row in found.rows:
+    for document, comparison in zip((table, nccl), findings):
+        for row in comparison.rows:
             document.set(row)
-        for line in found.lines():
+        for line in comparison.lines():
             click.echo(f"# {line}")
-        after = document.changed() if found.rows else document.text
+        after = document.changed() if comparison.rows else document.text
         click.echo(document.diff(after), nl=False)
         differs |= after != document.text
         if write and after != document.text:
@@ -91,7 +91,7 @@ def _run(
             click.echo(f"wrote {document.path.name}", err=True)
     if not differs:
         click.echo("the data says what the index says", err=True)
-    return int(check and (differs or any(found.need_a_person for found in findings)))
+    return int(check and (differs or any(comparison.need_a_person for comparison in findings)))
 
 
 if __name__ == "__main__":

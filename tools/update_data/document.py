@@ -69,7 +69,7 @@ class Document:
     def require_mapping(self) -> None:
         """Raise InvalidSpec for another kind of file."""
         if not isinstance(self.content, CommentedMap):
-            raise InvalidSpec(f"{self.path} is no mapping.", advice=ADVICE)
+            raise InvalidSpec(f"{self.path} is not a mapping.", advice=ADVICE)
 
     def require_releases(self) -> None:
         """Raise InvalidSpec unless every key is a release, with a mapping under it, and there is one."""
@@ -81,32 +81,30 @@ class Document:
                 Version(key)
             except (InvalidVersion, TypeError) as error:
                 raise InvalidSpec(
-                    f"{self.path} has the key {key!r}, which is no release (a version in quotes).",
+                    f"{self.path} has the key {key!r}, which is not a release (a version in quotes).",
                     advice=ADVICE,
                 ) from error
             if not isinstance(value, CommentedMap):
                 raise InvalidSpec(f"{self.path} has no mapping under {key}.", advice=ADVICE)
 
     def set(self, row: Row) -> None:
-        """State a row's values, and its source. A release or a build that is not there is added, the rest of it not known."""
+        """Write a row's values, and its source. Adds a release or a build that the table does not have, the rest of it unknown."""
         if row.path[0] not in self.content:
             self._insert(row.path[0])
-        place = self.content
+        entry = self.content
         for depth, key in enumerate(row.path):
-            if key not in place:
-                place[key] = _styled(BLANK_BUILD if depth == 2 and row.path[1] == "wheels" else {})
-            place = place[key]
+            if key not in entry:
+                is_build = depth == 2 and row.path[1] == "wheels"
+                entry[key] = _styled(BLANK_BUILD if is_build else {})
+            entry = entry[key]
         for key, value in row.values.items():
-            if key in place:
-                place[key] = place[key] if value is None else _styled(value)
-            else:
-                place.insert(
-                    list(place).index("source") if "source" in place else len(place),
-                    key,
-                    _styled(value),
-                )
-        if place.get("source") != row.source:
-            place["source"] = row.source
+            if key not in entry:
+                index = list(entry).index("source") if "source" in entry else len(entry)
+                entry.insert(index, key, _styled(value))
+            elif value is not None:
+                entry[key] = _styled(value)
+        if entry.get("source") != row.source:
+            entry["source"] = row.source
 
     def changed(self) -> str:
         """The text as it is now."""
@@ -115,15 +113,17 @@ class Document:
         return out.getvalue()
 
     def diff(self, after: str) -> str:
-        shown = f"provision/catalog/data/{self.path.name}"
-        before, now = self.text.splitlines(keepends=True), after.splitlines(keepends=True)
-        return "".join(difflib.unified_diff(before, now, f"a/{shown}", f"b/{shown}"))
+        name = f"provision/catalog/data/{self.path.name}"
+        old_lines, new_lines = self.text.splitlines(keepends=True), after.splitlines(keepends=True)
+        return "".join(difflib.unified_diff(old_lines, new_lines, f"a/{name}", f"b/{name}"))
 
     def _insert(self, release: str) -> None:
-        later = [index for index, one in enumerate(self.content) if Version(one) > Version(release)]
-        self.content.insert(
-            min(later, default=len(self.content)), DoubleQuotedScalarString(release), _styled(BLANK)
-        )
+        index = 0
+        for other in self.content:
+            if Version(other) > Version(release):
+                break
+            index += 1
+        self.content.insert(index, DoubleQuotedScalarString(release), _styled(BLANK))
 
 
 def _yaml() -> YAML:
@@ -150,11 +150,9 @@ def _styled(value: Any) -> Any:
     if isinstance(value, dict):
         return CommentedMap({key: _styled(item) for key, item in value.items()})
     if isinstance(value, Sequence) and not isinstance(value, str):
-        listed = CommentedSeq(_styled(item) for item in value)
-        listed.fa.set_flow_style()
-        return listed
-    return (
-        DoubleQuotedScalarString(value)
-        if isinstance(value, str) and re.fullmatch(r"[\d.]+", value)
-        else value
-    )
+        sequence = CommentedSeq(_styled(item) for item in value)
+        sequence.fa.set_flow_style()
+        return sequence
+    if isinstance(value, str) and re.fullmatch(r"[\d.]+", value):
+        return DoubleQuotedScalarString(value)
+    return value

@@ -51,8 +51,12 @@ class File:
         """Whether this wheel is for a Python version; requires-python counts where one wheel is for many."""
         if self.python == python:
             return True
-        many = self.python == "3" or (self.stable and Version(python) >= Version(self.python))
-        return many and SpecifierSet(self.package.requires_python or "").contains(f"{python}.0")
+        is_for_many = self.python == "3" or (
+            self.stable and Version(python) >= Version(self.python)
+        )
+        return is_for_many and SpecifierSet(self.package.requires_python or "").contains(
+            f"{python}.0"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,7 @@ class Content:
 
 
 class Index:
-    """A simple index. Answers are kept: a run asks each thing once."""
+    """A simple index. Answers are cached: a run reads each thing once."""
 
     def __init__(self, endpoint: str) -> None:
         self._client = PyPISimple(endpoint=endpoint)
@@ -83,10 +87,10 @@ class Index:
         return list(_wheels(page.packages))
 
     def read(self, files: Iterable[File]) -> None:
-        """Read many at once, for `content` to tell."""
-        wanted = [file for file in files if file.name not in self._contents]
+        """Read many at once, for `content` to return."""
+        unread = [file for file in files if file.name not in self._contents]
         with ThreadPoolExecutor(READERS) as pool:
-            for file, content in zip(wanted, pool.map(self._read, wanted)):
+            for file, content in zip(unread, pool.map(self._read, unread)):
                 self._contents[file.name] = content
 
     def content(self, file: File) -> Content | None:
@@ -139,17 +143,20 @@ class Index:
 
 
 def configured(url: str | None = None) -> Index:
-    """The index that pip or uv is configured to use; their default where nothing is."""
+    """The index that pip or uv is configured to use, else their default."""
     options = index_options().remote
-    named = [value for option, value in itertools.pairwise(options) if option == "--default-index"]
-    by_uv = [
-        os.environ[name] for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL") if os.environ.get(name)
-    ]
-    return Index(url or next(iter([*named, *by_uv]), PYPI_SIMPLE_ENDPOINT))
+    urls = [url] if url else []
+    for option, value in itertools.pairwise(options):
+        if option == "--default-index":
+            urls.append(value)
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        if os.environ.get(name):
+            urls.append(os.environ[name])
+    return Index(urls[0] if urls else PYPI_SIMPLE_ENDPOINT)
 
 
 def torch_index(tag: str) -> Index | None:
-    """PyTorch's own wheel index, where the user has named it: the folder of one build."""
+    """PyTorch's own wheel index, if the user has named it: the folder of one build."""
     base = os.environ.get(TORCH_INDEX)
     return Index(f"{base.rstrip('/')}/{tag}/") if base else None
 

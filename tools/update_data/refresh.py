@@ -1,4 +1,4 @@
-"""One refresh: read the index, work out rows, hold them against the table."""
+"""One refresh: reads the index, makes rows of it, and compares them with the table."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from update_data.wheels import (
     Row,
     architecture_row,
     build_rows,
+    build_tag,
     companion,
     companion_row,
     default_rows,
@@ -35,136 +36,122 @@ NCCL_WHEELS = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 def refresh(
     index: Index, table: Mapping[str, Any], only: Sequence[str] = (), architectures: bool = False
 ) -> Findings:
-    """All that the index says about the releases of the table and newer ones, against the table.
+    """All that the index says about the releases of the table and newer ones, compared with the table.
 
     architectures: also read the library in each CUDA wheel that lists what it was compiled for; some 10 MB each, not the wheel.
     """
-    found = Findings()
+    findings = Findings()
     torch = index.files("torch")
     if not torch:
         raise NoSuchBuild(
             "The package index has no torch.",
             advice="Name another with --index, or in pip's settings.",
         )
-    wanted = _wanted(releases(torch), table, only)
-    vision_and_audio = {name: index.files(name) for name in COMPANIONS}
-    index.read(_specimens(torch, wanted, {} if only else vision_and_audio))
+    selected = _selected_releases(releases(torch), table, only)
+    companions = {name: index.files(name) for name in COMPANIONS}
+    index.read(_specimens(torch, selected, {} if only else companions))
     rows: list[Row] = []
-    for release in wanted:
-        rows += _release_rows(index, release, torch, found, architectures)
-        rows += _companion_rows(index, release, torch, vision_and_audio)
-        rows += _torch_index_rows(release, table, found)
-    compare(rows, table, found)
-    unread = {line.split()[0] for line in found.unread}
-    unproven(
-        table,
-        rows,
-        [one for one in wanted if one in table and one not in unread],
-        found,
-        architectures,
-    )
-    return found
+    for release in selected:
+        rows += _release_rows(index, release, torch, findings, architectures)
+        rows += _companion_rows(index, release, torch, companions)
+        rows += _torch_index_rows(release, table, findings)
+    compare(rows, table, findings)
+    unread = {line.split()[0] for line in findings.unread}
+    read = [release for release in selected if release in table and release not in unread]
+    unproven(table, rows, read, findings, architectures)
+    return findings
 
 
 def refresh_nccl(index: Index, table: Mapping[str, Any]) -> Findings:
-    """The lists of NCCL wheels, against nccl.yml."""
-    found = Findings()
+    """The lists of NCCL wheels, compared with nccl.yml."""
+    findings = Findings()
     rows = []
     for name in NCCL_WHEELS:
-        versions = [str(one) for one in sorted({file.version for file in index.files(name)})]
-        rows += (
-            [
-                Row(
-                    path=("nccl_wheels", name),
-                    values={"versions": versions},
-                    source=f"PyPI file list {name}",
-                )
-            ]
-            if versions
-            else []
-        )
-        found.unproven += [] if versions else [f"nccl_wheels {name}: the index has none"]
-    compare(rows, table, found)
-    return found
+        versions = [
+            str(version) for version in sorted({file.version for file in index.files(name)})
+        ]
+        if not versions:
+            findings.unproven.append(f"nccl_wheels {name}: the index has none")
+            continue
+        path, source = ("nccl_wheels", name), f"PyPI file list {name}"
+        rows.append(Row(path=path, values={"versions": versions}, source=source))
+    compare(rows, table, findings)
+    return findings
 
 
-def _wanted(there: Sequence[str], table: Mapping[str, Any], only: Sequence[str]) -> list[str]:
-    """Releases of the table and newer ones: one that the table left out between its own was left out by a person."""
+def _selected_releases(
+    on_index: Sequence[str], table: Mapping[str, Any], only: Sequence[str]
+) -> list[str]:
+    """Releases of the table and newer ones: a person left out one that is older and not in the table."""
     newest = max(map(Version, table))
-    known = [
-        one for one in dict.fromkeys([*table, *there]) if one in table or Version(one) > newest
-    ]
-    missing = [one for one in only if one not in known and one not in there]
+    known = []
+    for release in dict.fromkeys([*table, *on_index]):
+        if release in table or Version(release) > newest:
+            known.append(release)
+    missing = [release for release in only if release not in known and release not in on_index]
     if missing:
         raise NoSuchBuild(
             f"torch {', '.join(missing)} is neither on the index nor in the table.",
-            advice=f"The index has {', '.join(there)}.",
+            advice=f"The index has {', '.join(on_index)}.",
         )
     return sorted(only or known, key=Version)
 
 
 def _specimens(
-    torch: Sequence[File], wanted: Iterable[str], companions: Mapping[str, Sequence[File]]
+    torch: Sequence[File], selected: Iterable[str], companions: Mapping[str, Sequence[File]]
 ) -> list[File]:
-    """Every wheel whose metadata will be looked at, so that they are read together."""
-    found = [
-        specimen(of_machine(torch, release, machine))
-        for release in wanted
-        for machine in MACHINES.values()
-    ]
+    """Every wheel whose metadata will be needed, so that they are read together."""
+    specimens = []
+    for release in selected:
+        for machine in MACHINES.values():
+            specimens.append(specimen(of_machine(torch, release, machine)))
     for files in companions.values():
-        found += [
-            specimen(of_machine(files, version, "x86_64"))
-            for version in {file.base for file in files}
-        ]
-    return [file for file in found if file]
+        for version in {file.base for file in files}:
+            specimens.append(specimen(of_machine(files, version, "x86_64")))
+    return [file for file in specimens if file]
 
 
 def _release_rows(
-    index: Index, release: str, torch: Sequence[File], found: Findings, architectures: bool
+    index: Index, release: str, torch: Sequence[File], findings: Findings, architectures: bool
 ) -> list[Row]:
     rows: list[Row] = []
-    by_platform: dict[str, Pins] = {}
+    pins_by_platform: dict[str, Pins] = {}
     for platform, machine in MACHINES.items():
         files = of_machine(torch, release, machine)
-        one = specimen(files)
-        content = index.content(one) if one else None
-        if one is None or content is None:
-            found.unread += [f"{release} {platform}: metadata of {one.name}"] if one else []
+        file = specimen(files)
+        if file is None:
             continue
-        by_platform[platform] = pins(content, machine, one.python)
-        rows += default_rows(release, platform, files, by_platform[platform])
-        if architectures and by_platform[platform].cuda:
-            rows += _architecture_rows(index, release, platform, one, by_platform[platform], found)
-    found.conflicts += disagreements(release, by_platform)
-    return rows + (
-        _default_build_rows(release, by_platform["linux-64"]) if "linux-64" in by_platform else []
-    )
+        content = index.content(file)
+        if content is None:
+            findings.unread.append(f"{release} {platform}: metadata of {file.name}")
+            continue
+        platform_pins = pins(content, machine, file.python)
+        pins_by_platform[platform] = platform_pins
+        rows += default_rows(release, platform, files, platform_pins)
+        if architectures and platform_pins.cuda:
+            library = index.piece(file, ARCHITECTURES_IN)
+            row = None
+            if library:
+                row = architecture_row(release, platform, build_tag(platform_pins.cuda), library)
+            if row:
+                rows.append(row)
+            else:
+                findings.unread.append(
+                    f"{release} {platform}: the GPU architectures in {file.name}"
+                )
+    findings.conflicts += disagreements(release, pins_by_platform)
+    if "linux-64" in pins_by_platform:
+        rows += _default_build_rows(release, pins_by_platform["linux-64"])
+    return rows
 
 
-def _architecture_rows(
-    index: Index, release: str, platform: str, file: File, mine: Pins, found: Findings
-) -> list[Row]:
-    assert mine.cuda
-    library = index.piece(file, ARCHITECTURES_IN)
-    row = (
-        architecture_row(release, platform, f"cu{mine.cuda.replace('.', '')}", library)
-        if library
-        else None
-    )
-    if row is None:
-        found.unread.append(f"{release} {platform}: the GPU architectures in {file.name}")
-    return [row] if row else []
-
-
-def _default_build_rows(release: str, mine: Pins) -> list[Row]:
+def _default_build_rows(release: str, default_pins: Pins) -> list[Row]:
     source = f"PyPI metadata torch=={release}"
-    rows = [Row(path=(release, "triton"), values={"requirement": mine.triton}, source=source)]
-    return rows + (
-        build_rows(release, f"cu{mine.cuda.replace('.', '')}", mine, source, True)
-        if mine.cuda
-        else []
-    )
+    triton = {"requirement": default_pins.triton}
+    rows = [Row(path=(release, "triton"), values=triton, source=source)]
+    if default_pins.cuda:
+        rows += build_rows(release, build_tag(default_pins.cuda), default_pins, source, True)
+    return rows
 
 
 def _companion_rows(
@@ -175,36 +162,42 @@ def _companion_rows(
         best = companion(release, _contents(index, files))
         if best:
             chosen[name] = best
-    mine = of_machine(torch, release, "x86_64")
-    theirs = [
-        of_machine(companions[name], version, "x86_64")
-        for name, (version, pinned) in chosen.items()
-        if pinned or name == "torchvision"
-    ]
-    fewer = fewer_pythons(mine, theirs) if mine and theirs else None
-    return [
-        companion_row(name, release, version, pinned, fewer if name == "torchvision" else None)
-        for name, (version, pinned) in chosen.items()
-    ]
+    torch_files = of_machine(torch, release, "x86_64")
+    companion_files = []
+    for name, (version, pinned) in chosen.items():
+        if pinned or name == "torchvision":
+            companion_files.append(of_machine(companions[name], version, "x86_64"))
+    pythons = None
+    if torch_files and companion_files:
+        pythons = fewer_pythons(torch_files, companion_files)
+    rows = []
+    for name, (version, pinned) in chosen.items():
+        own_pythons = pythons if name == "torchvision" else None
+        rows.append(companion_row(name, release, version, pinned, own_pythons))
+    return rows
 
 
 def _contents(index: Index, files: Sequence[File]) -> Iterator[tuple[str, Content | None]]:
-    """Each release of a project with what its wheel says, newest first, read as it is asked for."""
+    """Each release of a project with what its wheel says, newest first, read when it is needed."""
     for version in sorted({file.base for file in files}, key=Version, reverse=True):
-        one = specimen(of_machine(files, version, "x86_64"))
-        yield version, index.content(one) if one else None
+        file = specimen(of_machine(files, version, "x86_64"))
+        yield version, index.content(file) if file else None
 
 
-def _torch_index_rows(release: str, table: Mapping[str, Any], found: Findings) -> list[Row]:
-    """Builds that only PyTorch's own wheel index has, where the user has named it."""
+def _torch_index_rows(release: str, table: Mapping[str, Any], findings: Findings) -> list[Row]:
+    """Builds that only PyTorch's own wheel index has, if the user has named it."""
     rows: list[Row] = []
     for tag, build in table.get(release, {}).get("wheels", {}).items():
         index = None if build["on_pypi"] else torch_index(tag)
-        one = specimen(of_machine(index.files("torch"), release, "x86_64", tag)) if index else None
-        content = index.content(one) if index and one else None
-        if one and content is None:
-            found.unread.append(f"{release} {tag}: metadata of {one.name}")
-        elif one and content:
-            source = f"metadata torch=={release}+{tag} (PyTorch wheel index)"
-            rows += build_rows(release, tag, pins(content, "x86_64", one.python), source, False)
+        if index is None:
+            continue
+        file = specimen(of_machine(index.files("torch"), release, "x86_64", tag))
+        if file is None:
+            continue
+        content = index.content(file)
+        if content is None:
+            findings.unread.append(f"{release} {tag}: metadata of {file.name}")
+            continue
+        source = f"metadata torch=={release}+{tag} (PyTorch wheel index)"
+        rows += build_rows(release, tag, pins(content, "x86_64", file.python), source, False)
     return rows
