@@ -351,9 +351,7 @@ def test_comments_order_and_the_rest_survive_a_change(tmp_path: Path) -> None:
         (b'"2.3.1": 3', "has no mapping under 2.3.1"),
     ],
 )
-def test_a_folder_without_data_is_refused(
-    tmp_path: Path, table: bytes | None, words: str
-) -> None:
+def test_a_folder_without_data_is_refused(tmp_path: Path, table: bytes | None, words: str) -> None:
     (tmp_path / "nccl.yml").write_text("{}")
     if table is not None:
         (tmp_path / "releases.yml").write_bytes(table)
