@@ -11,6 +11,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from ..comm.ranks import name_ranks as name_ranks  # the host takes it from here
+from .text import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ def phase_lines(phase: Mapping[str, Any], width: int | None) -> list[str]:
     findings = phase["findings"]
     message = phase["message"]
     if findings and phase["verdict"] not in ("pass", "warn"):
-        message = f"{len(findings)} finding{'s' if len(findings) > 1 else ''}"
+        message = format_count(len(findings), "finding")
     result = row(phase["verdict"], phase["name"], phase["duration_s"], message, width)
     for finding in findings:
         result += finding_lines(finding, width)

@@ -24,6 +24,11 @@ def escape_line(text: str) -> str:
     return escape_terminal(text.replace("\n", "\\n").replace("\t", " "))
 
 
+def format_count(count: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def format_bytes(count: float) -> str:
     """Bytes in powers of 1024 with up to four digits: `512 MiB`, `1.234 GiB`."""
     for unit, name in (

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..comm.ranks import name_ranks
+from ..report.text import format_count
 from .outcome import Finding
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _shortfall(counts: Mapping[int, int]) -> Finding | None:
     complete = [rank for rank in counts if rank not in short]
     skipped = most - counts[short[0]]
     message = (
-        f"skipped {skipped} collective{'s' if skipped > 1 else ''}: "
+        f"skipped {format_count(skipped, 'collective')}: "
         f"it called {counts[short[0]]}, {name_ranks(complete)} called {most}"
     )
     return Finding("collective-skipped", message, tuple(short))

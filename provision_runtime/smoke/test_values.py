@@ -25,8 +25,6 @@ SLOT_BITS = 12
 LARGEST = 1023
 # Up to here a type holds every integer: 24, 11 and 8 significant bits.
 EXACT = {"float32": 2**24, "float16": 2**11, "bfloat16": 2**8}
-# float32 can add the largest value exactly over so many ranks.
-MOST_RANKS = EXACT["float32"] // LARGEST
 # Elements processed at a time: bounds the memory that predicting takes.
 CHUNK = 1 << 20
 
@@ -62,13 +60,6 @@ def slots(start: int, count: int, device: Any) -> torch.Tensor:
 
     index = torch.arange(start, start + count, dtype=torch.int64, device=device)
     return index.mul_(MULTIPLIER).bitwise_and_(MASK) >> (31 - SLOT_BITS)
-
-
-def predicted(
-    rank_key: int, start: int, count: int, device: Any, most: int = LARGEST
-) -> torch.Tensor:
-    """`count` values of one rank from an index on."""
-    return table(rank_key, most, device)[slots(start, count, device)]
 
 
 def fill(target: torch.Tensor, rank_key: int, most: int = LARGEST, start: int = 0) -> None:

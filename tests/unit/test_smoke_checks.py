@@ -504,8 +504,8 @@ def test_each_container_has_its_own_shared_memory() -> None:
         ]
     )
     assert found == [
-        Finding("shm-small", "/dev/shm has 64 MiB; 1 rank needs 256 MiB", (1,)),
-        Finding("shm-small", "there is no /dev/shm; 1 rank needs 256 MiB", (2,)),
+        Finding("shm-small", "/dev/shm has 64 MiB; 256 MiB are needed for 1 rank", (1,)),
+        Finding("shm-small", "there is no /dev/shm; 256 MiB are needed for 1 rank", (2,)),
     ]
 
 

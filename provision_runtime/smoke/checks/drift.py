@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...comm.ranks import name_ranks
+from ...report.text import format_count
 from ..outcome import Finding
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def shm_needed(ranks: int) -> int:
 
 def _shared_memory_problem(row: Mapping[str, Any], ranks: int) -> tuple[str, str] | None:
     needed, size, free = shm_needed(ranks), row["shm_bytes"], row["shm_free_bytes"]
-    need = f"{ranks} rank{'s need' if ranks > 1 else ' needs'} {needed // MIB} MiB"
+    need = f"{needed // MIB} MiB are needed for {format_count(ranks, 'rank')}"
     if size is None:
         return "shm-small", f"there is no /dev/shm; {need}"
     if size < needed:

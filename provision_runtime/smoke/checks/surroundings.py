@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ...facts import libraries
+from ...report.text import format_count
 from ..outcome import Finding
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def _threads_finding(facts: Mapping[str, Any], ranks: int) -> Finding | None:
         return Finding("omp-threads", f"OMP_NUM_THREADS={value} is not a number of threads")
     if threads > 1 and threads * ranks > allowed:
         message = (
-            f"OMP_NUM_THREADS={value} with {ranks} rank{'s' if ranks > 1 else ''} on this host is "
+            f"OMP_NUM_THREADS={value} with {format_count(ranks, 'rank')} on this host is "
             f"{threads * ranks} threads on {allowed:g} CPUs"
         )
         return Finding("omp-threads", message)
@@ -199,8 +200,8 @@ def _open_files_finding(limit: int | None, world_size: int) -> Finding | None:
     if limit is None or limit >= needed:
         return None
     message = (
-        f"at most {limit} files can be open (ulimit -n); {world_size} "
-        f"rank{'s' if world_size > 1 else ''} and DataLoader's workers need {needed}"
+        f"at most {limit} files can be open (ulimit -n); "
+        f"{format_count(world_size, 'rank')} and DataLoader's workers need {needed}"
     )
     return Finding("nofile-small", message)
 
@@ -240,7 +241,7 @@ def _world_size_finding(env: RankEnv, environment: Mapping[str, str]) -> Finding
         return None
     message = (
         f"{count} tasks were started ({name}), but this one is in a world of its own with "
-        f"{env.world_size} rank{'s' if env.world_size > 1 else ''}"
+        f"{format_count(env.world_size, 'rank')}"
     )
     return Finding("world-size", message)
 

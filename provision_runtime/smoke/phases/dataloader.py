@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ...report.text import format_count
 from ..outcome import Finding, Outcome, describe_error
 from ..watchdog import SIGNALS
 
@@ -121,7 +122,7 @@ def check_loader(context: RankContext) -> Outcome:
         "seconds": round(time.monotonic() - started, 3),
     }
     finding = loader_finding(context.exchange("ddp/loader", problem), workers)
-    message = f"{_count_workers(workers)} per rank"
+    message = f"{format_count(workers, 'loader worker')} per rank"
     return Outcome(message, (finding,) if finding else (), data)
 
 
@@ -131,7 +132,7 @@ def loader_finding(problems: Sequence[str | None], workers: int) -> Finding | No
     failed = tuple(rank for rank, problem in enumerate(problems) if problem)
     if not failed:
         return None
-    message = f"a DataLoader with {_count_workers(workers)}: {problems[failed[0]]}"
+    message = f"a DataLoader with {format_count(workers, 'loader worker')}: {problems[failed[0]]}"
     return Finding("dataloader-failed", message, failed)
 
 
@@ -141,10 +142,6 @@ def describe_loader_error(error: Exception) -> str:
     if len(lines) > 1 and "DataLoader worker process" in lines[0]:
         return f"{lines[-1]} (in a worker)"
     return PIDS.sub("", describe_error(error))
-
-
-def _count_workers(workers: int) -> str:
-    return f"{workers} loader worker{'s' if workers > 1 else ''}"
 
 
 def _loader_problem(context: RankContext, workers: int) -> str | None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ...comm.store import StoreAllGather, StoreClient
+from ...report.text import format_count
 from .. import clock_skew, network
 from ..outcome import Outcome, combine, with_finding
 
@@ -81,12 +82,9 @@ def run(context: RankContext) -> Outcome:
     if backend != context.backend:
         message = f"the process group runs on {backend}, but {context.backend} was requested"
         return with_finding("backend-other", message, data=data)
-    ranks = context.env.world_size
-    message = (
-        f"{ranks} rank{'s' if ranks > 1 else ''} on "
-        f"{len(context.hosts)} host{'s' if len(context.hosts) > 1 else ''}, {backend}"
-    )
-    return Outcome(message, data=data)
+    ranks = format_count(context.env.world_size, "rank")
+    hosts_text = format_count(len(context.hosts), "host")
+    return Outcome(f"{ranks} on {hosts_text}, {backend}", data=data)
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:

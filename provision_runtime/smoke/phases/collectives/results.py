@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....report.text import format_bytes
+from ....report.text import format_bytes, format_count
 from ... import timing
 from ...outcome import Finding
 
@@ -93,13 +93,13 @@ def _place(rows: Sequence[Row], bad: Sequence[int]) -> str:
     row = rows[bad[0]]
     text = f"{row.collective} of {format_bytes(row.bytes)} in {row.dtype}"
     if len(bad) > 1:
-        text += f" (and {len(bad) - 1} more row{'s' if len(bad) > 2 else ''})"
+        text += f" (and {format_count(len(bad) - 1, 'more row')})"
     return f"{text}: "
 
 
 def _describe_wrong(count: int, where: str, first: tuple[int, float, int]) -> str:
     index, value, expected = first
-    elements = "1 wrong element" if count == 1 else f"{count} wrong elements"
+    elements = format_count(count, "wrong element")
     return f"{elements} {where}; element {index} is {value:g} instead of {expected}"
 
 
