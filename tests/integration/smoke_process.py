@@ -23,10 +23,10 @@ RANK_VARIABLES = (
     "MASTER_PORT",
 )
 # Phase, finding, ranks.
-Found = tuple[str, str, tuple[int, ...]]
+FindingKey = tuple[str, str, tuple[int, ...]]
 
 
-class Ran:
+class SmokeRun:
     """A finished smoke test: its exit, its lines and its report."""
 
     def __init__(self, out: Path, status: int, stdout: str, stderr: str) -> None:
@@ -39,19 +39,19 @@ class Ran:
         self.failed = [phase.name for phase in self.report.phases if phase.verdict == model.FAIL]
 
     @property
-    def findings(self) -> set[Found]:
+    def findings(self) -> set[FindingKey]:
         return {
-            (phase.name, found.id, tuple(found.ranks))
+            (phase.name, finding.id, tuple(finding.ranks))
             for phase in self.report.phases
-            for found in phase.findings
+            for finding in phase.findings
         }
 
     def message(self, id: str) -> str:
         return next(
-            found.message
+            finding.message
             for phase in self.report.phases
-            for found in phase.findings
-            if found.id == id
+            for finding in phase.findings
+            if finding.id == id
         )
 
 
@@ -59,7 +59,9 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
 
 
-def smoke(out: Path, *arguments: str, program: tuple[str, ...] = (), folder: Path = FOLDER) -> Ran:
+def smoke(
+    out: Path, *arguments: str, program: tuple[str, ...] = (), folder: Path = FOLDER
+) -> SmokeRun:
     """On two Gloo ranks, quickly, unless the arguments say otherwise."""
     usual = ["--out", str(out), "--profile", "quick", "--ranks", "2", "--backend", "gloo"]
     command = [PYTHON, *program, str(folder), "smoke", *usual, *arguments]
@@ -73,24 +75,24 @@ def smoke(out: Path, *arguments: str, program: tuple[str, ...] = (), folder: Pat
         check=False,
     )
     assert left_over(out) == []
-    return Ran(out, ran.returncode, ran.stdout, ran.stderr)
+    return SmokeRun(out, ran.returncode, ran.stdout, ran.stderr)
 
 
 def left_over(out: Path) -> list[str]:
     """Commands of processes that still name this run's folder; they get a moment to be reaped."""
     end = time.monotonic() + 5
-    while (found := processes_of(out)) and time.monotonic() < end:
+    while (commands := processes_of(out)) and time.monotonic() < end:
         time.sleep(0.05)
-    return found
+    return commands
 
 
 def processes_of(out: Path) -> list[str]:
-    found = []
+    commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = path.read_bytes().split(b"\0")
+            arguments = path.read_bytes().split(b"\0")
         except OSError:  # it ended meanwhile
             continue
-        if str(out).encode() in words:
-            found.append(b" ".join(words).decode())
-    return found
+        if str(out).encode() in arguments:
+            commands.append(b" ".join(arguments).decode())
+    return commands

@@ -1,4 +1,4 @@
-"""Run by an interpreter that has torch (test_inside_ranks): ranks as threads of one process meet through real stores."""
+"""Run by an interpreter that has torch (test_comm_ranks): ranks as threads of one process exchange values through real stores."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from torch import distributed
 
 from provision_runtime import checkpoint
 from provision_runtime.comm import ranks
-from provision_runtime.comm import store as meeting
+from provision_runtime.comm import store as comm_store
 
 warnings.simplefilter("ignore")
-RANKS, MEETINGS = 3, 40
+RANKS, EXCHANGES = 3, 40
 PATIENCE = timedelta(seconds=60)
 FOLDER = Path(tempfile.mkdtemp())
 
@@ -52,37 +52,37 @@ def stores() -> dict[str, list[Any]]:
     return {**plain, "prefix": [distributed.PrefixStore("outer", store) for store in inner]}
 
 
-def together(work: Callable[[int], Any]) -> list[Any]:
+def on_all_ranks(work: Callable[[int], Any]) -> list[Any]:
     with ThreadPoolExecutor(RANKS) as pool:
         return list(pool.map(work, range(RANKS)))
 
 
-def left_by_meetings(of_rank: list[Any]) -> int:
-    """How many more keys there are after many meetings than after two."""
-    us = [ranks.through_store(store, rank, RANKS, 60) for rank, store in enumerate(of_rank)]
+def left_by_exchanges(stores_by_rank: list[Any]) -> int:
+    """How many more keys there are after many exchanges than after two."""
+    job = [ranks.through_store(store, rank, RANKS, 60) for rank, store in enumerate(stores_by_rank)]
 
-    def meet(rank: int) -> None:
-        assert us[rank].exchange("meet", rank) == list(range(RANKS))
+    def exchange(rank: int) -> None:
+        assert job[rank].exchange("meet", rank) == list(range(RANKS))
 
     for _ in range(2):
-        together(meet)
-    before: int = of_rank[0].num_keys()
-    for _ in range(MEETINGS):
-        together(meet)
-    return int(of_rank[0].num_keys()) - before
+        on_all_ranks(exchange)
+    before: int = stores_by_rank[0].num_keys()
+    for _ in range(EXCHANGES):
+        on_all_ranks(exchange)
+    return int(stores_by_rank[0].num_keys()) - before
 
 
-def introduced(of_rank: list[Any]) -> list[list[str]]:
-    """Names that ranks agree upon, again and again in one store; the second time one rank is late and finds old words."""
-    mailboxes = [meeting.StoreClient(store) for store in of_rank]
+def negotiated_names(stores_by_rank: list[Any]) -> list[list[str]]:
+    """Names that ranks negotiate, again and again in one store, which keeps the keys of the earlier ones."""
+    clients = [comm_store.StoreClient(store) for store in stores_by_rank]
     return [
-        together(lambda rank: meeting.negotiate_nonce(mailboxes[rank], rank, RANKS, 60))
+        on_all_ranks(lambda rank: comm_store.negotiate_nonce(clients[rank], rank, RANKS, 60))
         for _ in range(3)
     ]
 
 
-class Keeping:
-    """A kind of store that keeps everything."""
+class UndeletableStore:
+    """A kind of store that cannot delete keys."""
 
     def __init__(self, store: Any) -> None:
         self.set, self.get, self.tried = store.set, store.get, 0
@@ -96,37 +96,44 @@ class Keeping:
 
 
 def where_nothing_can_be_deleted() -> Any:
-    store = Keeping(distributed.HashStore())
-    one = meeting.StoreAllGather(meeting.StoreClient(store), 0, 1)
-    return [[one.exchange("meet", number, 60) for number in range(3)], store.tried]
+    store = UndeletableStore(distributed.HashStore())
+    all_gather = comm_store.StoreAllGather(comm_store.StoreClient(store), 0, 1)
+    return [[all_gather.exchange("meet", number, 60) for number in range(3)], store.tried]
 
 
-def long_words() -> list[Any]:
+def long_values() -> list[Any]:
     """More than torch's server takes at once (8 MiB since 2.4), from every rank; and what is left of it afterwards."""
-    return [long_words_in(of_rank) for of_rank in (tcp_stores(), [distributed.HashStore()] * RANKS)]
+    return [
+        long_values_in(stores_by_rank)
+        for stores_by_rank in (tcp_stores(), [distributed.HashStore()] * RANKS)
+    ]
 
 
-def long_words_in(of_rank: list[Any]) -> list[bool]:
-    us = [ranks.through_store(store, rank, RANKS, 60) for rank, store in enumerate(of_rank)]
-    words = ["\u00e9" * (3 << 20), "short", ""]
-    said = together(lambda rank: us[rank].exchange("long", words[rank]))
-    before = of_rank[0].num_keys()
-    together(lambda rank: us[rank].exchange("short", rank))
-    return [said == [words] * RANKS, before > 2 * RANKS, of_rank[0].num_keys() <= 2 * RANKS]
+def long_values_in(stores_by_rank: list[Any]) -> list[bool]:
+    job = [ranks.through_store(store, rank, RANKS, 60) for rank, store in enumerate(stores_by_rank)]
+    values = ["\u00e9" * (3 << 20), "short", ""]
+    gathered = on_all_ranks(lambda rank: job[rank].exchange("long", values[rank]))
+    before = stores_by_rank[0].num_keys()
+    on_all_ranks(lambda rank: job[rank].exchange("short", rank))
+    return [
+        gathered == [values] * RANKS,
+        before > 2 * RANKS,
+        stores_by_rank[0].num_keys() <= 2 * RANKS,
+    ]
 
 
 def groups_in_turn(port: int) -> list[Any]:
-    """Three default groups in one process, at one port, with words of other ranks in their way."""
-    found = []
+    """Three default groups in one process, at one port, with keys of other ranks in their way."""
+    gathered = []
     for number in range(3):
         distributed.init_process_group(
             "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1
         )
-        us = ranks.of_default_group(60)
-        found.append(us.exchange("meet", number))
+        job = ranks.of_default_group(60)
+        gathered.append(job.exchange("meet", number))
         distributed.destroy_process_group()
         gc.collect()
-    return found
+    return gathered
 
 
 def is_occupied(server: Any) -> bool:
@@ -137,14 +144,14 @@ def is_occupied(server: Any) -> bool:
     return asking.is_alive()
 
 
-def beside_a_waiting_thread(port: int) -> str:
-    """A meeting while another thread waits in the group's store."""
+def with_a_waiting_thread(port: int) -> str:
+    """An exchange while another thread waits in the group's store."""
     distributed.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1
     )
     store = distributed.distributed_c10d._get_default_store()
-    us = ranks.of_default_group(60)
-    us.exchange("first", None)
+    job = ranks.of_default_group(60)
+    job.exchange("first", None)
 
     server = store
     while hasattr(server, "underlying_store"):
@@ -158,14 +165,14 @@ def beside_a_waiting_thread(port: int) -> str:
     waiting.start()
     while waiting.is_alive() and not is_occupied(server):
         pass
-    us.exchange("second", None)
-    found = (
+    job.exchange("second", None)
+    result = (
         "met while the other waited" if waiting.is_alive() else "met when the other had given up"
     )
     ranks._second_connection(store).set("met", "")
     waiting.join()
     distributed.destroy_process_group()
-    return found
+    return result
 
 
 def collectives_are_refused(port: int) -> str:
@@ -186,12 +193,16 @@ def main() -> dict[str, Any]:
     from provision_runtime.smoke.launcher import free_port
 
     return {
-        "left": {kind: left_by_meetings(of_rank) for kind, of_rank in stores().items()},
-        "introduced": {kind: introduced(of_rank) for kind, of_rank in stores().items()},
-        "long": long_words(),
+        "left": {
+            kind: left_by_exchanges(stores_by_rank) for kind, stores_by_rank in stores().items()
+        },
+        "introduced": {
+            kind: negotiated_names(stores_by_rank) for kind, stores_by_rank in stores().items()
+        },
+        "long": long_values(),
         "keeping": where_nothing_can_be_deleted(),
         "groups": groups_in_turn(free_port()),
-        "beside": beside_a_waiting_thread(free_port()),
+        "beside": with_a_waiting_thread(free_port()),
         "refused": collectives_are_refused(free_port()),
     }
 

@@ -1,4 +1,4 @@
-"""What training code uses of `inside`, with real ranks, stores, groups and models."""
+"""What training code uses of the runtime package, with real ranks, stores, groups and models."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from datetime import timedelta
 from pathlib import Path
 import torch
 from torch import nn
-from inside import ddp_check, fs, ranks
-from inside import checkpoint
+from provision_runtime import checkpoint, fs
+from provision_runtime.comm import collective, ranks
+from provision_runtime.facts import ddp_check
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-folder, found = Path(os.environ["FOLDER"]), {}
+folder, results = Path(os.environ["FOLDER"]), {}
 """
 # Without the destructors of torch 2.3, which were seen to wait for ever in a group whose other rank has left.
 END = """
-print("found", json.dumps(found), flush=True)
+print("found", json.dumps(results), flush=True)
 os._exit(0)
 """
 
 
 def by_rank(script: str, folder: Path, world_size: int = 2) -> list[dict[str, Any]]:
-    """What each rank found."""
+    """The results of each rank."""
     shared = {
         "WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
@@ -59,40 +60,40 @@ def by_rank(script: str, folder: Path, world_size: int = 2) -> list[dict[str, An
 
 
 def test_ranks_meet_through_a_store_and_through_a_group(tmp_path: Path) -> None:
-    found = by_rank(
+    results = by_rank(
         """
 store = torch.distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world_size, rank == 0, timedelta(seconds=60))
-us = ranks.through_store(store, rank, world_size, timeout_s=60)
-fs.make_directory(folder / "shared", us)
-found["exists"] = fs.exists(folder / ("" if rank == 0 else "nowhere") / "shared", us)
+job = ranks.through_store(store, rank, world_size, timeout_s=60)
+fs.make_directory(folder / "shared", job)
+results["exists"] = fs.exists(folder / ("" if rank == 0 else "nowhere") / "shared", job)
 try:
-    collective.broadcast("fail", us, lambda: (folder / "no such").stat())
+    collective.broadcast("fail", job, lambda: (folder / "no such").stat())
 except collective.RankFailed as error:
-    found["failed"] = [error.errno, list(error.ranks)]
+    results["failed"] = [error.errno, list(error.ranks)]
 model = nn.Sequential(nn.Linear(4, 8 + rank), nn.Linear(8 + rank, 2))
 try:
-    ddp_check.require_same_parameters(model, us.exchange)
+    ddp_check.require_same_parameters(model, job.exchange)
 except ddp_check.ParametersDiffer as error:
-    found["differ"] = str(error)
-checkpoint.save({f"rank{rank}": torch.full((3,), float(rank))}, folder / "shared", step=7, ranks=us)
+    results["differ"] = str(error)
+checkpoint.save({f"rank{rank}": torch.full((3,), float(rank))}, folder / "shared", step=7, ranks=job)
 other = {f"rank{1 - rank}": torch.zeros(3)}
-checkpoint.load(other, folder / "shared", ranks=us)
-found["loaded"] = other[f"rank{1 - rank}"].tolist() == [1.0 - rank] * 3
+checkpoint.load(other, folder / "shared", ranks=job)
+results["loaded"] = other[f"rank{1 - rank}"].tolist() == [1.0 - rank] * 3
 
 torch.distributed.init_process_group("gloo", store=torch.distributed.PrefixStore("group", store), rank=rank, world_size=world_size)
 group = ranks.through_group()
-found["said"] = group.exchange("hello", {"rank": rank, "long": "x" * (10 + 1000 * rank)})
+results["gathered"] = group.exchange("hello", {"rank": rank, "long": "x" * (10 + 1000 * rank)})
 torch.manual_seed(rank)
 same_shape = nn.Linear(4, 4)
-found["digest"] = ddp_check.require_same_parameters(same_shape, group.exchange)
+results["digest"] = ddp_check.require_same_parameters(same_shape, group.exchange)
 try:
     ddp_check.require_same_parameters(same_shape, group.exchange, data=True)
 except ddp_check.ParametersDiffer as error:
-    found["values"] = str(error)
+    results["values"] = str(error)
 try:
     group.exchange(f"meeting of {rank}", None)
 except RuntimeError as error:
-    found["mixed"] = str(error)
+    results["mixed"] = str(error)
 # Rank 0 hosts the store, so it leaves last.
 if rank == 0:
     fs.wait_until_visible(folder / "left", 60)
@@ -101,57 +102,57 @@ else:
 """,
         tmp_path,
     )
-    assert found[0] == found[1]
-    assert found[0]["exists"] is True
-    assert found[0]["failed"] == [2, [0]]
+    assert results[0] == results[1]
+    assert results[0]["exists"] is True
+    assert results[0]["failed"] == [2, [0]]
     assert (
-        found[0]["differ"]
+        results[0]["differ"]
         == "ranks 0, 1: on rank 1, parameter 0.weight is [9, 4] float32, not [8, 4] float32 as on rank 0"
     )
-    assert found[0]["loaded"]
-    assert [said["rank"] for said in found[0]["said"]] == [0, 1]
-    assert [len(said["long"]) for said in found[0]["said"]] == [10, 1010]
+    assert results[0]["loaded"]
+    assert [payload["rank"] for payload in results[0]["gathered"]] == [0, 1]
+    assert [len(payload["long"]) for payload in results[0]["gathered"]] == [10, 1010]
     assert (
-        found[0]["values"]
+        results[0]["values"]
         == "ranks 0, 1: on rank 1, parameter weight has other values than on rank 0"
     )
     assert (
-        found[0]["mixed"]
+        results[0]["mixed"]
         == "the ranks are not at the same exchange: rank 0 at 'meeting of 0', rank 1 at 'meeting of 1'"
     )
 
 
 def test_digests_of_real_models(tmp_path: Path) -> None:
-    [found] = by_rank(
+    [results] = by_rank(
         """
 import hashlib, resource, struct
 plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.LazyLinear(3))
 plain[0].bias.requires_grad_(False)
-found["entries"] = ddp_check.describe(plain)
-found["meta"] = ddp_check.parameter_digest(nn.Linear(4, 4, device="meta")) == ddp_check.parameter_digest(nn.Linear(4, 4))
+results["entries"] = ddp_check.describe(plain)
+results["meta"] = ddp_check.parameter_digest(nn.Linear(4, 4, device="meta")) == ddp_check.parameter_digest(nn.Linear(4, 4))
 try:
     ddp_check.parameter_digest(nn.Linear(4, 4, device="meta"), data=True)
 except ValueError as error:
-    found["no data"] = str(error)
+    results["no data"] = str(error)
 ddp_check.PIECE_BYTES = 64
 values = torch.arange(600, dtype=torch.float32).view(20, 30)
 expected = hashlib.sha256(b"".join(struct.pack("<f", float(v)) for v in range(600))).hexdigest()
-found["pieces"] = ddp_check.data_digest([values]) == expected
+results["pieces"] = ddp_check.data_digest([values]) == expected
 turned = values.t().contiguous().t()
-found["not contiguous"] = not turned.is_contiguous() and ddp_check.data_digest([turned]) == expected
-found["scalar"] = ddp_check.data_digest([torch.tensor(1.0)]) == hashlib.sha256(struct.pack("<f", 1.0)).hexdigest()
-found["empty"] = ddp_check.data_digest([torch.empty(0, 3)]) == hashlib.sha256(b"").hexdigest()
-found["bfloat16"] = ddp_check.data_digest([torch.ones(1, dtype=torch.bfloat16)]) == hashlib.sha256(bytes([0x80, 0x3F])).hexdigest()
+results["not contiguous"] = not turned.is_contiguous() and ddp_check.data_digest([turned]) == expected
+results["scalar"] = ddp_check.data_digest([torch.tensor(1.0)]) == hashlib.sha256(struct.pack("<f", 1.0)).hexdigest()
+results["empty"] = ddp_check.data_digest([torch.empty(0, 3)]) == hashlib.sha256(b"").hexdigest()
+results["bfloat16"] = ddp_check.data_digest([torch.ones(1, dtype=torch.bfloat16)]) == hashlib.sha256(bytes([0x80, 0x3F])).hexdigest()
 ddp_check.PIECE_BYTES = 16 << 20
 large = torch.zeros(8192, 8193).t()  # 256 MiB, not contiguous
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ddp_check.data_digest([large])
-found["extra_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+results["extra_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
 """,
         tmp_path,
         world_size=1,
     )
-    assert found["entries"] == [
+    assert results["entries"] == [
         ["0.weight", [4, 4], "float32", True],
         ["0.bias", [4], "float32", False],
         ["1.weight", [4], "float32", True],
@@ -160,56 +161,63 @@ found["extra_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - befor
         ["2.bias", None, "float32", True],
     ]
     right = ("meta", "pieces", "not contiguous", "scalar", "empty", "bfloat16")
-    assert [name for name in right if found[name] is not True] == []
-    assert "meta device has no data" in found["no data"]
-    assert found["extra_mib"] < 64
+    assert [name for name in right if results[name] is not True] == []
+    assert "meta device has no data" in results["no data"]
+    assert results["extra_mib"] < 64
 
 
 def test_gradients_and_samples_that_are_wrong_are_found(tmp_path: Path) -> None:
     """The phase's own comparisons, on tensors that are a little, or not at all, what they must be."""
-    [found] = by_rank(
+    [results] = by_rank(
         """
-from inside.smoke.phases.ddp import gradients, loading
+from provision_runtime.smoke.phases import dataloader, ddp
 right = {"weight": torch.arange(6, dtype=torch.float32), "bias": torch.ones(2)}
-def given(**changes):
-    return gradients.unlike_alone(right, {**right, **changes})
-found["right"] = given() is None
-found["rounded"] = given(bias=right["bias"] * (1 + 1e-5)) is None
-found["off"] = given(bias=right["bias"] * 1.01).message
-found["nan"] = given(weight=right["weight"] * float("nan")).id
-class Session:
+def compare(**changes):
+    return ddp.gradient_finding(right, {**right, **changes})
+results["right"] = compare() is None
+results["rounded"] = compare(bias=right["bias"] * (1 + 1e-5)) is None
+results["off"] = compare(bias=right["bias"] * 1.01).message
+results["nan"] = compare(weight=right["weight"] * float("nan")).id
+class Context:
     on_gpu = False
     class options:
         seed = 1
-    class place:
+    class env:
         rank, world_size = 0, 1
     remaining_s = staticmethod(lambda: 60.0)
-found["loaded"] = loading._first_wrong(Session, 1)
-fine = loading.Samples.__getitem__
+results["loaded"] = dataloader._loader_problem(Context, 1)
+fine = dataloader.Samples.__getitem__
 def damage(self, index):
     sample = fine(self, index)
     sample[7] = -1.0 if index == 3 else sample[7]
     return sample
-loading.Samples.__getitem__ = damage
-found["damaged"] = loading._first_wrong(Session, 1)
-loading.Samples.__getitem__ = lambda self, index: fine(self, index if index != 3 else 4)
-found["swapped"] = loading._first_wrong(Session, 1)
+dataloader.Samples.__getitem__ = damage
+results["damaged"] = dataloader._loader_problem(Context, 1)
+dataloader.Samples.__getitem__ = lambda self, index: fine(self, index if index != 3 else 4)
+results["swapped"] = dataloader._loader_problem(Context, 1)
 def fail(self, index):
     raise ValueError("no such sample")
-loading.Samples.__getitem__ = fail
-Session.options.quick = True
-Session.exchange = staticmethod(lambda name, said: [said])
-found["raised"] = [[one.id, one.message] for one in loading.check(Session).findings]
+dataloader.Samples.__getitem__ = fail
+Context.options.quick = True
+Context.exchange = staticmethod(lambda name, payload: [payload])
+results["raised"] = [[finding.id, finding.message] for finding in dataloader.check_loader(Context).findings]
 """,
         tmp_path,
         world_size=1,
     )
-    assert (found["right"], found["rounded"], found["nan"]) == (True, True, "gradient-mismatch")
-    assert found["off"] == "the gradient of bias is 0.01 off the single-process one"
-    assert found["loaded"] is None
-    assert found["damaged"] == "sample 3 was damaged on its way from a worker"
-    assert found["swapped"] == "8 samples came, not those 8 that the sampler chose, in its order"
-    assert found["raised"] == [
+    assert (results["right"], results["rounded"], results["nan"]) == (
+        True,
+        True,
+        "gradient-mismatch",
+    )
+    assert results["off"] == "the gradient of bias is 0.01 off the single-process one"
+    assert results["loaded"] is None
+    assert results["damaged"] == "sample 3 was damaged on its way from a worker"
+    assert (
+        results["swapped"]
+        == "it delivered 8 samples, which are not the 8 that the sampler chose, in its order"
+    )
+    assert results["raised"] == [
         [
             "dataloader-failed",
             "a DataLoader with 1 loader worker: ValueError: no such sample (in a worker)",

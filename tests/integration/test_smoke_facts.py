@@ -15,7 +15,7 @@ import pytest
 from packaging.version import Version
 
 from tests.integration import smoke_process
-from tests.integration.smoke_process import FOLDER, PYTHON, Ran, environment, smoke
+from tests.integration.smoke_process import FOLDER, PYTHON, SmokeRun, environment, smoke
 
 pytestmark = pytest.mark.torch
 
@@ -32,7 +32,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def row_of(ran: Ran, rank: int) -> dict[str, Any]:
+def row_of(ran: SmokeRun, rank: int) -> dict[str, Any]:
     return dict(ran.phases["facts"].data["ranks"][rank])
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from provision_runtime.smoke import options
-from tests.integration.smoke_process import Found, smoke
+from tests.integration.smoke_process import FindingKey, smoke
 
 pytestmark = pytest.mark.torch
 
 BOTH = (0, 1)
 # What the user types after --inject, more options, and what must be found. Faults that end a run have one of their own.
-ENDING: list[tuple[str, str, Found]] = [
+ENDING: list[tuple[str, str, FindingKey]] = [
     ("die:1:facts", "--only rendezvous", ("facts", "rank-died", (1,))),
     ("die:1:rendezvous", "--only rendezvous", ("rendezvous", "rank-died", (1,))),
     ("die:0:barrier", "--only barrier", ("barrier", "rank-died", (0,))),
@@ -72,7 +72,7 @@ ENDING: list[tuple[str, str, Found]] = [
     ),
 ]
 # These leave the run going, so one run shows several.
-LASTING: list[tuple[tuple[str, ...], set[Found]]] = [
+LASTING: list[tuple[tuple[str, ...], set[FindingKey]]] = [
     (
         (
             "other-torch:1",
@@ -106,7 +106,7 @@ LASTING: list[tuple[tuple[str, ...], set[Found]]] = [
     ("fault", "arguments", "expected"), ENDING, ids=[fault for fault, _, _ in ENDING]
 )
 def test_a_fault_that_ends_the_run_is_named(
-    tmp_path: Path, fault: str, arguments: str, expected: Found
+    tmp_path: Path, fault: str, arguments: str, expected: FindingKey
 ) -> None:
     ran = smoke(tmp_path, "--inject", fault, *arguments.split())
     assert ran.findings == {expected}, ran.lines
@@ -117,7 +117,7 @@ def test_a_fault_that_ends_the_run_is_named(
     ("faults", "expected"), LASTING, ids=["+".join(faults) for faults, _ in LASTING]
 )
 def test_faults_that_leave_the_run_going_are_named(
-    tmp_path: Path, faults: tuple[str, ...], expected: set[Found]
+    tmp_path: Path, faults: tuple[str, ...], expected: set[FindingKey]
 ) -> None:
     ran = smoke(tmp_path, *(word for fault in faults for word in ("--inject", fault)))
     assert ran.findings == expected, ran.lines

@@ -17,7 +17,14 @@ import pytest
 
 from provision_runtime.report import model
 from provision_runtime.smoke.launcher import free_port
-from tests.integration.smoke_process import FOLDER, PYTHON, TIMEOUT_S, Found, environment, left_over
+from tests.integration.smoke_process import (
+    FOLDER,
+    PYTHON,
+    TIMEOUT_S,
+    FindingKey,
+    environment,
+    left_over,
+)
 
 BOTH = (0, 1)
 Variables = dict[str, str] | None
@@ -136,7 +143,7 @@ def on_a_slow_disk(
             child.kill()
 
 
-def ended(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, set[Found]]:
+def ended(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, set[FindingKey]]:
     """The report, and its findings but for those about the machine that the test runs on (phase facts)."""
     try:
         said = [child.communicate(timeout=TIMEOUT_S)[0] for child in children]

@@ -14,14 +14,14 @@ class Store:
     """A dictionary with the two calls of a c10d store that we use."""
 
     def __init__(self) -> None:
-        self.held: dict[str, bytes] = {}
+        self.values: dict[str, bytes] = {}
 
     def set(self, key: str, value: str) -> None:
-        self.held[key] = value.encode()
+        self.values[key] = value.encode()
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         assert expected == desired == comm_store.ABSENT
-        return self.held.get(key, expected.encode())
+        return self.values.get(key, expected.encode())
 
 
 class Gone:
@@ -49,7 +49,7 @@ def gatherer(store: Any, rank: int, clock: Clock, world_size: int = 2) -> comm_s
 
 
 def answered(store: Store, name: str, **payloads: Any) -> None:
-    """What other ranks already said at the first store."""
+    """What other ranks already sent in the first exchange."""
     for rank, payload in payloads.items():
         store.set(f"exchange/1/{name}/{rank[1:]}", json.dumps({"payload": payload}))
 
@@ -64,11 +64,11 @@ def test_every_rank_learns_what_all_said_in_rank_order() -> None:
 def test_a_rank_that_says_nothing_is_named_on_every_rank() -> None:
     store, clock = Store(), Clock()
     answered(store, "hello", _2="here")
-    for rank, said in ((0, "first"), (2, "here")):
+    for rank, payload in ((0, "first"), (2, "here")):
         with pytest.raises(
             comm_store.RanksMissing, match="rank 1 did not answer at hello"
         ) as missing:
-            gatherer(store, rank, clock, 3).exchange("hello", said, 5)
+            gatherer(store, rank, clock, 3).exchange("hello", payload, 5)
         assert missing.value.payloads == {0: "first", 2: "here"}
     assert 5 <= clock.now < 6
 
@@ -76,7 +76,7 @@ def test_a_rank_that_says_nothing_is_named_on_every_rank() -> None:
 def test_after_bad_news_the_others_are_not_waited_for_long() -> None:
     clock = Clock()
     with pytest.raises(comm_store.RanksMissing):
-        gatherer(Store(), 0, clock).exchange("phase", "bad", 600, lambda said: said == "bad")
+        gatherer(Store(), 0, clock).exchange("phase", "bad", 600, lambda payload: payload == "bad")
     assert clock.now < comm_store.GRACE_S + 1
 
 
@@ -87,8 +87,8 @@ def test_a_silent_rank_0_is_named() -> None:
 
 def test_meetings_of_one_name_are_kept_apart() -> None:
     store, clock = Store(), Clock()
-    here = gatherer(store, 0, clock, 1)
-    assert [here.exchange("again", turn, 5) for turn in (1, 2)] == [[1], [2]]
+    all_gather = gatherer(store, 0, clock, 1)
+    assert [all_gather.exchange("again", turn, 5) for turn in (1, 2)] == [[1], [2]]
 
 
 def test_a_store_that_is_gone_is_said_to_be() -> None:

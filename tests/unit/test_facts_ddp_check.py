@@ -70,70 +70,70 @@ def changed(**changes: Any) -> list[ddp_check.Entry]:
 def test_the_first_difference_is_said_with_both_sides(
     other: list[ddp_check.Entry], message: str
 ) -> None:
-    found = ddp_check.first_difference([MODEL, other, MODEL])
-    assert found is not None
-    assert (found.message, found.ranks) == (message, (1,))
+    difference = ddp_check.first_difference([MODEL, other, MODEL])
+    assert difference is not None
+    assert (difference.message, difference.ranks) == (message, (1,))
 
 
 def test_rank_0_is_right_only_where_it_is_not_alone() -> None:
     other = changed(shape=[5])
-    found = ddp_check.first_difference([other, MODEL, MODEL, MODEL])
-    assert found is not None
-    assert found.ranks == (0,)
-    found = ddp_check.first_difference([other, MODEL])
-    assert found is not None
-    assert (found.ranks, found.message) == (
+    difference = ddp_check.first_difference([other, MODEL, MODEL, MODEL])
+    assert difference is not None
+    assert difference.ranks == (0,)
+    difference = ddp_check.first_difference([other, MODEL])
+    assert difference is not None
+    assert (difference.ranks, difference.message) == (
         (0, 1),
         "on rank 1, parameter 0.bias is [4] float32, not [5] float32 as on rank 0",
     )
 
 
 def test_of_two_halves_all_are_named_and_who_has_what() -> None:
-    found = ddp_check.first_difference([MODEL, MODEL[:2], MODEL[:2], MODEL])
-    assert found is not None
+    difference = ddp_check.first_difference([MODEL, MODEL[:2], MODEL[:2], MODEL])
+    assert difference is not None
     assert (
-        found.message
+        difference.message
         == "on ranks 1, 2, parameter 1.weight is missing; it is [2, 4] float32 on ranks 0, 3"
     )
-    assert str(ddp_check.ParametersDiffer(found)) == f"ranks 0-3: {found.message}"
+    assert str(ddp_check.ParametersDiffer(difference)) == f"ranks 0-3: {difference.message}"
 
 
 def test_values_that_differ_are_said_to() -> None:
-    mine, theirs = (
+    own, other = (
         [["weight", [2], "float32", True, "abc"]],
         [["weight", [2], "float32", True, "def"]],
     )
-    found = ddp_check.first_difference([mine, theirs])
-    assert found is not None
-    assert found.message == "on rank 1, parameter weight has other values than on rank 0"
+    difference = ddp_check.first_difference([own, other])
+    assert difference is not None
+    assert difference.message == "on rank 1, parameter weight has other values than on rank 0"
 
 
 @given(some.lists(models, min_size=1, max_size=5))
 def test_a_difference_is_found_exactly_where_there_is_one(
     given_models: list[list[ddp_check.Entry]],
 ) -> None:
-    found = ddp_check.first_difference(given_models)
-    if found is None:
+    difference = ddp_check.first_difference(given_models)
+    if difference is None:
         assert all(model == given_models[0] for model in given_models)
         return
-    is_majority = len(found.ranks) < len(given_models)
+    is_majority = len(difference.ranks) < len(given_models)
     assert is_majority == any(
         2 * given_models.count(model) > len(given_models) for model in given_models
     )
     usual = next(
         model
         for rank, model in enumerate(given_models)
-        if rank not in found.ranks or not is_majority
+        if rank not in difference.ranks or not is_majority
     )
     unlike = [rank for rank, model in enumerate(given_models) if model != usual]
-    assert not is_majority or unlike == list(found.ranks)
+    assert not is_majority or unlike == list(difference.ranks)
     first = given_models[unlike[0]]
-    mine = [entry for entry in usual if entry[0] == found.parameter]
-    theirs = [entry for entry in first if entry[0] == found.parameter]
+    own = [entry for entry in usual if entry[0] == difference.parameter]
+    other = [entry for entry in first if entry[0] == difference.parameter]
     assert (
-        mine != theirs
+        own != other
         or sorted(map(str, usual)) == sorted(map(str, first))
-        or found.message.endswith("another order")
+        or difference.message.endswith("another order")
     )
 
 
@@ -155,12 +155,12 @@ class Model:
 
 
 def test_every_rank_raises_and_only_one_of_each_kind_tells_all() -> None:
-    told: list[Any] = []
+    sent: list[Any] = []
 
     def check(ranks: Ranks) -> str:
         def exchange(name: str, payload: Any) -> list[Any]:
             if name == "parameters":
-                told.append((ranks.rank, payload is not None))
+                sent.append((ranks.rank, payload is not None))
             return ranks.exchange(name, payload)
 
         model: Any = Model(weight=Parameter(2, 3 if ranks.rank in (2, 4) else 2))
@@ -170,7 +170,7 @@ def test_every_rank_raises_and_only_one_of_each_kind_tells_all() -> None:
     assert {str(error) for error in errors} == {
         "ranks 2, 4: parameter weight is [2, 3] float32, not [2, 2] float32 as on most ranks"
     }
-    assert sorted(told) == [(0, True), (1, False), (2, True), (3, False), (4, False)]
+    assert sorted(sent) == [(0, True), (1, False), (2, True), (3, False), (4, False)]
 
 
 def test_equal_models_have_one_digest() -> None:

@@ -68,24 +68,24 @@ def test_driver_version(text: str, version: str | None) -> None:
 
 def test_a_missing_torch_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    found = environment.collect()
-    assert found["torch"] is None
-    assert found["error"].startswith("torch cannot be used: ")
-    assert found["python"]["prefix"] == sys.prefix
+    facts = environment.collect()
+    assert facts["torch"] is None
+    assert facts["error"].startswith("torch cannot be used: ")
+    assert facts["python"]["prefix"] == sys.prefix
 
 
 @pytest.mark.parametrize(
     "body", ["raise OSError('libcudart.so.12: cannot open shared object file')", "1 / 0"]
 )
 def test_a_torch_that_breaks_at_import_is_an_answer(tmp_path: Path, body: str) -> None:
-    found = facts_of_child(tmp_path, body)
-    assert found["torch"] is None
-    assert "torch cannot be used: " in found["error"]
+    facts = facts_of_child(tmp_path, body)
+    assert facts["torch"] is None
+    assert "torch cannot be used: " in facts["error"]
 
 
 def test_a_torch_that_crashes_at_import_is_an_answer(tmp_path: Path) -> None:
-    found = facts_of_child(tmp_path, "import os\nos.kill(os.getpid(), 11)")
-    assert found["error"] == "importing torch ended the process with status -11"
+    facts = facts_of_child(tmp_path, "import os\nos.kill(os.getpid(), 11)")
+    assert facts["error"] == "importing torch ended the process with status -11"
 
 
 def facts_of_child(folder: Path, torch_source: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def test_only_variables_of_interest_are_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("LD_LIBRARY_PATH", "/foreign")
     monkeypatch.setenv("MY_PASSWORD", "secret")
     monkeypatch.setenv("PROVISION_LOCK_HASH", "abc")
-    found = environment.about_host()
-    assert found["environment"]["LD_LIBRARY_PATH"] == "/foreign"
-    assert found["lock_hash"] == "abc"
-    assert "secret" not in json.dumps(found)
+    facts = environment.about_host()
+    assert facts["environment"]["LD_LIBRARY_PATH"] == "/foreign"
+    assert facts["lock_hash"] == "abc"
+    assert "secret" not in json.dumps(facts)

@@ -111,12 +111,12 @@ def test_no_cgroup_is_no_quota(tmp_path: Path) -> None:
 
 
 def test_allowed_is_what_affinity_and_quota_leave(tmp_path: Path) -> None:
-    here = len(os.sched_getaffinity(0))
+    affinity = len(os.sched_getaffinity(0))
     assert limits.cpus(tmp_path) == {
         "count": os.cpu_count(),
-        "affinity": here,
+        "affinity": affinity,
         "quota": None,
-        "allowed": here,
+        "allowed": affinity,
     }
     root = tree(tmp_path, V2_HOST, "0::/\n", {"sys/fs/cgroup/cpu.max": "50000 100000\n"})
     assert limits.cpus(root)["allowed"] == 0.5
@@ -125,10 +125,10 @@ def test_allowed_is_what_affinity_and_quota_leave(tmp_path: Path) -> None:
 def test_shared_memory_is_measured_where_it_is(tmp_path: Path) -> None:
     assert limits.shared_memory(tmp_path) is None
     (tmp_path / "dev/shm").mkdir(parents=True)
-    found, here = limits.shared_memory(tmp_path), os.statvfs(tmp_path)
-    assert found is not None
-    assert (found["bytes"], found["device"]) == (
-        here.f_blocks * here.f_frsize,
+    shared_memory, status = limits.shared_memory(tmp_path), os.statvfs(tmp_path)
+    assert shared_memory is not None
+    assert (shared_memory["bytes"], shared_memory["device"]) == (
+        status.f_blocks * status.f_frsize,
         tmp_path.stat().st_dev,
     )
 

@@ -24,24 +24,26 @@ def test_a_file_is_read_as_nccl_reads_it() -> None:
 
 
 def test_the_environment_wins_over_files_and_the_first_file_over_the_second() -> None:
-    found = nccl.effective(
+    settings = nccl.effective(
         {"NCCL_IB_HCA": "mine", "PATH": "/bin"},
         [
             ("/home/.nccl.conf", "NCCL_NET=Socket\nNCCL_IB_HCA=x\n"),
             ("/etc/nccl.conf", CONF + "NCCL_NET=IB\n"),
         ],
     )
-    assert [(one.name, one.value, one.source, one.is_costly) for one in found] == [
+    assert [
+        (setting.name, setting.value, setting.source, setting.is_costly) for setting in settings
+    ] == [
         ("NCCL_IB_HCA", "mine", "environment", False),
         ("NCCL_NET", "Socket", "/home/.nccl.conf", True),
         ("NCCL_P2P_DISABLE", "1", "/etc/nccl.conf", True),
     ]
-    assert "neither through NVLink nor PCIe" in found[2].effect
+    assert "neither through NVLink nor PCIe" in settings[2].effect
 
 
 def test_a_setting_that_nobody_knows_is_told_and_not_judged() -> None:
-    (one,) = nccl.effective({"NCCL_IB_DISBALE": "1"}, [])
-    assert (one.effect, one.is_costly) == ("unknown to this test", False)
+    (setting,) = nccl.effective({"NCCL_IB_DISBALE": "1"}, [])
+    assert (setting.effect, setting.is_costly) == ("unknown to this test", False)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +70,14 @@ def test_a_setting_that_nobody_knows_is_told_and_not_judged() -> None:
     ],
 )
 def test_which_values_cost_something(name: str, value: str, costly: bool) -> None:
-    (one,) = nccl.effective({name: value}, [])
-    assert one.is_costly is costly
+    (setting,) = nccl.effective({name: value}, [])
+    assert setting.is_costly is costly
 
 
 @given(st.dictionaries(st.sampled_from(sorted(nccl.MEANINGS)), st.text(max_size=8)))
 def test_each_setting_is_told_once_whatever_its_value(environment: dict[str, str]) -> None:
     conf = "\n".join(f"{name}=1" for name in environment)
-    assert [one.name for one in nccl.effective(environment, [("conf", conf)])] == sorted(
+    assert [setting.name for setting in nccl.effective(environment, [("conf", conf)])] == sorted(
         environment
     )
 
@@ -102,5 +104,5 @@ def test_settings_of_a_named_file_are_found(
 ) -> None:
     (tmp_path / "conf").write_text("NCCL_PROTO=Simple\n")
     monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "conf"))
-    found = {one["name"]: one["source"] for one in nccl.settings()}
-    assert found["NCCL_PROTO"] == str(tmp_path / "conf")
+    settings = {setting["name"]: setting["source"] for setting in nccl.settings()}
+    assert settings["NCCL_PROTO"] == str(tmp_path / "conf")

@@ -31,17 +31,19 @@ def test_a_rank_in_another_collective_is_named_with_both_call_sites() -> None:
         log_of("barrier", "all_reduce 8"),
     ]
     assert logs[0].summary != logs[1].summary
-    found = differing(*logs)
-    assert found is not None
-    assert (found.id, found.ranks) == ("collective-mismatch", (1,))
-    assert found.message.startswith("collective 2 is broadcast 8 (")
-    assert found.message.count("in log_of < ") == 2
+    finding = differing(*logs)
+    assert finding is not None
+    assert (finding.id, finding.ranks) == ("collective-mismatch", (1,))
+    assert finding.message.startswith("collective 2 is broadcast 8 (")
+    assert finding.message.count("in log_of < ") == 2
 
 
 def test_a_rank_with_fewer_calls_left_one_out() -> None:
-    found = differing(log_of("barrier"), log_of("barrier", "barrier"), log_of("barrier", "barrier"))
-    assert found is not None
-    assert (found.id, found.ranks) == ("collective-skipped", (0,))
+    finding = differing(
+        log_of("barrier"), log_of("barrier", "barrier"), log_of("barrier", "barrier")
+    )
+    assert finding is not None
+    assert (finding.id, finding.ranks) == ("collective-skipped", (0,))
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=400), st.integers(0, 400), st.integers(0, 2))
@@ -52,8 +54,8 @@ def test_one_changed_call_is_found_wherever_it_is_remembered(
     logs = [log_of(*(changed if which == rank else names)) for which in range(3)]
     assert logs[rank].summary != logs[(rank + 1) % 3].summary
     remembered = place >= len(names) - collective_log.REMEMBERED
-    found = differing(*logs)
+    finding = differing(*logs)
     if remembered:
-        assert found is not None
+        assert finding is not None
         if place < len(names):
-            assert (found.id, found.ranks) == ("collective-mismatch", (rank,))
+            assert (finding.id, finding.ranks) == ("collective-mismatch", (rank,))

@@ -34,20 +34,20 @@ def test_a_sample_in_the_place_of_another_is_found(
     rank = data.draw(some.integers(0, ranks - 1))
     place = data.draw(some.integers(0, len(by_rank[rank]) - 1))
     removed = by_rank[rank][place]
-    if sum(mine.count(removed) for mine in by_rank) > 1:
+    if sum(indices.count(removed) for indices in by_rank) > 1:
         return
     by_rank[rank][place] = data.draw(
         some.sampled_from([sample for sample in range(-1, samples + 1) if sample != removed])
     )
-    found = dataloader.sampler_finding(by_rank, samples)
-    assert found is not None
-    assert found.message == f"no rank got sample {removed} of {samples} (1 are missing)"
+    finding = dataloader.sampler_finding(by_rank, samples)
+    assert finding is not None
+    assert finding.message == f"no rank got sample {removed} of {samples} (1 are missing)"
 
 
 def test_a_rank_with_fewer_samples_is_named() -> None:
-    found = dataloader.sampler_finding([[0, 1], [2, 3], [4]], 6)
-    assert found is not None
-    assert (found.id, found.ranks, found.message) == (
+    finding = dataloader.sampler_finding([[0, 1], [2, 3], [4]], 6)
+    assert finding is not None
+    assert (finding.id, finding.ranks, finding.message) == (
         "sampler-wrong",
         (2,),
         "1 samples of 6, but every rank must get 2",
@@ -55,30 +55,30 @@ def test_a_rank_with_fewer_samples_is_named() -> None:
 
 
 def test_a_sample_that_is_none_is_named_with_its_rank() -> None:
-    found = dataloader.sampler_finding([[0, 1], [2, 9]], 3)
-    assert found is not None
-    assert (found.ranks, found.message) == ((1,), "sample 9 does not exist: there are 3")
+    finding = dataloader.sampler_finding([[0, 1], [2, 9]], 3)
+    assert finding is not None
+    assert (finding.ranks, finding.message) == ((1,), "sample 9 does not exist: there are 3")
 
 
 def test_equal_runs_are_equal_to_the_last_bit() -> None:
     losses = [(0.1).hex(), (0.3).hex(), "digest"]
     assert ddp.repeat_finding(losses, list(losses)) is None
-    found = ddp.repeat_finding(losses, [(0.1).hex(), (0.1 + 0.2).hex(), "digest"])
-    assert found is not None
-    assert found.message == "the same seed gave two losses in step 1: 0.3 and 0.30000000000000004"
-    found = ddp.repeat_finding(losses, [*losses[:2], "other"])
-    assert found is not None
-    assert "two different models after the last step" in found.message
+    finding = ddp.repeat_finding(losses, [(0.1).hex(), (0.1 + 0.2).hex(), "digest"])
+    assert finding is not None
+    assert finding.message == "the same seed gave two losses in step 1: 0.3 and 0.30000000000000004"
+    finding = ddp.repeat_finding(losses, [*losses[:2], "other"])
+    assert finding is not None
+    assert "two different models after the last step" in finding.message
 
 
 def test_ranks_whose_gradients_differ_from_most_are_named() -> None:
     assert ddp.digest_finding(["a", "a"]) is None
-    found = ddp.digest_finding(["b", "a", "a"])
-    assert found is not None
-    assert (found.id, found.ranks) == ("gradient-mismatch", (0,))
-    found = ddp.digest_finding(["a", "b"])
-    assert found is not None
-    assert found.ranks == (0, 1)
+    finding = ddp.digest_finding(["b", "a", "a"])
+    assert finding is not None
+    assert (finding.id, finding.ranks) == ("gradient-mismatch", (0,))
+    finding = ddp.digest_finding(["a", "b"])
+    assert finding is not None
+    assert finding.ranks == (0, 1)
 
 
 def test_scaling_is_the_time_alone_by_the_time_together() -> None:
@@ -108,9 +108,9 @@ def test_ranks_that_lost_different_workers_say_the_same(text: str, expected: str
 
 def test_ranks_whose_loader_failed_are_one_finding() -> None:
     assert dataloader.loader_finding([None, None], 1) is None
-    found = dataloader.loader_finding([None, "OSError: full", "RuntimeError: killed"], 2)
-    assert found is not None
-    assert (found.ranks, found.message) == (
+    finding = dataloader.loader_finding([None, "OSError: full", "RuntimeError: killed"], 2)
+    assert finding is not None
+    assert (finding.ranks, finding.message) == (
         (1, 2),
         "a DataLoader with 2 loader workers: OSError: full",
     )

@@ -18,18 +18,18 @@ def parse(*arguments: str) -> options.Options:
 
 
 def test_paths_are_made_absolute_and_checkpoints_go_to_the_out_folder() -> None:
-    given = parse()
-    assert given.out == Path.cwd() / "out"
-    assert given.checkpoint_dir == given.out
+    parsed = parse()
+    assert parsed.out == Path.cwd() / "out"
+    assert parsed.checkpoint_dir == parsed.out
     assert parse("--checkpoint-dir", "/shared").checkpoint_dir == Path("/shared")
 
 
 def test_faults_are_parsed() -> None:
-    given = parse("--inject", "die:1:barrier", "--inject", "flip-bit", "--inject", "wrong-value:0")
-    assert given.fault("die", 1, "barrier")
-    assert given.fault("flip-bit")
-    assert given.fault("wrong-value", 0)
-    assert not given.fault("die", 0, "barrier")
+    parsed = parse("--inject", "die:1:barrier", "--inject", "flip-bit", "--inject", "wrong-value:0")
+    assert parsed.fault("die", 1, "barrier")
+    assert parsed.fault("flip-bit")
+    assert parsed.fault("wrong-value", 0)
+    assert not parsed.fault("die", 0, "barrier")
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_a_fault_for_a_rank_that_is_not_there_is_refused() -> None:
 
 
 def test_deadlines_for_a_phase_go_before_those_for_all() -> None:
-    given = parse("--deadline", "20", "--deadline", "barrier=5")
-    assert [given.deadline_s(phase, 60) for phase in ("facts", "barrier")] == [20, 5]
+    parsed = parse("--deadline", "20", "--deadline", "barrier=5")
+    assert [parsed.deadline_s(phase, 60) for phase in ("facts", "barrier")] == [20, 5]
     assert parse().deadline_s("facts", 60) == 60
 
 

@@ -26,8 +26,8 @@ def test_a_finding_brings_the_advice_of_its_rule_unless_it_has_its_own() -> None
 
 
 def test_ranks_that_say_the_same_are_named_together() -> None:
-    said = [outcome.with_finding("wrong-value", text) for text in ("a", "b", "a")]
-    assert [str(finding) for finding in outcome.combine(said).findings] == [
+    outcomes = [outcome.with_finding("wrong-value", text) for text in ("a", "b", "a")]
+    assert [str(finding) for finding in outcome.combine(outcomes).findings] == [
         "ranks 0, 2: a",
         "rank 1: b",
     ]
@@ -46,8 +46,8 @@ def test_one_broken_rank_breaks_the_phase() -> None:
 
 
 def test_an_outcome_survives_the_store() -> None:
-    said = outcome.with_finding("wrong-value", "too hot", [3], {"size": 8}, broken=True)
-    assert outcome.from_json(json.loads(json.dumps(said.as_json()))) == said
+    broken = outcome.with_finding("wrong-value", "too hot", [3], {"size": 8}, broken=True)
+    assert outcome.from_json(json.loads(json.dumps(broken.as_json()))) == broken
 
 
 def test_every_rule_has_a_verdict_that_reports_know_and_says_what_to_do() -> None:

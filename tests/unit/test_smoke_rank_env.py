@@ -20,10 +20,10 @@ def test_without_rank_nobody_started_us() -> None:
 
 
 def test_place_of_a_slurm_rank() -> None:
-    found = rank_env.from_environment(RANK_ENVIRONMENT)
-    assert found is not None
-    assert (found.rank, found.world_size, found.master_port) == (1, 4, 29500)
-    assert (found.all_local, found.launched, found.store_is_hosted) == (False, False, False)
+    env = rank_env.from_environment(RANK_ENVIRONMENT)
+    assert env is not None
+    assert (env.rank, env.world_size, env.master_port) == (1, 4, 29500)
+    assert (env.all_local, env.launched, env.store_is_hosted) == (False, False, False)
 
 
 def test_place_of_a_torchrun_rank() -> None:
@@ -32,9 +32,9 @@ def test_place_of_a_torchrun_rank() -> None:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "2",
     }
-    found = rank_env.from_environment({**RANK_ENVIRONMENT, **torchrun})
-    assert found is not None
-    assert (found.all_local, found.store_is_hosted, found.attempt) == (True, True, "2")
+    env = rank_env.from_environment({**RANK_ENVIRONMENT, **torchrun})
+    assert env is not None
+    assert (env.all_local, env.store_is_hosted, env.attempt) == (True, True, "2")
 
 
 def test_half_an_environment_is_refused() -> None:
