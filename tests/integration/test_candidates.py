@@ -1,5 +1,5 @@
-"""Every combination of the table from the conda sources, on real records: solved, and then checked by other means than the solver's; or
-refused, and then proved to be impossible."""
+"""Every combination of the table from the conda sources, on real records: solved, and then checked
+by other means than the solver's; or refused, and then proved to be impossible."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOLVER = conda.Solver(alias(SHARED_RECORDS))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Target:
     """One environment that the table says can be asked for."""
 
     torch: str
@@ -51,9 +51,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A cell as a request; proofs, if there are any, that it cannot be; and what the tool made of it."""
+    """A target as a request; proofs, if there are any, that it cannot be; and what the tool made of
+    it."""
 
-    cell: Cell
+    target: Target
     resolution: Resolution
     inputs: lockfile.LockInputs
     proofs: tuple[Impossible, ...] = ()
@@ -62,25 +63,27 @@ class Case:
 
     @property
     def machine(self) -> list[Record]:
-        return records.virtual(self.inputs.machines[self.cell.platform])
+        return records.virtual(self.inputs.machines[self.target.platform])
 
     @property
     def channels(self) -> Channels:
-        return channels(self.inputs.channels, self.cell.platform)
+        return channels(self.inputs.channels, self.target.platform)
 
     def mistakes(self) -> list[str]:
         return list(records.mistakes(self.packages, self.inputs.conda, self.machine, self.channels))
 
 
-def cells() -> Iterator[Cell]:
-    """Release x source x CUDA or CPU x platform x Python, from the table alone. Builds for CPUs are not in the table: those that the
-    matrix derives from it."""
+def targets() -> Iterator[Target]:
+    """Release x source x CUDA or CPU x platform x Python, from the table alone.
+
+    Builds for CPUs are not in the table: those that the matrix derives from it.
+    """
     for release in catalog.releases().values():
         for source in SOURCES:
             for build in sources.by_name(source).builds(release):
                 for platform in build.platforms:
                     for python in build.for_platform(platform).python or release.python:
-                        yield Cell(
+                        yield Target(
                             torch=release.version,
                             source=source,
                             cuda=build.cuda,
@@ -91,7 +94,7 @@ def cells() -> Iterator[Cell]:
         if known.build is None and known.source.name in SOURCES:
             for platform in known.platforms:
                 for python in python_versions.supported(known, [platform], companions=False):
-                    yield Cell(
+                    yield Target(
                         torch=known.release.version,
                         source=known.source.name,
                         cuda=None,
@@ -113,10 +116,10 @@ def channels(names: tuple[str, ...], platform: Platform) -> Channels:
     return Channels(SHARED_RECORDS, names, platform)
 
 
-def request(cell: Cell) -> tuple[Resolution, lockfile.LockInputs]:
+def request(target: Target) -> tuple[Resolution, lockfile.LockInputs]:
     asked = Spec(
-        name="lab", torch=cell.torch, cuda=cell.cuda, source=cell.source, platforms=(cell.platform,), python=cell.python,
-        companions=cell.companions, jupyter=cell.jupyter, fast_checkpoints=cell.fast_checkpoints,
+        name="lab", torch=target.torch, cuda=target.cuda, source=target.source, platforms=(target.platform,), python=target.python,
+        companions=target.companions, jupyter=target.jupyter, fast_checkpoints=target.fast_checkpoints,
     )  # fmt: skip
     resolution = resolver.resolve(asked)
     texts = render.render_inputs(resolution)
@@ -125,9 +128,9 @@ def request(cell: Cell) -> tuple[Resolution, lockfile.LockInputs]:
     )
 
 
-def considered(cell: Cell) -> Case:
-    resolution, inputs = request(cell)
-    case = Case(cell=cell, resolution=resolution, inputs=inputs)
+def considered(target: Target) -> Case:
+    resolution, inputs = request(target)
+    case = Case(target=target, resolution=resolution, inputs=inputs)
     return replace(
         case, proofs=tuple(records.impossible(inputs.conda, case.machine, case.channels))
     )
@@ -142,90 +145,99 @@ def answered(case: Case) -> Case:
 
 
 def worth_asking(cases: list[Case]) -> list[Case]:
-    """All that may be possible. Of what is proved to be impossible, one case for each minor release, source and platform: the
-    explanation of a refusal takes several solves."""
+    """All that may be possible.
+
+    Of what is proved to be impossible, one case for each minor release, source and platform: the
+    explanation of a refusal takes several solves.
+    """
     one = {
-        (catalog.minor(case.cell.torch), case.cell.source, case.cell.platform): case.cell
+        (catalog.minor(case.target.torch), case.target.source, case.target.platform): case.target
         for case in cases
         if case.proofs
     }
-    return [case for case in cases if not case.proofs or case.cell in one.values()]
+    return [case for case in cases if not case.proofs or case.target in one.values()]
 
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    """Every cell that is worth asking for, without companions, and with them where that was solved; each answered. With xxhash where
-    the records have one: they are a slice, and what they hold of torch is to be solved."""
+    """Every target that is worth asking for, without companions, and with them where that was
+    solved; each answered. With xxhash where the records have one: they are a slice, and what they
+    hold of torch is to be solved."""
     with ThreadPoolExecutor(4) as pool:
         asked = [
-            considered(replace(cell, fast_checkpoints=has_xxhash(cell.platform, cell.python)))
-            for cell in cells()
+            considered(replace(target, fast_checkpoints=has_xxhash(target.platform, target.python)))
+            for target in targets()
         ]
         alone = list(pool.map(answered, worth_asking(asked)))
-        along = [considered(replace(case.cell, companions=True)) for case in alone if case.packages]
+        along = [
+            considered(replace(case.target, companions=True)) for case in alone if case.packages
+        ]
         return alone + list(pool.map(answered, worth_asking(along)))
 
 
 def test_what_can_be_solved_is_solved_and_what_is_refused_is_impossible(cases: list[Case]) -> None:
     wrong = [
-        f"{case.cell}: {case.refusal.details if case.refusal else case.proofs}"
+        f"{case.target}: {case.refusal.details if case.refusal else case.proofs}"
         for case in cases
         if bool(case.packages) is bool(case.proofs)
     ]
     assert not wrong
 
 
-def test_every_cuda_build_in_the_records_is_a_cell_of_the_table() -> None:
-    known = set(cells())
-    built = {cell for cell in every_built() if cell.cuda}
+def test_every_cuda_build_in_the_records_is_in_the_table() -> None:
+    known = set(targets())
+    built = {target for target in every_built() if target.cuda}
     assert len(built) > 100
-    assert not {str(cell) for cell in built - known}
+    assert not {str(target) for target in built - known}
 
 
 def test_what_the_records_can_solve_alone_is_solved(cases: list[Case]) -> None:
-    """torch, its Python and its CUDA alone, asked for as the records name them and without our pins: what has an answer has one as we
-    ask for it, too; or what we bring along unasked is in the way, the refusal names what leaves it out, and that helps."""
+    """torch, its Python and its CUDA alone, asked for as the records name them and without our
+    pins: what has an answer has one as we ask for it, too; or what we bring along unasked is in the
+    way, the refusal names what leaves it out, and that helps."""
     alone = {
-        replace(case.cell, fast_checkpoints=True): case
+        replace(case.target, fast_checkpoints=True): case
         for case in cases
-        if not case.cell.companions
+        if not case.target.companions
     }
     with ThreadPoolExecutor(4) as pool:
         built = sorted(every_built(), key=str)
-        possible = [cell for cell, is_so in zip(built, pool.map(solves_alone, built)) if is_so]
+        possible = [target for target, is_so in zip(built, pool.map(solves_alone, built)) if is_so]
         without = [
-            cell
-            for cell in possible
-            if cell in alone and alone[cell].packages and not alone[cell].cell.fast_checkpoints
+            target
+            for target in possible
+            if target in alone
+            and alone[target].packages
+            and not alone[target].target.fast_checkpoints
         ]
         blocked = [
-            cell
-            for cell in possible
-            if cell in without or cell not in alone or not alone[cell].packages
+            target
+            for target in possible
+            if target in without or target not in alone or not alone[target].packages
         ]
         elsewise = [
-            cell
-            for cell, is_so in zip(built, pool.map(solves_with_another_cuda, built))
-            if is_so and cell not in possible
+            target
+            for target, is_so in zip(built, pool.map(solves_with_another_cuda, built))
+            if is_so and target not in possible
         ]
     kinds = Counter(
-        (cell.source, cell.platform, "CUDA" if cell.cuda else "CPU") for cell in possible
+        (target.source, target.platform, "CUDA" if target.cuda else "CPU") for target in possible
     )
     print(f"\n{len(possible)} builds for a Python have an answer alone: {dict(kinds)}")
-    for cell in blocked:
-        case = answered(considered(cell))
-        at_fault = [pin for pin in case.inputs.conda if not solves_alone(cell, pin)]
-        print(f"not as we ask for it: {cell}: {', '.join(at_fault)}")
+    for target in blocked:
+        case = answered(considered(target))
+        at_fault = [pin for pin in case.inputs.conda if not solves_alone(target, pin)]
+        print(f"not as we ask for it: {target}: {', '.join(at_fault)}")
         way_out = dict(re.findall(r"--no-([\w-]+) \(without ([^)]*)\)", str(case.refusal)))
         spared = " and ".join(way_out.values())
         assert at_fault and all(
             conda.spec_name(pin).removeprefix("python-") in spared for pin in at_fault
-        ), (str(cell), str(case.refusal))
+        ), (str(target), str(case.refusal))
         left_out: dict[str, Any] = {option.replace("-", "_"): False for option in way_out}
-        assert answered(considered(replace(cell, **left_out))).packages, cell
-    for cell in elsewise:
-        print(f"only with libraries of another CUDA than its own: {cell}")
-        assert cell not in alone or alone[cell].refusal, cell
+        assert answered(considered(replace(target, **left_out))).packages, target
+    for target in elsewise:
+        print(f"only with libraries of another CUDA than its own: {target}")
+        assert target not in alone or alone[target].refusal, target
     print(
         f"{len(possible) - len(blocked)} of them as we ask for them, {len(blocked)} with options that the refusal names"
     )
@@ -233,57 +245,64 @@ def test_what_the_records_can_solve_alone_is_solved(cases: list[Case]) -> None:
     assert len(possible) >= 165  # counted on 2026-11-21 with another program
 
 
-def solves_alone(cell: Cell, *more: str, exactly: bool = True) -> bool:
-    """Whether there is an answer for a build, with what says which CUDA it gets; written without looking at the matrix."""
-    if cell.source == "pytorch":
-        build = f"py{cell.python}_cuda{cell.cuda}*" if cell.cuda else f"py{cell.python}_cpu*"
-        selector = "cudatoolkit" if cell.torch.startswith("1.12") else "pytorch::pytorch-cuda"
-        extra = f"{selector}={cell.cuda}" if cell.cuda else "pytorch::cpuonly"
+def solves_alone(target: Target, *more: str, exactly: bool = True) -> bool:
+    """Whether there is an answer for a build, with what says which CUDA it gets; written without
+    looking at the matrix."""
+    if target.source == "pytorch":
+        build = (
+            f"py{target.python}_cuda{target.cuda}*" if target.cuda else f"py{target.python}_cpu*"
+        )
+        selector = "cudatoolkit" if target.torch.startswith("1.12") else "pytorch::pytorch-cuda"
+        extra = f"{selector}={target.cuda}" if target.cuda else "pytorch::cpuonly"
     else:
-        build = f"cuda{cell.cuda.replace('.', '')}*" if cell.cuda else "cpu*"
-        extra = f"cuda-version={cell.cuda}" if cell.cuda else "pytorch"
-    torch = f"{'pytorch::' if cell.source == 'pytorch' else ''}pytorch={cell.torch}={build}"
+        build = f"cuda{target.cuda.replace('.', '')}*" if target.cuda else "cpu*"
+        extra = f"cuda-version={target.cuda}" if target.cuda else "pytorch"
+    torch = f"{'pytorch::' if target.source == 'pytorch' else ''}pytorch={target.torch}={build}"
     machine = {
         "__glibc": "2.28",
         "__linux": "5.10",
         "__unix": "0",
-        **({"__cuda": cell.cuda} if cell.cuda else {}),
+        **({"__cuda": target.cuda} if target.cuda else {}),
     }
     request = conda.SolveRequest(
-        specs=(f"python={cell.python}", torch, *((extra,) if exactly else ()), *more),
+        specs=(f"python={target.python}", torch, *((extra,) if exactly else ()), *more),
         channels=("pytorch", "nvidia", "conda-forge")
-        if cell.source == "pytorch"
+        if target.source == "pytorch"
         else ("conda-forge",),
         virtual_packages=tuple(machine.items()),
-        platform=cell.platform,
+        platform=target.platform,
     )
     return SOLVER.is_solvable(request)
 
 
-def solves_with_another_cuda(cell: Cell) -> bool:
-    """Whether there would be an answer if its CUDA libraries may be of another minor version than the build: never what we take."""
+def solves_with_another_cuda(target: Target) -> bool:
+    """Whether there would be an answer if its CUDA libraries may be of another minor version than
+    the build: never what we take."""
     return (
-        cell.source == "conda-forge" and cell.cuda is not None and solves_alone(cell, exactly=False)
+        target.source == "conda-forge"
+        and target.cuda is not None
+        and solves_alone(target, exactly=False)
     )
 
 
-def every_built() -> set[Cell]:
+def every_built() -> set[Target]:
     return {
-        cell
+        target
         for platform in PLATFORMS
         for source in SOURCES
-        for cell in built_cells(source, platform)
+        for target in built_targets(source, platform)
     }
 
 
-def built_cells(source: BuildSource, platform: Platform) -> Iterator[Cell]:
-    """What the names of pytorch's packages say: py3.11_cuda12.1_..., cuda126_mkl_py311_..., cuda118py39..., py3.11_cpu_0"""
+def built_targets(source: BuildSource, platform: Platform) -> Iterator[Target]:
+    """What the names of pytorch's packages say: py3.11_cuda12.1_..., cuda126_mkl_py311_...,
+    cuda118py39..., py3.11_cpu_0"""
     first = next(iter(catalog.releases()))
     for record in channels((source,), platform).candidates("pytorch"):
         python = re.search(r"py(3\.\d+)_|py3(\d+)", record.build)
         cuda = re.search(r"cuda(\d+\.\d+)|cuda(\d\d)(\d)", record.build)
         if python and catalog.version_key(record.version) >= catalog.version_key(first):
-            yield Cell(
+            yield Target(
                 torch=record.version,
                 source=source,
                 platform=platform,
@@ -294,47 +313,48 @@ def built_cells(source: BuildSource, platform: Platform) -> Iterator[Cell]:
 
 def test_every_line_of_every_record_is_satisfied(cases: list[Case]) -> None:
     wrong = {
-        str(case.cell): case.mistakes()[:3] for case in cases if case.packages and case.mistakes()
+        str(case.target): case.mistakes()[:3] for case in cases if case.packages and case.mistakes()
     }
     assert not wrong
 
 
 def test_it_is_the_build_that_was_asked_for(cases: list[Case]) -> None:
     for case in cases:
-        cell, locked = case.cell, {package.name: package for package in case.packages}
+        target, locked = case.target, {package.name: package for package in case.packages}
         if not locked:
             continue
         torch = locked["pytorch"]
-        assert (torch.version, torch.platform) == (cell.torch, cell.platform), cell
-        assert locked["python"].version.startswith(f"{cell.python}."), cell
-        if cell.source == "pytorch":
-            flavor = f"cuda{cell.cuda}_" if cell.cuda else "cpu_"
-            assert torch.build.startswith(f"py{cell.python}_{flavor}"), cell
-            assert "/pytorch/" in torch.url, cell
+        assert (torch.version, torch.platform) == (target.torch, target.platform), target
+        assert locked["python"].version.startswith(f"{target.python}."), target
+        if target.source == "pytorch":
+            flavor = f"cuda{target.cuda}_" if target.cuda else "cpu_"
+            assert torch.build.startswith(f"py{target.python}_{flavor}"), target
+            assert "/pytorch/" in torch.url, target
         else:
             assert re.match(
-                f"cuda{cell.cuda.replace('.', '')}(_|py)" if cell.cuda else "cpu_", torch.build
-            ), cell
-        if cell.companions:
-            assert "torchvision" in locked, cell
+                f"cuda{target.cuda.replace('.', '')}(_|py)" if target.cuda else "cpu_", torch.build
+            ), target
+        if target.companions:
+            assert "torchvision" in locked, target
 
 
 def test_a_refusal_names_what_is_missing(cases: list[Case]) -> None:
-    """The solver's words, which -v shows, name a requirement that is proved to have no record, or none that can live beside the others."""
+    """The solver's words, which -v shows, name a requirement that is proved to have no record, or
+    none that can live beside the others."""
     for case in cases:
         if case.refusal:
             culprits = {
                 records.name_of(records.split(proof.requirement)[1]) for proof in case.proofs
             }
             assert any(name in case.refusal.details for name in culprits), (
-                str(case.cell),
+                str(case.target),
                 culprits,
                 case.refusal.details,
             )
 
 
 def test_the_check_sees_what_is_wrong(cases: list[Case]) -> None:
-    case = next(case for case in cases if case.packages and case.cell.cuda)
+    case = next(case for case in cases if case.packages and case.target.cuda)
     machine, found = case.machine, case.channels
     locked = {package.name: package for package in case.packages}
 
@@ -361,7 +381,7 @@ def test_the_check_sees_what_is_wrong(cases: list[Case]) -> None:
     other = next(
         record
         for record in found.candidates("python")
-        if not record.version.startswith(f"{case.cell.python}.")
+        if not record.version.startswith(f"{case.target.python}.")
     )
     swapped = replace(
         locked["python"],
@@ -386,7 +406,8 @@ def test_the_check_sees_what_is_wrong(cases: list[Case]) -> None:
 
 
 def test_the_proof_of_impossibility_is_none_for_what_is_possible() -> None:
-    """What the solver solves has no such proof (above); what is missing one level down has one, and names the line."""
+    """What the solver solves has no such proof (above); what is missing one level down has one, and
+    names the line."""
     machine = records.virtual(
         [("__glibc", "2.28"), ("__linux", "5.10"), ("__unix", "0"), ("__cuda", "12.6")]
     )

@@ -1,4 +1,5 @@
-"""`provision matrix explain`, and how requests that leave something open come through the command line into files."""
+"""`provision matrix explain`, and how requests that leave something open come through the command
+line into files."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_every_choice_has_its_reason_and_source() -> None:
     assert all(pin.reason and pin.source for pin in explanation.pins)
 
 
-def test_every_rule_that_holds_is_told() -> None:
+def test_every_rule_that_holds_is_explained() -> None:
     explanation = explain("torch", "2.3", "cuda", "12.1", "source", "pytorch")
     assert [rule.what for rule in explanation.rules] == [
         "numpy",
@@ -90,7 +91,7 @@ def test_every_rule_that_holds_is_told() -> None:
     assert [warning.what for warning in explanation.warnings] == ["cuda-graph-hang"]
 
 
-def test_what_was_not_chosen_is_told_with_the_reason() -> None:
+def test_alternatives_are_explained_with_the_reason() -> None:
     reasons = {
         (row.what, row.value): row.reason
         for row in explain("torch", "2.3", "cuda", "12.1").not_chosen
@@ -105,14 +106,14 @@ def test_what_was_not_chosen_is_told_with_the_reason() -> None:
     assert reasons["python", "3.8, 3.9, 3.10, 3.12"] == "would do as well; 3.11 is the default"
 
 
-def test_newer_releases_that_would_not_do_are_told() -> None:
+def test_newer_releases_that_do_not_fit_are_explained() -> None:
     explanation = explain("torch", ">=2.4,<2.8", "cuda", "12.1", "source", "wheels")
     newer = {row.value: row.reason for row in explanation.not_chosen if row.what == "torch"}
     assert list(newer) == ["2.7.1", "2.7.0", "2.6.0"]
     assert "the wheels have torch 2.7.1 with CUDA 11.8, 12.6, 12.8 only" in newer["2.7.1"]
 
 
-def test_newer_cudas_that_the_machine_does_not_run_are_told() -> None:
+def test_newer_cuda_versions_that_the_machine_does_not_run_are_explained() -> None:
     request = spec.combine({}, {"torch": "2.10", "cuda": "auto", "source": "wheels"}, name="")
     explanation = resolver.explain(request, Machine(driver="550.54.15", gpus=("sm_90",)))
     assert {choice.what: choice.value for choice in explanation.choices}["cuda"] == "12.8"
@@ -264,7 +265,7 @@ def test_a_file_does_not_ask_for_whatever_this_machine_runs(tmp_path: Path) -> N
     assert '__cuda: "12.9"' in (path.parent / "virtual-packages.yml").read_text()
 
 
-def test_what_was_asked_of_the_machine_is_asked_once(tmp_path: Path) -> None:
+def test_nvidia_smi_runs_once(tmp_path: Path) -> None:
     gpu_machine(tmp_path, "")
     program = tmp_path / "bin" / "nvidia-smi"
     program.write_text(

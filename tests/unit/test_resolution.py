@@ -216,7 +216,7 @@ def test_nccl_on_conda_forge_is_within_what_is_known_of_it() -> None:
     )
 
 
-def test_an_nccl_that_nobody_has_is_refused_and_none_such_is_offered() -> None:
+def test_an_nccl_version_that_does_not_exist_is_refused_and_not_suggested() -> None:
     for cuda in ("12.0", "12.1"):
         assert "2.99" not in refused(torch="2.3", cuda=cuda, nccl="2.99").partition("Nearest:")[2]
 
@@ -348,8 +348,9 @@ def test_auto_never_goes_beyond_the_builds_architectures() -> None:
 
 
 def test_auto_takes_what_is_known_to_run_before_what_may() -> None:
-    """Of 2.4 with CUDA 12.4 the pytorch channel is the usual source, and for which GPUs its build is, is not known; of the wheel
-    it is. What is found for this machine is written down so that it is the same on the next."""
+    """Of 2.4 with CUDA 12.4 the pytorch channel is the usual source, and for which GPUs its build
+    is, is not known; of the wheel it is. What is found for this machine is written down so that it
+    is the same on the next."""
     machine = Machine(driver="550.54.15", gpus=("sm_90",))
     resolution = resolver.resolve(
         spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), machine
@@ -424,7 +425,7 @@ def test_drivers_are_known_for_x86_only() -> None:
     )
 
 
-def test_an_old_glibc_is_refused_and_a_newer_one_is_what_the_solver_is_told() -> None:
+def test_an_old_glibc_is_refused_and_a_newer_one_is_passed_to_the_solver() -> None:
     assert "needs glibc 2.28 or later, and 2.17 was asked for" in refused(
         torch="2.6", cuda="12.6", glibc="2.17", source="wheels"
     )
@@ -436,7 +437,7 @@ def test_an_old_glibc_is_refused_and_a_newer_one_is_what_the_solver_is_told() ->
     )
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_facts_are_warnings() -> None:
     resolution = resolve(
         torch="2.1.1", cuda="12.1", source="pytorch", gpu=["H100"], glibc="2.17", driver="525"
     )
@@ -495,7 +496,7 @@ def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_o
     )
 
 
-def test_wheels_that_were_seen_but_not_released_are_told_of() -> None:
+def test_a_refusal_mentions_wheels_that_were_seen_but_not_released() -> None:
     message = refused(torch="2.11", cuda="12.9", source="wheels")
     assert (
         "wheels of torch 2.11.0 with CUDA 12.9 are no part of the release: built for Linux but left out of the release matrix"
@@ -511,7 +512,7 @@ def test_a_gpu_that_no_toolkit_of_that_age_compiles_for() -> None:
     )
 
 
-def test_without_jupyter_there_is_no_kernel_and_the_reason_stands_among_the_choices() -> None:
+def test_without_jupyter_there_is_no_ipykernel_and_the_choice_says_why() -> None:
     for source in ("wheels", "pytorch", "conda-forge"):
         cuda = "11.8" if source == "conda-forge" else "12.1"
         options = {"torch": "2.3", "cuda": cuda, "source": source}
@@ -523,9 +524,7 @@ def test_without_jupyter_there_is_no_kernel_and_the_reason_stands_among_the_choi
         assert "ipykernel" in requirements(resolve(**options, jupyter=False, conda=["ipykernel"]))
 
 
-def test_without_fast_checkpoints_there_is_no_xxhash_and_the_reason_stands_among_the_choices() -> (
-    None
-):
+def test_without_fast_checkpoints_there_is_no_xxhash_and_the_choice_says_why() -> None:
     """Under the name that whoever installs it knows."""
     for source, name in (
         ("wheels", "xxhash>=2"),
@@ -574,24 +573,22 @@ def test_infiniband_brings_the_library_that_nccl_loads() -> None:
         ({"conda": ["cudatoolkit=11.8"], "source": "pytorch"}, r"`cudatoolkit`: .*second CUDA"),
     ],
 )
-def test_packages_that_cannot_be_beside_this_torch_are_refused(
-    options: dict[str, Any], words: str
-) -> None:
+def test_packages_that_conflict_with_torch_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
         resolve(torch="2.3", cuda="12.1", **options)
 
 
-def test_all_such_packages_are_named_at_once() -> None:
+def test_all_conflicting_packages_are_named_at_once() -> None:
     with pytest.raises(InvalidSpec, match=r"`torchelastic`.*`torch==2.4`"):
         resolve(torch="2.3", cuda="12.1", conda=["torchelastic"], pip=["torch==2.4"])
 
 
-def test_a_gpu_package_beside_a_cpu_build_is_refused() -> None:
+def test_a_gpu_package_with_a_cpu_build_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="`nvidia-nccl-cu12` is about GPUs"):
         resolve(torch="2.3", cpu=True, pip=["nvidia-nccl-cu12"])
 
 
-def test_packages_that_go_with_it_are_taken() -> None:
+def test_compatible_packages_are_added() -> None:
     resolution = resolve(
         torch="2.3",
         cuda="12.1",

@@ -1,5 +1,5 @@
-"""What must hold of every combination in the table: exact, every rule respected, readable by conda's parser and rattler's, and the
-same again from what was written down."""
+"""What must hold of every combination in the table: exact, every rule respected, readable by
+conda's parser and rattler's, and the same again from what was written down."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ def test_every_resolution_respects_every_rule(request: Spec) -> None:
 
 
 def check(resolution: Resolution) -> None:
-    """Every pin has its reason; every rule has its consequence; one family of NVIDIA wheels; a companion is never a known bad one."""
+    """Every pin has its reason; every rule has its consequence; one family of NVIDIA wheels; a
+    companion is never a known bad one."""
     lines = [pin.requirement for pin in resolution.pins]
     message = [(pin.reason, pin.source) for pin in resolution.pins] + [
         (row.reason, row.source) for row in (*resolution.choices, *resolution.warnings)
@@ -364,7 +365,7 @@ def test_the_build_string_takes_one_build_and_leaves_the_other(
     assert takes(taken) and not takes(left)
 
 
-def test_the_parsers_refuse_what_is_none() -> None:
+def test_the_parsers_refuse_an_invalid_requirement() -> None:
     import rattler
 
     for parser in (conda_spec, rattler.MatchSpec):

@@ -1,4 +1,5 @@
-"""Sources of builds: what each must answer, and that a new one needs its own module and a place in the registry."""
+"""Sources of builds: what each must answer, and that a new one needs its own module and a place in
+the registry."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from tests.records import alias, make_channel, record
 
 
 class LabChannel(CondaChannelSource):
-    """A made-up conda channel with one build of torch 2.3.1, for a CUDA version that no other source has."""
+    """A made-up conda channel with one build of torch 2.3.1, for a CUDA version that no other
+    source has."""
 
     name = "lab"
     title = "the lab's channel"

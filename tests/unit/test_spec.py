@@ -1,4 +1,5 @@
-"""spec.yml and options: every mistake at once, with its line; options over the file; names that are safe everywhere."""
+"""spec.yml and options: every mistake at once, with its line; options over the file; names that are
+safe everywhere."""
 
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ def test_cuda_with_cpu_is_refused() -> None:
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", "cpu": True}, name="lab")
 
 
-def test_what_is_missing_is_said_together() -> None:
+def test_all_missing_keys_are_reported_together() -> None:
     with pytest.raises(InvalidSpec) as caught:
         spec.combine({}, {}, name="lab")
     assert "which PyTorch" in str(caught.value)
@@ -209,7 +210,7 @@ def test_the_forms_of_values(
             spec.read(write(tmp_path, yaml.safe_dump({**base, key: value}, sort_keys=False)))
 
 
-def test_a_date_without_quotes_is_said_to_need_them(tmp_path: Path) -> None:
+def test_a_date_without_quotes_is_refused_with_the_quotes_to_write(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r'as_of: "2024-06-30"'):
         spec.read(write(tmp_path, "as_of: 2024-06-30\n"))
 
@@ -249,7 +250,7 @@ def test_quotes_are_not_advised_where_they_would_not_help(
     assert "write it in quotes" not in str(caught.value)
 
 
-def test_an_unknown_gpu_is_told_with_the_other_mistakes() -> None:
+def test_an_unknown_gpu_is_reported_with_the_other_mistakes() -> None:
     with pytest.raises(InvalidSpec) as caught:
         spec.combine({}, {"gpu": ("blah",), "torch": "x", "cuda": "y"}, name="")
     for word in ("'blah'", "`torch`", "`cuda`"):

@@ -1,4 +1,5 @@
-"""The nearest combinations, against a brute-force oracle that knows only the facts: all that exists, how far each is, the closest."""
+"""The nearest combinations, against a brute-force oracle that knows only the facts: all that
+exists, how far each is, the closest."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def subsets(
     requested: Any,
     everywhere: Any,
 ) -> set[tuple[Platform, ...]]:
-    """On which platforms a build can be, of those asked for; wheels only where they have one name on all of them."""
+    """On which platforms a build can be, of those asked for; wheels only where they have one name
+    on all of them."""
     existing = tuple(platform for platform in requested if platform in everywhere) or everywhere[:1]
     names = (
         {
@@ -275,8 +277,9 @@ def test_the_nearest_are_the_nearest(request_spec: Spec) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(request_spec=on_machines)
-def test_what_is_offered_can_be_had(request_spec: Spec) -> None:
-    """The words that are offered, typed in place of those that they change, come to the build that they were offered for."""
+def test_every_suggestion_resolves_to_its_build(request_spec: Spec) -> None:
+    """The words that are offered, typed in place of those that they change, come to the build that
+    they were offered for."""
     try:
         resolver.resolve(request_spec)
     except NoSuchBuild as error:
@@ -331,7 +334,7 @@ def test_an_offer_names_what_is_known_or_what_to_leave_out(
     assert offer in str(caught.value)
 
 
-def test_packages_that_are_kept_are_minded() -> None:
+def test_suggestions_respect_the_added_packages() -> None:
     """What would be refused beside them is not offered."""
     with pytest.raises(NoSuchBuild) as caught:
         resolver.resolve(
@@ -342,7 +345,7 @@ def test_packages_that_are_kept_are_minded() -> None:
     )
 
 
-def test_nothing_is_offered_for_this_machine_that_words_alone_do_not_lead_to() -> None:
+def test_suggestions_resolve_without_this_machine() -> None:
     request_spec = spec.combine({}, {"torch": "1.12", "cuda": "auto", "source": "wheels"}, name="")
     with pytest.raises(NoSuchBuild) as caught:
         resolver.resolve(request_spec, Machine(gpus=("B200",), driver="575.51.03"))
@@ -371,14 +374,14 @@ def test_a_machine_is_never_given_up() -> None:
         assert catalog.runs_on_driver(neighbor.candidate.build.cuda, "575.51.03") == "yes"
 
 
-def test_where_nothing_comes_near_that_is_said() -> None:
+def test_a_refusal_says_if_no_build_runs_on_the_machine() -> None:
     with pytest.raises(NoSuchBuild, match=r"Nothing in the table comes near it"):
         resolver.resolve(
             spec.combine({}, {"torch": "2.3", "cuda": "12.1", "driver": "390.10"}, name="")
         )
 
 
-def test_what_was_asked_for_and_can_stay_stays() -> None:
+def test_a_suggestion_keeps_what_it_can_of_the_request() -> None:
     neighbors = nearest(
         spec.combine(
             {}, {"torch": "2.9", "cuda": "12.8", "nccl": "2.28", "python": "3.12"}, name=""

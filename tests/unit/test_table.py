@@ -1,4 +1,5 @@
-"""The table: what fits a question, against a second working-out from the raw data; and how it is shown."""
+"""The table: which builds fit a query, against an independent calculation from the raw data; and
+how it is shown."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["matrix", *arguments])
 
 
-# A second working-out, from the files themselves: True, False or None for not known.
+# An independent calculation from the files themselves: True, False or None for not known.
 
 
 def rows() -> dict[tuple[str, str, str, str], dict[str, Any]]:
@@ -176,7 +177,7 @@ def expected(options: dict[str, Any], name: tuple[str, str, str, str]) -> bool |
     return False if False in answers else None if None in answers else True
 
 
-QUESTIONS = st.fixed_dictionaries(
+QUERIES = st.fixed_dictionaries(
     {},
     optional={
         "torch": st.sampled_from(["2", "1.12", "2.0", "2.3", "2.3.1", "2.6", "2.9", "2.15"]),
@@ -194,8 +195,8 @@ QUESTIONS = st.fixed_dictionaries(
 
 
 @settings(max_examples=60, deadline=None)
-@given(QUESTIONS)
-def test_the_table_agrees_with_a_second_working_out(options: dict[str, Any]) -> None:
+@given(QUERIES)
+def test_the_table_agrees_with_an_independent_calculation(options: dict[str, Any]) -> None:
     verdicts = {True, None} if options.get("unknown") else {True}
     answers = {name: expected(options, name) for name in ROWS}
     fitting = {name for name, answer in answers.items() if answer in verdicts}
@@ -216,8 +217,8 @@ def test_the_table_agrees_with_a_second_working_out(options: dict[str, Any]) -> 
 
 
 @settings(max_examples=10, deadline=None)
-@given(QUESTIONS)
-def test_every_format_shows_every_cell(options: dict[str, Any]) -> None:
+@given(QUERIES)
+def test_every_format_shows_every_row(options: dict[str, Any]) -> None:
     try:
         table = ask(**options)
     except NoSuchBuild:
@@ -260,7 +261,7 @@ class Rows(html.parser.HTMLParser):
             self.rows[-1][-1] += data
 
 
-# Questions that people ask
+# Queries that people make
 
 
 def test_driver_535_with_a_v100() -> None:
@@ -300,7 +301,7 @@ def test_what_is_not_known_is_counted_and_shown_only_on_request() -> None:
         ask(torch="2.15", cuda="13.0", gpu=("H100",))
 
 
-def test_a_bare_branch_is_told_to_be_one() -> None:
+def test_a_driver_branch_without_a_version_gives_a_hint() -> None:
     table = ask(driver="525", torch="2.3.1", source=("wheels",))
     assert {table_row.cuda for table_row in table.cells} == {"11.8"}
     assert table.hints == (
@@ -341,7 +342,7 @@ def test_free_threaded_pythons_are_in_the_table() -> None:
     assert "3.10-3.14, 3.13t, 3.14t" in formats.csv_text(ask(torch="2.9.1", source=("wheels",)))
 
 
-def test_all_mistakes_of_a_question_at_once() -> None:
+def test_all_mistakes_of_a_query_at_once() -> None:
     with pytest.raises(InvalidSpec) as caught:
         parse_query(
             {
