@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from provision import __version__
+from provision.commands.context import Context
+from provision.commands.ensure import ensure_runtime
 from provision.core import atomic
 from provision.core.errors import IntegrityError, SystemRefused
+from provision.core.paths import Folders
+from provision.core.types import Prefix
 from provision.environment import runtime_package
+from tests.unit.test_image_build import Quiet
 
 
 @pytest.fixture
@@ -171,3 +176,19 @@ def test_a_prefix_that_cannot_be_written_says_so(
     monkeypatch.setattr(Path, "write_bytes", refused)
     with pytest.raises(SystemRefused, match="Permission denied"):
         runtime_package.install(prefix, runtime_package.load(source, "1.2"))
+
+
+def test_verbs_take_the_environments_lock_only_if_there_is_something_to_install(
+    prefix: Path, tmp_path: Path
+) -> None:
+    """So that `smoke` and `kernel add` also work in a prefix that they may not write to."""
+    folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
+    context = Context(folders=folders, progress=Quiet())
+    environment = Prefix(name="lab", path=prefix, lock_sha256="0" * 64)
+    runtime_package.install(prefix, runtime_package.load())
+    ensure_runtime(context, environment)
+    assert not folders.data.exists()
+    (runtime_package.site_packages(prefix) / "provision_runtime" / "cli.py").unlink()
+    ensure_runtime(context, environment)
+    assert (folders.data / "held" / "lab").exists()
+    assert runtime_package.is_current(prefix, runtime_package.load())
